@@ -1,0 +1,65 @@
+# Two commands matter: `make demo` and `make test`. Both set everything up first.
+.DEFAULT_GOAL := help
+.PHONY: help setup lock fmt check unit test demo up down clean
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+IVY := $(BIN)/../lib/python3.11/site-packages/pyspark/jars/ivy-*.jar
+# Airflow and great-expectations start four times faster from compiled bytecode, whatever the machine's default is.
+export PYTHONDONTWRITEBYTECODE :=
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: .venv/.ready .jars/.ready ## install everything; a second run takes a second
+
+.venv/.ready: requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "tidemark needs Python 3.11: '$(PYTHON)' was not found (or set PYTHON=...)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "tidemark needs Python 3.11: $(PYTHON) is $$($(PYTHON) -V)"; exit 1; }
+	@echo "installing Python packages into .venv (about a minute)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip -q --disable-pip-version-check install "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+.jars/.ready: docker/ivy.xml docker/jars.sha256 .venv/.ready
+	@command -v java >/dev/null || { echo "tidemark needs Java 17 or 21: 'java' was not found"; exit 1; }
+	@java -version 2>&1 | grep -qE 'version "(17|21)[."]' || { echo "tidemark needs Java 17 or 21: this is $$(java -version 2>&1 | head -1)"; exit 1; }
+	@echo "resolving JVM jars into .jars (about half a minute)"
+	@rm -rf .jars && mkdir -p .jars
+	@java -jar $(IVY) -ivy docker/ivy.xml -cache .jars/cache -retrieve '.jars/[conf]/[artifact]-[revision].[ext]' >.jars/ivy.log 2>&1 \
+		|| { tail -20 .jars/ivy.log; exit 1; }
+	@cd .jars && sha256sum --check --strict --quiet ../docker/jars.sha256
+	@rm -rf .jars/cache && touch $@
+
+lock: ## resolve requirements.txt into requirements.lock
+	$(BIN)/uv pip compile -q requirements.txt --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" -o requirements.lock
+
+fmt: ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+check: setup ## lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy jobs plugins
+
+unit: setup ## the tests that need no JVM, in under 20 s
+	$(BIN)/pytest -q tests/unit tests/vectors jobs/tidemark
+
+test: check ## lint, types and every test
+	$(BIN)/pytest -q
+
+demo: setup ## run the main job on real flights and print what it found
+	@$(BIN)/tidemark demo
+
+up: setup ## start broker, Airflow and streams, and leave them running
+	@$(BIN)/tidemark up
+
+down: ## stop what `make up` started
+	@$(BIN)/tidemark down
+
+clean: ## forget all state, keep the installation
+	rm -rf .tidemark

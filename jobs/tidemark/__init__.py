@@ -1,0 +1,1 @@
+"""Tidemark: how late streams are, why, and which step to blame."""

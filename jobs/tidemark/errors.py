@@ -1,0 +1,35 @@
+"""Every error that Tidemark raises on purpose.
+
+TidemarkError
+├── InvalidSpec       a topology, SLA or suite file says something that cannot be meant
+├── InvalidArgument   a call or a command line does
+├── InvalidTimestamp  a record's timestamp is not usable and the policy is to fail
+└── Contradiction     checkpoint, journal and tables tell different stories
+"""
+
+from __future__ import annotations
+
+
+class TidemarkError(Exception):
+    """Root of the tree; its message says the rule, then what was seen, then the remedy."""
+
+
+class InvalidSpec(TidemarkError, ValueError):
+    """Raised when a file that describes a topology or an SLA cannot be used."""
+
+    @classmethod
+    def at(cls, file: str, key: str, problem: str, remedy: str) -> InvalidSpec:
+        """The message names *file* and the dotted *key*, says the *problem* and the *remedy*."""
+        return cls(f"{file}: {key}: {problem}; {remedy}")
+
+
+class InvalidArgument(TidemarkError, ValueError):
+    """Raised when an argument is outside of what a function or a command accepts."""
+
+
+class InvalidTimestamp(TidemarkError, ValueError):
+    """Raised when a record has no usable timestamp and the policy is to fail."""
+
+
+class Contradiction(TidemarkError):
+    """Raised when checkpoint, journal and tables cannot all be right; nothing is skipped in silence."""
