@@ -1,0 +1,188 @@
+"""A process that outlives the call that started it: launched once, found again by name, stopped by its own id.
+
+Purpose: `tidemark up` starts servers and returns; `tidemark down`, another process, finds and stops them.
+
+How it works: each process leads a session of its own and is remembered in `<home>/<name>.pid.json` as (pid, start time).
+Both must match, because pids are reused. `stop` reaches all of that session and every descendant of its leader: SIGTERM,
+a wait until all are gone, SIGKILL for what is left after the grace period.
+
+What it does not do: restart what died, or guard one name against two launches at the same instant.
+
+Known limitation: Linux only (/proc); a descendant with a session of its own is found only while its parents live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemark.errors import InvalidArgument, TidemarkError
+
+POLL_S = 0.1
+KILLED_WITHIN_S = 10.0
+TAIL_LINES = 20
+DEFERRED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+"""Signals that wait while a process is born, so that none lives without its pid file."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A launched process: its *name* under a home, its *pid*, its start in clock ticks since boot, its *log* file."""
+
+    name: str
+    pid: int
+    started: int
+    log: Path
+
+
+class _Stat(NamedTuple):
+    state: str
+    parent: int
+    session: int
+    started: int
+
+
+def launch(name: str, command: Sequence[str], *, home: Path, env: Mapping[str, str]) -> Process:
+    """Start *command* with exactly *env* in its own session, or return the process that already lives under *name*.
+
+    Its output is appended to `<home>/<name>.log`. Being up is not being ready: see `wait_until`.
+    A program that cannot be found raises InvalidArgument.
+    """
+    if (running := find(home, name)) is not None:
+        return running
+    program = shutil.which(command[0], path=env.get("PATH", os.defpath))
+    if program is None:
+        msg = f"{name} needs a program that can be run: {command[0]!r} was not found; install it or correct PATH"
+        raise InvalidArgument(msg)
+    home.mkdir(parents=True, exist_ok=True)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, DEFERRED)
+    try:
+        pid = _spawn(program, command, home / f"{name}.log", env)
+        started = _stats()[pid].started  # listed even if it has ended already: only its parent, here, could reap it
+        _pid_file(home, name).write_text(json.dumps({"pid": pid, "started": started}), encoding="utf-8")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    return Process(name, pid, started, home / f"{name}.log")
+
+
+def find(home: Path, name: str) -> Process | None:
+    """The live process that was launched under *name* in *home*, or None."""
+    process = _remembered(home, name)
+    return process if process is not None and is_alive(process) else None
+
+
+def is_alive(process: Process) -> bool:
+    """Whether that very process runs: same pid and same start time, and not a zombie."""
+    return (process.pid, process.started) in _living()
+
+
+def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
+    """End the process launched under *name* and all that it started, then forget it; nothing to stop is no error.
+
+    SIGTERM first, SIGKILL after *grace_s* seconds. Raises TidemarkError when something survives even that.
+    """
+    process = _remembered(home, name)
+    if process is None:
+        return
+    left = _end(process, signal.SIGTERM, set(), grace_s)
+    left = _end(process, signal.SIGKILL, left, KILLED_WITHIN_S)
+    if left:
+        msg = f"{name} must end when it is killed: pids {sorted(pid for pid, _ in left)} did not; look at {process.log}"
+        raise TidemarkError(msg)
+    _pid_file(home, name).unlink(missing_ok=True)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 on which nothing listens at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, process: Process | None = None) -> None:
+    """Return as soon as *condition* holds.
+
+    Raises TidemarkError naming *what* after *timeout_s*, or at once when *process*, which was to bring it about, has
+    died; with a *process* the message ends with the tail of its log.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        died = process is not None and not is_alive(process)
+        if died or time.monotonic() >= deadline:
+            seen = "its process has died" if died else "it did not"
+            log = f"; the end of {process.log}:\n{_tail(process.log)}" if process is not None else ""
+            msg = f"{what} must come within {timeout_s:g} s: {seen}{log}"
+            raise TidemarkError(msg)
+        time.sleep(POLL_S)
+
+
+def _spawn(program: str, command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
+    return os.posix_spawn(
+        program,
+        list(command),
+        dict(env),
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=DEFERRED | {signal.SIGPIPE},
+    )
+
+
+def _pid_file(home: Path, name: str) -> Path:
+    return home / f"{name}.pid.json"
+
+
+def _remembered(home: Path, name: str) -> Process | None:
+    try:
+        known = json.loads(_pid_file(home, name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return Process(name, known["pid"], known["started"], home / f"{name}.log")
+
+
+def _end(process: Process, number: signal.Signals, known: set[tuple[int, int]], within_s: float) -> set[tuple[int, int]]:
+    """Send *number* once to each of *known* and of the family of *process*; those that live after *within_s*."""
+    deadline = time.monotonic() + within_s
+    told: set[tuple[int, int]] = set()
+    while True:
+        living = _living()
+        left = ((known | told) & living) | (_family(process) & living)
+        for pid, started in left - told:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            told.add((pid, started))
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(POLL_S)
+
+
+def _family(process: Process) -> set[tuple[int, int]]:
+    """(pid, start) of the leader's session and descendants; empty when the pid now belongs to somebody else."""
+    stats = _stats()
+    leader = stats.get(process.pid)
+    if leader is not None and leader.started != process.started:
+        return set()
+    family = {pid for pid, stat in stats.items() if stat.session == process.pid}
+    while more := {pid for pid, stat in stats.items() if stat.parent in family} - family:
+        family |= more
+    return {(pid, stats[pid].started) for pid in family}
+
+
+def _living() -> set[tuple[int, int]]:
+    """(pid, start) of every process that is not a zombie; a launched child that has ended is reaped on the way."""
+    stats = _stats()
+    ...

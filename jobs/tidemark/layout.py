@@ -1,0 +1,34 @@
+"""Where things lie in a warehouse.
+
+    <warehouse>/streams/<topology>/<sub_topology>/<table>    one writing driver each
+    <warehouse>/reports/<topology>/<table>                   written by the batch jobs of that topology
+    <warehouse>/control/<topology>/<sub_topology>/           checkpoint, journal, lease, heartbeat, drain request
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths of one warehouse; nothing is read or created."""
+
+    warehouse: Path
+
+    def stream_table(self, topology: str, sub_topology: str, table: str) -> Path:
+        """The Delta table *table* that the driver of *sub_topology* writes."""
+        return self.warehouse / "streams" / topology / sub_topology / table
+
+    def hop(self, topology: str, sub_topology: str, repartition: str) -> Path:
+        """The Delta table by which *repartition* hands its updates to the next sub-topology."""
+        return self.stream_table(topology, sub_topology, f"hop_{repartition}")
+
+    def report_table(self, topology: str, table: str) -> Path:
+        """The Delta table *table* that the batch jobs write for *topology*."""
+        return self.warehouse / "reports" / topology / table
+
+    def control(self, topology: str, sub_topology: str) -> Path:
+        """The folder through which a driver and its operators talk."""
+        return self.warehouse / "control" / topology / sub_topology

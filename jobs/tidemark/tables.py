@@ -1,0 +1,423 @@
+"""The tables of the warehouse: every column with its type and, in its comment, its unit and clock.
+
+Types are Spark's DDL words, which `kernels.schemas` turns into Arrow's. An instant is a TIMESTAMP in UTC named `_at`
+(or `watermark`, `timestamp`: record time); a length of time is a BIGINT named `_ms`.
+
+Each driver writes tables of its own, so that a table has one writing process; analysts see the union (`warehouse.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, Spark DDL type, and comment."""
+
+    name: str
+    type: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: name, who writes it, columns in order, and what one row is."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+    written_by: str = "stream"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Column names in order: selecting them is the last step of whatever writes the table."""
+        return tuple(column.name for column in self.columns)
+
+
+def _columns(*triples: tuple[str, str, str]) -> tuple[Column, ...]:
+    return tuple(Column(*triple) for triple in triples)
+
+
+_BATCH = _columns(
+    ("topology", "string", "name of the topology"),
+    ("sub_topology", "string", "the operators that run in one streaming query"),
+    ("batch_id", "bigint", "micro-batch of that query, counted from 0"),
+)
+_OPERATOR = _columns(
+    ("operator", "string", "name of the operator"),
+    ("kind", "string", "source | map | table | aggregate | repartition | join | sink"),
+)
+_TASK = _columns(
+    ("thread_id", "string", "Spark application that ran the task"),
+    ("task_id", "string", "<sub_topology>_<input partition>"),
+)
+_STATS = _columns(
+    ("n", "bigint", "records measured"),
+    ("min_ms", "bigint", "smallest e2e latency, ms: finish clock − record timestamp, signed"),
+    ("max_ms", "bigint", "largest e2e latency, ms"),
+    ("sum_ms", "bigint", "sum of the e2e latencies, ms"),
+    ("negative_n", "bigint", "records whose timestamp lay after the finish clock"),
+)
+
+BATCHES = Table(
+    "batches",
+    "query and batch that changed anything",
+    (
+        *_BATCH,
+        *_columns(
+            ("epoch", "bigint", "lease under which the batch was decided; grows with each driver"),
+            ("level", "string", "info | debug | trace"),
+            ("decided_at", "timestamp", "newest tick of the batch: the batch's idea of now, the same on replay"),
+            ("started_at", "timestamp", "driver clock when the batch began"),
+            ("finished_at", "timestamp", "driver clock when its data was committed"),
+            ("duration_ms", "bigint", "finished_at − started_at, ms"),
+            (
+                "sources",
+                "array<struct<source:string,partition:int,from_offset:bigint,until_offset:bigint,latest_offset:bigint>>",
+                "offsets read: from (inclusive) until (exclusive), and the broker's latest where it was asked",
+            ),
+            ("records_in", "bigint", "records read by the sources"),
+            ("watermark", "timestamp", "of the sub-topology after the batch, record time; null: none yet"),
+        ),
+    ),
+)
+OUTCOMES = Table(
+    "outcomes",
+    "batch and operator: what became of its updates; in + held_before = the sum of the rest",
+    (
+        *_BATCH,
+        *_OPERATOR,
+        *_columns(
+            ("records_in", "bigint", "updates that came in"),
+            ("held_before", "bigint", "updates that waited from earlier batches"),
+            ("emitted", "bigint", "updates judged changed and sent on"),
+            ("suppressed", "bigint", "updates judged unchanged and not sent on"),
+            ("late", "bigint", "records behind the watermark, kept in late_records"),
+            ("quarantined", "bigint", "records that could not be read, kept in quarantine"),
+            ("duplicate", "bigint", "records that had been read before"),
+            ("filtered", "bigint", "records that the operator's condition left out"),
+            ("passed", "bigint", "records sent on by an operator that judges no change"),
+            ("superseded", "bigint", "held updates overtaken by a newer one"),
+            ("held_after", "bigint", "updates that wait for a later batch"),
+            ("fan_out", "bigint", "records handed to the next operators for emitted + passed"),
+        ),
+    ),
+)
+OPERATOR_LATENCY = Table(
+    "operator_latency",
+    "batch, operator and task: end-to-end latency (KIP-613)",
+    (
+        *_BATCH,
+        *_OPERATOR,
+        *_columns(("level", "string", "recording level at which the row is written")),
+        *_TASK,
+        *_STATS,
+        *_columns(
+            ("started_at", "timestamp", "driver clock when the operator began"),
+            ("finished_at", "timestamp", "driver clock when its result was there: materialised or committed"),
+            ("queued_ms", "bigint", "ms it waited for a sibling branch of the same driver; no operator's fault"),
+        ),
+    ),
+)
+LATENCY_BUCKETS = Table(
+    "latency_buckets",
+    "batch, operator, task and bucket: log-scaled histogram of e2e latency, relative error ≤ 1 %",
+    (
+        *_BATCH,
+        *_OPERATOR,
+        *_columns(
+            ("task_id", "string", "<sub_topology>_<input partition>"),
+            ("finished_at", "timestamp", "driver clock when the operator finished"),
+            ("bucket", "int", "signed index of the log-scaled bucket"),
+            ("n", "bigint", "records in it"),
+        ),
+    ),
+)
+OPERATOR_WINDOWS = Table(
+    "operator_windows",
+    "operator and streaming window that its watermark passed (Apex's end-window time, EWT)",
+    (
+        *_BATCH,
+        *_OPERATOR,
+        *_columns(
+            ("window_start", "timestamp", "record time, inclusive"),
+            ("window_end", "timestamp", "record time, exclusive"),
+            ("ewt_at", "timestamp", "driver clock when the operator finished the batch that closed the window"),
+            ("ewt_adjusted_at", "timestamp", "ewt_at with the host's clock skew taken out"),
+            ("queued_ms", "bigint", "ms of that batch in which the operator waited for a sibling branch"),
+            ("records", "bigint", "records of the window that the operator finished"),
+        ),
+    ),
+)
+WATERMARKS = Table(
+    "watermarks",
+    "batch, source and partition whose watermark or activity changed; partition null: the source combined",
+    (
+        *_BATCH,
+        *_columns(
+            ("source", "string", "source operator; null: the whole sub-topology"),
+            ("partition", "int", "input partition; null: combined"),
+            ("watermark", "timestamp", "record time up to which the input is complete; null: none yet"),
+            ("max_timestamp", "timestamp", "largest record timestamp seen; null: none yet"),
+            ("activity", "string", "active | idle | backlogged"),
+            ("held_by", "string", "partition or source that holds the combined watermark back; null: none"),
+            ("decided_at", "timestamp", "the batch's idea of now"),
+        ),
+    ),
+)
+CHANGES = Table(
+    "changes",
+    "emitted update of a table or an aggregate; the newest row of a key is its state",
+    (
+        *_BATCH,
+        *_columns(
+            ("seq", "bigint", "order within the batch"),
+            ("operator", "string", "name of the operator"),
+            ("key", "string", "the key column's text; an object in JSON where the key has several columns"),
+            ("value", "string", "the value columns as a JSON object; null: deleted"),
+            ("timestamp", "timestamp", "record time of the update"),
+            ("old_timestamp", "timestamp", "record time of the value it replaced; null: there was none"),
+            ("value_hash", "string", "SHA-256 of value, hex; null: deleted"),
+            ("source_partition", "int", "input partition of the record that caused the update"),
+            ("source_offset", "bigint", "its offset there"),
+        ),
+    ),
+)
+SUPPRESSED = Table(
+    "suppressed",
+    "batch, operator, key and run of equal values that were not sent on: the proof of each skip",
+    (
+        *_BATCH,
+        *_columns(
+            ("operator", "string", "name of the operator"),
+            ("key", "string", "as in changes"),
+            ("n", "bigint", "updates not sent on"),
+            ("source_partition", "int", "input partition"),
+            ("first_offset", "bigint", "offset of the first of them"),
+            ("last_offset", "bigint", "offset of the last of them"),
+            ("old_timestamp", "timestamp", "record time of the stored value they equal; null: no value"),
+            ("max_timestamp", "timestamp", "newest record time among them"),
+            ("value_hash", "string", "SHA-256 of the equal value, hex; null: deleted"),
+        ),
+    ),
+)
+EMISSION_METRICS = Table(
+    "emission_metrics",
+    "batch and operator that can suppress (KIP-557), at level debug and above",
+    (
+        *_BATCH,
+        *_columns(
+            ("operator", "string", "name of the operator"),
+            ("idempotent_update_skip_total", "bigint", "unchanged updates not sent on since the checkpoint began"),
+            ("idempotent_update_skip_rate", "double", "of this batch, per second"),
+            ("decided_at", "timestamp", "the batch's idea of now"),
+        ),
+    ),
+)
+LATE_RECORDS = Table(
+    "late_records",
+    "record behind the watermark",
+    (
+        *_BATCH,
+        *_columns(
+            ("source", "string", "source operator"),
+            ("partition", "int", "Kafka partition"),
+            ("offset", "bigint", "Kafka offset"),
+            ("key", "string", "Kafka key"),
+            ("timestamp", "timestamp", "record time"),
+            ("watermark", "timestamp", "the watermark that it was behind"),
+            ("lateness_ms", "bigint", "watermark − record time, ms"),
+            ("held_by", "string", "partition that set that watermark"),
+            ("value", "binary", "the record's bytes"),
+        ),
+    ),
+)
+QUARANTINE = Table(
+    "quarantine",
+    "record that could not be used",
+    (
+        *_BATCH,
+        *_columns(
+            ("source", "string", "source operator"),
+            ("topic", "string", "Kafka topic"),
+            ("partition", "int", "Kafka partition"),
+            ("offset", "bigint", "Kafka offset"),
+            (
+                "reason",
+                "string",
+                "null_key | null_value | invalid_utf8 | malformed_json | missing_timestamp | timestamp_out_of_range",
+            ),
+            ("key", "binary", "the record's key"),
+            ("value", "binary", "the record's bytes"),
+        ),
+    ),
+)
+AGGREGATE_STATE = Table(
+    "aggregate_state",
+    "batch and key whose accumulators moved; the newest row of a key is its state",
+    (
+        *_BATCH,
+        *_columns(
+            ("operator", "string", "name of the operator"),
+            ("key", "string", "as in changes"),
+            ("accumulators", "string", "JSON object of the aggregates"),
+            ("value", "string", "value last emitted, JSON; null: none"),
+            ("timestamp", "timestamp", "record time of the value last emitted; null: none"),
+            ("max_timestamp", "timestamp", "largest record time aggregated"),
+        ),
+    ),
+)
+HOP = Table(
+    "hop",
+    "update or watermark that a repartition hands to the next sub-topology",
+    (
+        *_BATCH,
+        *_columns(
+            ("seq", "bigint", "order within the batch; a watermark comes after its updates"),
+            ("partition", "int", "partition of the next sub-topology"),
+            ("id", "string", "key before the repartition"),
+            ("key", "string", "key after it"),
+            ("old_value", "string", "JSON object to take back; null: nothing"),
+            ("value", "string", "JSON object to add; null: nothing"),
+            ("timestamp", "timestamp", "record time of the update"),
+            ("old_timestamp", "timestamp", "record time of the value it replaced"),
+            ("source_partition", "int", "input partition of the record that caused it"),
+            ("source_offset", "bigint", "its offset there"),
+            ("watermark", "timestamp", "set on a watermark row, which has nothing else"),
+        ),
+    ),
+)
+LATENCY_ROLLUP = Table(
+    "latency_rollup",
+    "operator, task, grain and interval of the finish clock",
+    (
+        *_columns(
+            ("topology", "string", "name of the topology"),
+            ("sub_topology", "string", "the operators that run in one streaming query"),
+        ),
+        *_OPERATOR,
+        *_columns(
+            ("grain", "string", "minute | hour | day"),
+            ("interval_start", "timestamp", "finish clock, inclusive"),
+            ("interval_end", "timestamp", "finish clock, exclusive"),
+        ),
+        *_STATS,
+        *_columns(
+            ("avg_ms", "double", "sum_ms / n"),
+            ("p50_ms", "double", "from buckets, relative error ≤ 1 %"),
+            ("p90_ms", "double", "from buckets, relative error ≤ 1 %"),
+            ("p99_ms", "double", "from buckets, relative error ≤ 1 %"),
+            ("p999_ms", "double", "from buckets, relative error ≤ 1 %"),
+        ),
+    ),
+    "report",
+)
+LATENCY_BUCKET_ROLLUP = Table(
+    "latency_bucket_rollup",
+    "operator, grain, interval and bucket: percentiles of any coarser grain come from their sum",
+    (
+        *LATENCY_ROLLUP.columns[:7],
+        *_columns(
+            ("bucket", "int", "signed index of the log-scaled bucket"),
+            ("n", "bigint", "records in it"),
+        ),
+    ),
+    "report",
+)
+CRITICAL_PATHS = Table(
+    "critical_paths",
+    "topology and closed streaming window",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("window_start", "timestamp", "record time, inclusive"),
+        ("window_end", "timestamp", "record time, exclusive"),
+        ("latency_ms", "bigint", "sum of the operator latencies along the path, ms"),
+        ("queued_ms", "bigint", "ms of it spent waiting for sibling branches"),
+        ("before_source_ms", "bigint", "EWT of the path's source − window_end, ms: age before the first operator"),
+        ("leaf", "string", "terminal operator at which the path ends"),
+        ("path", "string", "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"),
+        ("state", "string", "measured, or the named state that kept it from being exact"),
+    ),
+    "report",
+)
+CRITICAL_PATH_STEPS = Table(
+    "critical_path_steps",
+    "topology, closed streaming window and operator",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("window_start", "timestamp", "record time, inclusive"),
+        ("window_end", "timestamp", "record time, exclusive"),
+        ("operator", "string", "name of the operator"),
+        ("step", "int", "place on the path from its source, from 0; null: not on the path"),
+        ("slowest_upstream", "string", "upstream that finished last; null: an input"),
+        ("latency_ms", "bigint", "EWT − latest upstream EWT, ms"),
+        ("queued_ms", "bigint", "ms of it spent waiting for sibling branches"),
+        ("share", "double", "latency_ms / the path's, 0 to 1; null: not on the path"),
+        ("slack_ms", "bigint", "ms by which it may grow before the topology gets slower"),
+        ("state", "string", "input | measured | no_window_yet | upstream_missing | estimated | clamped_negative"),
+    ),
+    "report",
+)
+SLA_RESULTS = Table(
+    "sla_results",
+    "SLA and check",
+    _columns(
+        ("sla", "string", "name of the SLA"),
+        ("topology", "string", "name of the topology"),
+        ("subject", "string", "table or operator that is judged"),
+        ("measure", "string", "staleness | latency_p99 | …"),
+        ("checked_at", "timestamp", "the instant for which it was judged"),
+        ("run_id", "string", "Airflow run that asked"),
+        ("verdict", "string", "pass | warn | error | never_loaded | unknown"),
+        ("observed_ms", "double", "what was measured, ms; null: nothing was"),
+        ("warn_after_ms", "double", "threshold, ms"),
+        ("error_after_ms", "double", "threshold, ms"),
+        ("culprit", "string", "operator with the largest share of the critical paths; null: not judged"),
+        ("owner", "string", "who is told"),
+    ),
+    "report",
+)
+DQ_RESULTS = Table(
+    "dq_results",
+    "expectation and check",
+    _columns(
+        ("suite", "string", "great-expectations suite"),
+        ("expectation", "string", "its type"),
+        ("column", "string", "column it judges; null: the frame"),
+        ("topology", "string", "name of the topology"),
+        ("checked_at", "timestamp", "the instant for which it was judged"),
+        ("run_id", "string", "Airflow run that asked"),
+        ("success", "boolean", "whether it held"),
+        ("observed", "string", "what was seen, JSON"),
+        ("unexpected_count", "bigint", "rows that broke it; null: not counted"),
+    ),
+    "report",
+)
+
+TABLES = MappingProxyType(
+    {
+        table.name: table
+        for table in (
+            BATCHES,
+            OUTCOMES,
+            OPERATOR_LATENCY,
+            LATENCY_BUCKETS,
+            OPERATOR_WINDOWS,
+            WATERMARKS,
+            CHANGES,
+            SUPPRESSED,
+            EMISSION_METRICS,
+            LATE_RECORDS,
+            QUARANTINE,
+            AGGREGATE_STATE,
+            LATENCY_ROLLUP,
+            LATENCY_BUCKET_ROLLUP,
+            CRITICAL_PATHS,
+            CRITICAL_PATH_STEPS,
+            SLA_RESULTS,
+            DQ_RESULTS,
+        )
+    }
+)
