@@ -2,9 +2,9 @@
 
 Purpose: `tidemark up` starts servers and returns; `tidemark down`, another process, finds and stops them.
 
-How it works: each process leads a session of its own and is remembered in `<home>/<name>.pid.json` as (pid, start time).
-Both must match, because pids are reused. `stop` reaches all of that session and every descendant of its leader: SIGTERM,
-a wait until all are gone, SIGKILL for what is left after the grace period.
+How it works: each process leads a session of its own and is remembered in `<home>/<name>.pid.json` as (pid, start
+time); both must match, because pids are reused. `stop` reaches all of that session and every descendant of its leader:
+SIGTERM, a wait until all are gone, SIGKILL for what is left after the grace period.
 
 What it does not do: restart what died, or guard one name against two launches at the same instant.
 
@@ -44,6 +44,11 @@ class Process:
     log: Path
 
 
+class _Member(NamedTuple):
+    pid: int
+    started: int
+
+
 class _Stat(NamedTuple):
     state: str
     parent: int
@@ -54,11 +59,12 @@ class _Stat(NamedTuple):
 def launch(name: str, command: Sequence[str], *, home: Path, env: Mapping[str, str]) -> Process:
     """Start *command* with exactly *env* in its own session, or return the process that already lives under *name*.
 
-    Its output is appended to `<home>/<name>.log`. Being up is not being ready: see `wait_until`.
-    A program that cannot be found raises InvalidArgument.
+    Its output is appended to `<home>/<name>.log`. What a leader that died has left behind is stopped first.
+    Being up is not being ready: see `wait_until`. A program that cannot be found raises InvalidArgument.
     """
     if (running := find(home, name)) is not None:
         return running
+    stop(home, name)
     program = shutil.which(command[0], path=env.get("PATH", os.defpath))
     if program is None:
         msg = f"{name} needs a program that can be run: {command[0]!r} was not found; install it or correct PATH"
@@ -67,7 +73,7 @@ def launch(name: str, command: Sequence[str], *, home: Path, env: Mapping[str, s
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, DEFERRED)
     try:
         pid = _spawn(program, command, home / f"{name}.log", env)
-        started = _stats()[pid].started  # listed even if it has ended already: only its parent, here, could reap it
+        started = _stats()[pid].started  # listed even if it has ended: only its parent, which is here, could reap it
         _pid_file(home, name).write_text(json.dumps({"pid": pid, "started": started}), encoding="utf-8")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
@@ -82,7 +88,9 @@ def find(home: Path, name: str) -> Process | None:
 
 def is_alive(process: Process) -> bool:
     """Whether that very process runs: same pid and same start time, and not a zombie."""
-    return (process.pid, process.started) in _living()
+    with contextlib.suppress(ChildProcessError):  # it was launched by another process, which reaps it
+        os.waitpid(process.pid, os.WNOHANG)
+    return bool(_living({_Member(process.pid, process.started)}))
 
 
 def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
@@ -93,10 +101,10 @@ def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
     process = _remembered(home, name)
     if process is None:
         return
-    left = _end(process, signal.SIGTERM, set(), grace_s)
-    left = _end(process, signal.SIGKILL, left, KILLED_WITHIN_S)
+    left = _end(process, set(), signal.SIGTERM, grace_s)
+    left = _end(process, left, signal.SIGKILL, KILLED_WITHIN_S)
     if left:
-        msg = f"{name} must end when it is killed: pids {sorted(pid for pid, _ in left)} did not; look at {process.log}"
+        msg = f"{name} must end when it is killed: pids {sorted(left)} did not; end them by hand, log in {process.log}"
         raise TidemarkError(msg)
     _pid_file(home, name).unlink(missing_ok=True)
 
@@ -154,24 +162,24 @@ def _remembered(home: Path, name: str) -> Process | None:
     return Process(name, known["pid"], known["started"], home / f"{name}.log")
 
 
-def _end(process: Process, number: signal.Signals, known: set[tuple[int, int]], within_s: float) -> set[tuple[int, int]]:
+def _end(process: Process, known: set[_Member], number: signal.Signals, within_s: float) -> set[_Member]:
     """Send *number* once to each of *known* and of the family of *process*; those that live after *within_s*."""
     deadline = time.monotonic() + within_s
-    told: set[tuple[int, int]] = set()
-    while True:
-        living = _living()
-        left = ((known | told) & living) | (_family(process) & living)
-        for pid, started in left - told:
+    told: set[_Member] = set()
+    while left := _living(known | told | _family(process)):
+        for member in left - told:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-            told.add((pid, started))
-        if not left or time.monotonic() >= deadline:
-            return left
+                os.kill(member.pid, number)
+        told |= left
+        if time.monotonic() >= deadline:
+            break
         time.sleep(POLL_S)
+    is_alive(process)  # reaps it
+    return left
 
 
-def _family(process: Process) -> set[tuple[int, int]]:
-    """(pid, start) of the leader's session and descendants; empty when the pid now belongs to somebody else."""
+def _family(process: Process) -> set[_Member]:
+    """The session of *process* and its descendants, even after it died; empty when its pid is somebody else's now."""
     stats = _stats()
     leader = stats.get(process.pid)
     if leader is not None and leader.started != process.started:
@@ -179,10 +187,29 @@ def _family(process: Process) -> set[tuple[int, int]]:
     family = {pid for pid, stat in stats.items() if stat.session == process.pid}
     while more := {pid for pid, stat in stats.items() if stat.parent in family} - family:
         family |= more
-    return {(pid, stats[pid].started) for pid in family}
+    return {_Member(pid, stats[pid].started) for pid in family}
 
 
-def _living() -> set[tuple[int, int]]:
-    """(pid, start) of every process that is not a zombie; a launched child that has ended is reaped on the way."""
+def _living(members: set[_Member]) -> set[_Member]:
     stats = _stats()
-    ...
+    return {
+        member
+        for member in members
+        if (stat := stats.get(member.pid)) and stat.started == member.started and stat.state not in "ZX"
+    }
+
+
+def _stats() -> dict[int, _Stat]:
+    """Every process of the machine by pid, from /proc/<pid>/stat (proc(5))."""
+    stats = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
+                # The command's name, in brackets, may hold spaces and brackets itself.
+                fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+                stats[int(entry.name)] = _Stat(fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+    return stats
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])

@@ -1,0 +1,35 @@
+"""One Airflow DAG per topology: it launches the streams of the topology and looks after them."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, Param
+
+from tidemark_dags import BOOTSTRAP, EVERY_DAG, WAREHOUSE, topologies
+from tidemark_stream import StreamOperator
+
+DOC = """
+Runs the streams of the topology `{name}`, one task each, until they are drained.
+
+* **Drain**: write `drain.json` into the stream's control folder (`tidemark down` does), or clear or mark the task.
+* **slow** makes operators sleep after each batch, `OPERATOR=MS`: to see an SLA break.
+"""
+SLOW = Param([], type="array", items={"type": "string", "pattern": r"^\w+=\d+$"}, description="OPERATOR=MS, to try")
+
+for path, topology in topologies().items():
+    with DAG(
+        f"tidemark_{topology.name}_streams",
+        schedule=None,
+        tags=["tidemark", topology.name, "streams"],
+        doc_md=DOC.format(name=topology.name),
+        params={"slow": SLOW},
+        **EVERY_DAG,
+    ):
+        for sub_topology in topology.sub_topologies:
+            StreamOperator(
+                task_id=sub_topology.name,
+                topology_file=path,
+                sub_topology=sub_topology.name,
+                warehouse=WAREHOUSE,
+                bootstrap=BOOTSTRAP,
+                slow="{{ params.slow | join(' ') }}",
+            )

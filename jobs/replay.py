@@ -1,0 +1,33 @@
+"""Plays real flights of 2013 into Kafka: progress on the error output, one line of JSON at the end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+from tidemark import publish
+from tidemark.errors import TidemarkError
+
+
+def main() -> None:
+    """Parse, play, sum up."""
+    parser = argparse.ArgumentParser(prog="replay", description=__doc__)
+    publish.add_arguments(parser)
+    options = parser.parse_args()
+    try:
+        summary = publish.run(options, clock_ms=lambda: time.time_ns() // 1_000_000, report=_say)
+    except TidemarkError as error:
+        sys.exit(f"replay: {error}")
+    except KeyboardInterrupt:
+        sys.exit("replay: interrupted; what was acknowledged so far stays")
+    sys.stdout.write(json.dumps(summary) + "\n")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

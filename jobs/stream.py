@@ -1,0 +1,150 @@
+"""Runs one sub-topology of a topology as one streaming query, until a drain is requested.
+
+Exit status: 0 drained, 1 failed (the reason is in the heartbeat and in the log), 3 another driver runs this stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from tidemark.clock import wall_clock_ms
+from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState
+from tidemark.engine import Engine
+from tidemark.layout import Layout
+from tidemark.sources import stream, with_bytes_where_needed
+from tidemark.spark import session
+from tidemark.topology import SubTopology, Topology, load
+from tidemark.wiring import Stream, build_engine
+
+log = logging.getLogger("tidemark.stream")
+
+BEAT_S = 1.0
+
+
+class Drained(Exception):  # noqa: N818
+    """Ends the query between two batches; the batch that was about to run is run by the next driver."""
+
+
+def main() -> int:
+    """Parse the command line, take the lease, run."""
+    options = arguments().parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    topology = load(options.topology)
+    sub = topology.sub_topology(options.sub_topology)
+    control = Control(Layout(options.warehouse).control(topology.name, sub.name))
+    try:
+        epoch = control.acquire()
+    except AlreadyRunning as error:
+        log.error("%s", error)
+        return 3
+    pulse = Pulse(control, epoch, options.launch_id)
+    try:
+        run(options, topology, sub, control, pulse)
+    except Exception as error:
+        log.exception("stream %s/%s failed", topology.name, sub.name)
+        pulse.end(StreamState.FAILED, reason=str(error)[:2_000])
+        return 1
+    pulse.end(StreamState.DRAINED)
+    return 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What `jobs/stream.py` takes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--warehouse", type=Path, required=True, help="folder of all Delta tables")
+    parser.add_argument("--topology", type=Path, required=True, help="TOML file of the topology")
+    parser.add_argument("--sub-topology", required=True, help="which of its sub-topologies to run")
+    parser.add_argument("--bootstrap", required=True, help="Kafka broker, host:port")
+    parser.add_argument("--launch-id", default="", help="named in the heartbeat, to tell drivers apart")
+    parser.add_argument("--slow", action="append", default=[], metavar="OPERATOR=MS", help="sleep so long once per batch")
+    return parser
+
+
+class Pulse:
+    """Beats once a second beside the query; what the driver is doing is set from outside."""
+
+    def __init__(self, control: Control, epoch: int, launch_id: str) -> None:
+        self.epoch = epoch
+        self._control, self._launch_id = control, launch_id
+        self._engine: Engine | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._beat(StreamState.STARTING, None)
+        self._thread.start()
+
+    def follow(self, engine: Engine) -> None:
+        """From now on the stream is running, and its progress is told."""
+        self._engine = engine
+
+    def end(self, state: StreamState, *, reason: str | None = None) -> None:
+        """The last beat."""
+        self._over.set()
+        self._thread.join()
+        self._beat(state, reason)
+
+    def _run(self) -> None:
+        while not self._over.wait(BEAT_S):
+            try:
+                self._beat(StreamState.RUNNING if self._engine else StreamState.STARTING, None)
+            except OSError:
+                log.exception("no heartbeat could be written")
+
+    def _beat(self, state: StreamState, reason: str | None) -> None:
+        progress = self._engine.progress if self._engine else None
+        inputs = progress.inputs if progress else {}
+        self._control.beat(
+            Heartbeat(
+                state=state,
+                epoch=self.epoch,
+                launch_id=self._launch_id,
+                at_ms=wall_clock_ms(),
+                pid=os.getpid(),
+                batch_id=progress.batch_id if progress else -1,
+                offsets={f"{n}/{p}": part.until_offset for n, i in inputs.items() for p, part in i.partitions.items()},
+                reason=reason,
+            )
+        )
+
+
+def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, control: Control, pulse: Pulse) -> None:
+    """Run the query until a drain ends it; raises what made it fail."""
+    stream_of = Stream(topology, sub, Layout(options.warehouse), options.bootstrap)
+    spark = session(f"tidemark-{topology.name}-{sub.name}")
+    slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
+    engine = build_engine(stream_of, thread_id=spark.sparkContext.applicationId, epoch=pulse.epoch, slow_ms=slow_ms)
+    drained = threading.Event()
+
+    def each_batch(rows: DataFrame, batch_id: int) -> None:
+        if control.drain_requested():
+            drained.set()
+            msg = "a drain was requested"
+            raise Drained(msg)
+        engine.process(batch_id, lambda late_up_to_ms: with_bytes_where_needed(rows, late_up_to_ms).toArrow())
+
+    rows = stream(spark, sub, stream_of.layout, topology.name, options.bootstrap)
+    query = (
+        rows.writeStream.queryName(f"{topology.name}/{sub.name}")
+        .foreachBatch(each_batch)
+        .option("checkpointLocation", str(control.home / "checkpoint"))
+        .trigger(processingTime=f"{topology.trigger_ms} milliseconds")
+        .start()
+    )
+    pulse.follow(engine)
+    try:
+        query.awaitTermination()
+    except StreamingQueryException:
+        if not drained.is_set():
+            raise
+    spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

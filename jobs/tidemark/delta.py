@@ -1,0 +1,66 @@
+"""Writes a driver's tables through delta-rs: each commit carries the batch as Delta's transaction, so that it happens once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from tidemark.clock import Clock
+
+SETTINGS = {
+    "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
+    "delta.checkpointInterval": "100",
+    "delta.logRetentionDuration": "interval 7 days",
+}
+
+
+def create(path: Path, schema: pa.Schema, *, description: str | None = None) -> None:
+    """An empty Delta table at *path* with *schema* and its comments; nothing when there is one."""
+    DeltaTable.create(
+        str(path), schema=schema, mode="ignore", description=description, configuration=SETTINGS
+    )  # fmt: skip
+
+
+def read_before(path: Path, batch_id: int, columns: list[str]) -> pl.DataFrame:
+    """The *columns* of all rows at *path* of batches before *batch_id*, oldest batch first; raises when there is no table."""
+    frame = pl.scan_delta(str(path)).filter(pl.col("batch_id") < batch_id).select("batch_id", *columns)
+    return frame.collect().sort("batch_id", maintain_order=True)
+
+
+class Committer:
+    """Appends to the tables of one driver.
+
+    Purpose: each batch of each table is committed once, however often it is tried.
+    How it works: the commit carries the transaction (*app*/<table>, batch id) which the log keeps; a batch that the log
+    knows is not written again, and of two commits at once with one transaction the log takes one.
+    """
+
+    def __init__(self, app: str, clock: Clock) -> None:
+        self._app, self._clock = app, clock
+        self._open: dict[Path, DeltaTable] = {}
+
+    def commit(self, path: Path, rows: pa.Table, batch_id: int) -> int:
+        """Append *rows* to the table at *path*; the clock after it (epoch ms), or of the commit that was there before."""
+        app_id = f"{self._app}/{path.name}"
+        table = self._table(path)
+        if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
+            return self._committed_at_ms(table, batch_id)
+        properties = CommitProperties(
+            app_transactions=[Transaction(app_id, batch_id)], custom_metadata={"batch_id": str(batch_id)}
+        )
+        write_deltalake(table, rows, mode="append", commit_properties=properties)
+        return self._clock()
+
+    def _table(self, path: Path) -> DeltaTable:
+        if path not in self._open:
+            self._open[path] = DeltaTable(str(path))
+        return self._open[path]
+
+    def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:
+        for commit in table.history(100):
+            if commit.get("batch_id") == str(batch_id):
+                return int(commit["timestamp"])
+        return self._clock()

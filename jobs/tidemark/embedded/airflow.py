@@ -1,0 +1,181 @@
+"""Airflow on this machine: SQLite, LocalExecutor, four processes on 127.0.0.1, all state in one folder.
+
+How it works: everything is said by environment variables, so that no `airflow.cfg` has to be edited; keys, password
+and port are made at the first start and kept, readable by their owner alone, in `<home>/secrets.json`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tidemark.embedded import process
+from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.errors import TidemarkError
+
+COMPONENTS = {
+    "api-server": ("api-server",),
+    "scheduler": ("scheduler", "--skip-serve-logs"),  # its log server would listen on every interface
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+USER = "admin"
+HEALTHY_WITHIN_S = 180.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secrets:
+    """What one home was set up with."""
+
+    port: int
+    password: str
+    fernet_key: str
+    jwt_secret: str
+    secret_key: str
+
+
+def start(home: Path, *, root: Path, variables: Mapping[str, str]) -> None:
+    """Start Airflow with *home* for the checkout at *root*, if it does not run; `wait_until_healthy` comes next.
+
+    *variables* become Airflow variables of the same names in lower case.
+    """
+    if runs(home):
+        return
+    home.mkdir(parents=True, exist_ok=True)
+    made = _with_free_port(home)
+    env = environment(home, made, root=root, variables=variables)
+    _write_private(home / "passwords.json", json.dumps({USER: made.password}))
+    _migrate(home, env)
+    for name, arguments in COMPONENTS.items():
+        process.launch(name, ["airflow", *arguments], home=home, env=env)
+
+
+def wait_until_healthy(home: Path) -> AirflowApi:
+    """The API of the Airflow with *home*, once all of its parts are up; raises TidemarkError when one is not."""
+    client = api(home)
+    process.wait_until(
+        client.is_healthy, "a healthy Airflow", HEALTHY_WITHIN_S, process=process.find(home, "api-server")
+    )
+    return client
+
+
+def api(home: Path) -> AirflowApi:
+    """The API of the Airflow with *home*; raises TidemarkError where it was never started."""
+    if not (home / "secrets.json").exists():
+        msg = f"Airflow must have been started in {home}, and was not; run `tidemark up`"
+        raise TidemarkError(msg)
+    made = _secrets(home)
+    return AirflowApi(f"http://127.0.0.1:{made.port}", USER, made.password)
+
+
+def runs(home: Path) -> bool:
+    """Whether any of its processes lives."""
+    return any(process.find(home, name) is not None for name in COMPONENTS)
+
+
+def stop(home: Path) -> None:
+    """End its processes and the tasks that they run, all at once."""
+    with ThreadPoolExecutor(len(COMPONENTS)) as pool:
+        list(pool.map(lambda name: process.stop(home, name), COMPONENTS))
+
+
+def environment(home: Path, made: Secrets, *, root: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of Airflow's processes, and so of the jobs that they submit."""
+    url = f"http://127.0.0.1:{made.port}"
+    binaries = Path(sys.executable).parent
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("AIRFLOW") and name not in {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "SPARK_HOME"}
+    }
+    return {
+        **inherited,
+        "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TZ": "UTC",
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
+            {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
+        ),
+        **{f"AIRFLOW_VAR_{name.upper()}": value for name, value in variables.items()},
+        **{f"AIRFLOW__{name}": value for name, value in _settings(home, made, root, url).items()},
+    }
+
+
+def _settings(home: Path, made: Secrets, root: Path, url: str) -> dict[str, str]:
+    return {
+        "API__BASE_URL": url,
+        "API__HOST": "127.0.0.1",
+        "API__PORT": str(made.port),
+        "API__SECRET_KEY": made.secret_key,
+        "API_AUTH__JWT_SECRET": made.jwt_secret,
+        "CORE__DAGS_FOLDER": str(root / "dags"),
+        "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "CORE__EXECUTOR": "LocalExecutor",
+        "CORE__FERNET_KEY": made.fernet_key,
+        "CORE__HOSTNAME_CALLABLE": "socket.gethostname",  # the default asks the name service
+        "CORE__LOAD_EXAMPLES": "False",
+        "CORE__PARALLELISM": "4",
+        "CORE__PLUGINS_FOLDER": str(root / "plugins"),
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
+        "USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+
+
+def _secrets(home: Path) -> Secrets:
+    """What *home* was set up with; made now if it was not."""
+    file = home / "secrets.json"
+    if not file.exists():
+        made = Secrets(
+            port=process.free_port(),
+            password=secrets.token_urlsafe(12),
+            fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            jwt_secret=secrets.token_urlsafe(64),
+            secret_key=secrets.token_urlsafe(32),
+        )
+        _write_private(file, json.dumps(asdict(made)))
+    return Secrets(**json.loads(file.read_text()))
+
+
+def _with_free_port(home: Path) -> Secrets:
+    """What *home* was set up with, on another port if somebody else has taken the one that it had."""
+    made = _secrets(home)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", made.port))
+        except OSError:
+            made = replace(made, port=process.free_port())
+            _write_private(home / "secrets.json", json.dumps(asdict(made)))
+    return made
+
+
+def _write_private(file: Path, text: str) -> None:
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as opened:
+        opened.write(text)
+
+
+def _migrate(home: Path, env: Mapping[str, str]) -> None:
+    """Create or upgrade the database, where this version of Airflow has not done so yet."""
+    log = home / "migrate.log"
+    with log.open("a") as output:
+        command = ["airflow", "db", "migrate"]
+        ended = subprocess.run(command, env=dict(env), stdout=output, stderr=subprocess.STDOUT, check=False)
+    if ended.returncode:
+        msg = f"Airflow's database must be set up before it starts: `airflow db migrate` failed, see {log}"
+        raise TidemarkError(msg)

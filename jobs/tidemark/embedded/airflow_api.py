@@ -1,0 +1,117 @@
+"""What Tidemark asks of Airflow over its REST API, with nothing but the standard library."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidemark.errors import TidemarkError
+
+TIMEOUT_S = 30
+SUCCESS = "success"
+ENDED = frozenset({SUCCESS, "failed"})
+"""States of a DAG run that it does not leave by itself."""
+
+
+class AirflowError(TidemarkError):
+    """Raised when Airflow answers a request with an error."""
+
+
+@dataclass
+class AirflowApi:
+    """A login at *url*; the token is asked for when it is needed first."""
+
+    url: str
+    user: str
+    password: str = field(repr=False)
+    _token: str | None = field(default=None, repr=False)
+
+    def is_healthy(self) -> bool:
+        """Whether the API answers, and scheduler, DAG processor and triggerer have beaten lately."""
+        try:
+            health = self._call("GET", "/api/v2/monitor/health", authorised=False)
+        except (OSError, AirflowError):
+            return False
+        return all(health[part].get("status") == "healthy" for part in ("scheduler", "dag_processor", "triggerer"))
+
+    def has_dag(self, dag_id: str) -> bool:
+        """Whether *dag_id* has been parsed."""
+        return dag_id in {dag["dag_id"] for dag in self._get("/api/v2/dags?limit=1000")["dags"]}
+
+    def import_errors(self) -> dict[str, str]:
+        """The DAG files that could not be imported, each with its traceback."""
+        errors = self._get("/api/v2/importErrors")["import_errors"]
+        return {error["filename"]: error["stack_trace"] for error in errors}
+
+    def pause(self, dag_id: str) -> None:
+        """Create no further runs of *dag_id*, and start none of its tasks."""
+        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": True})
+
+    def unpause(self, dag_id: str) -> None:
+        """Let the runs of *dag_id* go."""
+        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+
+    def trigger(self, dag_id: str, conf: dict[str, Any]) -> str:
+        """The id of a new run of *dag_id* whose params are *conf*."""
+        run = self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
+        return str(run["dag_run_id"])
+
+    def runs(self, dag_id: str) -> dict[str, str]:
+        """The states of the runs of *dag_id*, by run id."""
+        runs = self._get(f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]
+        return {run["dag_run_id"]: run["state"] for run in runs}
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """`queued`, `running`, `success` or `failed`."""
+        return str(self._get(_run(dag_id, run_id))["state"])
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """The states of the tasks of a run, by task id; None: not scheduled yet."""
+        tasks = self._get(f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
+        return {task["task_id"]: task["state"] for task in tasks}
+
+    def log(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
+        """The lines that the newest try of a task has logged."""
+        task = f"{_run(dag_id, run_id)}/taskInstances/{task_id}"
+        number = max(1, self._get(task)["try_number"])
+        content = self._get(f"{task}/logs/{number}?full_content=true")["content"]
+        return [line if isinstance(line, str) else _line(line) for line in content]
+
+    def _get(self, path: str) -> Any:
+        return self._call("GET", path)
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, authorised: bool = True) -> Any:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if authorised:
+            headers["Authorization"] = f"Bearer {self._login()}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers, method=method)  # the URL is our own
+        # A proxy has no business between two processes of this machine, whatever the environment says.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=TIMEOUT_S) as response:
+                return json.loads(response.read() or b"{}")
+        except urllib.error.HTTPError as error:
+            msg = f"Airflow refused {method} {path}: {error.code} {error.read().decode(errors='replace')[:500]}"
+            raise AirflowError(msg) from error
+
+    def _login(self) -> str:
+        if self._token is None:
+            login = {"username": self.user, "password": self.password}
+            self._token = str(self._call("POST", "/auth/token", login, authorised=False)["access_token"])
+        return self._token
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    """The text of a log *entry*, with the exception that it carries, if any."""
+    raised = [f"{error['exc_type']}: {error['exc_value']}" for error in entry.get("error_detail") or []]
+    return "\n".join([str(entry.get("event", "")), *raised])
+
+
+def _run(dag_id: str, run_id: str) -> str:
+    return f"/api/v2/dags/{dag_id}/dagRuns/{urllib.parse.quote(run_id, safe='')}"

@@ -1,0 +1,184 @@
+"""A real Kafka broker of one node on 127.0.0.1, without Docker or ZooKeeper (KRaft, combined roles).
+
+Started again on the same home it is the same broker: cluster id, data and, if it is still free, port.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import subprocess
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tidemark.embedded import process
+from tidemark.embedded.process import Process
+from tidemark.errors import TidemarkError
+
+NAME = "broker"
+JARS = Path(__file__).resolve().parents[3] / ".jars"
+LISTENING_ON = re.compile(r"PLAINTEXT://127\.0\.0\.1:(\d+)")
+UP_WITHIN_S = 60.0
+ANSWER_WITHIN_S = 10.0
+
+# Timestamps of records are those of a replay, which a broker must neither refuse nor take as a reason to delete.
+SERVER_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+auto.create.topics.enable=false
+log.message.timestamp.after.max.ms=9223372036854775807
+log.retention.ms=-1
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+LOG4J2_PROPERTIES = """\
+status=error
+appender.console.type=Console
+appender.console.name=console
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d{ISO8601} %p %c{1}: %m%n
+rootLogger.level=warn
+rootLogger.appenderRef.console.ref=console
+"""
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A running broker: its *address*, `127.0.0.1:<port>`, and its *process*."""
+
+    address: str
+    process: Process
+
+
+def start(home: Path, *, port: int | None = None, jars: Path = JARS) -> Broker:
+    """The broker that lives in *home*: found running, or started and waited for until it answers (about 3 s).
+
+    It listens on *port*, else on the port it had before, else on a free one. *jars* is the folder that `make setup`
+    fills. When it does not come up nothing is left running, and TidemarkError shows the end of its log.
+    """
+    if (running := process.find(home, NAME)) is not None:
+        return Broker(f"127.0.0.1:{_last_port(home)}", running)
+    chosen = port or _last_port_if_free(home) or process.free_port()
+    try:
+        launched = process.launch(NAME, _command(home, jars, chosen), home=home, env=os.environ)
+        broker = Broker(f"127.0.0.1:{chosen}", launched)
+        client = _client(broker.address)
+        process.wait_until(lambda: _answers(client), f"Kafka at {broker.address}", UP_WITHIN_S, process=launched)
+    except BaseException:  # Ctrl-C, too
+        stop(home)
+        raise
+    return broker
+
+
+def stop(home: Path) -> None:
+    """Stop the broker that lives in *home*, if it runs; its data stays."""
+    process.stop(home, NAME)
+
+
+def create_topics(address: str, partitions: Mapping[str, int]) -> None:
+    """Make sure that each topic exists, with that many *partitions*; twice is as good as once.
+
+    Raises TidemarkError when one exists with another number of partitions, or when Kafka refuses.
+    """
+    client = _client(address)
+    wanted = [NewTopic(topic, number, -1) for topic, number in partitions.items()]
+    futures = client.create_topics(wanted, request_timeout=ANSWER_WITHIN_S)
+    for topic, future in futures.items():
+        try:
+            future.result()
+        except KafkaException as refusal:
+            if refusal.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                msg = f"topic {topic} must be created at {address}: {refusal.args[0].str()}; does the broker run?"
+                raise TidemarkError(msg) from refusal
+    process.wait_until(lambda: partitions.keys() <= _topics(client).keys(), f"news of {[*partitions]}", ANSWER_WITHIN_S)
+    found = _topics(client)
+    for topic, number in partitions.items():
+        if found[topic] != number:
+            msg = f"topic {topic} must have {number} partitions: at {address} it has {found[topic]}; delete it first"
+            raise TidemarkError(msg)
+
+
+def _command(home: Path, jars: Path, port: int) -> list[str]:
+    """Write the configuration, format the storage if that was never done; the command that serves them."""
+    home = home.resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    while (controller_port := process.free_port()) == port:
+        pass
+    server = SERVER_PROPERTIES.format(port=port, controller_port=controller_port, data=home / "data")
+    (home / "server.properties").write_text(server, encoding="utf-8")
+    (home / "log4j2.properties").write_text(LOG4J2_PROPERTIES, encoding="utf-8")
+    java = ["java", "-Xmx512m", f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}", "-cp", f"{jars}/broker/*"]
+    if not (home / "data" / "meta.properties").exists():
+        _format(java, home)
+    return [*java, "kafka.Kafka", str(home / "server.properties")]
+
+
+def _format(java: list[str], home: Path) -> None:
+    # The id is 16 bytes in base64; these never start with a dash, which would read as an option.
+    cluster_id = urlsafe_b64encode(b"tidemark" + secrets.token_bytes(8)).decode().rstrip("=")
+    storage_tool = [*java, "kafka.tools.StorageTool", "format", "--standalone", "--cluster-id", cluster_id]
+    storage_tool += ["--config", str(home / "server.properties")]
+    try:
+        done = subprocess.run(storage_tool, capture_output=True, text=True, check=False)
+    except FileNotFoundError as missing:
+        msg = f"Kafka needs Java 17 or 21: {missing.filename!r} was not found; install it or correct PATH"
+        raise TidemarkError(msg) from missing
+    if done.returncode != 0:
+        msg = f"Kafka's storage in {home} must be formatted: {(done.stdout + done.stderr).strip()}; run `make setup`"
+        raise TidemarkError(msg)
+
+
+def _last_port(home: Path) -> int | None:
+    properties = home / "server.properties"
+    found = LISTENING_ON.search(properties.read_text(encoding="utf-8")) if properties.exists() else None
+    return int(found[1]) if found else None
+
+
+def _last_port_if_free(home: Path) -> int | None:
+    port = _last_port(home)
+    if port is None:
+        return None
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Kafka does
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return None
+    return port
+
+
+def _client(address: str) -> AdminClient:
+    # Level 0: a broker that is still starting is no news.
+    return AdminClient({"bootstrap.servers": address, "log_level": 0})
+
+
+def _answers(client: AdminClient) -> bool:
+    try:
+        return bool(client.list_topics(timeout=1).brokers)
+    except KafkaException:
+        return False
+
+
+def _topics(client: AdminClient) -> dict[str, int]:
+    """The number of partitions of each topic."""
+    known = client.list_topics(timeout=ANSWER_WITHIN_S).topics
+    return {topic: len(metadata.partitions) for topic, metadata in known.items()}

@@ -1,0 +1,93 @@
+"""The whole of Tidemark on one machine: broker, Airflow, and the drivers that Airflow launches.
+
+Everything lies under one folder. Whatever was launched has a pid file there, so what runs can be found, and stopped,
+by a process that did not start it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.clock import wall_clock_ms
+from tidemark.control import Control
+from tidemark.embedded import airflow, broker, process
+from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.operators import Sink, Source
+from tidemark.topology import Topology
+
+ROOT = Path(__file__).resolve().parents[3]
+DRIVER = "driver"
+DRAINED_WITHIN_S = 15.0
+PARTITIONS = {"flight_events": 3}
+"""Topics with more than one partition: flights of each airport have their own."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where the state of one installation lies."""
+
+    path: Path
+
+    @property
+    def warehouse(self) -> Path:
+        """All Delta tables and control folders."""
+        return self.path / "warehouse"
+
+    @property
+    def airflow(self) -> Path:
+        """Airflow's own state."""
+        return self.path / "airflow"
+
+    @property
+    def broker(self) -> Path:
+        """Kafka's."""
+        return self.path / "broker"
+
+    def running(self) -> list[str]:
+        """What was launched from here and lives, by its place under this folder."""
+        pid_files = sorted(self.path.rglob("*.pid.json"))
+        found = ((file.parent, file.name.removesuffix(".pid.json")) for file in pid_files)
+        return [str((folder / name).relative_to(self.path)) for folder, name in found if process.find(folder, name)]
+
+    def controls(self) -> list[Control]:
+        """The control folders of all streams that were ever launched here."""
+        return [Control(folder) for folder in sorted(self.warehouse.glob("control/*/*/")) if folder.is_dir()]
+
+
+def start_broker(home: Home, topology: Topology) -> str:
+    """The address of a running broker that has every topic of *topology*."""
+    address = broker.start(home.broker).address
+    topics = {o.topic for o in topology.operators.values() if isinstance(o, Source | Sink) and o.topic is not None}
+    broker.create_topics(address, {topic: PARTITIONS.get(topic, 1) for topic in sorted(topics)})
+    return address
+
+
+def start_airflow(home: Home, *, bootstrap: str) -> AirflowApi:
+    """The API of a healthy Airflow whose streams read from *bootstrap* and write to the warehouse."""
+    variables = {"tidemark_warehouse": str(home.warehouse), "tidemark_bootstrap": bootstrap}
+    airflow.start(home.airflow, root=ROOT, variables=variables)
+    return airflow.wait_until_healthy(home.airflow)
+
+
+def drain(home: Home, *, by: str) -> None:
+    """Ask every living driver to end, and wait until none lives, as long as one may take for its last batch."""
+    living = [control for control in home.controls() if control.is_held()]
+    for control in living:
+        control.request_drain(by=by, now_ms=wall_clock_ms())
+    deadline = time.monotonic() + DRAINED_WITHIN_S
+    while any(control.is_held() for control in living) and time.monotonic() < deadline:
+        time.sleep(process.POLL_S)
+
+
+def stop(home: Home) -> None:
+    """End everything that runs here: Airflow first, which would launch drivers again, and the broker last."""
+    for control in home.controls():
+        control.request_drain(by="tidemark", now_ms=wall_clock_ms())
+    process.stop(home.path, "replay")
+    airflow.stop(home.airflow)
+    drain(home, by="tidemark")
+    for control in home.controls():
+        process.stop(control.home, DRIVER)
+    broker.stop(home.broker)

@@ -1,0 +1,109 @@
+"""The journal of one stream: each batch is decided once, and what was decided is written down before anything acts on it.
+
+Purpose: a batch touches a dozen tables, and no commit spans them. So the rows of all of them, the clocks read and the
+progress made go into one file first; the file appears whole or not at all, and its name can be taken only once.
+
+How it works: `<batch>.data.zip` holds what the operators decided, `<batch>.facts.zip` what was measured while that was
+committed. A batch that is run again finds its file and repeats the commits, which the tables skip where they have them; it
+never decides or reads a clock again. A second driver that decides the same batch finds the name taken.
+
+What it does not do: keep history. The newest entries are kept, since Spark may ask for the newest batch again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tidemark.errors import Contradiction
+
+KEPT = 5
+_NAME = re.compile(r"(\d{20})\.(data|facts)\.zip")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of the journal: Arrow tables by name, and a JSON object beside them."""
+
+    batch_id: int
+    tables: Mapping[str, pa.Table]
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Journal:
+    """Reads and writes the entries of kind `data` or `facts` in the folder *home*."""
+
+    def __init__(self, home: Path, kind: str) -> None:
+        self._home, self._kind = home, kind
+        home.mkdir(parents=True, exist_ok=True)
+
+    def write(self, entry: Entry) -> None:
+        """Make *entry* durable; raises Contradiction when its batch has one already."""
+        path = self._path(entry.batch_id)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        with partial.open("wb") as file:
+            file.write(_packed(entry))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            msg = f"{path}: a batch is decided once, and another driver decided this one; stop one of the two"
+            raise Contradiction(msg) from None
+        finally:
+            partial.unlink()
+        self._forget(entry.batch_id - KEPT)
+
+    def read(self, batch_id: int) -> Entry | None:
+        """The entry of *batch_id*; None when it was not decided."""
+        path = self._path(batch_id)
+        return _unpacked(batch_id, path.read_bytes()) if path.exists() else None
+
+    def newest(self) -> Entry | None:
+        """The entry of the newest batch that was decided; batches that change nothing have none."""
+        known = self._batches()
+        return self.read(known[-1]) if known else None
+
+    def _path(self, batch_id: int) -> Path:
+        return self._home / f"{batch_id:020d}.{self._kind}.zip"
+
+    def _batches(self) -> list[int]:
+        matches = (_NAME.fullmatch(name) for name in os.listdir(self._home))
+        return sorted(int(match[1]) for match in matches if match and match[2] == self._kind)
+
+    def _forget(self, before: int) -> None:
+        """Drop entries older than *before*, but never the newest ones, however old."""
+        for number in self._batches()[:-KEPT]:
+            if number < before:
+                self._path(number).unlink(missing_ok=True)
+
+
+def _packed(entry: Entry) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("notes.json", json.dumps(entry.notes))
+        for name, table in entry.tables.items():
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table)
+            archive.writestr(f"{name}.arrow", sink.getvalue().to_pybytes())
+    return packed.getvalue()
+
+
+def _unpacked(batch_id: int, packed: bytes) -> Entry:
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        tables = {
+            name.removesuffix(".arrow"): pa.ipc.open_stream(archive.read(name)).read_all()
+            for name in archive.namelist()
+            if name.endswith(".arrow")
+        }
+        return Entry(batch_id, tables, json.loads(archive.read("notes.json")))

@@ -1,0 +1,78 @@
+"""From the Spark DDL words of `tables.py` and of topologies to Arrow and polars types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+import pyarrow as pa
+
+from tidemark.tables import Table
+
+UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "timestamp": UTC_TIMESTAMP,
+}
+_POLARS: Mapping[str, pl.DataType] = {
+    "string": pl.String(),
+    "boolean": pl.Boolean(),
+    "int": pl.Int32(),
+    "bigint": pl.Int64(),
+    "double": pl.Float64(),
+}
+META_SCHEMA: Mapping[str, pl.DataType] = {
+    "_key": pl.String(),
+    "_timestamp_ms": pl.Int64(),
+    "_partition": pl.Int32(),
+    "_offset": pl.Int64(),
+    "_task": pl.Int32(),
+}
+
+
+def arrow_type(ddl: str) -> pa.DataType:
+    """The Arrow type of a DDL type: a word, or `array<struct<name:word,…>>`."""
+    if ddl.startswith("array<struct<"):
+        fields = (field.split(":") for field in ddl.removeprefix("array<struct<").removesuffix(">>").split(","))
+        return pa.list_(pa.struct([(name, _ARROW[word]) for name, word in fields]))
+    return _ARROW[ddl]
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """The Arrow schema of *table*, with each column's comment as Delta keeps it."""
+    return pa.schema([pa.field(c.name, arrow_type(c.type), metadata={"comment": c.comment}) for c in table.columns])
+
+
+def record_schema(fields: Mapping[str, str]) -> dict[str, pl.DataType]:
+    """The polars schema of records whose payload has these *fields* (name to DDL word)."""
+    return {name: _POLARS[word] for name, word in fields.items()} | dict(META_SCHEMA)
+
+
+def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]], **same: object) -> pa.Table:
+    """*rows* as *table* wants them: its columns in its order, epoch ms turned into timestamps, *same* in every row.
+
+    A missing column is null; a column too many is an error of the caller and raises KeyError.
+    """
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    frame = frame.with_columns(pl.lit(value).alias(name) for name, value in same.items())
+    if unknown := set(frame.columns) - set(table.names):
+        msg = f"{table.name} has no columns {sorted(unknown)}"
+        raise KeyError(msg)
+    arrow = frame.to_arrow()
+    columns = [
+        _cast(arrow[column.name], arrow_type(column.type)) if column.name in arrow.column_names
+        else pa.nulls(frame.height, arrow_type(column.type))
+        for column in table.columns
+    ]  # fmt: skip
+    return pa.table(columns, schema=arrow_schema(table))
+
+
+def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    if wanted == UTC_TIMESTAMP and pa.types.is_integer(column.type):
+        column = column.cast(pa.timestamp("ms", tz="UTC"))
+    return column.cast(wanted)

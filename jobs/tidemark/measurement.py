@@ -1,0 +1,161 @@
+"""What was measured of a batch once its data was committed: the rows of the tables of facts. Pure: all from the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from tidemark.decision import TIMES, latency_level
+from tidemark.journal import Entry
+from tidemark.kernels.facts import latency_histogram, latency_stats
+from tidemark.kernels.schemas import rows_of
+from tidemark.operators import Kind, Level
+from tidemark.tables import (
+    BATCHES,
+    EMISSION_METRICS,
+    LATENCY_BUCKETS,
+    OPERATOR_LATENCY,
+    OPERATOR_WINDOWS,
+    OUTCOMES,
+    TABLES,
+    WATERMARKS,
+)
+from tidemark.topology import SubTopology, Topology
+
+_OUTCOMES = OUTCOMES.names[OUTCOMES.names.index("records_in") :]
+
+
+class Measurer:
+    """Turns a journal entry of *sub* and the finish clocks of its commits into the rows of the tables of facts."""
+
+    def __init__(self, topology: Topology, sub: SubTopology, *, thread_id: str) -> None:
+        self._topology, self._sub, self._thread_id = topology, sub, thread_id
+        self._terminals = sub.terminals()
+
+    def facts(self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], *, finished_at_ms: int) -> dict[str, pa.Table]:
+        """Rows by table; *clocks* are started, finished and queued per operator; tables without rows are left out."""
+        notes = entry.notes
+        rows: dict[str, list[dict[str, Any]]] = {
+            OUTCOMES.name: self._outcomes(notes),
+            OPERATOR_WINDOWS.name: self._windows(notes, clocks),
+            WATERMARKS.name: self._watermarks(notes),
+            EMISSION_METRICS.name: self._emission(notes),
+            BATCHES.name: [self._batch(notes, finished_at_ms)],
+        }
+        same = {"topology": self._topology.name, "sub_topology": self._sub.name, "batch_id": entry.batch_id}
+        facts = {name: rows_of(TABLES[name], part, **same) for name, part in rows.items() if part}
+        return {**self._latency(entry, clocks, same), **facts}
+
+    def _latency(self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], same: Mapping[str, Any]) -> dict[str, pa.Table]:
+        stats, histogram = [], []
+        for operator in self._sub.operators:
+            level = latency_level(operator, self._terminals)
+            times = entry.tables.get(f"{TIMES}{operator.name}")
+            if level is None or times is None or not times.num_rows:
+                continue
+            clock = clocks[operator.name]
+            frame = pl.from_arrow(times)
+            names = {"operator": pl.lit(operator.name), "kind": pl.lit(operator.kind), "task_id": pl.format(f"{self._sub.name}_{{}}", "_task")}
+            whole = latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).with_columns(
+                **names,
+                level=pl.lit(level),
+                thread_id=pl.lit(self._thread_id),
+                started_at=clock["started_at_ms"],
+                finished_at=clock["finished_at_ms"],
+                queued_ms=clock["queued_ms"],
+            )
+            buckets = latency_histogram(frame, finished_at_ms=clock["finished_at_ms"])
+            stats.append(whole.drop("_task"))
+            histogram.append(buckets.with_columns(**names, finished_at=clock["finished_at_ms"]).drop("_task"))
+        if not stats:
+            return {}
+        return {
+            OPERATOR_LATENCY.name: rows_of(OPERATOR_LATENCY, pl.concat(stats), **same),
+            LATENCY_BUCKETS.name: rows_of(LATENCY_BUCKETS, pl.concat(histogram), **same),
+        }
+
+    def _outcomes(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        counts = {name: operator["counts"] for name, operator in notes["operators"].items()}
+        return [
+            {"operator": o.name, "kind": o.kind.value, **{word: counts[o.name].get(word, 0) for word in _OUTCOMES}}
+            for o in self._sub.operators
+            if any(counts[o.name].values())
+        ]
+
+    def _windows(self, notes: Mapping[str, Any], clocks: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+        return [
+            {
+                "operator": operator.name,
+                "kind": operator.kind.value,
+                "window_start": window["start_ms"],
+                "window_end": window["start_ms"] + self._topology.window_ms,
+                "ewt_at": clocks[operator.name]["finished_at_ms"],
+                "ewt_adjusted_at": clocks[operator.name]["finished_at_ms"],
+                "queued_ms": clocks[operator.name]["queued_ms"],
+                "records": window["records"][operator.name],
+            }
+            for window in notes["closed"]
+            for operator in self._sub.operators
+        ]
+
+    def _watermarks(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        was, now = notes["was"], notes["progress"]
+        rows = []
+        for source, part in now["inputs"].items():
+            before = was["inputs"].get(source, {"partitions": {}})
+            for number, partition in part["partitions"].items():
+                if _time_of(partition) != _time_of(before["partitions"].get(number, {})):
+                    rows.append({"source": source, "partition": int(number), **_time_of(partition)})
+            if {**part, "partitions": 0} != {**before, "partitions": 0}:
+                activity = "idle" if part["idle"] else "active"
+                rows.append({"source": source, "watermark": part["watermark_ms"], "held_by": part["held_by"], "activity": activity})
+        if (now["watermark_ms"], now["held_by"]) != (was["watermark_ms"], was["held_by"]) or rows:
+            rows.append({"watermark": now["watermark_ms"], "held_by": now["held_by"]})
+        return [{**row, "decided_at": now["decided_at_ms"]} for row in rows]
+
+    def _emission(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if not self._topology.level.includes(Level.DEBUG):
+            return []
+        batch, was, now = notes["batch"], notes["was"]["skipped"], notes["progress"]["skipped"]
+        seconds = max(batch["decided_at_ms"] - (notes["was"]["decided_at_ms"] or batch["decided_at_ms"]), 1_000) / 1_000
+        return [
+            {
+                "operator": name,
+                "idempotent_update_skip_total": total,
+                "idempotent_update_skip_rate": (total - was.get(name, 0)) / seconds,
+                "decided_at": batch["decided_at_ms"],
+            }
+            for name, total in now.items()
+            if notes["operators"][name]["counts"].get("records_in")
+        ]
+
+    def _batch(self, notes: Mapping[str, Any], finished_at_ms: int) -> dict[str, Any]:
+        batch = notes["batch"]
+        offsets = ("source", "partition", "from_offset", "until_offset", "latest_offset")
+        return {
+            "epoch": batch["epoch"],
+            "level": self._topology.level.value,
+            "decided_at": batch["decided_at_ms"],
+            "started_at": batch["started_at_ms"],
+            "finished_at": finished_at_ms,
+            "duration_ms": finished_at_ms - batch["started_at_ms"],
+            "sources": [{name: part[name] for name in offsets} for part in notes["sources"]],
+            "records_in": sum(
+                notes["operators"][o.name]["counts"].get("records_in", 0)
+                for o in self._sub.operators
+                if o.kind is Kind.SOURCE
+            ),
+            "watermark": notes["progress"]["watermark_ms"],
+        }
+
+
+def _time_of(partition: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of `watermarks` that one partition's progress has."""
+    return {
+        "watermark": partition.get("watermark_ms"),
+        "max_timestamp": partition.get("max_timestamp_ms"),
+        "activity": partition.get("activity"),
+    }

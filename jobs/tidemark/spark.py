@@ -1,0 +1,58 @@
+"""The batch jobs' edge to Spark: a session, and the tables of a topology as frames (ring 2)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.layout import Layout
+from tidemark.tables import Table
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def session(name: str) -> SparkSession:
+    """The session of the job *name*: as spark-submit set it up, else with the project's own settings and local jars."""
+    builder = SparkSession.builder.appName(name)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # set by spark-submit for the Python it starts
+        jars = sorted(map(str, (PROJECT / ".jars" / "spark").glob("*.jar")))
+        local = dict(settings(PROJECT / "docker" / "spark-defaults.conf"))
+        builder = builder.config(map={**local, "spark.jars": ",".join(jars)})
+    return builder.getOrCreate()
+
+
+def settings(file: Path) -> Iterator[tuple[str, str]]:
+    """Key and value of each line of a spark-defaults.conf."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        key, _, value = line.strip().partition(" ")
+        if key and not key.startswith("#"):
+            yield key, value.strip()
+
+
+def read_table(spark: SparkSession, layout: Layout, topology: str, table: Table) -> DataFrame:
+    """All rows of *table* in *topology*, the sub-topologies' together; none when nobody has written it yet."""
+    report = [layout.report_table(topology, table.name)]
+    paths = report if table.written_by == "report" else stream_tables(layout, topology, table.name)
+    ddl = ", ".join(f"`{column.name}` {column.type}" for column in table.columns)
+    frames = [read(spark, path) for path in paths if is_table(path)] or [spark.createDataFrame([], ddl)]
+    return reduce(DataFrame.unionByName, [frame.select(*table.names) for frame in frames])
+
+
+def read(spark: SparkSession, path: Path) -> DataFrame:
+    """The Delta table at *path*."""
+    return spark.read.format("delta").load(str(path))
+
+
+def stream_tables(layout: Layout, topology: str, table: str) -> list[Path]:
+    """Where *table* lies, one path for each sub-topology that has written it."""
+    pattern = layout.stream_table(topology, "*", table).relative_to(layout.warehouse)
+    return [path for path in sorted(layout.warehouse.glob(str(pattern))) if is_table(path)]
+
+
+def is_table(path: Path) -> bool:
+    """Whether there is a Delta table at *path*."""
+    return (path / "_delta_log").is_dir()

@@ -1,0 +1,79 @@
+"""Rows as text: aligned for people, CSV and JSON for programs. Instants are ISO 8601 in UTC with milliseconds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+Row = Sequence[Any]
+
+
+def aligned(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """A heading, then a line per row; numbers end at the same place, null is shown as `null`.
+
+    >>> print(aligned(["operator", "n"], [["weather", 1234], ["sink", None]]))
+    operator      n
+    weather   1,234
+    sink       null
+    """
+    cells = [[_shown(value) for value in row] for row in rows]
+    right = [any(_is_number(row[i]) for row in rows) for i in range(len(columns))]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    return "\n".join(_line(line, widths, right) for line in [columns, *cells])
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """CSV with a heading; null is an empty field."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([["" if value is None else _text(value) for value in row] for row in rows])
+    return out.getvalue().rstrip("\n")
+
+
+def as_json(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """A JSON array of one object per row."""
+    objects = [dict(zip(columns, row, strict=True)) for row in rows]
+    return json.dumps(objects, default=_text, ensure_ascii=False, indent=1)
+
+
+FORMATS: Mapping[str, Callable[[Sequence[str], Sequence[Row]], str]] = MappingProxyType(
+    {"table": aligned, "csv": as_csv, "json": as_json}
+)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True))
+    return "  ".join(padded).rstrip()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3f}".rstrip("0").rstrip(".")
+    return f"{value:,}" if _is_number(value) else _text(value)
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case datetime():
+            return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case date():
+            return value.isoformat()
+        case bytes():
+            return value.decode("utf-8", errors="backslashreplace")
+        case list() | dict():
+            return json.dumps(value, default=_text, ensure_ascii=False)
+        case _:
+            return str(value)

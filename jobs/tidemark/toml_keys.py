@@ -1,0 +1,117 @@
+"""Reads the keys of one TOML table, and says what is wrong with the file, the key and the remedy named."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, NoReturn, TypeVar
+
+from tidemark.errors import InvalidSpec
+
+E = TypeVar("E", bound=StrEnum)
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
+_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+def duration_ms(text: str) -> int | None:
+    """Whole ms of a length such as `500 ms`, `1.5 s`, `5 min`, `2 h`, `1 d`; None when *text* is none of them.
+
+    >>> duration_ms("1.5 s")
+    1500
+    """
+    match = _DURATION.fullmatch(text.strip())
+    return round(float(match[1]) * _MS[match[2]]) if match else None
+
+
+class Keys:
+    """The keys of one table of *file*, at the dotted place *at*; each is asked for once, and `done` refuses the rest."""
+
+    def __init__(self, file: str, at: str, content: Mapping[str, Any]) -> None:
+        self.file, self.at, self.content = file, at, content
+        self._asked: list[str] = []
+
+    def fail(self, key: str, problem: str, remedy: str) -> NoReturn:
+        """Raise InvalidSpec about *key*."""
+        raise InvalidSpec.at(self.file, f"{self.at}.{key}" if self.at else key, problem, remedy)
+
+    def get(self, key: str, expected: type | tuple[type, ...], example: str, default: Any = ...) -> Any:
+        """The value of *key*, of the *expected* type; *default* when it is missing and a default is given."""
+        self._asked.append(key)
+        if key not in self.content:
+            if default is ...:
+                self.fail(key, "is missing", f"write {key} = {example}")
+            return default
+        value = self.content[key]
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is int):
+            self.fail(key, f"is {value!r}", f"write {key} = {example}")
+        return value
+
+    def text(self, key: str, example: str, default: Any = ...) -> Any:
+        """A string that is not empty, or *default*."""
+        value = self.get(key, str, f'"{example}"', default)
+        if value == "":
+            self.fail(key, "is empty", f'write {key} = "{example}"')
+        return value
+
+    def name(self, key: str, example: str, default: Any = ...) -> Any:
+        """An identifier (lower case, digits, `_`), or *default*."""
+        value = self.text(key, example, default)
+        if isinstance(value, str) and not IDENTIFIER.fullmatch(value):
+            self.fail(key, f"is {value!r}", "use a lower-case letter, then lower-case letters, digits and _")
+        return value
+
+    def names(self, key: str, example: str, default: Any = ...) -> Any:
+        """A list of strings as a tuple, or *default*."""
+        value = self.get(key, list, example, default)
+        if isinstance(value, list):
+            if not value or not all(isinstance(item, str) for item in value):
+                self.fail(key, f"is {value!r}", f"write {key} = {example}")
+            return tuple(value)
+        return value
+
+    def mapping(self, key: str, example: str, default: Any = ...) -> Any:
+        """A table whose values are strings, or *default*."""
+        value = self.get(key, dict, example, default)
+        if isinstance(value, dict) and (not value or not all(isinstance(item, str) for item in value.values())):
+            self.fail(key, f"is {value!r}", f"write {key} = {example}")
+        return value
+
+    def duration(self, key: str, example: str, default: Any = ...) -> Any:
+        """A positive length of time in ms, or *default*."""
+        value = self.text(key, example, default)
+        if not isinstance(value, str):
+            return value
+        length_ms = duration_ms(value)
+        if length_ms is None:
+            self.fail(
+                key, f"is {value!r}, which has no unit that is known", f'write {key} = "{example}" (ms, s, min, h, d)'
+            )
+        return length_ms
+
+    def choice(self, key: str, among: type[E], default: E) -> E:
+        """One word of the vocabulary *among*."""
+        value = self.text(key, default, default)
+        if value not in list(among):
+            self.fail(key, f"is {value!r}", f"use one of {', '.join(among)}")
+        return among(value)
+
+    def instant_ms(self, text: str, key: str) -> int:
+        """Epoch ms of an ISO date or instant; a date is midnight UTC."""
+        try:
+            instant = datetime.fromisoformat(text)
+        except (TypeError, ValueError):
+            self.fail(key, f"is {text!r}", 'write an ISO date, such as "2000-01-01"')
+        return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
+
+    def done(self) -> None:
+        """Refuse keys that nobody asked for."""
+        for key in self.content:
+            if key not in self._asked:
+                near = difflib.get_close_matches(key, self._asked, n=1)
+                known = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(sorted(self._asked))}"
+                self.fail(key, "is not a key of this place", known)

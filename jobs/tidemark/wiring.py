@@ -1,0 +1,83 @@
+"""Puts the parts of one stream together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.commit import Committing, create_tables
+from tidemark.decision import Decider
+from tidemark.delta import Committer, create
+from tidemark.engine import Engine
+from tidemark.errors import InvalidArgument
+from tidemark.intake import Reader
+from tidemark.journal import Journal
+from tidemark.kafka import Offsets, TopicPublisher
+from tidemark.kernels.schemas import arrow_schema
+from tidemark.layout import Layout
+from tidemark.measurement import Measurer
+from tidemark.operators import HopSource, Source
+from tidemark.pipeline import Pipeline
+from tidemark.steps import Steps
+from tidemark.tables import HOP
+from tidemark.topology import SubTopology, Topology
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One sub-topology of a topology, in a warehouse, reading from the broker at *bootstrap*."""
+
+    topology: Topology
+    sub: SubTopology
+    layout: Layout
+    bootstrap: str
+
+    @property
+    def home(self) -> Path:
+        """The folder of its tables."""
+        return self.layout.stream_table(self.topology.name, self.sub.name, "_").parent
+
+    @property
+    def control(self) -> Path:
+        """Its control folder."""
+        return self.layout.control(self.topology.name, self.sub.name)
+
+
+def build_engine(
+    stream: Stream,
+    *,
+    thread_id: str,
+    epoch: int,
+    slow_ms: Mapping[str, int],
+    clock: Clock = wall_clock_ms,
+    reached: Callable[[str], None] = lambda step: None,
+) -> Engine:
+    """The engine of *stream*, its tables and those of the hops that it reads created; *reached* hears of each commit step."""
+    topology, sub = stream.topology, stream.sub
+    if unknown := set(slow_ms) - set(topology.operators):
+        msg = f"--slow names operators of the topology, got {sorted(unknown)}; known: {', '.join(topology.operators)}"
+        raise InvalidArgument(msg)
+    steps = Steps(topology)
+    create_tables(stream.home, sub, steps.schemas)
+    for operator in sub.operators:
+        if isinstance(operator, HopSource):
+            create(stream.layout.hop(topology.name, operator.upstream, operator.repartition), arrow_schema(HOP))
+    offsets = Offsets(stream.bootstrap)
+    topics = {operator.topic: offsets.partitions(operator.topic) for operator in sub.operators if isinstance(operator, Source)}
+    pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
+    decider = Decider(topology, sub, Reader(topics, offsets, window_ms=topology.window_ms), pipeline)
+    journal_home = stream.control / "journal"
+    committing = Committing(
+        sub,
+        stream.home,
+        Committer(f"{topology.name}/{sub.name}", clock),
+        Journal(journal_home, "facts"),
+        Measurer(topology, sub, thread_id=thread_id),
+        TopicPublisher(stream.bootstrap, sub.name),
+        clock,
+        reached=reached,
+    )
+    return Engine(sub, stream.home, steps, decider, Journal(journal_home, "data"), committing, clock, epoch=epoch)

@@ -1,0 +1,234 @@
+"""Airflow launches, adopts, drains and restarts drivers; a stand-in that speaks the control protocol is one."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk._shared.module_loading import import_string
+from airflow.sdk.exceptions import AirflowException, TaskDeferred
+
+from tidemark.clock import wall_clock_ms
+from tidemark.control import StreamState
+from tidemark.embedded import process
+from tidemark.errors import InvalidArgument
+from tidemark.topology import load
+from tidemark_driver import NAME, Driver, Patience, Verdict
+from tidemark_stream import BY_USER, StreamOperator, StreamTrigger, Supervision, driver_env, slow_arguments
+
+HERE = Path(__file__).parent
+FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"
+PATIENCE = Patience(stale_after_s=1.0, start_within_s=5.0, drain_within_s=1.0)
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    folders = [str(HERE / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(folders))
+    yield Driver(tmp_path / "control" / "flights" / "status", PATIENCE)
+    process.stop(tmp_path / "control" / "flights" / "status", NAME, grace_s=0)
+
+
+def operator(driver: Driver, **changes: Any) -> StreamOperator:
+    arguments = {
+        "topology_file": FLIGHTS,
+        "sub_topology": "status",
+        "warehouse": str(driver.home.parents[2]),
+        "bootstrap": "127.0.0.1:1",
+        "application": str(HERE / "stand_in.py"),
+        "supervision": Supervision(poll_s=0.05, restarts=1, patience=PATIENCE),
+    }
+    return StreamOperator(task_id="status", **{**arguments, **changes})
+
+
+def behave(driver: Driver, how: str) -> None:
+    driver.home.mkdir(parents=True, exist_ok=True)
+    (driver.home / "behaviour").write_text(how)
+
+
+def deferred(call: Callable[..., None], *args: Any, **kwargs: Any) -> TaskDeferred:
+    with pytest.raises(TaskDeferred) as raised:
+        call({}, *args, **kwargs)
+    return raised.value
+
+
+def event(trigger: StreamTrigger) -> dict[str, str]:
+    async def first() -> dict[str, str]:
+        async for fired in trigger.run():
+            return fired.payload
+        raise AssertionError
+
+    return asyncio.run(asyncio.wait_for(first(), 10))
+
+
+def running(driver: Driver) -> int:
+    """Wait for a heartbeat of the newest launch; the pid that sent it."""
+
+    def beats() -> bool:
+        beat, launch = driver.control.heartbeat(), driver.launch()
+        return bool(beat and launch and beat.launch_id == launch.launch_id and beat.state is StreamState.RUNNING)
+
+    process.wait_until(beats, "a running driver", 10)
+    beat = driver.control.heartbeat()
+    assert beat is not None
+    return beat.pid
+
+
+def test_a_launched_stream_runs_until_it_is_drained_and_then_succeeds(driver: Driver) -> None:
+    waiting = deferred(operator(driver).execute)
+    running(driver)
+    assert driver.verdict(now_ms=wall_clock_ms()) is Verdict.ALIVE
+    driver.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
+    assert event(waiting.trigger) == {"verdict": "drained"}
+    operator(driver).resume({}, {"verdict": "drained"}, restarts=0)
+    assert not driver.control.is_held()
+
+
+def test_a_trigger_survives_the_trip_through_the_database(driver: Driver) -> None:
+    path, kwargs = deferred(operator(driver).execute).trigger.serialize()
+    assert import_string(path)(**json.loads(json.dumps(kwargs))).serialize() == (path, kwargs)
+
+
+def test_a_living_driver_is_adopted_and_not_doubled(driver: Driver) -> None:
+    deferred(operator(driver).execute)
+    pid = running(driver)
+    deferred(operator(driver).execute)
+    assert running(driver) == pid
+    assert driver.control.home.joinpath("epoch").read_text() == "1"
+
+
+def test_a_driver_started_by_hand_is_adopted(driver: Driver) -> None:
+    deferred(operator(driver).execute)
+    pid = running(driver)
+    (driver.home / "launch.json").unlink()
+    (driver.home / "driver.pid.json").rename(driver.home / "hidden")
+    adopted = deferred(operator(driver).execute).trigger
+    assert running(driver) == pid
+    driver.control.request_drain(by="hand", now_ms=wall_clock_ms())
+    assert event(adopted) == {"verdict": "drained"}
+
+
+def test_two_launches_at_once_make_one_driver(driver: Driver) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: deferred(operator(driver).execute), range(4)))
+    running(driver)
+    assert driver.home.joinpath("epoch").read_text() == "1"
+
+
+def test_a_killed_driver_is_launched_again_and_only_so_often(driver: Driver) -> None:
+    waiting = deferred(operator(driver).execute)
+    first = running(driver)
+    os.kill(first, signal.SIGKILL)
+    fired = event(waiting.trigger)
+    assert fired == {"verdict": "dead"}
+    again = deferred(operator(driver).resume, fired, restarts=0)
+    assert again.kwargs == {"restarts": 1}
+    second = running(driver)
+    assert second != first
+    os.kill(second, signal.SIGKILL)
+    with pytest.raises(AirflowException, match="launched again 1 times at most: status is dead"):
+        operator(driver).resume({}, event(again.trigger), restarts=1)
+
+
+def test_a_driver_that_fails_tells_why_and_shows_the_end_of_its_log(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    behave(driver, "fail")
+    waiting = deferred(operator(driver).execute)
+    with pytest.raises(AirflowException, match="no topic flight_events"):
+        operator(driver).resume({}, event(waiting.trigger), restarts=1)
+    assert "the topic is gone" in driver.log_tail()
+
+
+def test_a_driver_that_hangs_is_stale_and_gives_way_to_a_new_one(driver: Driver) -> None:
+    behave(driver, "hang")
+    waiting = deferred(operator(driver).execute)
+    first = running(driver)
+    assert event(waiting.trigger) == {"verdict": "stale"}
+    behave(driver, "")
+    deferred(operator(driver).resume, {"verdict": "stale"}, restarts=0)
+    assert running(driver) != first
+
+
+def test_a_stopped_process_is_stale_and_can_be_ended(driver: Driver) -> None:
+    waiting = deferred(operator(driver).execute)
+    os.kill(running(driver), signal.SIGSTOP)
+    assert event(waiting.trigger) == {"verdict": "stale"}
+    with pytest.raises(AirflowException):
+        operator(driver).resume({}, {"verdict": "stale"}, restarts=1)
+    assert not driver.control.is_held()
+
+
+@pytest.mark.parametrize("behaviour", ["", "ignore drain", "hang"])
+def test_clearing_or_marking_the_task_leaves_no_driver(driver: Driver, behaviour: str) -> None:
+    behave(driver, behaviour)
+    waiting = deferred(operator(driver).execute)
+    running(driver)
+    asyncio.run(waiting.trigger.on_kill())
+    assert not driver.control.is_held()
+    assert process.find(driver.home, NAME) is None
+    assert driver.drained_by() == BY_USER
+
+
+def test_a_trigger_leaves_a_younger_driver_alone(driver: Driver) -> None:
+    old = deferred(operator(driver).execute).trigger
+    running(driver)
+    asyncio.run(old.on_kill())
+    deferred(operator(driver).execute)
+    pid = running(driver)
+    asyncio.run(old.on_kill())
+    assert driver.control.is_held()
+    assert running(driver) == pid
+
+
+def test_a_try_whose_adopted_driver_was_drained_for_an_older_try_launches_again(driver: Driver) -> None:
+    older = deferred(operator(driver).execute).trigger
+    running(driver)
+    newer = deferred(operator(driver).execute).trigger
+    asyncio.run(older.on_kill())
+    assert event(newer) == {"verdict": "drained"}
+    again = deferred(operator(driver).resume, {"verdict": "drained"}, restarts=0)
+    assert again.kwargs == {"restarts": 0}
+    running(driver)
+
+
+def test_a_draining_driver_is_waited_for_and_not_adopted(driver: Driver) -> None:
+    behave(driver, "ignore drain")
+    deferred(operator(driver).execute)
+    first = running(driver)
+    driver.control.request_drain(by="somebody", now_ms=wall_clock_ms())
+    behave(driver, "")
+    began = time.monotonic()
+    deferred(operator(driver).execute)
+    assert running(driver) != first
+    assert time.monotonic() - began >= PATIENCE.drain_within_s
+
+
+def test_an_unknown_connection_is_refused_and_nothing_is_submitted_to_yarn(driver: Driver) -> None:
+    with pytest.raises(AirflowException, match="no_such_cluster"):
+        operator(driver, conn_id="no_such_cluster").execute({})
+    assert driver.launch() is None
+
+
+def test_a_driver_inherits_nothing_of_airflow(driver: Driver) -> None:
+    deferred(operator(driver).execute)
+    running(driver)
+    seen = json.loads((driver.home / "seen.json").read_text())["env"]
+    assert [name for name in seen if "AIRFLOW" in name] == []
+    assert driver_env({"AIRFLOW_CONN_DB": "secret", "_AIRFLOW_X": "1", "PATH": "/bin"}) == {"PATH": "/bin"}
+
+
+def test_slow_goes_to_the_sub_topology_of_its_operator() -> None:
+    flights = load(FLIGHTS)
+    slow = ["carrier_state=400", "flight_status=5"]
+    assert slow_arguments(slow, flights, "carriers") == ["--slow", "carrier_state=400"]
+    assert slow_arguments(slow, flights, "status") == ["--slow", "flight_status=5"]
+    with pytest.raises(InvalidArgument, match="got 'typo=1'"):
+        slow_arguments(["typo=1"], flights, "status")

@@ -1,0 +1,65 @@
+"""The embedded broker keeps what it acknowledged, on the same home and even when it is killed."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tidemark.embedded import broker as embedded
+from tidemark.embedded import process
+from tidemark.errors import TidemarkError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "kafka"
+    embedded.stop(tmp_path / "kafka")
+
+
+def write(address: str, value: str) -> None:
+    producer = Producer({"bootstrap.servers": address, "acks": "all"})
+    producer.produce("kept", value)
+    assert producer.flush(10) == 0
+
+
+def read(address: str, number: int) -> list[bytes | None]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("kept", 0, 0)])
+    messages = consumer.consume(number, timeout=10)
+    consumer.close()
+    return [message.value() for message in messages]
+
+
+def test_a_broker_killed_and_started_again_has_its_port_its_topics_and_its_records(home: Path) -> None:
+    first = embedded.start(home)
+    embedded.create_topics(first.address, {"kept": 1})
+    write(first.address, "before")
+    os.kill(first.process.pid, signal.SIGKILL)
+    process.wait_until(lambda: not process.is_alive(first.process), "its end", 5)
+
+    second = embedded.start(home)
+    assert second.address == first.address
+    assert second.process.pid != first.process.pid
+    write(second.address, "after")
+    assert read(second.address, 2) == [b"before", b"after"]
+    assert embedded.start(home) == second, "a running broker is found, not started"
+
+    embedded.stop(home)
+    assert not process.is_alive(second.process)
+    assert len(second.process.log.read_text().splitlines()) < 10, "a sound broker has little to say"
+
+
+def test_creating_topics_twice_is_no_error_but_another_number_of_partitions_is(broker: str) -> None:
+    embedded.create_topics(broker, {"three": 3, "one": 1})
+    embedded.create_topics(broker, {"three": 3, "one": 1})
+    with pytest.raises(TidemarkError, match=r"topic three must have 4 partitions: at .* it has 3; delete it first"):
+        embedded.create_topics(broker, {"three": 4})
+
+
+def test_a_broker_without_jars_says_what_to_run_and_leaves_nothing_behind(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(TidemarkError, match=r"(?s)storage in .* must be formatted: .*StorageTool.*; run `make setup`"):
+        embedded.start(home, jars=tmp_path / "nowhere")
+    assert process.find(home, embedded.NAME) is None

@@ -1,0 +1,120 @@
+"""The set-based form equals the sequential rule, whatever the batch and wherever it is split."""
+
+import random
+import time
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.change import Rule, Versioned, decide
+from tidemark.kernels.change import judge, stored_after
+
+SCHEMA = {"key": pl.Int64(), "value": pl.Binary(), "timestamp_ms": pl.Int64()}
+UPDATE = st.tuples(st.integers(0, 3), st.sampled_from([None, b"a", b"b"]), st.integers(0, 4))
+STORED = st.lists(UPDATE, max_size=4, unique_by=lambda row: row[0])
+
+
+def frame(rows):
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def sequentially(updates, stored, rule):
+    """The rows that `judge` has to return, and the versions stored after them, one update after the other."""
+    versions = {key: Versioned(value, timestamp_ms) for key, value, timestamp_ms in stored}
+    verdicts = []
+    for key, value, timestamp_ms in updates:
+        old = versions.get(key)
+        decided = decide(old, [Versioned(value, timestamp_ms)], rule)
+        verdicts.append((*decided.emits, old and old.value, old and old.timestamp_ms))
+        if decided.emits[0]:
+            versions[key] = decided.stored
+    return verdicts, {key: (version.value, version.timestamp_ms) for key, version in versions.items()}
+
+
+def in_batches(updates, stored, rule, size):
+    """The same, a batch of *size* updates at a time."""
+    state, verdicts = stored, []
+    for start in range(0, updates.height, size):
+        batch = updates[start : start + size]
+        judged = judge(batch, state, rule=rule)
+        state = pl.concat([state, stored_after(batch, judged)]).unique("key", keep="last")
+        verdicts += judged.rows()
+    return verdicts, {key: (value, timestamp_ms) for key, value, timestamp_ms in state.rows()}
+
+
+@given(st.lists(UPDATE, max_size=20), STORED, st.sampled_from(Rule), st.integers(1, 20))
+def test_a_batch_is_decided_as_one_update_after_the_other(updates, stored, rule, size):
+    assert in_batches(frame(updates), frame(stored), rule, size) == sequentially(updates, stored, rule)
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_ten_thousand_keys_at_once_are_decided_as_one_after_the_other(rule):
+    """One key is one random case: 2,000 examples would take as many batches."""
+    rng = random.Random(20261121)
+
+    def versions(key, n):
+        return [(key, rng.choice([None, b"a", b"b", b"b"]), rng.randrange(5)) for _ in range(n)]
+
+    updates = [row for key in range(10_000) for row in versions(key, rng.randrange(9))]
+    stored = [row for key in range(10_000) for row in versions(key, rng.randrange(2))]
+    rng.shuffle(updates)
+    expected = sequentially(updates, stored, rule)
+    assert in_batches(frame(updates), frame(stored), rule, len(updates)) == expected
+    assert in_batches(frame(updates), frame(stored), rule, 7919) == expected
+
+
+def test_comparing_with_the_row_before_is_not_enough():
+    """The stored timestamp is 2 by the third row, not the 5 of the row before it."""
+    updates = frame([(1, b"a", 2), (1, b"a", 5), (1, b"a", 3)])
+    assert judge(updates, frame([]), rule=Rule.STRICTLY_NEWER)["emit"].to_list() == [True, False, False]
+
+
+def test_each_row_says_which_version_it_was_compared_with():
+    updates = frame([(1, b"a", 5), (2, b"x", 6), (1, b"b", 7), (1, b"b", 8), (1, None, 9)])
+    verdicts = judge(updates, frame([(1, b"a", 4)]), rule=Rule.STRICTLY_NEWER)
+    assert verdicts.rows() == [
+        (False, b"a", 4),
+        (True, None, None),
+        (True, b"a", 4),
+        (False, b"b", 7),
+        (True, b"b", 7),
+    ]
+    assert stored_after(updates, verdicts).rows() == [(2, b"x", 6), (1, None, 9)]
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_an_empty_batch_decides_nothing(rule):
+    assert judge(frame([]), frame([(1, b"a", 1)]), rule=rule).schema == {
+        "emit": pl.Boolean(),
+        "old_value": pl.Binary(),
+        "old_timestamp_ms": pl.Int64(),
+    }
+
+
+@pytest.mark.parametrize("timestamp_ms", [-(2**63), 2**63 - 1])
+def test_the_first_and_the_last_instant_are_timestamps_like_any_other(timestamp_ms):
+    updates = [(1, b"a", timestamp_ms), (1, b"a", 0), (1, b"a", timestamp_ms)]
+    for rule in Rule:
+        assert in_batches(frame(updates), frame([]), rule, 3) == sequentially(updates, [], rule)
+
+
+def test_one_key_with_all_the_updates_is_no_trap():
+    updates = pl.select(key=pl.lit(1), value=pl.lit(b"a"), timestamp_ms=pl.int_range(200_000, 0, -1))
+    started = time.perf_counter()
+    assert judge(updates, frame([]), rule=Rule.STRICTLY_NEWER)["emit"].all()
+    assert time.perf_counter() - started < 2
+
+
+def test_two_hundred_thousand_updates_of_a_hundred_thousand_keys_take_less_than_half_a_second():
+    key = (pl.int_range(200_000) * 7919) % 100_000
+    updates = pl.select(key=key, value=(key % 3).cast(pl.String), timestamp_ms=pl.int_range(200_000))
+    stored = updates.head(100_000).with_columns(value=pl.lit("1"))
+    assert min(seconds(lambda: judge(updates, stored, rule=Rule.STRICTLY_NEWER)) for _ in range(3)) < 0.5
+
+
+def seconds(call):
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started

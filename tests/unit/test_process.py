@@ -1,0 +1,183 @@
+"""Processes are found again by (pid, start time) and stopped with all that they started."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark.embedded import process
+from tidemark.errors import InvalidArgument, TidemarkError
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+ENV = {"PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    for pid_file in tmp_path.glob("*.pid.json"):
+        process.stop(tmp_path, pid_file.name.removesuffix(".pid.json"), grace_s=0)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(code)]
+
+
+def said(home: Path, name: str, word: str) -> str:
+    log = home / f"{name}.log"
+    process.wait_until(lambda: word in log.read_text(), f"{word!r} in the log of {name}", 10)
+    return log.read_text()
+
+
+def runs(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_launched_process_is_found_again_by_its_name(home: Path) -> None:
+    launched = process.launch("sleeper", SLEEP, home=home, env=ENV)
+    assert process.find(home, "sleeper") == launched
+    assert process.find(home, "another") is None
+    assert os.getsid(launched.pid) == launched.pid != os.getsid(0)
+
+
+def test_launching_a_name_that_lives_returns_the_same_process(home: Path) -> None:
+    first = process.launch("sleeper", SLEEP, home=home, env=ENV)
+    assert process.launch("sleeper", SLEEP, home=home, env=ENV) == first
+
+
+def test_output_and_errors_go_to_the_log_and_the_environment_is_the_one_given(home: Path) -> None:
+    talker = python("""
+        import os, sys
+        print(os.environ.get('HOME'), os.environ['COLOUR'], flush=True)
+        print('err', file=sys.stderr)
+    """)
+    process.launch("talker", talker, home=home, env=ENV | {"COLOUR": "blue"})
+    assert said(home, "talker", "err") == "None blue\nerr\n"
+
+
+def test_a_reused_pid_is_not_the_process(home: Path) -> None:
+    stranger = process.launch("stranger", SLEEP, home=home, env=ENV)
+    ours = {"pid": stranger.pid, "started": stranger.started - 1}
+    (home / "ours.pid.json").write_text(json.dumps(ours))
+    assert process.find(home, "ours") is None
+    process.stop(home, "ours")
+    assert process.is_alive(stranger)
+    assert not (home / "ours.pid.json").exists()
+
+
+def test_a_process_that_has_ended_is_not_alive_and_can_be_launched_again(home: Path) -> None:
+    first = process.launch("sleeper", SLEEP, home=home, env=ENV)
+    os.kill(first.pid, signal.SIGKILL)
+    process.wait_until(lambda: not process.is_alive(first), "its end", 5)
+    assert process.find(home, "sleeper") is None
+    assert process.launch("sleeper", SLEEP, home=home, env=ENV).pid != first.pid
+
+
+def test_stopping_twice_or_what_never_ran_is_no_error(home: Path) -> None:
+    launched = process.launch("sleeper", SLEEP, home=home, env=ENV)
+    process.stop(home, "sleeper")
+    process.stop(home, "sleeper")
+    process.stop(home / "nowhere", "nothing")
+    assert not runs(launched.pid)
+
+
+def test_stopping_is_as_quick_as_the_process(home: Path) -> None:
+    process.launch("sleeper", SLEEP, home=home, env=ENV)
+    said(home, "sleeper", "up")
+    before = time.monotonic()
+    process.stop(home, "sleeper", grace_s=30)
+    assert time.monotonic() - before < 2
+
+
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(home: Path) -> None:
+    deaf = python("""
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print('up', flush=True)
+        time.sleep(60)
+    """)
+    launched = process.launch("deaf", deaf, home=home, env=ENV)
+    said(home, "deaf", "up")
+    process.stop(home, "deaf", grace_s=0.3)
+    assert not runs(launched.pid)
+
+
+CHILD = """
+    import subprocess, sys, time
+    child = subprocess.Popen(['sleep', '60'], start_new_session={own_session})
+    print('child', child.pid, 'up', flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+def test_children_are_stopped_too_even_in_a_session_of_their_own(home: Path, own_session: bool) -> None:  # noqa: FBT001 - a parameter of the table
+    process.launch("parent", python(CHILD.format(own_session=own_session)), home=home, env=ENV)
+    child = int(said(home, "parent", "up").split()[1])
+    assert runs(child)
+    process.stop(home, "parent")
+    assert not runs(child)
+
+
+def test_the_session_of_a_leader_that_died_is_stopped(home: Path) -> None:
+    leader = process.launch("parent", python(CHILD.format(own_session=False)), home=home, env=ENV)
+    child = int(said(home, "parent", "up").split()[1])
+    os.kill(leader.pid, signal.SIGKILL)
+    process.wait_until(lambda: not process.is_alive(leader), "its end", 5)
+    assert runs(child)
+    process.stop(home, "parent")
+    assert not runs(child)
+
+
+def test_launching_again_after_the_leader_died_first_stops_what_it_left(home: Path) -> None:
+    leader = process.launch("parent", python(CHILD.format(own_session=False)), home=home, env=ENV)
+    child = int(said(home, "parent", "up").split()[1])
+    os.kill(leader.pid, signal.SIGKILL)
+    process.wait_until(lambda: not process.is_alive(leader), "its end", 5)
+    process.launch("parent", SLEEP, home=home, env=ENV)
+    assert not runs(child)
+
+
+def test_signals_that_the_launcher_ignores_reach_the_process(home: Path) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        process.launch("sleeper", SLEEP, home=home, env=ENV)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    said(home, "sleeper", "up")
+    started = time.monotonic()
+    process.stop(home, "sleeper", grace_s=5)
+    assert time.monotonic() - started < 2
+
+
+def test_a_missing_program_is_named(home: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"broker needs .*'no-such-java' was not found"):
+        process.launch("broker", ["no-such-java"], home=home, env=ENV)
+
+
+def test_waiting_too_long_names_what_was_waited_for_and_shows_the_log(home: Path) -> None:
+    launched = process.launch("sleeper", SLEEP, home=home, env=ENV)
+    said(home, "sleeper", "up")
+    with pytest.raises(TidemarkError, match=r"(?s)^an answer must come within 0.2 s: it did not; the end of .*up$"):
+        process.wait_until(lambda: False, "an answer", 0.2, process=launched)
+
+
+def test_waiting_ends_at_once_when_the_process_has_died(home: Path) -> None:
+    launched = process.launch("failing", python("raise SystemExit('no such port')"), home=home, env=ENV)
+    before = time.monotonic()
+    with pytest.raises(TidemarkError, match=r"(?s)its process has died; the end of .*no such port"):
+        process.wait_until(lambda: False, "an answer", 30, process=launched)
+    assert time.monotonic() - before < 5
+
+
+def test_a_free_port_can_be_listened_on() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", process.free_port()))

@@ -1,0 +1,83 @@
+"""Every Delta table of a name answers as one table, and nothing can be changed."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tidemark.errors import InvalidArgument
+from tidemark.inventory import inventory
+from tidemark.layout import Layout
+from tidemark.sql import Warehouse
+from tidemark.text_table import aligned, as_csv, as_json
+
+NOON = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    layout = Layout(tmp_path / "it's here")
+    at = pa.array([NOON], pa.timestamp("us", "UTC"))
+    status = layout.stream_table("flights", "status", "batches")
+    write_deltalake(status, pa.table({"sub_topology": ["status"], "batch_id": [0], "at": at}))
+    write_deltalake(status, pa.table({"sub_topology": ["status"], "batch_id": [1], "at": at}), mode="append")
+    carriers = layout.stream_table("flights", "carriers", "batches")
+    write_deltalake(carriers, pa.table({"batch_id": [7], "sub_topology": ["carriers"], "epoch": [2]}))
+    write_deltalake(layout.stream_table("flights", "status", "flight_board"), pa.table({"flight": ["UA 1"]}))
+    DeltaTable.create(layout.report_table("flights", "sla_results"), schema=pa.schema([("sla", pa.string())]))
+    return layout.warehouse
+
+
+def test_a_table_is_the_union_of_all_that_write_it(home: Path) -> None:
+    answer = Warehouse(home).ask("select sub_topology, batch_id, epoch from batches order by batch_id")
+    assert answer.columns == ("sub_topology", "batch_id", "epoch")
+    assert answer.rows == (("status", 0, None), ("status", 1, None), ("carriers", 7, 2))
+
+
+def test_sink_tables_and_empty_tables_can_be_asked(home: Path) -> None:
+    warehouse = Warehouse(home)
+    assert warehouse.ask("select * from flight_board").rows == (("UA 1",),)
+    assert warehouse.ask("select * from sla_results").rows == ()
+
+
+def test_an_unknown_table_is_answered_with_the_known_ones(home: Path) -> None:
+    with pytest.raises(InvalidArgument, match="batches, flight_board, sla_results"):
+        Warehouse(home).ask("select * from flight_bored")
+
+
+@pytest.mark.parametrize("text", ["copy (select 1) to 'x.csv'", "drop view batches", "select 1; select 2", ""])
+def test_only_one_statement_that_reads_is_taken(home: Path, text: str) -> None:
+    with pytest.raises(InvalidArgument, match="one statement that reads"):
+        Warehouse(home).ask(text)
+
+
+def test_a_warehouse_that_is_not_there_has_no_tables(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="so far: none"):
+        Warehouse(tmp_path / "nowhere").ask("select * from batches")
+
+
+def test_the_inventory_counts_rows_and_files_from_the_log(home: Path) -> None:
+    found = {(stored.table, stored.where): stored[2:4] + stored[5:] for stored in inventory(home)}
+    assert found == {
+        ("batches", "streams/flights/carriers"): (1, 1, 0),
+        ("batches", "streams/flights/status"): (2, 2, 1),
+        ("flight_board", "streams/flights/status"): (1, 1, 0),
+        ("sla_results", "reports/flights"): (0, 0, 0),
+    }
+
+
+def test_values_are_written_for_people_and_for_programs(home: Path) -> None:
+    columns = ("name", "at", "n", "share", "missing", "nested", "raw")
+    rows = [("über", NOON, 12345, 0.5, None, [{"partition": 1}], b"\xff{")]
+    assert aligned(columns, rows).splitlines() == [
+        "name  at                             n  share  missing  nested              raw",
+        'über  2026-01-01T12:00:00.250Z  12,345    0.5  null     [{"partition": 1}]  \\xff{',
+    ]
+    assert as_csv(columns, rows).splitlines()[1] == (
+        'über,2026-01-01T12:00:00.250Z,12345,0.5,,"[{""partition"": 1}]",\\xff{'
+    )
+    assert json.loads(as_json(columns, rows))[0]["at"] == "2026-01-01T12:00:00.250Z"
+    assert json.loads(as_json(columns, rows))[0]["missing"] is None
