@@ -29,7 +29,7 @@ log = logging.getLogger("tidemark.stream")
 BEAT_S = 1.0
 
 
-class Drained(Exception):  # noqa: N818
+class Drained(Exception):
     """Ends the query between two batches; the batch that was about to run is run by the next driver."""
 
 
@@ -50,7 +50,7 @@ def main() -> int:
         run(options, topology, sub, control, pulse)
     except Exception as error:
         log.exception("stream %s/%s failed", topology.name, sub.name)
-        pulse.end(StreamState.FAILED, reason=str(error)[:2_000])
+        pulse.end(StreamState.FAILED, reason=f"{type(error).__name__}: {error}"[:2_000])
         return 1
     pulse.end(StreamState.DRAINED)
     return 0
@@ -64,7 +64,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--sub-topology", required=True, help="which of its sub-topologies to run")
     parser.add_argument("--bootstrap", required=True, help="Kafka broker, host:port")
     parser.add_argument("--launch-id", default="", help="named in the heartbeat, to tell drivers apart")
-    parser.add_argument("--slow", action="append", default=[], metavar="OPERATOR=MS", help="sleep so long once per batch")
+    parser.add_argument(
+        "--slow", action="append", default=[], metavar="OPERATOR=MS", help="sleep so long once per batch"
+    )
     return parser
 
 
@@ -120,14 +122,19 @@ def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, contr
     spark = session(f"tidemark-{topology.name}-{sub.name}")
     slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
     engine = build_engine(stream_of, thread_id=spark.sparkContext.applicationId, epoch=pulse.epoch, slow_ms=slow_ms)
-    drained = threading.Event()
+    ended: list[Exception] = []
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:
-        if control.drain_requested():
-            drained.set()
-            msg = "a drain was requested"
-            raise Drained(msg)
-        engine.process(batch_id, lambda late_up_to_ms: with_bytes_where_needed(rows, late_up_to_ms).toArrow())
+        try:
+            if control.drain_requested():
+                log.info(
+                    "a drain was requested: the query ends before batch %s, which Spark reports as an error", batch_id
+                )
+                raise Drained
+            engine.process(batch_id, lambda late_up_to_ms: with_bytes_where_needed(rows, late_up_to_ms).toArrow())
+        except Exception as error:
+            ended.append(error)
+            raise
 
     rows = stream(spark, sub, stream_of.layout, topology.name, options.bootstrap)
     query = (
@@ -140,10 +147,13 @@ def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, contr
     pulse.follow(engine)
     try:
         query.awaitTermination()
-    except StreamingQueryException:
-        if not drained.is_set():
-            raise
-    spark.stop()
+    except StreamingQueryException as error:
+        # Spark wraps what ended the query in its own words; what we raised says it better.
+        cause = ended[0] if ended else error
+        if not isinstance(cause, Drained):
+            raise cause from None
+    finally:
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Carries out what the journal says of a batch: commits its data, reads the clock, commits what was measured.
 
-Order: changes; then what the terminal operators hand out, in the order of the topology, each timed by its commit; then state
-and ledgers; then the facts, `batches` last. Every step is skipped where it was done before, so that a batch may be carried out
-again from any point. The steps have names, at which tests stop a driver.
+Order: changes; then what the terminal operators hand out, in the order of the topology, each timed by its commit; then
+state and ledgers; then the facts, `batches` last. Every step is skipped where it was done before, so that a batch may
+be carried out again from any point. The steps have names, at which tests stop a driver.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ LEDGERS = (AGGREGATE_STATE.name, SUPPRESSED.name, LATE_RECORDS.name, QUARANTINE.
 class Publisher(Protocol):
     """Sends rows to a topic and returns once the broker has them."""
 
-    def __call__(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None: ...
+    def __call__(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
+        """Send *rows* to *topic*."""
 
 
 class Committing:
@@ -67,15 +68,18 @@ class Committing:
     def _commit_data(self, entry: Entry) -> dict[str, dict[str, int]]:
         """Commit the data of *entry*; per operator when it started, finished and was queued."""
         ready_ms = self._commit(CHANGES.name, entry.tables.get(CHANGES.name), entry.batch_id)
-        clocks = {name: {k: v for k, v in notes.items() if k != "counts"} for name, notes in entry.notes["operators"].items()}
+        clocks = {
+            name: {k: v for k, v in notes.items() if k != "counts"} for name, notes in entry.notes["operators"].items()
+        }
         for operator in self._terminals:
             began_ms = self._clock()
             finished_ms = self._hand_out(operator, entry)
             clock = clocks[operator.name]
             if finished_ms is not None:
-                # Between its own result (or the changes) being there and its turn to commit, it waited for its siblings.
+                # Between its own result (or the changes) being there and its turn to commit, it waited for siblings.
                 waited_ms = max(0, began_ms - max(clock["finished_at_ms"], ready_ms))
-                clock.update(finished_at_ms=max(finished_ms, clock["finished_at_ms"]), queued_ms=clock["queued_ms"] + waited_ms)
+                clock["finished_at_ms"] = max(finished_ms, clock["finished_at_ms"])
+                clock["queued_ms"] += waited_ms
         for name in LEDGERS:
             self._commit(name, entry.tables.get(name), entry.batch_id)
         return clocks
@@ -118,7 +122,10 @@ def sink_rows(records: pa.Table, batch_id: int) -> pa.Table:
 
 
 def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]) -> None:
-    """All Delta tables that the driver of *sub* writes, empty where there was none; *schemas* are the operators' outputs."""
+    """All Delta tables that the driver of *sub* writes, empty where there was none.
+
+    *schemas* are those of the operators' outputs.
+    """
     for table in TABLES.values():
         if table.written_by == "stream":
             create(home / table.name, arrow_schema(table), description=table.row)

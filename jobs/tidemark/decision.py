@@ -1,6 +1,7 @@
-"""Decides one batch: what it takes in, what every operator makes of that, which windows it closes. Nothing is written here.
+"""Decides one batch: what it takes in, what every operator makes of that, which windows it closes.
 
-The result is a journal entry: the rows of every table, and notes with the progress made, the clocks read and the counts.
+Nothing is written here. The result is a journal entry: the rows of every table, and notes with the progress made, the
+clocks read and the counts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TIMES = "times_of_"
 
 
 def latency_level(operator: Operator, terminals: frozenset[str]) -> Level | None:
-    """The recording level of the operator's latency: sources and terminals, then stateful ones; None: never (KIP-613)."""
+    """The level at which an operator's latency is written: sources and terminals, stateful ones, or never (KIP-613)."""
     if operator.kind is Kind.SOURCE or operator.name in terminals:
         return Level.INFO
     return Level.TRACE if operator.kind in STATEFUL else None
@@ -69,7 +70,7 @@ class Decider:
         }
 
     def decide(self, raw: pl.DataFrame, batch: Batch, was: StreamProgress) -> Decision | None:
-        """What becomes of the rows *raw* of *batch*, after the progress that *was* made; None when it changes nothing."""
+        """What becomes of the rows *raw* of *batch* after the progress that *was*; None when it changes nothing."""
         intakes = {
             operator.name: self._reader.take(
                 operator,
@@ -103,18 +104,35 @@ class Decider:
             windows=tuple(sorted({*was.windows, *opened})),
         )
 
-    def _with_records(self, now: StreamProgress, runs: Mapping[str, Run]) -> tuple[StreamProgress, dict[int, dict[str, int]]]:
+    def _with_records(
+        self, now: StreamProgress, runs: Mapping[str, Run]
+    ) -> tuple[StreamProgress, dict[int, dict[str, int]]]:
         """*now* with the batch's records counted per operator and window, less the windows that its watermark closes.
 
         Those come beside it: per window start, the records that each operator finished.
         """
-        records = {name: _added(now.records.get(name, {}), records_per_window(run.times, window_ms=self._window_ms)) for name, run in runs.items()}  # fmt: skip
-        closed = [start for start in now.windows if is_window_late(start + self._window_ms, now.watermark_ms)]
-        counts = {start: {name: records[name].get(start, 0) for name in runs} for start in closed}
-        left = tuple(start for start in now.windows if start not in counts)
-        kept = {name: {start: n for start, n in per.items() if start in left} for name, per in records.items()}
-        skipped = {name: now.skipped.get(name, 0) + run.counts["suppressed"] for name, run in runs.items() if "emitted" in run.counts}
+        records = {
+            name: _added(now.records.get(name, {}), records_per_window(run.times, window_ms=self._window_ms))
+            for name, run in runs.items()
+        }
+        left = tuple(start for start in now.windows if not self._passed(start, now))
+        counts = {
+            start: {name: records[name].get(start, 0) for name in runs} for start in now.windows if start not in left
+        }
+        kept = {
+            name: {start: n for start, n in per.items() if not self._passed(start, now)}
+            for name, per in records.items()
+        }
+        skipped = {
+            name: now.skipped.get(name, 0) + run.counts["suppressed"]
+            for name, run in runs.items()
+            if "emitted" in run.counts
+        }
         return replace(now, windows=left, records=kept, skipped={**now.skipped, **skipped}), counts
+
+    def _passed(self, start_ms: int, now: StreamProgress) -> bool:
+        """Whether the watermark has passed the end of the window that starts at *start_ms*."""
+        return is_window_late(start_ms + self._window_ms, now.watermark_ms)
 
     def _entry(
         self,

@@ -1,4 +1,4 @@
-"""Writes a driver's tables through delta-rs: each commit carries the batch as Delta's transaction, so that it happens once."""
+"""Writes a driver's tables through delta-rs; each commit carries its batch as Delta's transaction and happens once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def create(path: Path, schema: pa.Schema, *, description: str | None = None) -> 
 
 
 def read_before(path: Path, batch_id: int, columns: list[str]) -> pl.DataFrame:
-    """The *columns* of all rows at *path* of batches before *batch_id*, oldest batch first; raises when there is no table."""
+    """The *columns* of the rows at *path* of batches before *batch_id*, oldest batch first."""
     frame = pl.scan_delta(str(path)).filter(pl.col("batch_id") < batch_id).select("batch_id", *columns)
     return frame.collect().sort("batch_id", maintain_order=True)
 
@@ -43,7 +43,7 @@ class Committer:
         self._open: dict[Path, DeltaTable] = {}
 
     def commit(self, path: Path, rows: pa.Table, batch_id: int) -> int:
-        """Append *rows* to the table at *path*; the clock after it (epoch ms), or of the commit that was there before."""
+        """Append *rows* at *path*; the clock after that (epoch ms), or that of the commit if it was made before."""
         app_id = f"{self._app}/{path.name}"
         table = self._table(path)
         if (done := table.transaction_version(app_id)) is not None and done >= batch_id:

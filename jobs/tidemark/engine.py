@@ -31,8 +31,8 @@ class Engine:
     """Runs the batches of *sub*, whose tables lie in *home*.
 
     Purpose: the function that `foreachBatch` calls, whole.
-    How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and carried
-    out; only then does what is kept in memory move. The first call rebuilds that from the tables.
+    How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and
+    carried out; only then does what is kept in memory move. The first call rebuilds that from the tables.
     Known limitation: between a record's arrival in a Kafka sink and the end of the batch a crash sends it twice.
     """
 
@@ -79,17 +79,17 @@ class Engine:
         """The newest tick of the batch; without one that of the batch before, and never earlier than that."""
         newest = raw.filter(pl.col("source") == TICK)["timestamp_ms"].max()
         was = self.progress.decided_at_ms if self.progress else None
-        if newest is None:
+        if not isinstance(newest, int):
             return started_at_ms if was is None else was
-        return max(int(newest), was or 0)  # type: ignore[call-overload]
+        return max(newest, was or 0)
 
     def _recover(self, batch_id: int) -> StreamProgress:
         """The progress made before *batch_id*, or with it where the journal has it: then it is carried out first."""
         newest = self._journal.newest()
         if newest is not None and newest.batch_id > batch_id:
             msg = (
-                f"{self._home}: the checkpoint goes on with batch {batch_id}, but batch {newest.batch_id} was decided before; "
-                "the checkpoint was rolled back or replaced: restore it, or give the stream a new name"
+                f"{self._home}: the checkpoint goes on with batch {batch_id}, but batch {newest.batch_id} was decided "
+                "before; the checkpoint was rolled back or replaced: restore it, or give the stream a new name"
             )
             raise Contradiction(msg)
         if newest is not None and newest.batch_id == batch_id:

@@ -36,7 +36,9 @@ class Reader:
     def __init__(self, partitions: Mapping[str, int], offsets_of: OffsetsOf, *, window_ms: int) -> None:
         self._partitions, self._offsets_of, self._window_ms = partitions, offsets_of, window_ms
 
-    def take(self, source: Source | HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch, *, drops_late: bool) -> Intake:
+    def take(
+        self, source: Source | HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch, *, drops_late: bool
+    ) -> Intake:
         """What *source* has among the rows *raw* that Spark read, after it had come as far as *was*.
 
         *drops_late*: whether records behind its watermark are set aside; not where it only feeds tables of joins.
@@ -45,7 +47,9 @@ class Reader:
             return self._hop(source, raw, was, batch)
         return self._kafka(source, raw, was, batch, late_up_to_ms=was.watermark_ms if drops_late else None)
 
-    def _kafka(self, source: Source, raw: pl.DataFrame, was: InputProgress, batch: Batch, *, late_up_to_ms: int | None) -> Intake:
+    def _kafka(
+        self, source: Source, raw: pl.DataFrame, was: InputProgress, batch: Batch, *, late_up_to_ms: int | None
+    ) -> Intake:
         rows = kafka_arrivals(source, raw, late_up_to_ms=late_up_to_ms)
         seen = self._seen(source, rows, was)
         progress = advance(
@@ -100,4 +104,6 @@ def _late_rows(source: Source, late: pl.DataFrame, was: InputProgress) -> pl.Dat
 
 
 def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
-    return bad.select("partition", "offset", "reason", "key", "value", source=pl.lit(source.name), topic=pl.lit(source.topic))
+    return bad.select(
+        "partition", "offset", "reason", "key", "value", source=pl.lit(source.name), topic=pl.lit(source.topic)
+    )

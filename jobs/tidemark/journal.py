@@ -1,11 +1,11 @@
-"""The journal of one stream: each batch is decided once, and what was decided is written down before anything acts on it.
+"""The journal of one stream: a batch is decided once, and written down before anything acts on it.
 
 Purpose: a batch touches a dozen tables, and no commit spans them. So the rows of all of them, the clocks read and the
 progress made go into one file first; the file appears whole or not at all, and its name can be taken only once.
 
 How it works: `<batch>.data.zip` holds what the operators decided, `<batch>.facts.zip` what was measured while that was
-committed. A batch that is run again finds its file and repeats the commits, which the tables skip where they have them; it
-never decides or reads a clock again. A second driver that decides the same batch finds the name taken.
+committed. A batch that is run again finds its file and repeats the commits, which the tables skip where they have them;
+it never decides or reads a clock again. A second driver that decides the same batch finds the name taken.
 
 What it does not do: keep history. The newest entries are kept, since Spark may ask for the newest batch again.
 """

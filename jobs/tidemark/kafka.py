@@ -43,8 +43,8 @@ class Offsets:
 class TopicPublisher:
     """Sends records to topics, at least once: a batch that is run again sends them again.
 
-    Each carries the header `tidemark-id`, `<sub-topology>/<epoch>/<batch>/<sequence>`; sub-topology, batch and sequence name
-    the record, so that a consumer can drop repeats.
+    Each carries the header `tidemark-id`, `<sub-topology>/<epoch>/<batch>/<sequence>`; sub-topology, batch and sequence
+    name the record, so that a consumer can drop repeats.
     """
 
     def __init__(self, bootstrap: str, sub_topology: str) -> None:
@@ -62,8 +62,9 @@ class TopicPublisher:
         payload = [name for name in rows.columns if not name.startswith("_")]
         records = rows.select("_key", "_timestamp_ms", _value=value_text(payload, rows.schema))
         for sequence, (key, timestamp_ms, value) in enumerate(records.iter_rows()):
-            name = f"{self._sub_topology}/{epoch}/{batch_id}/{sequence}".encode()
-            headers = {"tidemark-id": name}
+            headers: list[tuple[str, str | bytes | None]] = [
+                ("tidemark-id", f"{self._sub_topology}/{epoch}/{batch_id}/{sequence}")
+            ]
             self._producer.produce(topic, value, key, timestamp=timestamp_ms, headers=headers, on_delivery=delivered)
             self._producer.poll(0)
         unsent = self._producer.flush(TIMEOUT_S)

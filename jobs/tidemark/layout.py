@@ -1,8 +1,8 @@
 """Where things lie in a warehouse.
 
-    <warehouse>/streams/<topology>/<sub_topology>/<table>    one writing driver each
-    <warehouse>/reports/<topology>/<table>                   written by the batch jobs of that topology
-    <warehouse>/control/<topology>/<sub_topology>/           checkpoint, journal, lease, heartbeat, drain request
+<warehouse>/streams/<topology>/<sub_topology>/<table>    one writing driver each
+<warehouse>/reports/<topology>/<table>                   written by the batch jobs of that topology
+<warehouse>/control/<topology>/<sub_topology>/           checkpoint, journal, lease, heartbeat, drain request
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was measured of a batch once its data was committed: the rows of the tables of facts. Pure: all from the journal."""
+"""What was measured of a batch once its data was committed: the rows of the tables of facts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class Measurer:
         self._topology, self._sub, self._thread_id = topology, sub, thread_id
         self._terminals = sub.terminals()
 
-    def facts(self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], *, finished_at_ms: int) -> dict[str, pa.Table]:
+    def facts(
+        self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], *, finished_at_ms: int
+    ) -> dict[str, pa.Table]:
         """Rows by table; *clocks* are started, finished and queued per operator; tables without rows are left out."""
         notes = entry.notes
         rows: dict[str, list[dict[str, Any]]] = {
@@ -49,7 +51,9 @@ class Measurer:
         facts = {name: rows_of(TABLES[name], part, **same) for name, part in rows.items() if part}
         return {**self._latency(entry, clocks, same), **facts}
 
-    def _latency(self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], same: Mapping[str, Any]) -> dict[str, pa.Table]:
+    def _latency(
+        self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], same: Mapping[str, Any]
+    ) -> dict[str, pa.Table]:
         stats, histogram = [], []
         for operator in self._sub.operators:
             level = latency_level(operator, self._terminals)
@@ -57,8 +61,12 @@ class Measurer:
             if level is None or times is None or not times.num_rows:
                 continue
             clock = clocks[operator.name]
-            frame = pl.from_arrow(times)
-            names = {"operator": pl.lit(operator.name), "kind": pl.lit(operator.kind), "task_id": pl.format(f"{self._sub.name}_{{}}", "_task")}
+            frame = pl.DataFrame(times)
+            names = {
+                "operator": pl.lit(operator.name),
+                "kind": pl.lit(operator.kind),
+                "task_id": pl.format(f"{self._sub.name}_{{}}", "_task"),
+            }
             whole = latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).with_columns(
                 **names,
                 level=pl.lit(level),
@@ -111,7 +119,14 @@ class Measurer:
                     rows.append({"source": source, "partition": int(number), **_time_of(partition)})
             if {**part, "partitions": 0} != {**before, "partitions": 0}:
                 activity = "idle" if part["idle"] else "active"
-                rows.append({"source": source, "watermark": part["watermark_ms"], "held_by": part["held_by"], "activity": activity})
+                rows.append(
+                    {
+                        "source": source,
+                        "watermark": part["watermark_ms"],
+                        "held_by": part["held_by"],
+                        "activity": activity,
+                    }
+                )
         if (now["watermark_ms"], now["held_by"]) != (was["watermark_ms"], was["held_by"]) or rows:
             rows.append({"watermark": now["watermark_ms"], "held_by": now["held_by"]})
         return [{**row, "decided_at": now["decided_at_ms"]} for row in rows]

@@ -1,6 +1,7 @@
-"""What a stream must remember from batch to batch besides its tables' state: small, and kept whole in every journal entry.
+"""What a stream must remember from batch to batch besides its tables' state.
 
-All instants are epoch ms UTC: record time for timestamps and watermarks, the batch's decision time for `*_at_ms`.
+It is small, and every journal entry has all of it. Instants are epoch ms UTC: record time for timestamps and
+watermarks, the batch's decision time for `*_at_ms`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tidemark.idleness import Activity
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionProgress:
-    """One input partition: its newest record, its watermark, when it last had one, and the offset after the last one read."""
+    """One input partition: newest record, watermark, when it last had a record, and the offset after that."""
 
     max_timestamp_ms: int | None = None
     watermark_ms: int | None = None
@@ -37,8 +38,8 @@ class InputProgress:
 class StreamProgress:
     """The whole: per source, per operator, and the windows that wait for the watermark.
 
-    `windows` are the starts of streaming windows that had records and are not closed; `records` counts, per operator and
-    window start, the records it finished; `skipped` is each operator's idempotent-update-skip total.
+    `windows` are the starts of streaming windows that had records and are not closed; `records` counts, per operator
+    and window start, the records it finished; `skipped` is each operator's idempotent-update-skip total.
     """
 
     batch_id: int = -1

@@ -50,11 +50,19 @@ def latency_rollup(facts: DataFrame, stored: DataFrame, buckets: DataFrame, inte
 
 
 def percentiles(buckets: DataFrame) -> DataFrame:
-    """One row per operator and interval of LATENCY_BUCKET_ROLLUP rows, with the quantiles that QUANTILES names."""
+    """One row per operator and interval of LATENCY_BUCKET_ROLLUP rows, with the quantiles that QUANTILES names.
+
+    The rank of a quantile is that of `buckets.quantile`: ⌊q · (N − 1)⌋ from 0.
+    """
     whole = Window.partitionBy(*INTERVAL)
     up_to_here = whole.orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ranked = buckets.withColumns({"up_to": F.sum("n").over(up_to_here), "total": F.sum("n").over(whole)})
-    return ranked.groupBy(*INTERVAL).agg(*(_quantile(q).alias(name) for name, q in QUANTILES.items()))
+    value_ms = F.expr(bucket_value_sql("bucket"))
+
+    def quantile(q: float) -> Column:
+        return F.min(F.when(F.col("up_to") > F.floor(F.lit(q) * (F.col("total") - 1)), value_ms))
+
+    return ranked.groupBy(*INTERVAL).agg(*(quantile(q).alias(name) for name, q in QUANTILES.items()))
 
 
 def _rolled_up(
@@ -69,14 +77,16 @@ def _rolled_up(
         keys = (F.lit(grain).alias("grain"), start.alias("interval_start"), end.alias("interval_end"))
         return rows.groupBy(*OPERATOR, *keys, *by).agg(*aggregates)
 
-    minutes = merged(facts.where(hours_touched.holds("finished_at")).withColumnRenamed("finished_at", "at"), Grain.MINUTE)
-    hours = merged(minutes.withColumnRenamed("interval_start", "at"), Grain.HOUR)
-    others = stored.where(f"{is_text('grain', Grain.HOUR)} and {days_touched.holds('interval_start')}").where(
-        f"not {hours_touched.holds('interval_start')}"
+    minutes = merged(
+        facts.where(hours_touched.holds("finished_at")).withColumnRenamed("finished_at", "at"), Grain.MINUTE
     )
-    day_of = hours.unionByName(others.select(*hours.columns)).withColumnRenamed("interval_start", "at")
-    return reduce(DataFrame.unionByName, [minutes, hours, merged(day_of, Grain.DAY)])
+    hours = merged(minutes.withColumnRenamed("interval_start", "at"), Grain.HOUR)
+    other_hours = (
+        stored.where(is_text("grain", Grain.HOUR))
+        .where(days_touched.holds("interval_start"))
+        .where(f"not {hours_touched.holds('interval_start')}")
+    )
+    all_hours = hours.unionByName(other_hours.select(*hours.columns))
+    days = merged(all_hours.withColumnRenamed("interval_start", "at"), Grain.DAY)
+    return reduce(DataFrame.unionByName, [minutes, hours, days])
 
-
-def _quantile(q: float) -> Column:
-    raise NotImplementedError

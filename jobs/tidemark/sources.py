@@ -1,12 +1,14 @@
 """What Spark does for a stream: read Kafka and hops, parse, and say of each record whether it can be used.
 
-Every row has source, partition, offset, key, value, timestamp_ms (record time, epoch ms), reason (why it cannot be used;
-null: it can) and, under the source's name, a struct with its fields. A tick source gives each batch its idea of now, the
-same again on replay, and batches in silence.
+Every row has source, partition, offset, key, value, timestamp_ms (record time, epoch ms), reason (why it cannot be
+used;
+null: it can) and, under the source's name, a struct with its fields. A tick source gives each batch its idea of now,
+the same again on replay, and batches in silence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 
@@ -101,7 +103,7 @@ def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
     )
 
 
-def with_bytes_where_needed(rows: DataFrame, late_up_to_ms: dict[str, int]) -> DataFrame:
+def with_bytes_where_needed(rows: DataFrame, late_up_to_ms: Mapping[str, int]) -> DataFrame:
     """*rows* whose raw bytes are kept only where a table will show them: records that are unusable or late."""
     late = [
         (F.col("source") == name) & (F.col("timestamp_ms") <= watermark_ms)

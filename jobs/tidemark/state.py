@@ -1,7 +1,7 @@
 """What the operators of one driver keep between batches, in memory: moved only after a batch has been committed.
 
-Nothing here is durable. The `changes` table is the state of a table, the hop that of a repartition, and `aggregate_state`
-that of an aggregate; `load.py` rebuilds this from them.
+Nothing here is durable. The `changes` table is the state of a table, the hop that of a repartition, and
+`aggregate_state` that of an aggregate; `load.py` rebuilds this from them.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ HOP_RECORDS: Mapping[str, pl.DataType] = {"value": pl.String(), "old_value": pl.
 class Run:
     """What one operator did in one batch.
 
-    `output`: the records that the next operators read; `times`: record time and partition of what it finished; `counts`:
-    updates by outcome; `rows`: what its tables get, by table; clocks (epoch ms): when it began, when its result was there, and how
-    long it had waited for a sibling branch before it began.
+    `output`: the records that the next operators read; `times`: record time and partition of what it finished;
+    `counts`: updates by outcome; `rows`: what its tables get, by table; clocks (epoch ms): when it began, when its
+    result was there, and how long it had waited for a sibling branch before it began.
     """
 
     output: pl.DataFrame
@@ -55,7 +55,8 @@ class Run:
 class Steps:
     """The kernels of a topology's operators, and the memory that they read and move.
 
-    At start every operator runs once over no records, which tells the schema of its output and refuses SQL that does not fit.
+    At start every operator runs once over no records, which tells the schema of its output and refuses SQL that does
+    not fit.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -100,11 +101,11 @@ class Steps:
         return {"key": pl.String(), **sums, "max_timestamp_ms": pl.Int64()}
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
-        """Make *moves* what the next batch finds, and drop versions that no record behind *watermark_ms* will ask for."""
+        """Make *moves* what the next batch finds, and drop versions that no record after *watermark_ms* asks for."""
         self.memory.take(moves)
-        for name in moves.versions if watermark_ms is not None else ():
+        for name in moves.versions:
             table = self._topology.operators[name]
-            if isinstance(table, KeyedTable):
+            if isinstance(table, KeyedTable) and watermark_ms is not None:
                 self.memory.versions[name] = pruned(self.memory.versions[name], table.key, before_ms=watermark_ms)
 
     def run(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves) -> Run:

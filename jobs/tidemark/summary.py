@@ -98,7 +98,7 @@ def summary(home: Path, *, injected: int | None = None) -> str:
 
 
 def problems(home: Path, *, injected: int) -> Iterator[str]:
-    """What must not be: a batch whose accounting does not close, a table without rows, a bad record that got through."""
+    """What must not be: accounting that does not close, a table without rows, a bad record that got through."""
     warehouse = Warehouse(home)
     unbalanced = warehouse.ask(UNBALANCED).rows
     if unbalanced:
@@ -116,7 +116,10 @@ def _table(answer: Answer) -> str:
 
 
 def _paths(answer: Answer) -> str:
-    lines = [f"{start:%H:%M:%S}  {path}" + ("" if state == "measured" else f"  ({state})") for start, path, state in answer.rows]
+    lines = [
+        f"{start:%H:%M:%S}  {path}" + ("" if state == "measured" else f"  ({state})")
+        for start, path, state in answer.rows
+    ]
     return "\n".join(lines) or "no window was closed"
 
 

@@ -291,7 +291,7 @@ HOP = Table(
 )
 LATENCY_ROLLUP = Table(
     "latency_rollup",
-    "operator, task, grain and interval of the finish clock",
+    "operator, grain and interval of the finish clock",
     (
         *_columns(
             ("topology", "string", "name of the topology"),

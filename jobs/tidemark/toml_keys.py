@@ -29,7 +29,7 @@ def duration_ms(text: str) -> int | None:
 
 
 class Keys:
-    """The keys of one table of *file*, at the dotted place *at*; each is asked for once, and `done` refuses the rest."""
+    """The keys of one table of *file*, at the dotted place *at*; `done` refuses those nobody asked for."""
 
     def __init__(self, file: str, at: str, content: Mapping[str, Any]) -> None:
         self.file, self.at, self.content = file, at, content

@@ -55,7 +55,7 @@ def build_engine(
     clock: Clock = wall_clock_ms,
     reached: Callable[[str], None] = lambda step: None,
 ) -> Engine:
-    """The engine of *stream*, its tables and those of the hops that it reads created; *reached* hears of each commit step."""
+    """The engine of *stream*; creates its tables, and the hops it reads. *reached* hears of each commit step."""
     topology, sub = stream.topology, stream.sub
     if unknown := set(slow_ms) - set(topology.operators):
         msg = f"--slow names operators of the topology, got {sorted(unknown)}; known: {', '.join(topology.operators)}"
@@ -66,7 +66,9 @@ def build_engine(
         if isinstance(operator, HopSource):
             create(stream.layout.hop(topology.name, operator.upstream, operator.repartition), arrow_schema(HOP))
     offsets = Offsets(stream.bootstrap)
-    topics = {operator.topic: offsets.partitions(operator.topic) for operator in sub.operators if isinstance(operator, Source)}
+    topics = {
+        operator.topic: offsets.partitions(operator.topic) for operator in sub.operators if isinstance(operator, Source)
+    }
     pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
     decider = Decider(topology, sub, Reader(topics, offsets, window_ms=topology.window_ms), pipeline)
     journal_home = stream.control / "journal"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -95,11 +95,26 @@ def stop(home: Path) -> None:
 
 
 def create_topics(address: str, partitions: Mapping[str, int]) -> None:
-    """Make sure that each topic exists, with that many *partitions*; twice is as good as once.
+    """Make sure that each topic exists with that many *partitions* and serves them; twice is as good as once.
 
     Raises TidemarkError when one exists with another number of partitions, or when Kafka refuses.
     """
     client = _client(address)
+    _request(client, address, partitions)
+    what = f"topics {', '.join(partitions)} at {address}"
+    process.wait_until(lambda: partitions.keys() <= _topics(client).keys(), what, ANSWER_WITHIN_S)
+    found = _topics(client)
+    for topic, number in partitions.items():
+        if found[topic] != number:
+            msg = f"topic {topic} must have {number} partitions: at {address} it has {found[topic]}; delete it first"
+            raise TidemarkError(msg)
+    # A partition is listed a moment before its leader serves it.
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "create-topics", "log_level": 0})
+    process.wait_until(lambda: _serves(consumer, partitions), what, ANSWER_WITHIN_S)
+    consumer.close()
+
+
+def _request(client: AdminClient, address: str, partitions: Mapping[str, int]) -> None:
     wanted = [NewTopic(topic, number, -1) for topic, number in partitions.items()]
     futures = client.create_topics(wanted, request_timeout=ANSWER_WITHIN_S)
     for topic, future in futures.items():
@@ -109,12 +124,6 @@ def create_topics(address: str, partitions: Mapping[str, int]) -> None:
             if refusal.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 msg = f"topic {topic} must be created at {address}: {refusal.args[0].str()}; does the broker run?"
                 raise TidemarkError(msg) from refusal
-    process.wait_until(lambda: partitions.keys() <= _topics(client).keys(), f"news of {[*partitions]}", ANSWER_WITHIN_S)
-    found = _topics(client)
-    for topic, number in partitions.items():
-        if found[topic] != number:
-            msg = f"topic {topic} must have {number} partitions: at {address} it has {found[topic]}; delete it first"
-            raise TidemarkError(msg)
 
 
 def _command(home: Path, jars: Path, port: int) -> list[str]:
@@ -167,8 +176,8 @@ def _last_port_if_free(home: Path) -> int | None:
 
 
 def _client(address: str) -> AdminClient:
-    # Level 0: a broker that is still starting is no news.
-    return AdminClient({"bootstrap.servers": address, "log_level": 0})
+    # Level 0: that a broker is still starting is no news; and do not wait 10 s before looking again.
+    return AdminClient({"bootstrap.servers": address, "log_level": 0, "reconnect.backoff.max.ms": 200})
 
 
 def _answers(client: AdminClient) -> bool:
@@ -182,3 +191,11 @@ def _topics(client: AdminClient) -> dict[str, int]:
     """The number of partitions of each topic."""
     known = client.list_topics(timeout=ANSWER_WITHIN_S).topics
     return {topic: len(metadata.partitions) for topic, metadata in known.items()}
+
+
+def _serves(consumer: Consumer, partitions: Mapping[str, int]) -> bool:
+    places = [TopicPartition(topic, number) for topic, count in partitions.items() for number in range(count)]
+    try:
+        return all(consumer.get_watermark_offsets(place, timeout=1) is not None for place in places)
+    except KafkaException:
+        return False

@@ -1,11 +1,12 @@
 """Stops everything under a home when the process that started it has died: `python -m tidemark.embedded.guard`.
 
-A demo that ends, fails or is interrupted stops what it started; one that is killed cannot. Whoever launches the guard
-stops it by its name; only a death that nobody saw leaves it to do its work.
+A demo that ends, fails or is interrupted stops what it started; one that is killed cannot. The demo stops its guard
+last, so that only a death that nobody could answer leaves the guard to do its work.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,17 +19,16 @@ POLL_S = 0.5
 
 def launch(home: Path) -> None:
     """Watch over the calling process, whose state lies in *home*."""
-    watched = process.this()
-    command = [sys.executable, "-m", __name__, str(home), str(watched.pid), str(watched.started)]
+    command = [sys.executable, "-m", "tidemark.embedded.guard", str(home), str(os.getpid())]
     process.launch(NAME, command, home=home, env={})
 
 
-def main(home: Path, watched: process.Process) -> None:
-    """Wait for the end of *watched*, then clean up."""
-    while process.is_alive(watched):
+def main(home: Path, parent: int) -> None:
+    """Wait until *parent* is not the parent of this process any more, then clean up."""
+    while os.getppid() == parent:
         time.sleep(POLL_S)
     stack.stop(stack.Home(home))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), process.Process("watched", int(sys.argv[2]), int(sys.argv[3]), Path()))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -53,7 +53,13 @@ class _Stat(NamedTuple):
     state: str
     parent: int
     session: int
+    threads: int
     started: int
+
+    @property
+    def has_ended(self) -> bool:
+        # A zombie whose threads are still ending holds on to its ports and files.
+        return self.state in "ZX" and self.threads <= 1
 
 
 def launch(name: str, command: Sequence[str], *, home: Path, env: Mapping[str, str]) -> Process:
@@ -87,7 +93,7 @@ def find(home: Path, name: str) -> Process | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether that very process runs: same pid and same start time, and not a zombie."""
+    """Whether that very process runs: same pid and same start time, and more than a zombie."""
     with contextlib.suppress(ChildProcessError):  # it was launched by another process, which reaps it
         os.waitpid(process.pid, os.WNOHANG)
     return bool(_living({_Member(process.pid, process.started)}))
@@ -195,7 +201,7 @@ def _living(members: set[_Member]) -> set[_Member]:
     return {
         member
         for member in members
-        if (stat := stats.get(member.pid)) and stat.started == member.started and stat.state not in "ZX"
+        if (stat := stats.get(member.pid)) and stat.started == member.started and not stat.has_ended
     }
 
 
@@ -207,7 +213,7 @@ def _stats() -> dict[int, _Stat]:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
                 # The command's name, in brackets, may hold spaces and brackets itself.
                 fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-                stats[int(entry.name)] = _Stat(fields[0], int(fields[1]), int(fields[3]), int(fields[19]))
+                stats[int(entry.name)] = _Stat(fields[0], *(int(fields[place]) for place in (1, 3, 17, 19)))
     return stats
 
 

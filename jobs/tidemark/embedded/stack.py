@@ -6,6 +6,7 @@ by a process that did not start it.
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,12 @@ def drain(home: Home, *, by: str) -> None:
 
 
 def stop(home: Home) -> None:
-    """End everything that runs here: Airflow first, which would launch drivers again, and the broker last."""
+    """End everything that runs here: Airflow first, which would launch drivers again, and the broker last.
+
+    Once begun it is not interrupted by a signal that asks for the same.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     for control in home.controls():
         control.request_drain(by="tidemark", now_ms=wall_clock_ms())
     process.stop(home.path, "replay")

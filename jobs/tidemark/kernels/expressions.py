@@ -1,4 +1,4 @@
-"""The SQL that a topology's file holds, in DuckDB's dialect, over frames in memory: no file, no network, no extension."""
+"""The SQL that a topology's file holds, in DuckDB's dialect, over frames in memory: no files, no network."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ class Expressions:
     """Evaluates select lists and conditions over frames."""
 
     def __init__(self) -> None:
-        settings = {"enable_external_access": "false", "threads": "2"}
-        self._duckdb = duckdb.connect(":memory:", config=settings)
+        self._duckdb = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "2"})
         self._duckdb.sql("SET TimeZone = 'UTC'; SET lock_configuration = true")
 
     def select(

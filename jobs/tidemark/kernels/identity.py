@@ -23,7 +23,7 @@ def canonical(rows: pa.Table) -> pa.Array:
     Raises:
         InvalidArgument: a column is of a type that `tidemark.identity` has no bytes for.
     """
-    columns = [_encoded(_contiguous(column)) for column in rows.columns]
+    columns = [_encoded(column.combine_chunks()) for column in rows.columns]
     return _joined(b"a%d:" % len(columns), *columns) if columns else pa.array([b"a0:"] * rows.num_rows, pa.binary())
 
 
@@ -41,11 +41,6 @@ def _encoded(values: pa.Array) -> pa.Array:
             return pc.fill_null(encode(values), b"n")
     msg = f"a column is of one of the types in tidemark.identity, got {values.type}; cast it to one of these"
     raise InvalidArgument(msg)
-
-
-def _contiguous(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    return array.dictionary_decode() if types.is_dictionary(array.type) else array
 
 
 def _joined(*parts: bytes | pa.Array) -> pa.Array:
@@ -130,12 +125,9 @@ def _counted(tag: bytes, lists: pa.Array, encoded_items: pa.Array) -> pa.Array:
     return _joined(tag, _digits(lengths), b":", items)
 
 
-def _is_whole_microseconds(type_: pa.DataType) -> bool:
-    return (types.is_timestamp(type_) or types.is_duration(type_)) and type_.unit != "ns"
-
-
 _ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Encode], ...] = (
     (types.is_null, lambda values: values.cast(pa.binary())),
+    (types.is_dictionary, lambda values: _encoded(values.dictionary_decode())),
     (types.is_boolean, _boolean),
     (types.is_integer, _integer),
     (types.is_floating, _floating),
@@ -143,8 +135,8 @@ _ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Encode], ...] = (
     (lambda t: types.is_string(t) or types.is_large_string(t) or types.is_string_view(t), _sized(b"s")),
     (lambda t: types.is_binary(t) or types.is_large_binary(t) or types.is_binary_view(t), _sized(b"b")),
     (types.is_date, _date),
-    (lambda t: types.is_timestamp(t) and _is_whole_microseconds(t), _timestamp),
-    (lambda t: types.is_duration(t) and _is_whole_microseconds(t), _duration),
+    (lambda t: types.is_timestamp(t) and t.unit != "ns", _timestamp),
+    (lambda t: types.is_duration(t) and t.unit != "ns", _duration),
     (types.is_struct, _struct),
     (types.is_map, _map),
     (lambda t: types.is_list(t) or types.is_large_list(t) or types.is_fixed_size_list(t), _list),

@@ -73,8 +73,8 @@ def value_columns(operator: KeyedTable, columns: Sequence[str]) -> tuple[str, ..
 def join_valid(operator: Join, records: pl.DataFrame, versions: pl.DataFrame) -> pl.DataFrame:
     """*records* with the columns of the version valid at their timestamp; null where none was.
 
-    *versions* has the key columns of the table, its value columns, and `_valid_from_ms`; of versions from one instant the
-    last row wins.
+    *versions* has the key columns of the table, its value columns, and `_valid_from_ms`; of versions from one instant
+    the last row wins.
     """
     key = list(operator.on.values())
     right = versions.unique([*key, "_valid_from_ms"], keep="last", maintain_order=True).sort("_valid_from_ms")
@@ -143,8 +143,8 @@ def aggregated(
 ) -> pl.DataFrame:
     """*hop* rows, in order, each with the aggregates after it, the *key* columns, and the newest record time so far.
 
-    *hop* has old_value and value, texts of the columns of *schema*; *accumulators* the aggregates of earlier batches per
-    key, and max_timestamp_ms.
+    *hop* has old_value and value, texts of the columns of *schema*; *accumulators* the aggregates of earlier batches
+    per key, and max_timestamp_ms.
     """
     was = {name: f"_was_{name}" for name in operator.aggregates}
     rows = hop.with_columns(_new=parsed("value", schema), _old=parsed("old_value", schema)).join(

@@ -1,0 +1,60 @@
+"""One Spark for all tests, and a warehouse in which they lay down the tables that a stream would have written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from tidemark.delta import create
+from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.layout import Layout
+from tidemark.spark import session
+from tidemark.tables import Table
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """PySpark leaves sockets to the garbage collector, which may come in any test that runs afterwards."""
+    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    spark = session("tests")
+    yield spark
+    spark.stop()
+
+
+@dataclass(frozen=True)
+class TestWarehouse:
+    """Tables of the topology `t` in a folder; instants are epoch ms, a column that is not given is null."""
+
+    __test__ = False
+    layout: Layout
+
+    def write(self, table: Table, rows: list[Mapping[str, Any]], sub_topology: str = "s") -> None:
+        path = self.layout.report_table("t", table.name)
+        if table.written_by == "stream":
+            path = self.layout.stream_table("t", sub_topology, table.name)
+            rows = [{"topology": "t", "sub_topology": sub_topology, **row} for row in rows]
+        create(path, arrow_schema(table))
+        write_deltalake(path, rows_of(table, [dict(row) for row in rows]), mode="append")
+
+    def report(self, table: Table) -> list[dict[str, Any]]:
+        """All rows of a report, sorted by their text."""
+        path = self.layout.report_table("t", table.name)
+        return sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=str)
+
+    def forget(self, report: Table) -> None:
+        shutil.rmtree(self.layout.report_table("t", report.name))
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> TestWarehouse:
+    return TestWarehouse(Layout(tmp_path))
