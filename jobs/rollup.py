@@ -5,13 +5,15 @@ Running it again puts the same rows in place of themselves.
 
 from __future__ import annotations
 
+import polars as pl
 from pyspark.sql import SparkSession
 
 from tidemark.batch_job import interval_parser
-from tidemark.intervals import Interval
+from tidemark.intervals import Grain, Interval
+from tidemark.kernels.rollups import buckets, by_grain, latencies, other_hours
 from tidemark.layout import Layout
-from tidemark.replace import replace_rows
-from tidemark.rollup import bucket_rollup, latency_rollup, touched
+from tidemark.report_tables import replace_rows, stored_rows
+from tidemark.rollup import minutes
 from tidemark.spark import read_table, session
 from tidemark.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
 
@@ -26,12 +28,14 @@ def main() -> None:
 
 def run(spark: SparkSession, layout: Layout, topology: str, interval: Interval) -> None:
     """Replace both rollups of what *interval* touches."""
-    facts = {table: read_table(spark, layout, topology, table) for table in (LATENCY_BUCKETS, OPERATOR_LATENCY)}
-    stored = {table: read_table(spark, layout, topology, table) for table in (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP)}
-    buckets = bucket_rollup(facts[LATENCY_BUCKETS], stored[LATENCY_BUCKET_ROLLUP], interval).cache()
-    latencies = latency_rollup(facts[OPERATOR_LATENCY], stored[LATENCY_ROLLUP], buckets, interval)
-    for table, rows in ((LATENCY_BUCKET_ROLLUP, buckets), (LATENCY_ROLLUP, latencies)):
-        replace_rows(rows.toArrow(), table, layout.report_table(topology, table.name), where=touched(interval))
+    facts = [read_table(spark, layout, topology, table) for table in (LATENCY_BUCKETS, OPERATOR_LATENCY)]
+    paths = {table: layout.report_table(topology, table.name) for table in (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP)}
+    stored = pl.concat([stored_rows(table, path) for table, path in paths.items()], how="diagonal")
+    new = pl.DataFrame(minutes(*facts, interval.widened(Grain.HOUR)).toArrow())
+    measured = by_grain(new, other_hours(stored, interval).collect())
+    rollups = {LATENCY_BUCKET_ROLLUP: buckets(measured), LATENCY_ROLLUP: latencies(measured)}
+    for table, rows in rollups.items():
+        replace_rows(rows.select(table.names), table, paths[table], where=interval.rolled_up())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from tidemark.clock import wall_clock_ms
 from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState
 from tidemark.engine import Engine
+from tidemark.kafka import KafkaBroker
 from tidemark.layout import Layout
 from tidemark.sources import stream, with_bytes_where_needed
 from tidemark.spark import session
@@ -118,10 +119,12 @@ class Pulse:
 
 def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, control: Control, pulse: Pulse) -> None:
     """Run the query until a drain ends it; raises what made it fail."""
-    stream_of = Stream(topology, sub, Layout(options.warehouse), options.bootstrap)
+    stream_of = Stream(topology, sub, Layout(options.warehouse))
     spark = session(f"tidemark-{topology.name}-{sub.name}")
     slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
-    engine = build_engine(stream_of, thread_id=spark.sparkContext.applicationId, epoch=pulse.epoch, slow_ms=slow_ms)
+    broker = KafkaBroker(options.bootstrap, sub.name)
+    thread_id = spark.sparkContext.applicationId
+    engine = build_engine(stream_of, broker, thread_id=thread_id, epoch=pulse.epoch, slow_ms=slow_ms)
     ended: list[Exception] = []
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import polars as pl
 import pyarrow as pa
 
+from tidemark.broker import Broker
 from tidemark.clock import Clock
 from tidemark.delta import Committer, create
 from tidemark.journal import Entry, Journal
@@ -26,13 +26,6 @@ from tidemark.topology import SubTopology
 LEDGERS = (AGGREGATE_STATE.name, SUPPRESSED.name, LATE_RECORDS.name, QUARANTINE.name)
 
 
-class Publisher(Protocol):
-    """Sends rows to a topic and returns once the broker has them."""
-
-    def __call__(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
-        """Send *rows* to *topic*."""
-
-
 class Committing:
     """Commits the batches of *sub* into its folder *home* of tables."""
 
@@ -43,13 +36,13 @@ class Committing:
         committer: Committer,
         facts: Journal,
         measurer: Measurer,
-        publish: Publisher,
+        broker: Broker,
         clock: Clock,
         *,
         reached: Callable[[str], None] = lambda step: None,
     ) -> None:
         self._home, self._committer, self._facts, self._measurer = home, committer, facts, measurer
-        self._publish, self._clock, self._reached = publish, clock, reached
+        self._broker, self._clock, self._reached = broker, clock, reached
         self._terminals = [o for o in sub.operators if isinstance(o, Repartition | Sink)]
 
     def carry_out(self, entry: Entry) -> None:
@@ -95,7 +88,8 @@ class Committing:
             case Sink(table=str() as table):
                 return self._commit(table, sink_rows(rows, entry.batch_id), entry.batch_id)
             case Sink(topic=str() as topic):
-                self._publish(topic, pl.DataFrame(rows), batch_id=entry.batch_id, epoch=entry.notes["batch"]["epoch"])
+                epoch = entry.notes["batch"]["epoch"]
+                self._broker.publish(topic, pl.DataFrame(rows), batch_id=entry.batch_id, epoch=epoch)
                 self._reached(f"committed {operator.name}")
                 return self._clock()
         return None

@@ -20,6 +20,7 @@ from tidemark.embedded.airflow_api import SUCCESS, AirflowApi
 from tidemark.embedded.conductor import Conductor, Say
 from tidemark.embedded.stack import ROOT, Home
 from tidemark.errors import TidemarkError
+from tidemark.layout import Layout
 from tidemark.operators import Source
 from tidemark.summary import problems, summary
 
@@ -29,6 +30,9 @@ REPORTED_WITHIN_S = 300.0
 ALERTED_WITHIN_S = 60.0
 QUIET_S = 8.0
 """A stream is at rest when it has committed nothing for so long: sources are idle after 5 s, a batch takes 1 s."""
+
+FIRST_COMMIT = f"{1:020}.json"
+"""Of a Delta table: number 0 makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +142,15 @@ class Demo:
         return all(read.get(o.name, 0) >= played["topics"].get(o.topic, 0) for o in sources)
 
     def _quiet(self) -> Callable[[], bool]:
-        """A condition: no stream has committed anything to any table for QUIET_S."""
+        """A condition: every stream has written batches, and none has committed anything to any table for QUIET_S."""
+        layout, topology = Layout(self.conductor.home.warehouse), self.conductor.topology
+        batches = [layout.stream_table(topology.name, sub.name, "batches") for sub in topology.sub_topologies]
         commits, since = -1, 0.0
 
         def quiet() -> bool:
             nonlocal commits, since
-            found = len(list(self.conductor.home.warehouse.glob("streams/*/*/*/_delta_log/*.json")))
-            if found != commits:
+            found = len(list(layout.warehouse.glob("streams/*/*/*/_delta_log/*.json")))
+            if found != commits or not all((path / "_delta_log" / FIRST_COMMIT).exists() for path in batches):
                 commits, since = found, time.monotonic()
             return time.monotonic() - since >= QUIET_S
 

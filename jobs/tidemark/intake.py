@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import polars as pl
 
 from tidemark.batch import Batch
+from tidemark.broker import Broker
 from tidemark.event_time import Seen, advance, follow
 from tidemark.kernels.arrivals import Arrivals, hop_arrivals, kafka_arrivals
 from tidemark.kernels.facts import records_per_window
 from tidemark.operators import HopSource, Source
 from tidemark.progress import InputProgress, PartitionProgress
 from tidemark.steps import Run
-
-OffsetsOf = Callable[[str, Sequence[int]], Mapping[int, tuple[int, int]]]
-"""Of a topic's partitions, the broker's earliest offset and the one after its newest."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +29,11 @@ class Intake:
 
 
 class Reader:
-    """Takes in a batch at the sources; asks the broker, through *offsets_of*, about partitions that were silent."""
+    """Takes in a batch at *sources*; asks the *broker* about partitions that were silent."""
 
-    def __init__(self, partitions: Mapping[str, int], offsets_of: OffsetsOf, *, window_ms: int) -> None:
-        self._partitions, self._offsets_of, self._window_ms = partitions, offsets_of, window_ms
+    def __init__(self, sources: Iterable[Source], broker: Broker, *, window_ms: int) -> None:
+        self._broker, self._window_ms = broker, window_ms
+        self._partitions = {source.topic: broker.partitions(source.topic) for source in sources}
 
     def take(
         self, source: Source | HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch, *, drops_late: bool
@@ -63,8 +62,8 @@ class Reader:
         read_to = {number: part.until_offset for number, part in was.partitions.items()}
         seen = rows.seen(read_to)
         silent = [number for number in range(self._partitions[source.topic]) if number not in seen]
-        broker = self._offsets_of(source.topic, silent) if silent else {}
-        for number, (earliest, latest) in broker.items():
+        offsets = self._broker.offsets(source.topic, silent) if silent else {}
+        for number, (earliest, latest) in offsets.items():
             at = read_to.get(number, earliest)
             seen[number] = Seen(from_offset=at, until_offset=at, latest_offset=latest)
         return dict(sorted(seen.items()))

@@ -5,7 +5,6 @@ Predicates are text that Spark and delta-rs read alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -52,6 +51,12 @@ class Interval:
         length = grain.length_ms
         return Interval(self.start_ms // length * length, -(-self.end_ms // length) * length)
 
+    def rolled_up(self) -> str:
+        """A predicate: the row of a rollup is one that a rollup of this interval replaces."""
+        starts = {Grain.MINUTE: Grain.HOUR, Grain.HOUR: Grain.HOUR, Grain.DAY: Grain.DAY}
+        each = (f"({is_text('grain', g)} and {self.widened(s).holds('interval_start')})" for g, s in starts.items())
+        return f"({' or '.join(each)})"
+
     def holds(self, column: str) -> str:
         """A predicate: the timestamp *column* lies in this interval.
 
@@ -88,7 +93,3 @@ def is_text(column: str, text: str) -> str:
     quoted = text.replace("'", "''")
     return f"({column} = '{quoted}')"
 
-
-def any_of(predicates: Iterable[str]) -> str:
-    """A predicate: one of *predicates* is true."""
-    return f"({' or '.join(predicates)})"

@@ -17,12 +17,19 @@ class PublishError(TidemarkError):
     """Raised when the broker did not take a record; the batch is run again and sends it again."""
 
 
-class Offsets:
-    """Asks the broker at *bootstrap* how many partitions a topic has, and from where to where they reach."""
+class KafkaBroker:
+    """The broker at *bootstrap*, for the stream *sub_topology*.
 
-    def __init__(self, bootstrap: str) -> None:
+    Records are published at least once: a batch that is run again sends them again. Each has the header `tidemark-id`,
+    `<sub-topology>/<epoch>/<batch>/<sequence>`; sub-topology, batch and sequence name it, so that a consumer can drop
+    repeats.
+    """
+
+    def __init__(self, bootstrap: str, sub_topology: str) -> None:
         # The group is never joined: this client only asks for metadata and offsets.
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "tidemark-offsets"})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
+        self._sub_topology = sub_topology
 
     def partitions(self, topic: str) -> int:
         """How many partitions *topic* has; raises TidemarkError when there is no such topic."""
@@ -32,26 +39,14 @@ class Offsets:
             raise TidemarkError(msg)
         return len(found.partitions)
 
-    def __call__(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Of each of *partitions* the earliest offset and the one after its newest record."""
         return {
             number: self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT_S, cached=False)
             for number in partitions
         }
 
-
-class TopicPublisher:
-    """Sends records to topics, at least once: a batch that is run again sends them again.
-
-    Each carries the header `tidemark-id`, `<sub-topology>/<epoch>/<batch>/<sequence>`; sub-topology, batch and sequence
-    name the record, so that a consumer can drop repeats.
-    """
-
-    def __init__(self, bootstrap: str, sub_topology: str) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
-        self._sub_topology = sub_topology
-
-    def __call__(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
+    def publish(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
         """Send *rows*, their payload as JSON, and return when the broker has all of them; raises PublishError."""
         failed: list[str] = []
 

@@ -9,6 +9,7 @@ from textwrap import indent
 from tidemark.buckets import bucket_value_sql
 from tidemark.inventory import inventory
 from tidemark.sql import Answer, Warehouse
+from tidemark.tables import TABLES
 from tidemark.text_table import aligned
 
 OUTCOMES = (
@@ -28,7 +29,7 @@ MAY_BE_EMPTY = frozenset({"late_records"})
 RECORDS = """
     SELECT operator AS source, sum(records_in) AS records, sum(quarantined) AS quarantined, sum(late) AS late,
            sum(duplicate) AS duplicate, sum(passed) AS passed_on
-    FROM outcomes WHERE kind = 'source' GROUP BY operator ORDER BY min(sub_topology = 'carriers'), operator
+    FROM outcomes WHERE kind = 'source' GROUP BY operator ORDER BY records DESC, operator
 """
 LATENCY = f"""
     WITH counted AS (
@@ -44,7 +45,7 @@ LATENCY = f"""
         FROM ranked GROUP BY ALL
     ), whole AS (
         SELECT sub_topology, operator, any_value(kind) AS kind, sum(n) AS n, min(min_ms) AS lowest,
-               sum(sum_ms) / sum(n) AS average, max(max_ms) AS highest, min(finished_at - started_at) AS work
+               sum(sum_ms) / sum(n) AS average, max(max_ms) AS highest
         FROM operator_latency GROUP BY ALL
     )
     SELECT sub_topology, operator, kind, n::BIGINT AS n, lowest AS min_ms, round(average)::BIGINT AS avg_ms,
@@ -62,7 +63,8 @@ WATERMARKS = """
            watermark, max_timestamp AS newest_record, activity, held_by
     FROM watermarks
     QUALIFY row_number() OVER (PARTITION BY sub_topology, source, partition ORDER BY batch_id DESC) = 1
-    ORDER BY sub_topology DESC, watermarks.source NULLS LAST, watermarks.partition NULLS LAST
+    ORDER BY min(decided_at) OVER (PARTITION BY sub_topology), watermarks.source NULLS LAST,
+             watermarks.partition NULLS LAST
 """
 CRITICAL_PATHS = """
     SELECT window_start, path, state FROM critical_paths
@@ -103,12 +105,24 @@ def problems(home: Path, *, injected: int) -> Iterator[str]:
     unbalanced = warehouse.ask(UNBALANCED).rows
     if unbalanced:
         yield f"the accounting of {len(unbalanced)} batches does not close, the first: {unbalanced[0]}"
-    for stored in inventory(home):
-        if stored.rows == 0 and stored.table not in MAY_BE_EMPTY:
-            yield f"table {stored.table} in {stored.where} is empty"
+    filled = {stored.table for stored in inventory(home) if stored.rows}
+    for name in sorted((TABLES.keys() | warehouse.tables.keys()) - MAY_BE_EMPTY - filled):
+        yield f"table {name} has no rows"
+    for name in warehouse.tables:
+        if name.startswith("hop_"):
+            yield from _unread(warehouse, name)
     quarantined = sum(n for _, n in warehouse.ask(QUARANTINE).rows)
     if quarantined != injected:
         yield f"{injected} bad records were injected, but {quarantined} are in quarantine"
+
+
+def _unread(warehouse: Warehouse, hop: str) -> Iterator[str]:
+    """Whether the next sub-topology has read every update that a repartition handed to it."""
+    ((handed,),) = warehouse.ask(f"SELECT count(*) FROM {hop} WHERE watermark IS NULL").rows
+    source = f"{hop.removeprefix('hop_')}_source"
+    ((read,),) = warehouse.ask("SELECT coalesce(sum(records_in), 0) FROM outcomes WHERE operator = ?", [source]).rows
+    if handed != read:
+        yield f"{hop} was handed {handed} updates, but {source} has read {read}"
 
 
 def _table(answer: Answer) -> str:

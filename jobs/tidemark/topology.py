@@ -261,7 +261,7 @@ def _check_inputs(file: str, operators: Mapping[str, Operator]) -> None:
                 raise InvalidSpec.at(file, at, f"reads the sink {name!r}", "read what the sink reads")
             if (kind is Kind.REPARTITION) != (operator.kind is Kind.AGGREGATE):
                 remedy = "put a repartition before an aggregate, and nothing else behind one"
-                raise InvalidSpec.at(file, at, f"is a {operator.kind} that reads the {kind} {name!r}", remedy)
+                raise InvalidSpec.at(file, at, f"is of kind {operator.kind} and reads {name!r}, of kind {kind}", remedy)
         if isinstance(operator, Join) and operators[operator.table].kind is not Kind.TABLE:
             raise InvalidSpec.at(
                 file, f"{at}.table", f"is the {operators[operator.table].kind} {operator.table!r}", "name a table"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.broker import Broker
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.commit import Committing, create_tables
 from tidemark.decision import Decider
@@ -15,7 +16,6 @@ from tidemark.engine import Engine
 from tidemark.errors import InvalidArgument
 from tidemark.intake import Reader
 from tidemark.journal import Journal
-from tidemark.kafka import Offsets, TopicPublisher
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.layout import Layout
 from tidemark.measurement import Measurer
@@ -28,12 +28,11 @@ from tidemark.topology import SubTopology, Topology
 
 @dataclass(frozen=True)
 class Stream:
-    """One sub-topology of a topology, in a warehouse, reading from the broker at *bootstrap*."""
+    """One sub-topology of a topology, in a warehouse."""
 
     topology: Topology
     sub: SubTopology
     layout: Layout
-    bootstrap: str
 
     @property
     def home(self) -> Path:
@@ -48,6 +47,7 @@ class Stream:
 
 def build_engine(
     stream: Stream,
+    broker: Broker,
     *,
     thread_id: str,
     epoch: int,
@@ -55,7 +55,10 @@ def build_engine(
     clock: Clock = wall_clock_ms,
     reached: Callable[[str], None] = lambda step: None,
 ) -> Engine:
-    """The engine of *stream*; creates its tables, and the hops it reads. *reached* hears of each commit step."""
+    """The engine of *stream* with its *broker*; creates its tables and the hops it reads.
+
+    *slow_ms* makes operators sleep; *reached* hears of each commit step.
+    """
     topology, sub = stream.topology, stream.sub
     if unknown := set(slow_ms) - set(topology.operators):
         msg = f"--slow names operators of the topology, got {sorted(unknown)}; known: {', '.join(topology.operators)}"
@@ -65,12 +68,9 @@ def build_engine(
     for operator in sub.operators:
         if isinstance(operator, HopSource):
             create(stream.layout.hop(topology.name, operator.upstream, operator.repartition), arrow_schema(HOP))
-    offsets = Offsets(stream.bootstrap)
-    topics = {
-        operator.topic: offsets.partitions(operator.topic) for operator in sub.operators if isinstance(operator, Source)
-    }
+    sources = [operator for operator in sub.operators if isinstance(operator, Source)]
     pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
-    decider = Decider(topology, sub, Reader(topics, offsets, window_ms=topology.window_ms), pipeline)
+    decider = Decider(topology, sub, Reader(sources, broker, window_ms=topology.window_ms), pipeline)
     journal_home = stream.control / "journal"
     committing = Committing(
         sub,
@@ -78,7 +78,7 @@ def build_engine(
         Committer(f"{topology.name}/{sub.name}", clock),
         Journal(journal_home, "facts"),
         Measurer(topology, sub, thread_id=thread_id),
-        TopicPublisher(stream.bootstrap, sub.name),
+        broker,
         clock,
         reached=reached,
     )

@@ -1,11 +1,13 @@
 """Keys and values as text: what the tables show and what emit-on-change compares.
 
-A value is a JSON object with its columns in the operator's order, so equal values are equal text: a float prints the
-shortest digits that read back as itself, and −0.0 as 0.0. A key of one column is that column's text.
+A value is a JSON object with its columns in the operator's order, so equal values are equal text and different ones are
+not: a float prints the shortest digits that read back as itself, −0.0 as 0.0, and what JSON has no number for as "NaN",
+"inf" and "-inf". A key of one column is that column's text.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +16,22 @@ import polars as pl
 
 def value_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """The *columns* of a frame with *schema* as one JSON object per row."""
-    return pl.struct(pl.col(c) + 0.0 if schema[c].is_float() else pl.col(c) for c in columns).struct.json_encode()
+    fields = [part for c in columns for part in (pl.lit(f",{json.dumps(c)}:"), _field(c, schema[c]))]
+    return pl.concat_str(pl.lit("{"), pl.concat_str(fields).str.slice(1), pl.lit("}"))
+
+
+def _field(column: str, kind: pl.DataType) -> pl.Expr:
+    """The JSON text of one column's values, `null` for null."""
+    value = pl.col(column)
+    if not kind.is_float():
+        return _encoded(value)
+    number = _encoded(pl.when(value == 0).then(0.0).otherwise(value))
+    return pl.when(value.is_finite() | value.is_null()).then(number).otherwise(_encoded(value.cast(pl.String)))
+
+
+def _encoded(value: pl.Expr) -> pl.Expr:
+    """Each value as polars writes it into a JSON object, cut out of one that has nothing else."""
+    return pl.struct(value.alias("")).struct.json_encode().str.slice(len('{"":')).str.head(-1)
 
 
 def key_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Expr:
@@ -25,8 +42,9 @@ def key_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Ex
 
 
 def parsed(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
-    """The JSON objects of column *text* as one struct per row with the fields of *schema*; null for null."""
-    return pl.col(text).str.json_decode(pl.Struct(dict(schema)))
+    """The JSON objects of column *text*, as `value_text` writes them, as a struct with *schema*; null for null."""
+    read = {name: pl.String() if kind.is_float() else kind for name, kind in schema.items()}
+    return pl.col(text).str.json_decode(pl.Struct(read)).cast(pl.Struct(dict(schema)))
 
 
 def partition_of(keys: pl.Series, partitions: int) -> pl.Series:

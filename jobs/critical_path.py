@@ -1,0 +1,39 @@
+"""Finds the critical path of every window of a topology that ends in [--from, --to), across its sub-topologies.
+
+Running it again puts the windows as they are known by then in place of themselves.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+from pyspark.sql import SparkSession
+
+from tidemark.batch_job import interval_parser
+from tidemark.critical_path import Upstreams
+from tidemark.critical_paths import critical_windows
+from tidemark.intervals import Interval
+from tidemark.layout import Layout
+from tidemark.report_tables import replace_rows
+from tidemark.spark import read_table, session
+from tidemark.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
+
+
+def main() -> None:
+    """Run as the command line says."""
+    given = interval_parser(__doc__).parse_args()
+    interval = Interval.parse(given.start, given.end)
+    with session("tidemark-critical-path") as spark:
+        run(spark, given.warehouse, given.topology.name, given.topology.upstreams, interval)
+
+
+def run(spark: SparkSession, layout: Layout, topology: str, upstreams: Upstreams, interval: Interval) -> None:
+    """Replace the paths and steps of the windows that end in *interval*."""
+    finished = read_table(spark, layout, topology, OPERATOR_WINDOWS).where(interval.holds("window_end"))
+    windows = pl.DataFrame(critical_windows(finished, upstreams).toArrow())
+    steps = windows.select("topology", "window_start", "window_end", "steps").explode("steps").unnest("steps")
+    for table, rows in ((CRITICAL_PATHS, windows.drop("steps")), (CRITICAL_PATH_STEPS, steps)):
+        replace_rows(rows, table, layout.report_table(topology, table.name), where=interval.holds("window_end"))
+
+
+if __name__ == "__main__":
+    main()

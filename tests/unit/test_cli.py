@@ -1,0 +1,75 @@
+"""The command line, as somebody types it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from tidemark.layout import Layout
+
+
+def tidemark(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from tidemark.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "--home", str(home), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": ""})
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    path = Layout(tmp_path / "warehouse").stream_table("flights", "status", "operator_latency")
+    write_deltalake(path, pa.table({"operator": ["weather", "flight_board"], "max_ms": [90, 1500]}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("format_", "expected"),
+    [
+        ("table", "operator      max_ms\nflight_board   1,500\nweather           90\n"),
+        ("csv", "operator,max_ms\nflight_board,1500\nweather,90\n"),
+    ],
+)
+def test_a_query_is_answered_in_the_format_that_was_asked_for(home: Path, format_: str, expected: str) -> None:
+    query = "select operator, max(max_ms) as max_ms from operator_latency group by 1 order by 1"
+    assert tidemark(home, "sql", query, "--format", format_).stdout == expected
+
+
+def test_json_is_json(home: Path) -> None:
+    answer = tidemark(home, "sql", "from operator_latency order by max_ms", "--format", "json")
+    assert json.loads(answer.stdout)[1] == {"operator": "flight_board", "max_ms": 1500}
+
+
+def test_a_mistake_is_one_message_and_no_traceback(home: Path) -> None:
+    answer = tidemark(home, "sql", "select * from latency")
+    assert answer.returncode == 1
+    assert answer.stderr.endswith("The tables that have been written so far: operator_latency\n")
+    assert "Traceback" not in answer.stderr
+
+
+def test_tables_are_listed_with_their_size(home: Path) -> None:
+    heading, table = tidemark(home, "tables").stdout.splitlines()
+    assert heading.split() == ["table", "where", "rows", "files", "bytes", "version"]
+    assert table.split()[:4] == ["operator_latency", "streams/flights/status", "2", "1"]
+
+
+def test_help_names_every_command_and_shows_examples(home: Path) -> None:
+    told = tidemark(home, "--help").stdout
+    for command in ("demo", "up", "down", "sql", "tables", "replay"):
+        assert f"\n    {command} " in told
+        assert f"\n  tidemark {command}" in told
+
+
+def test_replay_has_the_options_of_its_job(home: Path) -> None:
+    assert "--offline-share" in tidemark(home, "replay", "--help").stdout
+
+
+def test_an_option_that_nobody_knows_is_refused(home: Path) -> None:
+    assert tidemark(home, "tables", "--colour").returncode == 2
+
+
+def test_down_is_content_where_nothing_runs(home: Path) -> None:
+    answer = tidemark(home, "down")
+    assert (answer.returncode, answer.stdout) == (0, f"nothing runs in {home}\n")

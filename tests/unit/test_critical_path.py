@@ -1,0 +1,156 @@
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.dags import runs
+
+from tidemark.critical_path import Limits, Path, State, Step, critical_path, in_order, leaves, measure, path_to
+from tidemark.errors import InvalidArgument
+
+ARTICLE = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
+ARTICLE_EWT_MS = {"A": 1000, "B": 1005, "C": 1100, "D": 1035, "E": 1120, "F": 1102}
+JOIN = {"a": (), "b": (), "j": ("a", "b")}
+
+
+def found(upstreams, ewt_ms, **limits):
+    return critical_path(upstreams, measure(upstreams, ewt_ms, **limits))
+
+
+def test_the_120_ms_along_a_c_e_of_the_apex_article():
+    steps = measure(ARTICLE, ARTICLE_EWT_MS)
+    assert {name: step.latency_ms for name, step in steps.items()} == {
+        "A": 0,
+        "B": 5,
+        "C": 100,
+        "D": 30,
+        "E": 20,
+        "F": 2,
+    }
+    assert {leaf: path_to(leaf, steps).latency_ms for leaf in leaves(ARTICLE)} == {"D": 35, "E": 120, "F": 102}
+    path = critical_path(ARTICLE, steps)
+    assert str(path) == "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"
+    assert (path.latency_ms, path.state, path.is_complete) == (120, State.MEASURED, True)
+    assert [path.share_of(name) for name in "ACEB"] == [0, 100 / 120, 20 / 120, None]
+
+
+def test_an_operator_waits_for_the_latest_of_its_upstreams():
+    step = measure(JOIN, {"a": 1000, "b": 1500, "j": 1600})["j"]
+    assert step == Step(operator="j", state=State.MEASURED, latency_ms=100, unclamped_ms=100, slowest_upstream="b")
+
+
+def test_of_equal_upstreams_and_leaves_the_first_by_name_is_taken():
+    assert measure({"j": ("b", "a")}, {"a": 5, "b": 5, "j": 6})["j"].slowest_upstream == "a"
+    assert found({"y": ("s",), "x": ("s",)}, {"s": 0, "x": 4, "y": 4}).steps[-1].operator == "x"
+
+
+def test_finishing_before_an_upstream_is_clamped_and_kept():
+    path = found({"o": ("s",)}, {"s": 1200, "o": 1100})
+    assert path.steps[-1] == Step(
+        operator="o", state=State.CLAMPED_NEGATIVE, latency_ms=0, unclamped_ms=-100, slowest_upstream="s"
+    )
+    assert str(path) == "s (0 ms) → o (0 ms, clamped_negative) = 0 ms"
+    assert path.share_of("o") is None
+
+
+def test_a_missing_measurement_is_a_state_and_not_a_zero():
+    path = found({"o": ("s",), "p": ("o",)}, {"s": 100, "p": 130})
+    assert str(path) == "p (upstream_missing) ≥ 0 ms"
+    path = found({"o": ("s",), "p": ("o",)}, {"s": 100, "o": 107})
+    assert str(path) == "s (0 ms) → o (7 ms) → p (no_window_yet) ≥ 7 ms"
+    assert (path.state, path.is_complete) == (State.NO_WINDOW_YET, False)
+    assert measure(JOIN, {"j": 5})["a"] == Step(operator="a", state=State.NO_WINDOW_YET)
+
+
+def test_against_some_of_its_upstreams_a_latency_is_an_upper_bound_and_says_so():
+    step = measure(JOIN, {"a": 1000, "j": 1600})["j"]
+    assert (step.state, step.latency_ms, step.slowest_upstream) == (State.UPSTREAM_MISSING, 600, "a")
+
+
+@pytest.mark.parametrize(
+    ("behind", "state", "latency_ms"),
+    [
+        (60, State.NO_WINDOW_YET, None),
+        (61, State.STUCK, 30_500),
+        (1_000, State.STUCK, 500_000),
+        (1_001, State.ESTIMATED, 500_500),
+    ],
+)
+def test_an_operator_far_behind_is_as_late_as_that_many_windows(behind, state, latency_ms):
+    """500 ms windows; a heartbeat may take 30 s; EWTs are kept for 1,000 windows."""
+    step = measure({"o": ("s",)}, {"s": 7}, windows_behind={"o": behind}, limits=Limits(window_ms=500))["o"]
+    assert step == Step(operator="o", state=state, latency_ms=latency_ms, slowest_upstream="s")
+
+
+def test_a_topology_has_no_cycle_and_at_least_one_operator():
+    with pytest.raises(InvalidArgument, match="no cycle"):
+        in_order({"a": ("b",), "b": ("a",)})
+    with pytest.raises(InvalidArgument, match="got none"):
+        critical_path({}, {})
+
+
+def graph(upstreams):
+    drawn = nx.DiGraph()
+    drawn.add_nodes_from(upstreams)
+    drawn.add_edges_from((name, reader) for reader, names in upstreams.items() for name in names)
+    return drawn
+
+
+def longest(upstreams, steps):
+    """The highest sum of latencies over all paths from a source to a leaf, by networkx."""
+    drawn = nx.DiGraph()
+    for reader, names in upstreams.items():
+        for name in names or [""]:
+            drawn.add_edge(name, reader, weight=steps[reader].latency_ms)
+    return nx.dag_longest_path_length(drawn)
+
+
+@given(runs())
+def test_the_latencies_of_a_walk_sum_to_the_ewt_of_its_leaf_less_that_of_its_source(run):
+    upstreams, ewt_ms = run
+    for leaf in leaves(upstreams):
+        steps = path_to(leaf, measure(upstreams, ewt_ms)).steps
+        assert sum(step.unclamped_ms for step in steps) == ewt_ms[leaf] - ewt_ms[steps[0].operator]
+
+
+@given(runs(), st.data())
+def test_the_same_holds_with_clocks_that_disagree(run, data):
+    upstreams, ewt_ms = run
+    skewed = {name: instant + data.draw(st.integers(-20, 20)) for name, instant in ewt_ms.items()}
+    path = found(upstreams, skewed)
+    assert (
+        sum(step.unclamped_ms for step in path.steps)
+        == skewed[path.steps[-1].operator] - skewed[path.steps[0].operator]
+    )
+    assert path.latency_ms >= 0
+
+
+@given(runs(sources=1))
+def test_with_one_source_the_critical_path_is_the_longest_of_all_paths(run):
+    upstreams, ewt_ms = run
+    steps = measure(upstreams, ewt_ms)
+    assert critical_path(upstreams, steps).latency_ms == longest(upstreams, steps)
+
+
+@given(runs())
+def test_the_critical_path_is_at_least_the_walk_to_every_leaf(run):
+    """With several sources another path may sum higher: one whose source had finished the window long before."""
+    upstreams, ewt_ms = run
+    steps = measure(upstreams, ewt_ms)
+    path = critical_path(upstreams, steps)
+    assert all(path.latency_ms >= path_to(leaf, steps).latency_ms for leaf in leaves(upstreams))
+    names = [step.operator for step in path.steps]
+    assert nx.is_path(graph(upstreams), names)
+    assert not upstreams[names[0]]
+    assert names[-1] in leaves(upstreams)
+
+
+@given(runs(), st.randoms())
+def test_the_order_in_which_operators_are_listed_does_not_matter(run, random):
+    upstreams, ewt_ms = run
+    shuffled = [(name, random.sample(names, len(names))) for name, names in upstreams.items()]
+    random.shuffle(shuffled)
+    assert found(dict(shuffled), ewt_ms) == found(upstreams, ewt_ms)
+
+
+def test_a_path_without_steps_has_no_latency():
+    assert Path(()).latency_ms == 0

@@ -1,0 +1,64 @@
+"""Commits happen once."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from tidemark.delta import Committer, create, read_before
+
+SCHEMA = pa.schema([("batch_id", pa.int64()), ("n", pa.int64())])
+
+
+def rows(batch_id: int, n: int) -> pa.Table:
+    return pa.table({"batch_id": [batch_id], "n": [n]}, schema=SCHEMA)
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "changes"
+    create(path, SCHEMA)
+    return path
+
+
+def numbers(path) -> list[int]:
+    return sorted(DeltaTable(str(path)).to_pyarrow_table()["n"].to_pylist())
+
+
+def test_a_batch_that_is_tried_again_is_committed_once(table):
+    committer = Committer("flights/status", lambda: 1_000)
+    assert committer.commit(table, rows(0, 7), 0) == 1_000
+    again = Committer("flights/status", lambda: 9_000)
+    first_at_ms = DeltaTable(str(table)).history(1)[0]["timestamp"]
+    assert again.commit(table, rows(0, 7), 0) == first_at_ms
+    assert numbers(table) == [7]
+
+
+def test_another_stream_with_the_same_batch_number_commits_too(table):
+    Committer("flights/status", lambda: 0).commit(table, rows(0, 1), 0)
+    Committer("flights/other", lambda: 0).commit(table, rows(0, 2), 0)
+    assert numbers(table) == [1, 2]
+
+
+def test_of_two_commits_of_one_batch_at_once_the_log_takes_one(table):
+    slow, fast = (Committer("flights/status", lambda: 0) for _ in range(2))
+    slow._table(table)  # a driver that was paused after it had looked at the log
+    fast.commit(table, rows(0, 1), 0)
+    with pytest.raises(CommitFailedError):
+        slow.commit(table, rows(0, 1), 0)
+    assert numbers(table) == [1]
+
+
+def test_reading_before_a_batch_leaves_that_batch_out(table):
+    committer = Committer("flights/status", lambda: 0)
+    for batch_id in range(3):
+        committer.commit(table, rows(batch_id, batch_id * 10), batch_id)
+    assert read_before(table, 2, ["n"]).rows() == [(0, 0), (1, 10)]
+
+
+def test_creating_a_table_twice_keeps_what_is_there(table):
+    Committer("flights/status", lambda: 0).commit(table, rows(0, 5), 0)
+    create(table, SCHEMA)
+    assert numbers(table) == [5]

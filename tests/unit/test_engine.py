@@ -1,0 +1,203 @@
+"""One stream's batches without Spark: the rows that Spark would read are written by hand, all else is the real thing.
+
+The KIP-557 feature was withdrawn from Kafka because a crash between two writes could hide an update (KAFKA-12508). Here a
+driver ends at every step between two writes of a batch, and the next one must leave tables that say the same as without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tidemark.engine import Engine
+from tidemark.errors import Contradiction
+from tidemark.layout import Layout
+from tidemark.sources import TICK
+from tidemark.topology import load
+from tidemark.wiring import Stream, build_engine
+
+FLIGHTS = load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
+NOON = 1_400_000_000_000
+FLIGHT = {"flight": "UA1", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
+CLOCKS = {"started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at", "bucket", "epoch"}
+LATENCIES = {"min_ms", "max_ms", "sum_ms", "thread_id"}
+
+
+class Silence:
+    """A broker whose partitions have nothing that was not read, and that remembers what was published."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[str, list[dict[str, Any]]]] = []
+
+    def partitions(self, topic: str) -> int:
+        return {"flight_events": 3, "weather": 1}[topic]
+
+    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        return dict.fromkeys(partitions, (0, 0))
+
+    def publish(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
+        self.published.append((topic, rows.to_dicts()))
+
+
+class Crash(Exception):
+    """The driver is gone."""
+
+
+def crash_at(step: str) -> Callable[[str], None]:
+    def reached(name: str) -> None:
+        if name == step:
+            raise Crash(step)
+
+    return reached
+
+
+def record(source: str, partition: int, offset: int, key: str, fields: dict[str, Any]) -> dict[str, Any]:
+    where = {"source": source, "partition": partition, "offset": offset, "key": key.encode()}
+    return {**where, "timestamp_ms": fields["event_time"], source: fields}
+
+
+def flight(
+    offset: int, status: str, delay: float | None, at_ms: int, *, name: str = "UA1", part: int = 0
+) -> dict[str, Any]:
+    fields = {**FLIGHT, "flight": name, "status": status, "dep_delay_min": delay, "event_time": at_ms}
+    return record("flight_events", part, offset, name, fields)
+
+
+def weather(offset: int, temp_f: float, at_ms: int) -> dict[str, Any]:
+    return record("weather", 0, offset, "EWR", {"origin": "EWR", "temp_f": temp_f, "event_time": at_ms})
+
+
+def bad(offset: int) -> dict[str, Any]:
+    return {"source": "flight_events", "partition": 0, "offset": offset, "value": b"\xff", "reason": "null_key"}
+
+
+SILENT, BUSY = 2, 3
+BATCHES = [
+    [weather(0, 60.0, NOON - 10), flight(0, "scheduled", None, NOON), flight(1, "scheduled", None, NOON + 5), bad(2)],
+    [flight(3, "departed", 50.0, NOON + 7_000), flight(0, "departed", 20.0, NOON + 7_500, name="UA2", part=1)],
+    [],
+    [
+        flight(4, "departed", 50.0, NOON + 30_000),
+        flight(5, "arrived", 60.0, NOON + 31_000),
+        flight(6, "scheduled", None, NOON),
+    ],
+]
+
+
+def raw(rows: list[dict[str, Any]], batch_id: int) -> pl.DataFrame:
+    """What Spark reads for a batch: *rows*, and a tick 10 s after that of the batch before."""
+    tick = {"source": TICK, "partition": 0, "offset": batch_id, "timestamp_ms": NOON + batch_id * 10_000}
+    kinds = {"string": pl.String(), "double": pl.Float64(), "bigint": pl.Int64()}
+    payloads = {
+        name: pl.Struct({field: kinds[word] for field, word in FLIGHTS.operators[name].fields.items()})
+        for name in ("flight_events", "weather")
+    }
+    schema = {
+        "source": pl.String(), "partition": pl.Int32(), "offset": pl.Int64(), "key": pl.Binary(), "value": pl.Binary(),
+        "timestamp_ms": pl.Int64(), "reason": pl.String(), **payloads,
+    }  # fmt: skip
+    return pl.DataFrame([*rows, tick], schema=schema)
+
+
+def engine(home: Path, *, epoch: int = 1, reached: Callable[[str], None] = lambda step: None) -> Engine:
+    stream = Stream(FLIGHTS, FLIGHTS.sub_topology("status"), Layout(home))
+    return build_engine(stream, Silence(), thread_id="t", epoch=epoch, slow_ms={}, reached=reached)
+
+
+def run(engine: Engine, batches: Sequence[int]) -> None:
+    for batch_id in batches:
+        engine.process(batch_id, lambda late, batch_id=batch_id: raw(BATCHES[batch_id], batch_id).to_arrow())
+
+
+def tables(home: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Every table's rows without the clocks, which differ from run to run, sorted by their text."""
+    found = {}
+    for path in sorted((home / "streams" / "flights" / "status").iterdir()):
+        frame = pl.read_delta(str(path))
+        kept = [name for name in frame.columns if name not in CLOCKS | LATENCIES]
+        if path.name == "latency_buckets":
+            frame = frame.group_by("batch_id", "operator").agg(n=pl.col("n").sum())
+            kept = frame.columns
+        found[path.name] = sorted(frame.select(kept).rows(), key=str)
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> dict[str, list[tuple[Any, ...]]]:
+    home = tmp_path_factory.mktemp("undisturbed")
+    run(engine(home), range(4))
+    return tables(home)
+
+
+def steps_of_a_batch(tmp_path_factory, batch_id: int) -> list[str]:
+    steps: list[str] = []
+    home = tmp_path_factory.mktemp("steps")
+    watched = engine(home, reached=steps.append)
+    run(watched, range(batch_id))
+    steps.clear()
+    run(watched, [batch_id])
+    return steps
+
+
+def test_the_tables_say_what_happened(undisturbed):
+    changes = [(row[4], row[5], row[6]) for row in undisturbed["changes"] if row[4] == "flight_status"]
+    assert [key for _, key, _ in changes] == ["UA1", "UA1", "UA2", "UA1"]
+    assert '"status":"arrived","delay_min":null' not in str(changes)
+    assert len(undisturbed["quarantine"]) == 1
+    # offset 6 is behind the watermark that batch 2 left, when all partitions had fallen silent: 12:00:07.5 − 3 s − 1 ms
+    ((*_, offset, key, _, _, lateness_ms, _, _),) = undisturbed["late_records"]
+    assert (offset, key, lateness_ms) == (6, "UA1", 4_499)
+
+
+def test_a_driver_that_ends_between_any_two_writes_is_followed_by_one_that_leaves_the_same_tables(
+    tmp_path_factory, undisturbed
+):
+    for batch_id, commits in ((SILENT, 3), (BUSY, 12)):
+        steps = steps_of_a_batch(tmp_path_factory, batch_id)
+        assert len(steps) == 2 + commits, steps
+        for step in steps:
+            home = tmp_path_factory.mktemp("crash")
+            run(engine(home), range(batch_id))
+            with pytest.raises(Crash):
+                run(engine(home, epoch=2, reached=crash_at(step)), [batch_id])
+            run(engine(home, epoch=3), range(batch_id, 4))
+            assert tables(home) == undisturbed, f"batch {batch_id}, after {step}"
+
+
+def test_a_replayed_decision_is_not_taken_again(tmp_path):
+    run(engine(tmp_path), [0])
+    crashed = engine(tmp_path, epoch=2, reached=crash_at("committed changes"))
+    with pytest.raises(Crash):
+        run(crashed, [1])
+    decided = pl.read_delta(str(tmp_path / "streams/flights/status/changes")).filter(pl.col("batch_id") == 1)
+    # Read again, the batch has other rows: what was decided and partly seen stays decided.
+    engine(tmp_path, epoch=3).process(1, lambda late: raw([], 1).to_arrow())
+    again = pl.read_delta(str(tmp_path / "streams/flights/status/changes")).filter(pl.col("batch_id") == 1)
+    assert again.sort("seq").equals(decided.sort("seq"))
+
+
+def test_a_checkpoint_that_went_back_is_refused(tmp_path):
+    run(engine(tmp_path), [0, 1])
+    with pytest.raises(Contradiction, match="goes on with batch 0, but batch 1 was decided before"):
+        run(engine(tmp_path, epoch=2), [0])
+
+
+def test_a_second_driver_cannot_decide_a_batch_that_the_first_has_decided(tmp_path):
+    first, second = engine(tmp_path), engine(tmp_path, epoch=2)
+    run(first, [0])
+    run(second, [0])
+    run(second, [1])
+    with pytest.raises(Contradiction, match="another driver decided this one"):
+        run(first, [1])
+
+
+def test_a_batch_that_changes_nothing_writes_nothing(tmp_path):
+    quiet = engine(tmp_path)
+    run(quiet, [0, 1, 2])
+    before = tables(tmp_path)
+    quiet.process(3, lambda late: raw([], 3).to_arrow())
+    assert tables(tmp_path) == before

@@ -1,0 +1,76 @@
+"""How a batch moves record time."""
+
+from __future__ import annotations
+
+from tidemark.event_time import Seen, advance, combined, follow
+from tidemark.idleness import Activity
+from tidemark.progress import InputProgress
+
+NOW = 1_000_000
+
+
+def read(until: int, newest: int | None = None, *, since: int = 0) -> Seen:
+    return Seen(from_offset=since, until_offset=until, max_timestamp_ms=newest)
+
+
+def silent(at: int, *, latest: int) -> Seen:
+    return Seen(from_offset=at, until_offset=at, latest_offset=latest)
+
+
+def after(was: InputProgress, seen: dict[int, Seen], now_ms: int = NOW) -> InputProgress:
+    return advance(was, seen, bound_ms=10, idle_after_ms=5_000, now_ms=now_ms)
+
+
+def test_the_slowest_partition_holds_the_source_back():
+    one = after(InputProgress(), {0: read(3, 200), 1: read(5, 900)})
+    assert (one.watermark_ms, one.held_by) == (189, "0")
+
+
+def test_a_partition_without_a_record_holds_the_source_back_until_it_is_idle():
+    one = after(InputProgress(), {0: read(3, 200), 1: silent(0, latest=0)})
+    assert (one.watermark_ms, one.held_by) == (None, "1")
+    two = after(one, {0: read(4, 300, since=3), 1: silent(0, latest=0)}, NOW + 5_000)
+    assert two.watermark_ms is None  # exactly 5 s of silence is not more than 5 s
+    three = after(two, {0: read(5, 400, since=4), 1: silent(0, latest=0)}, NOW + 5_001)
+    assert three.partitions[1].activity is Activity.IDLE
+    assert (three.watermark_ms, three.held_by) == (389, "0")
+
+
+def test_a_silent_partition_with_unread_records_is_backlogged_and_holds_the_source_back():
+    one = after(InputProgress(), {0: read(3, 200), 1: read(1, 50)})
+    two = after(one, {0: read(9, 800, since=3), 1: silent(1, latest=7)}, NOW + 60_000)
+    assert two.partitions[1].activity is Activity.BACKLOGGED
+    assert (two.watermark_ms, two.held_by) == (39, "1")
+
+
+def test_when_all_partitions_are_idle_the_furthest_of_them_counts():
+    one = after(InputProgress(), {0: read(3, 200), 1: read(1, 50)})
+    two = after(one, {0: silent(3, latest=3), 1: silent(1, latest=1)}, NOW + 5_001)
+    assert (two.watermark_ms, two.idle) == (189, True)
+
+
+def test_records_that_wake_a_partition_up_do_not_take_the_watermark_back():
+    one = after(InputProgress(), {0: read(3, 200), 1: read(1, 50)})
+    two = after(one, {0: silent(3, latest=3), 1: silent(1, latest=1)}, NOW + 5_001)
+    three = after(two, {0: silent(3, latest=3), 1: read(2, 60, since=1)}, NOW + 5_002)
+    assert (three.watermark_ms, three.idle, three.held_by) == (189, False, "1")
+
+
+def test_bad_records_alone_keep_a_partition_awake_without_moving_its_time():
+    one = after(InputProgress(), {0: read(3, 200)})
+    two = after(one, {0: read(4, None, since=3)}, NOW + 60_000)
+    assert two.partitions[0].activity is Activity.ACTIVE
+    assert two.watermark_ms == 189
+
+
+def test_behind_a_hop_the_upstreams_watermark_counts_and_never_goes_back():
+    one = follow(InputProgress(), read(4, 900), watermark_ms=500, now_ms=NOW)
+    assert (one.watermark_ms, one.partitions[0].max_timestamp_ms) == (500, 900)
+    two = follow(one, read(5, 700, since=4), watermark_ms=None, now_ms=NOW + 1)
+    assert (two.watermark_ms, two.partitions[0].max_timestamp_ms) == (500, 900)
+
+
+def test_a_sub_topology_waits_for_its_slowest_input():
+    inputs = {"fast": InputProgress(watermark_ms=900), "slow": InputProgress(watermark_ms=100)}
+    assert combined(inputs, previous_ms=None).watermark_ms == 100
+    assert combined(inputs, previous_ms=None).held_by == "slow"

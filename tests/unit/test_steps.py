@@ -1,0 +1,178 @@
+"""The kernels of the operators, on frames written by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tidemark.change import Rule
+from tidemark.errors import InvalidArgument
+from tidemark.kernels.expressions import Expressions
+from tidemark.kernels.schemas import META_SCHEMA
+from tidemark.kernels.steps import (
+    STORED,
+    aggregated,
+    hop_rows,
+    join_valid,
+    judged,
+    map_records,
+    pruned,
+    repartition_updates,
+    table_updates,
+)
+from tidemark.operators import Aggregate, Join, KeyedTable, Kind, Map, Repartition
+
+NOTHING_STORED = pl.DataFrame(schema=dict(STORED))
+BY_CARRIER = Repartition(
+    name="by_carrier",
+    kind=Kind.REPARTITION,
+    id=("flight",),
+    key=("carrier", "origin"),
+    columns=("delay_min",),
+    partitions=2,
+    rule=Rule.STRICTLY_NEWER,
+)
+
+
+def records(schema: dict[str, pl.DataType], *rows: tuple[Any, ...]) -> pl.DataFrame:
+    """Payload columns, then the record time; offsets count from 0 in partition 0."""
+    full = [(*row[:-1], None, row[-1], 0, offset, 0) for offset, row in enumerate(rows)]
+    return pl.DataFrame(full, schema={**schema, **META_SCHEMA}, orient="row")
+
+
+def flights(*rows: tuple[Any, ...]) -> pl.DataFrame:
+    kinds = {"flight": pl.String(), "carrier": pl.String(), "origin": pl.String(), "delay_min": pl.Float64()}
+    return records(kinds, *rows)
+
+
+def test_a_map_names_its_columns_and_leaves_out_what_its_condition_does():
+    operator = Map(name="m", kind=Kind.MAP, select={"who": "upper(carrier)"}, where="delay_min > 10")
+    out = map_records(operator, flights(("f1", "ua", "EWR", 5.0, 1), ("f2", "aa", "JFK", 15.0, 2)), Expressions())
+    assert out.select("who", "_timestamp_ms", "_offset").rows() == [("AA", 2, 1)]
+
+
+def test_an_expression_that_does_not_fit_is_refused_with_the_column_it_names():
+    operator = Map(name="m", kind=Kind.MAP, select={"who": "carier"}, where=None)
+    with pytest.raises(InvalidArgument, match="carier"):
+        map_records(operator, flights(), Expressions())
+
+
+def test_an_expression_reads_no_file():
+    operator = Map(
+        name="m", kind=Kind.MAP, select={"x": "(select count(*) from read_text('/etc/hostname'))"}, where=None
+    )
+    with pytest.raises(InvalidArgument):
+        map_records(operator, flights(), Expressions())
+
+
+def test_a_table_sends_on_what_changed_and_says_how_much_did_not():
+    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delay_min",), rule=Rule.STRICTLY_NEWER)
+    updates = table_updates(
+        operator,
+        flights(
+            ("f1", "UA", "EWR", 5.0, 10), ("f1", "UA", "EWR", 5.0, 11), ("f1", "UA", "EWR", 5.0, 12),
+            ("f1", "UA", "EWR", 7.0, 13), ("f1", "UA", "EWR", 5.0, 14),
+        ),
+    )  # fmt: skip
+    result = judged(updates, NOTHING_STORED, operator.rule)
+    emitted = result.emitted.select("_value", "_timestamp_ms", "_old_value", "_old_timestamp_ms").rows()
+    assert emitted == [
+        ('{"delay_min":5.0}', 10, None, None),
+        ('{"delay_min":7.0}', 13, '{"delay_min":5.0}', 10),
+        ('{"delay_min":5.0}', 14, '{"delay_min":7.0}', 13),
+    ]
+    runs = result.suppressed.select("_key", "n", "first_offset", "last_offset", "max_timestamp").rows()
+    assert runs == [("f1", 2, 1, 2, 12)]
+    assert result.suppressed_n == 2
+    assert result.stored.rows() == [("f1", '{"delay_min":5.0}', 14)]
+
+
+def test_minus_zero_is_the_same_value_as_zero():
+    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delay_min",), rule=Rule.VALUE_ONLY)
+    updates = table_updates(operator, flights(("f1", "UA", "EWR", 0.0, 1), ("f1", "UA", "EWR", -0.0, 2)))
+    assert judged(updates, NOTHING_STORED, operator.rule).emitted.height == 1
+
+
+def test_a_join_takes_the_version_that_was_valid_at_the_records_time():
+    operator = Join(name="j", kind=Kind.JOIN, table="weather", on={"origin": "airport"})
+    versions = pl.DataFrame(
+        [("EWR", 60.0, 100), ("EWR", 70.0, 200), ("EWR", 71.0, 200), ("JFK", 50.0, 0)],
+        schema={"airport": pl.String(), "temp_f": pl.Float64(), "_valid_from_ms": pl.Int64()},
+        orient="row",
+    )
+    left = flights(
+        ("f1", "UA", "EWR", 1.0, 250), ("f2", "UA", "EWR", 1.0, 199), ("f3", "UA", "EWR", 1.0, 99),
+        ("f4", "UA", "LGA", 1.0, 250), ("f5", "UA", "EWR", 1.0, 200),
+    )  # fmt: skip
+    out = join_valid(operator, left, versions)
+    assert out.select("flight", "temp_f").rows() == [
+        ("f1", 71.0), ("f2", 60.0), ("f3", None), ("f4", None), ("f5", 71.0),
+    ]  # fmt: skip
+
+
+def test_versions_that_no_later_record_asks_for_are_dropped():
+    versions = pl.DataFrame(
+        [("EWR", 60.0, 100), ("EWR", 70.0, 200), ("EWR", 80.0, 300), ("JFK", 50.0, 0)],
+        schema={"airport": pl.String(), "temp_f": pl.Float64(), "_valid_from_ms": pl.Int64()},
+        orient="row",
+    )
+    kept = pruned(versions, ("airport",), before_ms=250)
+    assert sorted(kept["_valid_from_ms"]) == [0, 200, 300]
+
+
+def test_a_repartition_hands_on_the_new_value_with_the_one_it_replaces():
+    updates = repartition_updates(BY_CARRIER, flights(("f1", "UA", "EWR", 5.0, 10), ("f1", "UA", "EWR", 9.0, 20)))
+    rows = hop_rows(BY_CARRIER, judged(updates, NOTHING_STORED, BY_CARRIER.rule).emitted)
+    values = [(row["seq"], row["old_value"], json.loads(row["value"])["delay_min"]) for row in rows.to_dicts()]
+    assert values[0] == (0, None, 5.0)
+    assert values[1][0] == 1
+    assert json.loads(values[1][1]) == {"carrier": "UA", "origin": "EWR", "delay_min": 5.0}
+    assert values[1][2] == 9.0
+
+
+def test_an_update_that_moves_to_another_group_leaves_the_old_one():
+    updates = repartition_updates(BY_CARRIER, flights(("f1", "UA", "EWR", 5.0, 10), ("f1", "AA", "EWR", 5.0, 20)))
+    rows = hop_rows(BY_CARRIER, judged(updates, NOTHING_STORED, BY_CARRIER.rule).emitted)
+    ua, aa = '{"carrier":"UA","origin":"EWR"}', '{"carrier":"AA","origin":"EWR"}'
+    assert [(r["key"], r["old_value"] is None, r["value"] is None) for r in rows.to_dicts()] == [
+        (ua, True, False), (ua, False, True), (aa, True, False),
+    ]  # fmt: skip
+
+
+def test_an_aggregate_adds_the_new_and_takes_the_old_back_row_by_row():
+    operator = Aggregate(
+        name="a",
+        kind=Kind.AGGREGATE,
+        aggregates={"flights": ("count", "*"), "departed": ("count", "delay_min"), "total": ("sum", "delay_min")},
+        select={"total": "total"},
+        rule=Rule.SAME_INSTANT,
+    )
+    values = {"carrier": pl.String(), "delay_min": pl.Float64()}
+    hop = pl.DataFrame(
+        [
+            ('{"carrier":"UA","delay_min":null}', None, "UA", 10, 0, 0, 0),
+            ('{"carrier":"UA","delay_min":30.0}', '{"carrier":"UA","delay_min":null}', "UA", 30, 0, 1, 0),
+            ('{"carrier":"UA","delay_min":20.0}', '{"carrier":"UA","delay_min":30.0}', "UA", 20, 0, 2, 0),
+            (None, '{"carrier":"UA","delay_min":20.0}', "UA", 40, 0, 3, 0),
+        ],
+        schema={"value": pl.String(), "old_value": pl.String(), **META_SCHEMA},
+        orient="row",
+    )
+    known = pl.DataFrame(
+        [("UA", 4, 2, 50.0, 25)],
+        schema={
+            "key": pl.String(),
+            "flights": pl.Int64(),
+            "departed": pl.Int64(),
+            "total": pl.Float64(),
+            "max_timestamp_ms": pl.Int64(),
+        },
+        orient="row",
+    )  # fmt: skip
+    running = aggregated(operator, hop, known, values, ("carrier",))
+    assert running.select("carrier", "flights", "departed", "total", "_timestamp_ms").rows() == [
+        ("UA", 5, 2, 50.0, 25), ("UA", 5, 3, 80.0, 30), ("UA", 5, 3, 70.0, 30), ("UA", 4, 2, 50.0, 40),
+    ]  # fmt: skip

@@ -1,0 +1,50 @@
+import pytest
+
+from tidemark.critical_path import Limits, State, Step
+from tidemark.stram import critical_path, operator_latency
+
+LIMITS = Limits(window_ms=600)
+
+
+def latency(windows, ewt_ms, names=("u", "v")):
+    return operator_latency("o", names, windows=windows, ewt_ms=ewt_ms, limits=LIMITS)
+
+
+def test_the_upstream_that_came_last_decides():
+    step = latency({"u": 9, "v": 9, "o": 9}, {"u": 1000, "v": 1500, "o": 1600})
+    assert (step.state, step.latency_ms, step.slowest_upstream) == (State.MEASURED, 100, "v")
+
+
+def test_an_operator_that_finished_first_is_clamped():
+    step = latency({"u": 9, "v": 9, "o": 9}, {"u": 1000, "v": 1500, "o": 1400})
+    assert (step.state, step.latency_ms, step.unclamped_ms) == (State.CLAMPED_NEGATIVE, 0, -100)
+
+
+@pytest.mark.parametrize(("ahead", "state", "latency_ms"), [(50, State.MEASURED, 100), (51, State.STUCK, 30_600)])
+def test_an_operator_behind_for_longer_than_a_heartbeat_is_stuck(ahead, state, latency_ms):
+    step = latency({"u": 9 + ahead, "o": 9}, {"u": 1500, "o": 1600}, names=("u",))
+    assert (step.state, step.latency_ms) == (state, latency_ms)
+
+
+def test_without_stats_the_windows_behind_are_the_estimate():
+    step = latency({"u": 12, "v": 11, "o": 9}, None)
+    assert (step.state, step.latency_ms, step.slowest_upstream) == (State.ESTIMATED, 1200, "v")
+    assert latency({"u": 8, "v": None, "o": 9}, None).state is State.UPSTREAM_MISSING
+
+
+def test_what_has_no_sample_says_why():
+    assert latency({"o": 9}, {"o": 5}, names=()) == Step(operator="o", state=State.INPUT, latency_ms=0, unclamped_ms=0)
+    assert latency({"u": 9, "v": 9, "o": None}, {}).state is State.NO_WINDOW_YET
+    assert latency({"u": 9, "v": 9, "o": 9}, {"u": 1, "v": 2}).state is State.NO_WINDOW_YET
+    assert latency({"u": 8, "v": 8, "o": 9}, {"o": 5}) == Step(operator="o", state=State.UPSTREAM_MISSING)
+
+
+def test_of_equal_upstreams_and_leaves_the_first_named_is_taken():
+    assert latency({"u": 9, "v": 9, "o": 9}, {"u": 5, "v": 5, "o": 6}, names=("v", "u")).slowest_upstream == "v"
+    path = critical_path({"y": ("s",), "x": ("s",)}, {"x": "s", "y": "s"}, {"x": 4, "y": 4})
+    assert str(path) == "s (0 ms) → y (4 ms) = 4 ms"
+
+
+def test_a_path_sums_moving_averages_down_to_an_operator_without_a_slowest_upstream():
+    path = critical_path({"b": ("a",), "c": ("b", "d")}, {"b": "a", "c": "b"}, {"b": 3, "c": 4, "d": 100})
+    assert str(path) == "a (0 ms) → b (3 ms) → c (4 ms) = 7 ms"

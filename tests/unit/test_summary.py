@@ -1,0 +1,110 @@
+"""The summary tells what the tables say, and what is wrong is found."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from tidemark.buckets import bucket_of
+from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.layout import Layout
+from tidemark.summary import problems, summary
+from tidemark.tables import HOP, TABLES, Table
+
+AT_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
+STREAM = {"topology": "flights", "sub_topology": "status", "batch_id": 3}
+STATUS = {**STREAM, "operator": "flight_status", "kind": "table", "task_id": "status_0"}
+ROW_OF_OUTCOMES = {
+    **dict.fromkeys(("held_before", "late", "duplicate", "filtered", "passed", "superseded", "held_after"), 0),
+    **{**STREAM, "operator": "flight_status", "kind": "table"},
+    **{"records_in": 10, "emitted": 7, "suppressed": 2, "quarantined": 1},
+}
+READ_BY_NEXT = {**ROW_OF_OUTCOMES, "operator": "by_carrier_source", "kind": "source", "records_in": 2, "emitted": 0}
+ROWS: Mapping[str, list[dict[str, Any]]] = {
+    "outcomes": [ROW_OF_OUTCOMES, {**READ_BY_NEXT, "suppressed": 0, "quarantined": 0, "passed": 2}],
+    "operator_latency": [
+        {**STATUS, "n": 2, "min_ms": -5, "max_ms": 10, "sum_ms": 5},
+        {**STATUS, "n": 98, "min_ms": 100, "max_ms": 100, "sum_ms": 9_800},
+    ],
+    "latency_buckets": [
+        {**STATUS, "bucket": bucket_of(value_ms), "n": n} for value_ms, n in ((-5, 1), (10, 1), (100, 98))
+    ],
+    "watermarks": [
+        {**STREAM, "source": "weather", "partition": 0, "watermark": AT_MS, "activity": "idle", "decided_at": AT_MS},
+        {**STREAM, "source": "weather", "partition": 0, "batch_id": 2, "activity": "active", "decided_at": AT_MS},
+    ],
+    "critical_paths": [
+        {"window_start": AT_MS, "path": "A (0 ms) → C (100 ms) = 100 ms", "state": "measured"},
+        {"window_start": AT_MS - 5_000, "path": "A (0 ms) → B (7 ms) = 7 ms", "state": "estimated"},
+    ],
+    "sla_results": [{"sla": "in_time", "verdict": "error", "checked_at": AT_MS, "observed_ms": 5_312.4}],
+    "quarantine": [{**STREAM, "reason": "null_key"}],
+    "hop_by_carrier": [{"id": "UA 1"}, {"id": "UA 2"}, {"watermark": AT_MS}],
+}
+
+
+def warehouse(home: Path, rows: Mapping[str, list[dict[str, Any]]]) -> Path:
+    """Every table at *home*: with these *rows*, or else with one row of nulls."""
+    layout = Layout(home)
+    for name, table in {**TABLES, "hop_by_carrier": HOP}.items():
+        report = table.written_by == "report"
+        path = layout.report_table("flights", name) if report else layout.stream_table("flights", "status", name)
+        write_deltalake(path, rows_of(table, rows[name]) if rows.get(name) else nulls(table, 1 - (name in rows)))
+    return home
+
+
+def nulls(table: Table, n: int) -> pa.Table:
+    schema = arrow_schema(table)
+    return pa.table([pa.nulls(n, field.type) for field in schema], schema=schema)
+
+
+def lines(text: str, title: str) -> list[str]:
+    return [line.strip() for line in text.split(f"{title}\n")[1].split("\n\n")[0].splitlines()]
+
+
+def test_the_summary_is_read_from_the_tables(tmp_path: Path) -> None:
+    told = summary(warehouse(tmp_path, ROWS), injected=1)
+    (latency,) = lines(told, "End-to-end latency, ms (finish clock − record timestamp)")[1:]
+    # 100 values: −5, 10 and 98 times 100; the bucket of 100 stands for 99.96
+    assert latency.split() == ["status", "flight_status", "table", "100", "-5", "98", "100", "100", "100"]
+    assert lines(told, "Emitted and suppressed")[1].split() == ["flight_status", "table", "10", "7", "2", "22.2"]
+    assert lines(told, "Watermarks")[1].split() == ["weather", "0", "2026-01-01T12:00:00.000Z", "null", "idle", "null"]
+    assert lines(told, "Critical path of the last closed windows") == [
+        "12:00:00  A (0 ms) → C (100 ms) = 100 ms",
+        "11:59:55  A (0 ms) → B (7 ms) = 7 ms  (estimated)",
+    ]
+    assert lines(told, "SLAs")[1].split()[:5] == ["in_time", "null", "null", "error", "5,312"]
+    assert lines(told, "Quarantine")[-1] == "1 quarantined = 1 injected"
+    assert lines(told, "Accounting")[-1] == "2 batches × operators: all close"
+    assert max(map(len, told.splitlines())) <= 120
+
+
+def test_nothing_is_wrong_with_tables_that_agree(tmp_path: Path) -> None:
+    assert list(problems(warehouse(tmp_path, ROWS), injected=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (
+            {"outcomes": [{**ROW_OF_OUTCOMES, "emitted": 6}, ROWS["outcomes"][1]]},
+            "the accounting of 1 batches does not close, the first: ('status', 3, 'flight_status')",
+        ),
+        ({"changes": []}, "table changes has no rows"),
+        ({"critical_paths": []}, "table critical_paths has no rows"),
+        ({"quarantine": ROWS["quarantine"] * 2}, "1 bad records were injected, but 2 are in quarantine"),
+        (
+            {"hop_by_carrier": ROWS["hop_by_carrier"] * 2},
+            "hop_by_carrier was handed 4 updates, but by_carrier_source has read 2",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found(tmp_path: Path, rows: dict[str, list[dict[str, Any]]], problem: str) -> None:
+    assert list(problems(warehouse(tmp_path, {**ROWS, **rows}), injected=1)) == [problem]
+
+
+def test_a_run_may_have_no_late_records(tmp_path: Path) -> None:
+    assert list(problems(warehouse(tmp_path, {**ROWS, "late_records": []}), injected=1)) == []

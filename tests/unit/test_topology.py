@@ -1,0 +1,108 @@
+"""What a topology file may say, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.change import Rule
+from tidemark.errors import InvalidSpec
+from tidemark.operators import Aggregate, HopSource, Source
+from tidemark.topology import load, parse
+
+FLIGHTS = Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml"
+
+
+@pytest.fixture
+def flights() -> dict[str, Any]:
+    return tomllib.loads(FLIGHTS.read_text())
+
+
+def test_a_topology_is_cut_behind_its_repartitions():
+    status, carriers = load(FLIGHTS).sub_topologies
+    assert (status.name, carriers.name) == ("status", "carriers")
+    assert [operator.name for operator in carriers.operators] == [
+        "by_carrier_source",
+        "carrier_state",
+        "carrier_delays",
+    ]
+    hop = carriers.operators[0]
+    assert isinstance(hop, HopSource)
+    assert (hop.repartition, hop.upstream) == ("by_carrier", "status")
+
+
+def test_a_hops_reading_end_comes_after_the_repartition_that_writes_it():
+    upstreams = load(FLIGHTS).upstreams
+    assert upstreams["by_carrier_source"] == ("by_carrier",)
+    assert upstreams["carrier_state"] == ("by_carrier_source",)
+    assert upstreams["flight_weather"] == ("flight_status", "weather_now")
+    assert upstreams["flight_events"] == ()
+
+
+def test_only_what_feeds_the_table_side_of_a_join_is_a_table_input():
+    status, carriers = load(FLIGHTS).sub_topologies
+    assert status.table_inputs() == {"weather", "weather_now"}
+    assert carriers.table_inputs() == set()
+    assert status.terminals() == {"flight_board", "by_carrier"}
+
+
+def test_a_source_reads_its_lengths_of_time_in_ms():
+    source = load(FLIGHTS).operators["flight_events"]
+    assert isinstance(source, Source)
+    assert (source.bound_ms, source.idle_after_ms) == (3_000, 5_000)
+    assert source.timestamp_range_ms == (946_684_800_000, 4_102_444_800_000)
+
+
+def test_an_aggregate_defaults_to_the_rule_of_the_kip(flights):
+    del flights["operators"]["carrier_state"]["rule"]
+    state = parse(flights, file="flights.toml").operators["carrier_state"]
+    assert isinstance(state, Aggregate)
+    assert state.rule is Rule.SAME_INSTANT
+
+
+def test_sub_topologies_without_a_name_are_numbered(flights):
+    del flights["operators"]["flight_events"]["sub_topology"]
+    del flights["operators"]["carrier_state"]["sub_topology"]
+    names = [sub.name for sub in parse(flights, file="flights.toml").sub_topologies]
+    assert names == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("operator", "change", "says"),
+    [
+        ("flight_events", {"bound": "3"}, "operators.flight_events.bound: is '3', which has no unit"),
+        ("flight_events", {"bond": "3 s"}, "flight_events.bond: is not a key of this place; did you mean bound"),
+        ("flight_events", {"topic": 7}, 'operators.flight_events.topic: is 7; write topic = "events"'),
+        ("flight_events", {"timestamp": "flight"}, "flight_events.timestamp: is 'flight'; name a field of type"),
+        ("flight_events", {"fields": "flight text"}, "flight_events.fields: has 'flight text'; write `name type`"),
+        ("flight_events", {"timestamp_range": ["soon", "2100-01-01"]}, "timestamp_range: is 'soon'; write an ISO date"),
+        ("flight_updates", {"input": "nobody"}, "operators.flight_updates: reads 'nobody', which is not there; known"),
+        ("flight_updates", {"input": "flight_weather"}, "operators: form a circle: "),
+        ("flight_status", {"key": []}, 'operators.flight_status.key: is []; write key = ["id"]'),
+        ("flight_status", {"rule": "newer"}, "operators.flight_status.rule: is 'newer'; use one of strictly_newer"),
+        ("flight_weather", {"table": "flight_updates"}, "operators.flight_weather.table: is the map 'flight_updates'"),
+        ("carrier_state", {"aggregates": {"worst": "max(delay_min)"}}, "is 'max(delay_min)', which cannot take back"),
+        ("carrier_state", {"input": "flight_weather"}, "is of kind aggregate and reads 'flight_weather', of kind join"),
+        ("flight_board", {"topic": "board"}, "is 'board' and table is 'flight_board'; give a sink either"),
+        ("by_carrier", {"partitions": 0}, "operators.by_carrier.partitions: is 0; use 1 or more"),
+        ("carrier_delays", {"sub_topology": "other"}, "one sub-topology is named carriers and other; keep one"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_refused_with_file_key_and_remedy(flights, operator, change, says):
+    wrong = copy.deepcopy(flights)
+    wrong["operators"][operator].update(change)
+    with pytest.raises(InvalidSpec) as refusal:
+        parse(wrong, file="flights.toml")
+    assert str(refusal.value).startswith("flights.toml: ")
+    assert says in str(refusal.value)
+
+
+def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path):
+    path = tmp_path / "broken.toml"
+    path.write_text("name = ")
+    with pytest.raises(InvalidSpec, match=r"broken\.toml: file: is no TOML"):
+        load(path)

@@ -1,0 +1,58 @@
+"""Keys and values as text."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.kernels.values import key_text, parsed, partition_of, value_text
+
+
+def text_of(values: list[float | None]) -> list[str]:
+    frame = pl.DataFrame({"x": pl.Series(values, dtype=pl.Float64)})
+    return frame.select(value_text(("x",), frame.schema)).to_series().to_list()
+
+
+def test_a_value_is_a_json_object_with_its_columns_in_order():
+    frame = pl.DataFrame({"b": ['say "hi"\n'], "a": [3], "c": [True], "d": [None]}, schema_overrides={"d": pl.String})
+    (text,) = frame.select(value_text(("a", "b", "c", "d"), frame.schema)).to_series()
+    assert text == '{"a":3,"b":"say \\"hi\\"\\n","c":true,"d":null}'
+    assert json.loads(text)["b"] == 'say "hi"\n'
+
+
+def test_floats_that_json_has_no_number_for_differ_from_null_and_from_each_other():
+    assert text_of([math.nan, math.inf, -math.inf, None]) == [
+        '{"x":"NaN"}',
+        '{"x":"inf"}',
+        '{"x":"-inf"}',
+        '{"x":null}',
+    ]
+
+
+def test_minus_zero_is_written_as_zero():
+    assert text_of([0.0, -0.0]) == ['{"x":0.0}', '{"x":0.0}']
+
+
+@given(st.lists(st.one_of(st.none(), st.floats()), min_size=1, max_size=20))
+def test_a_float_reads_back_as_itself(values):
+    frame = pl.DataFrame({"text": text_of(values)})
+    read = frame.select(parsed("text", {"x": pl.Float64()}).struct.field("x")).to_series().to_list()
+    for was, now in zip(values, read, strict=True):
+        assert now == was or (was is not None and math.isnan(was) and now is not None and math.isnan(now))
+
+
+def test_a_key_of_one_column_is_its_text_and_of_several_an_object():
+    frame = pl.DataFrame({"carrier": ["UA", None], "origin": ["EWR", "JFK"]})
+    assert frame.select(key_text(("carrier",), frame.schema)).to_series().to_list() == ["UA", None]
+    both = frame.select(key_text(("carrier", "origin"), frame.schema)).to_series().to_list()
+    assert both == ['{"carrier":"UA","origin":"EWR"}', '{"carrier":null,"origin":"JFK"}']
+
+
+@pytest.mark.parametrize(("key", "crc32"), [("EWR", 0xF98F6D72), ("JFK", 0xC561A19F), ("LGA", 0x38220572)])
+def test_a_key_goes_where_its_crc_32_says(key, crc32):
+    assert partition_of(pl.Series([key]), 7).to_list() == [crc32 % 7]

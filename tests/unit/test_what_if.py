@@ -1,0 +1,111 @@
+import networkx as nx
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from unit.dags import runs
+from unit.test_critical_path import ARTICLE, ARTICLE_EWT_MS, graph
+
+from tidemark.critical_path import critical_path, leaves, measure
+from tidemark.errors import InvalidArgument
+from tidemark.what_if import slack_ms, what_if
+
+
+def slack(upstreams, ewt_ms):
+    return slack_ms(upstreams, ewt_ms, measure(upstreams, ewt_ms))
+
+
+def latency_ms(upstreams, ewt_ms):
+    return critical_path(upstreams, measure(upstreams, ewt_ms)).latency_ms
+
+
+def delayed(upstreams, ewt_ms, operator, delay_ms):
+    """The EWTs if *operator* had finished so much later and everyone else had taken as long as before."""
+    then_ms = {}
+    for name, names in upstreams.items():
+        was = max((ewt_ms[upstream] for upstream in names), default=0)
+        then = max((then_ms[upstream] for upstream in names), default=0)
+        then_ms[name] = ewt_ms[name] - was + then + (delay_ms if name == operator else 0)
+    return then_ms
+
+
+def test_slack_is_what_the_longest_path_through_an_operator_lacks_to_the_critical_one():
+    assert slack(ARTICLE, ARTICLE_EWT_MS) == {"A": 0, "B": 85, "C": 0, "D": 85, "E": 0, "F": 18}
+
+
+def test_an_operator_whose_ewt_is_missing_has_no_slack():
+    assert slack({"o": ("s",), "p": ("o",)}, {"s": 1, "p": 9}) == {"p": 0, "o": None, "s": None}
+
+
+@given(runs(sources=1))
+def test_with_one_source_slack_is_against_the_longest_path_through_the_operator(run):
+    upstreams, ewt_ms = run
+    steps = measure(upstreams, ewt_ms)
+    drawn = graph(upstreams)
+    for operator, lacking in slack(upstreams, ewt_ms).items():
+        lengths = [
+            sum(steps[name].latency_ms for name in path)
+            for leaf in leaves(upstreams)
+            for path in ([["a"]] if leaf == "a" else nx.all_simple_paths(drawn, "a", leaf))
+            if operator in path
+        ]
+        assert lacking == latency_ms(upstreams, ewt_ms) - max(lengths)
+
+
+@given(runs())
+def test_slack_is_never_negative_and_there_is_none_on_the_critical_path(run):
+    upstreams, ewt_ms = run
+    found = slack(upstreams, ewt_ms)
+    assert set(found) == set(upstreams)
+    assert min(found.values()) >= 0
+    path = critical_path(upstreams, measure(upstreams, ewt_ms))
+    assert all(found[step.operator] == 0 for step in path.steps)
+
+
+@given(runs(sources=1), st.data())
+def test_an_operator_may_be_later_by_its_slack_and_not_by_more(run, data):
+    upstreams, ewt_ms = run
+    operator = data.draw(st.sampled_from(list(upstreams)))
+    assume(upstreams[operator])
+    within = slack(upstreams, ewt_ms)[operator]
+    before = latency_ms(upstreams, ewt_ms)
+    assert latency_ms(upstreams, delayed(upstreams, ewt_ms, operator, within)) == before
+    assert latency_ms(upstreams, delayed(upstreams, ewt_ms, operator, within + 1)) == before + 1
+
+
+def test_what_if_c_takes_thirty_percent_less():
+    then_ms = what_if(ARTICLE, ARTICLE_EWT_MS, {"C": 0.7})
+    assert then_ms == {"A": 1000, "B": 1005, "C": 1070, "D": 1035, "E": 1090, "F": 1072}
+    assert str(critical_path(ARTICLE, measure(ARTICLE, then_ms))) == "A (0 ms) → C (70 ms) → E (20 ms) = 90 ms"
+
+
+def test_what_if_b_takes_no_time_changes_nothing_off_the_critical_path():
+    assert latency_ms(ARTICLE, what_if(ARTICLE, ARTICLE_EWT_MS, {"B": 0})) == 120
+
+
+@given(runs())
+def test_what_if_nothing_changes(run):
+    upstreams, ewt_ms = run
+    assert what_if(upstreams, ewt_ms, {}) == ewt_ms
+    assert what_if(upstreams, ewt_ms, dict.fromkeys(upstreams, 1)) == ewt_ms
+
+
+@given(runs(), st.data())
+def test_taking_less_time_makes_no_window_later(run, data):
+    upstreams, ewt_ms = run
+    factors = {name: data.draw(st.floats(0, 1)) for name in upstreams}
+    then_ms = what_if(upstreams, ewt_ms, factors)
+    assert all(then_ms[name] <= ewt_ms[name] for name in upstreams)
+
+
+def test_what_was_not_measured_stays_so():
+    assert what_if({"o": ("s",), "p": ("o",)}, {"s": 1, "p": 9}, {"p": 0.5}) == {"s": 1, "o": None, "p": 9}
+
+
+def test_a_clamped_latency_is_kept():
+    assert what_if({"o": ("s",)}, {"s": 10, "o": 7}, {"o": 0.5})["o"] == 7
+
+
+@pytest.mark.parametrize("factors", [{"X": 1.0}, {"C": -0.5}])
+def test_a_factor_is_not_negative_and_for_an_operator_that_is_there(factors):
+    with pytest.raises(InvalidArgument, match="A, B, C, D, E, F; got"):
+        what_if(ARTICLE, ARTICLE_EWT_MS, factors)
