@@ -81,6 +81,7 @@ class _Dag:
                 F.struct(
                     self.column("ewt", upstream).alias("ewt"),
                     F.lit(-self.place[upstream]).alias("minus_place"),
+                    F.lit(upstream).alias("name"),
                     self.column("walk", upstream).alias("walk"),
                     self.column("sum", upstream).alias("sum"),
                 ),
@@ -115,6 +116,7 @@ class _Dag:
             F.struct(
                 self.column("sum", leaf).alias("sum"),
                 F.lit(-self.place[leaf]).alias("minus_place"),
+                F.lit(leaf).alias("leaf"),
                 self.column("walk", leaf).alias("walk"),
             )
             for leaf in self.leaves
@@ -143,25 +145,23 @@ class _Dag:
 
         names, latencies, states = F.array(*map(F.lit, self.names)), along("latency"), along("state")
         inexact = F.filter(states, lambda state: ~state.isin(*EXACT))
-        state = F.when(walk.isNull(), State.NO_WINDOW_YET.value).when(F.size(inexact) > 0, inexact[0])
+        state = F.coalesce(F.get(inexact, F.lit(0)), F.lit(State.MEASURED.value))
         shown = F.transform(F.arrays_zip(walk.alias("p"), latencies.alias("l"), states.alias("s")), lambda z: _shown(names[z.p], z.l, z.s))
         return [
             F.col("critical.sum").alias("latency_ms"),
             F.aggregate(along("queued"), F.lit(0).cast("bigint"), lambda sum_ms, ms: sum_ms + ms).alias("queued_ms"),
-            (along("ewt")[0] - F.unix_millis("window_end")).alias("before_source_ms"),
-            names[-F.col("critical.minus_place")].alias("leaf"),
+            (F.get(along("ewt"), F.lit(0)) - F.unix_millis("window_end")).alias("before_source_ms"),
+            F.col("critical.leaf"),
             F.concat(F.array_join(shown, " → "), F.lit(" = "), F.col("critical.sum").cast("string"), F.lit(" ms")).alias("path"),
-            state.otherwise(State.MEASURED.value).alias("state"),
+            F.when(walk.isNull(), State.NO_WINDOW_YET.value).otherwise(state).alias("state"),
         ]
 
     def steps(self) -> Column:
         """The columns of critical_path_steps that follow those of the window: one struct per operator."""
-        names = F.array(*map(F.lit, self.names))
-
         def step(name: str) -> Column:
             place = F.array_position(F.col("critical.walk"), self.place[name]).cast("int")
             latency, total = self.column("latency", name), F.col("critical.sum")
-            slowest = names[-self.column("latest", name, ".minus_place")] if self.upstreams[name] else F.lit(None)
+            slowest = self.column("latest", name, ".name") if self.upstreams[name] else F.lit(None)
             return F.struct(
                 F.lit(name).alias("operator"),
                 F.when(place > 0, place - 1).alias("step"),

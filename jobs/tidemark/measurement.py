@@ -54,36 +54,39 @@ class Measurer:
     def _latency(
         self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], same: Mapping[str, Any]
     ) -> dict[str, pa.Table]:
-        stats, histogram = [], []
+        stats: list[dict[str, Any]] = []
+        histograms: list[pl.DataFrame] = []
         for operator in self._sub.operators:
-            level = latency_level(operator, self._terminals)
             times = entry.tables.get(f"{TIMES}{operator.name}")
-            if level is None or times is None or not times.num_rows:
+            if times is None or not times.num_rows:
                 continue
-            clock = clocks[operator.name]
-            frame = pl.DataFrame(times)
-            names = {
-                "operator": pl.lit(operator.name),
-                "kind": pl.lit(operator.kind),
-                "task_id": pl.format(f"{self._sub.name}_{{}}", "_task"),
+            frame, clock = pl.DataFrame(times), clocks[operator.name]
+            named = {"operator": operator.name, "kind": operator.kind.value}
+            measured = {
+                **named,
+                "level": latency_level(operator, self._terminals),
+                "thread_id": self._thread_id,
+                **{name.removesuffix("_ms") if name.endswith("_at_ms") else name: at for name, at in clock.items()},
             }
-            whole = latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).with_columns(
-                **names,
-                level=pl.lit(level),
-                thread_id=pl.lit(self._thread_id),
-                started_at=clock["started_at_ms"],
-                finished_at=clock["finished_at_ms"],
-                queued_ms=clock["queued_ms"],
+            stats += [
+                {**measured, **row, "task_id": self._task(task)}
+                for task, row in latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).items()
+            ]
+            histogram = latency_histogram(frame, finished_at_ms=clock["finished_at_ms"]).with_columns(
+                **{name: pl.lit(value) for name, value in named.items()}, finished_at=clock["finished_at_ms"]
             )
-            buckets = latency_histogram(frame, finished_at_ms=clock["finished_at_ms"])
-            stats.append(whole.drop("_task"))
-            histogram.append(buckets.with_columns(**names, finished_at=clock["finished_at_ms"]).drop("_task"))
+            histograms.append(histogram)
         if not stats:
             return {}
+        buckets = pl.concat(histograms).with_columns(task_id=pl.format(self._task("{}"), "_task")).drop("_task")
         return {
-            OPERATOR_LATENCY.name: rows_of(OPERATOR_LATENCY, pl.concat(stats), **same),
-            LATENCY_BUCKETS.name: rows_of(LATENCY_BUCKETS, pl.concat(histogram), **same),
+            OPERATOR_LATENCY.name: rows_of(OPERATOR_LATENCY, stats, **same),
+            LATENCY_BUCKETS.name: rows_of(LATENCY_BUCKETS, buckets, **same),
         }
+
+    def _task(self, partition: object) -> str:
+        """The task of an input partition, named as Kafka Streams names it."""
+        return f"{self._sub.name}_{partition}"
 
     def _outcomes(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
         counts = {name: operator["counts"] for name, operator in notes["operators"].items()}

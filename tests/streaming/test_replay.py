@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 from statistics import median
 from time import time_ns
@@ -173,22 +174,23 @@ def test_a_replay_at_once_is_one_that_ends_now(played: Played) -> None:
     assert played.summary["last_event_time_ms"] - played.summary["first_event_time_ms"] > one_day_ms
 
 
-def test_with_weather_first_no_flight_is_sent_before_all_weather_is_acknowledged(
-    broker: str, consumer: Consumer
+def test_with_weather_first_all_of_it_is_acknowledged_before_a_flight_is_sent(
+    broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = ends(consumer)
-    seen: list[tuple[int, int]] = []  # weather and flight records in Kafka at each look on the clock
+    done: list[str] = []
 
-    def clock_ms() -> int:
-        if not seen or seen[-1][1] == 0:
-            new = {place: end - before[place] for place, end in ends(consumer).items()}
-            seen.append((new["weather", 0], sum(number for (topic, _), number in new.items() if topic != "weather")))
-        return now_ms()
+    class Watched(publish.Outbox):
+        def send(self, record: FeedRecord, event_time_ms: int) -> None:
+            done.append(record.topic)
+            super().send(record, event_time_ms)
 
-    publish.run(options(broker, "--at-once", "--weather-first"), clock_ms=clock_ms, report=lambda _: None)
-    assert seen[0] == (0, 0)
-    assert all(weather == 72 for weather, flights in seen if flights)
-    assert seen[-1][1] > 0
+        def flush(self) -> None:
+            super().flush()
+            done.append("acknowledged")
+
+    monkeypatch.setattr(publish, "Outbox", Watched)
+    publish.run(options(broker, "--at-once", "--weather-first"), clock_ms=now_ms, report=lambda _: None)
+    assert [step for step, _ in groupby(done)] == ["weather", "acknowledged", "flight_events", "acknowledged"]
 
 
 def test_a_paced_record_is_sent_at_its_delivery_instant_and_not_before(
@@ -208,7 +210,7 @@ def test_a_paced_record_is_sent_at_its_delivery_instant_and_not_before(
     timeline = Timeline(started_at_ms=summary["started_at_ms"], range_start_ms=START, speed=34560)
     late_ms = [at_ms - timeline.delivery_ms(record) for at_ms, record in sent]
     assert min(late_ms) >= 0
-    assert median(late_ms) < 250
+    assert median(late_ms) < 1_000, "generous, for a busy machine"
     assert len(sent) == summary["records"]
     assert Counter(record.kind for _, record in sent)[Kind.BAD] == 12
     assert any(line.startswith("replay ") and "2013-06-27 1" in line and " New York, " in line for line in said)

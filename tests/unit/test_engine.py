@@ -1,7 +1,8 @@
 """One stream's batches without Spark: the rows that Spark would read are written by hand, all else is the real thing.
 
-The KIP-557 feature was withdrawn from Kafka because a crash between two writes could hide an update (KAFKA-12508). Here a
-driver ends at every step between two writes of a batch, and the next one must leave tables that say the same as without.
+The KIP-557 feature was withdrawn from Kafka because a crash between two writes could hide an update (KAFKA-12508). Here
+a driver ends at every step between two writes of a batch, and the next one must leave tables that say the same as
+without.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import date
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ CANCELLED = replace(
 WARM = Weather(origin="EWR", observed_at_ms=NOON, temp_f=80.06, wind_mph=9.2, precip_in=0.0, visibility_mi=None)
 
 
-def of(*flights: Flight, **unruliness: float) -> list[FeedRecord]:
+def of(*flights: Flight, **unruliness: Any) -> list[FeedRecord]:
     return feed(flights, [], range_start_ms=START, settings=replace(FeedSettings(), **unruliness))
 
 

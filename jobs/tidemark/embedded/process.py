@@ -110,7 +110,8 @@ def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
     left = _end(process, set(), signal.SIGTERM, grace_s)
     left = _end(process, left, signal.SIGKILL, KILLED_WITHIN_S)
     if left:
-        msg = f"{name} must end when it is killed: pids {sorted(left)} did not; end them by hand, log in {process.log}"
+        pids = sorted(member.pid for member in left)
+        msg = f"{name} must end when it is killed: pids {pids} did not; end them by hand, the log is {process.log}"
         raise TidemarkError(msg)
     _pid_file(home, name).unlink(missing_ok=True)
 

@@ -95,5 +95,5 @@ def stop(home: Home) -> None:
     airflow.stop(home.airflow)
     drain(home, by="tidemark")
     for control in home.controls():
-        process.stop(control.home, DRIVER)
+        process.stop(control.home, DRIVER, grace_s=5)
     broker.stop(home.broker)

@@ -32,7 +32,9 @@ def by_grain(minutes: pl.DataFrame, other_hours: pl.DataFrame) -> pl.DataFrame:
     days = _merged(pl.concat([hours, other_hours.select(hours.columns)]), Grain.DAY)
     frames = {Grain.MINUTE: minutes.select(hours.columns), Grain.HOUR: hours, Grain.DAY: days}
     return pl.concat(
-        frame.with_columns(grain=pl.lit(grain.value), interval_end=pl.col("interval_start").dt.offset_by(_LENGTH[grain]))
+        frame.with_columns(
+            grain=pl.lit(grain.value), interval_end=pl.col("interval_start").dt.offset_by(_LENGTH[grain])
+        )
         for grain, frame in frames.items()
     )
 

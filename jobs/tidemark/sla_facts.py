@@ -1,0 +1,80 @@
+"""What SLAs are judged by, as Spark frames of one shape that are read together in one job (ring 1).
+
+A fact says `what` was measured of which `subject`: a `value` (instants epoch ms, lengths ms), or `n` records in a `bucket`.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name it has everywhere
+
+from tidemark.critical_path import State
+from tidemark.idleness import Activity
+from tidemark.intervals import Interval
+from tidemark.sla_status import What
+from tidemark.tables import OUTCOMES
+
+COUNTS = OUTCOMES.names[OUTCOMES.names.index("records_in") : OUTCOMES.names.index("fan_out")]
+IN = ("records_in", "held_before")
+OUT = tuple(count for count in COUNTS if count not in IN)
+MEASURED = (State.INPUT.value, State.MEASURED.value, State.CLAMPED_NEGATIVE.value)
+
+
+def newest(rows: DataFrame, table: str) -> DataFrame:
+    """The newest record time visible in *table*; null when it has no row."""
+    return _facts(rows.agg(F.max(F.unix_millis("timestamp")).alias("value")), What.NEWEST, F.lit(table))
+
+
+def activities(watermarks: DataFrame) -> DataFrame:
+    """Per source 1 when it was idle by its newest row, else 0."""
+    sources = watermarks.where("partition is null and source is not null").groupBy("source")
+    idle = (F.max_by("activity", "batch_id") == Activity.IDLE.value).cast("int")
+    return _facts(sources.agg(idle.alias("value")), What.IDLE, F.col("source"))
+
+
+def latencies(latency_buckets: DataFrame, interval: Interval) -> DataFrame:
+    """Records per operator and bucket that finished in *interval*."""
+    finished = latency_buckets.where(interval.holds("finished_at")).groupBy("operator", "bucket")
+    return _facts(finished.agg(F.sum("n").alias("n")), What.LATENCY, F.col("operator"))
+
+
+def operator_latencies(critical_path_steps: DataFrame, interval: Interval) -> list[DataFrame]:
+    """Per operator the median of what it added to windows that end in *interval*, and its sum where they were critical."""
+    windows = critical_path_steps.where(interval.holds("window_end")).where(F.col("state").isin(*MEASURED))
+    median = windows.groupBy("operator").agg(F.percentile("latency_ms", F.lit(0.5)).alias("value"))
+    critical = windows.where("step is not null").groupBy("operator").agg(F.sum("latency_ms").alias("value"))
+    return [
+        _facts(median, What.OPERATOR_LATENCY, F.col("operator")),
+        _facts(critical, What.CRITICAL, F.col("operator")),
+    ]
+
+
+def accounts(outcomes: DataFrame, batches: DataFrame) -> DataFrame:
+    """Per sub-topology and operator: batches, updates in and out, the lowest count, and how many batches do not close.
+
+    `open_since_ms` is when the first of these was finished, epoch ms; null when all close, or when it is not finished yet.
+    """
+    updates_in, updates_out = (reduce(add, map(F.col, counts)) for counts in (IN, OUT))
+    is_open = ~updates_in.eqNullSafe(updates_out)
+    finished = batches.select("sub_topology", "batch_id", "finished_at")
+    return (
+        outcomes.join(finished, ["sub_topology", "batch_id"], how="left")
+        .groupBy("sub_topology", "operator", "kind")
+        .agg(
+            F.count(F.lit(1)).alias("batches"),
+            F.sum(updates_in).alias("updates_in"),
+            F.sum(updates_out).alias("updates_out"),
+            F.min(F.least(*COUNTS)).alias("lowest"),
+            F.count_if(is_open).alias("open_batches"),
+            F.min(F.when(is_open, F.unix_millis("finished_at"))).alias("open_since_ms"),
+        )
+    )
+
+
+def _facts(rows: DataFrame, what: What, subject: Column) -> DataFrame:
+    columns = {"bucket": "int", "n": "bigint", "value": "double"}
+    values = ((F.col(name) if name in rows.columns else F.lit(None)).cast(kind).alias(name) for name, kind in columns.items())
+    return rows.select(F.lit(what.value).alias("what"), subject.alias("subject"), *values)

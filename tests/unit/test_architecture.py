@@ -1,0 +1,41 @@
+"""Imports point one way, and what must be cheap to import is."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+PACKAGE = PROJECT / "jobs" / "tidemark"
+HEAVY = {"pyspark", "great_expectations", "pandas", "polars", "pyarrow", "duckdb", "deltalake", "numpy", "airflow"}
+
+
+def imported(path: Path) -> set[str]:
+    """Names of the modules that the file imports at its top level."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("kernels/*.py")), ids=lambda path: path.stem)
+def test_a_kernel_knows_no_session_no_table_and_no_clock(path):
+    roots = {name.split(".")[0] for name in imported(path)}
+    assert not roots & {"pyspark", "deltalake", "great_expectations", "airflow", "time", "os"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["topology", "tables", "control", "layout", "watermark", "change", "buckets", "latency", "critical_path", "sla"],
+)
+def test_ring_0_needs_the_standard_library_alone(module):
+    check = f"import sys, tidemark.{module}; print(sorted(m for m in {sorted(HEAVY)} if m in sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

@@ -1,0 +1,46 @@
+"""What is measured of a batch."""
+
+from __future__ import annotations
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.kernels.facts import TIMES, latency_histogram, latency_stats, records_per_window
+from tidemark.kernels.windows import window_start
+from tidemark.windows import tumbling
+
+
+def times(*rows: tuple[int, int]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=dict(TIMES), orient="row")
+
+
+def test_latency_is_measured_per_task_and_keeps_its_sign():
+    stats = latency_stats(times((900, 0), (1_100, 0), (400, 1)), finished_at_ms=1_000)
+    assert stats == {
+        0: {"negative_n": 1, "n": 2, "min_ms": -100, "max_ms": 100, "sum_ms": 0},
+        1: {"negative_n": 0, "n": 1, "min_ms": 600, "max_ms": 600, "sum_ms": 600},
+    }
+
+
+def test_no_record_is_measured_as_nothing():
+    assert latency_stats(times(), finished_at_ms=1_000) == {}
+    assert latency_histogram(times(), finished_at_ms=1_000).height == 0
+
+
+def test_a_histogram_counts_every_record_once():
+    histogram = latency_histogram(times((0, 0), (0, 0), (999, 0), (1_500, 1)), finished_at_ms=1_000)
+    assert histogram.group_by("_task").agg(pl.col("n").sum()).sort("_task").rows() == [(0, 3), (1, 1)]
+    assert histogram.filter(pl.col("_task") == 1)["bucket"].item() < 0
+
+
+def test_records_are_counted_in_half_open_windows():
+    assert records_per_window(times((0, 0), (4_999, 0), (5_000, 0), (-1, 0)), window_ms=5_000) == {
+        -5_000: 1, 0: 2, 5_000: 1,
+    }  # fmt: skip
+
+
+@given(st.lists(st.integers(-(10**12), 10**13), min_size=1, max_size=50), st.integers(1, 10**8))
+def test_windows_of_columns_are_those_of_single_timestamps(timestamps, size_ms):
+    frame = pl.DataFrame({"t": timestamps}).select(start=window_start(pl.col("t"), size_ms=size_ms))
+    assert frame["start"].to_list() == [tumbling(t, size_ms=size_ms).start_ms for t in timestamps]

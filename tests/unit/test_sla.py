@@ -1,0 +1,108 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.errors import InvalidArgument
+from tidemark.idleness import Activity
+from tidemark.sla import Budget, Judgement, Objective, Sla, Verdict, budget, judge, judge_burn, judge_staleness
+
+SLA = Sla(warn_after_ms=100, error_after_ms=200)
+
+
+@pytest.mark.parametrize(
+    ("measured_ms", "verdict"),
+    [
+        (-5, Verdict.PASS),
+        (99, Verdict.PASS),
+        (100, Verdict.WARN),
+        (199.9, Verdict.WARN),
+        (200, Verdict.ERROR),
+        (None, Verdict.UNKNOWN),
+    ],
+)
+def test_a_limit_is_reached_by_being_equal_to_it(measured_ms, verdict):
+    assert judge(measured_ms, SLA) is verdict
+
+
+def test_an_sla_may_have_one_limit():
+    assert judge(10**9, Sla(warn_after_ms=100)) is Verdict.WARN
+    assert judge(150, Sla(error_after_ms=200)) is Verdict.PASS
+    assert judge(200, Sla(error_after_ms=200)) is Verdict.ERROR
+    assert judge(0, Sla(warn_after_ms=0, error_after_ms=0)) is Verdict.ERROR
+
+
+@pytest.mark.parametrize(("warn_ms", "error_ms"), [(None, None), (-1, None), (None, -1), (200, 100)])
+def test_limits_that_cannot_be_meant_are_refused(warn_ms, error_ms):
+    with pytest.raises(InvalidArgument, match=f"got {warn_ms} and {error_ms}"):
+        Sla(warn_after_ms=warn_ms, error_after_ms=error_ms)
+
+
+def staleness(newest_ms, source=None):
+    return judge_staleness(newest_ms, now_ms=1000, sla=SLA, source=source)
+
+
+def test_a_table_that_never_had_a_row_is_neither_fine_nor_stale():
+    assert staleness(None) == Judgement(verdict=Verdict.NEVER_LOADED, staleness_ms=None, source_idle=False)
+    assert staleness(None, Activity.IDLE).verdict is Verdict.NEVER_LOADED
+
+
+def test_a_table_is_not_stale_when_its_source_had_nothing_to_send():
+    assert staleness(700) == Judgement(verdict=Verdict.ERROR, staleness_ms=300, source_idle=False)
+    assert staleness(700, Activity.IDLE) == Judgement(verdict=Verdict.PASS, staleness_ms=300, source_idle=True)
+
+
+@pytest.mark.parametrize("source", [None, Activity.ACTIVE, Activity.BACKLOGGED])
+def test_no_other_source_is_an_excuse(source):
+    assert staleness(700, source).verdict is Verdict.ERROR
+
+
+def test_an_event_from_the_future_is_fresh():
+    assert staleness(1500) == Judgement(verdict=Verdict.PASS, staleness_ms=-500, source_idle=False)
+
+
+@given(st.none() | st.integers(-500, 500), st.integers(0, 300), st.integers(0, 300))
+def test_growing_older_never_makes_a_verdict_better(measured_ms, more_ms, limit_ms):
+    sla = Sla(warn_after_ms=limit_ms, error_after_ms=limit_ms + 50)
+    order = [Verdict.PASS, Verdict.WARN, Verdict.ERROR]
+    if measured_ms is None:
+        assert judge(measured_ms, sla) is Verdict.UNKNOWN
+    else:
+        assert order.index(judge(measured_ms, sla)) <= order.index(judge(measured_ms + more_ms, sla))
+
+
+def test_one_percent_over_spends_the_budget_of_99_percent_exactly():
+    objective = Objective(threshold_ms=5000, target=0.99)
+    assert budget(objective, n=1000, n_over=10) == Budget(share_over=0.01, burn_rate=1.0, remaining=0.0)
+    assert budget(objective, n=1000, n_over=25) == Budget(share_over=0.025, burn_rate=2.5, remaining=-1.5)
+    assert budget(objective, n=1000, n_over=0) == Budget(share_over=0.0, burn_rate=0.0, remaining=1.0)
+
+
+def test_without_records_nothing_is_known_of_a_budget():
+    empty = budget(Objective(threshold_ms=1, target=0.9), n=0, n_over=0)
+    assert empty == Budget(share_over=None, burn_rate=None, remaining=None)
+
+
+@pytest.mark.parametrize(("n", "n_over"), [(1, 2), (1, -1)])
+def test_records_over_a_threshold_are_some_of_all(n, n_over):
+    with pytest.raises(InvalidArgument, match=f"got {n_over} of {n}"):
+        budget(Objective(threshold_ms=1, target=0.9), n=n, n_over=n_over)
+
+
+@pytest.mark.parametrize("target", [0, 1, 99, -0.5, float("nan")])
+def test_a_target_is_a_share_that_leaves_a_budget(target):
+    with pytest.raises(InvalidArgument, match="99 % is"):
+        Objective(threshold_ms=1, target=target)
+
+
+@pytest.mark.parametrize(
+    ("rates", "verdict"),
+    [
+        ((14.4, 15.0), Verdict.ERROR),
+        ((14.4, 14.3), Verdict.WARN),
+        ((20.0, 0.5), Verdict.PASS),
+        ((20.0, None), Verdict.UNKNOWN),
+        ((), Verdict.UNKNOWN),
+    ],
+)
+def test_a_budget_burns_when_it_does_so_in_every_window(rates, verdict):
+    assert judge_burn(rates, warn_at=6, error_at=14.4) is verdict

@@ -1,0 +1,85 @@
+"""Runs Apex's vectors; its −1 is a state without a latency, or an input."""
+
+from vectors.checks import check, only
+
+from tidemark.critical_path import Limits, State, critical_path, measure
+from tidemark.skew import moving_average
+from tidemark.stram import operator_latency
+
+
+def run_operator_latency(vector):
+    only(
+        vector,
+        *("dag", "window_width_ms", "heartbeat_timeout_ms", "rpc_ms", "current_window"),
+        *("end_window_stats_exist", "emit_ts", "operator"),
+    )
+    operator = vector["operator"]
+    step = operator_latency(
+        operator,
+        vector["dag"].get(operator, []),
+        windows={name: window if window > 0 else None for name, window in vector["current_window"].items()},
+        ewt_ms=adjusted(vector) if vector["end_window_stats_exist"] else None,
+        limits=Limits(window_ms=vector["window_width_ms"], heartbeat_timeout_ms=vector["heartbeat_timeout_ms"]),
+    )
+    no_sample = step.latency_ms is None or step.state is State.INPUT
+    check(
+        vector["expected"],
+        {"latency": -1 if no_sample else step.latency_ms, "slowest_upstream": step.slowest_upstream},
+    )
+
+
+def run_critical_path(vector):
+    only(vector, "dag", "emit_ts", "rpc_ms")
+    steps = measure(vector["dag"], adjusted(vector))
+    path = critical_path(vector["dag"], steps)
+    check(
+        vector["expected"],
+        {
+            "operator_latency": {name: step.latency_ms for name, step in steps.items()},
+            "path": [step.operator for step in path.steps],
+            "path_latency": path.latency_ms,
+        },
+    )
+
+
+def run_inequality(vector):
+    """Every operator takes 1 ms and what is injected."""
+    only(vector, "dag", "injected_delay_ms")
+    ewt_ms = {}
+    for name in measure(vector["dag"], {}):
+        last_ms = max((ewt_ms[upstream] for upstream in vector["dag"].get(name, ())), default=1000)
+        ewt_ms[name] = last_ms + 1 + vector["injected_delay_ms"].get(name, 0)
+    steps = measure(vector["dag"], ewt_ms)
+    path = critical_path(vector["dag"], steps)
+    expected = dict(vector["expected"])
+    above = expected.pop("operator_latency_gt", {})
+    at_least = expected.pop("operator_latency_ge", {})
+    assert all(steps[name].latency_ms > bound for name, bound in above.items())
+    assert all(steps[name].latency_ms >= bound for name, bound in at_least.items())
+    assert path.latency_ms > expected.pop("path_latency_gt", -1)
+    same = expected.pop("operator_latency", {})
+    assert {name: steps[name].latency_ms for name in same} == same
+    check(expected, {"path": [step.operator for step in path.steps]})
+
+
+def run_moving_average(vector):
+    only(vector, "periods", "values")
+    check(vector["expected"], {"avg": moving_average(vector["values"], samples=vector["periods"])})
+
+
+def adjusted(vector):
+    """The EWTs on the clock of Apex's master."""
+    return {
+        name: emitted_ms + vector["rpc_ms"].get(name, 0) if emitted_ms >= 0 else None
+        for name, emitted_ms in vector["emit_ts"].items()
+    }
+
+
+RUNNERS = {
+    "apex_latency_critical_path.json": {
+        "operator_latency": run_operator_latency,
+        "critical_path": run_critical_path,
+        "critical_path_inequality": run_inequality,
+        "moving_average": run_moving_average,
+    },
+}
