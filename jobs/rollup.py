@@ -28,10 +28,10 @@ def main() -> None:
 
 def run(spark: SparkSession, layout: Layout, topology: str, interval: Interval) -> None:
     """Replace both rollups of what *interval* touches."""
-    facts = [read_table(spark, layout, topology, table) for table in (LATENCY_BUCKETS, OPERATOR_LATENCY)]
+    buckets_of, latencies_of = (read_table(spark, layout, topology, t) for t in (LATENCY_BUCKETS, OPERATOR_LATENCY))
     paths = {table: layout.report_table(topology, table.name) for table in (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP)}
     stored = pl.concat([stored_rows(table, path) for table, path in paths.items()], how="diagonal")
-    new = pl.DataFrame(minutes(*facts, interval.widened(Grain.HOUR)).toArrow())
+    new = pl.DataFrame(minutes(buckets_of, latencies_of, interval.widened(Grain.HOUR)).toArrow())
     measured = by_grain(new, other_hours(stored, interval).collect())
     rollups = {LATENCY_BUCKET_ROLLUP: buckets(measured), LATENCY_ROLLUP: latencies(measured)}
     for table, rows in rollups.items():

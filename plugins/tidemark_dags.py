@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ EVERY_DAG: dict[str, Any] = {
     "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"),
     "catchup": False,
     "max_active_runs": 1,
-    "default_args": {"owner": "tidemark"},
+    "default_args": {"owner": "tidemark", "retries": 2, "retry_delay": timedelta(seconds=10)},
 }
 
 

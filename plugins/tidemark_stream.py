@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.clock import wall_clock_ms
@@ -125,7 +125,7 @@ class StreamOperator(BaseOperator):
         if restarts >= self.supervision.restarts:
             why = self._reason(driver, verdict)
             msg = f"a stream is launched again {restarts} times at most: {why}; see its log above"
-            raise AirflowException(msg)
+            raise AirflowFailException(msg)  # a retry of the task would start the count anew
         self._defer(self._ensure(), restarts=restarts + 1)
 
     def _ensure(self) -> Launch:

@@ -16,14 +16,18 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     """Asks for what every batch job needs: `warehouse`, a Layout, and `topology`, read from its file."""
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--warehouse", type=lambda text: Layout(Path(text)), required=True, help="its folder")
-    arguments.add_argument("--topology", type=topology, required=True, help="its name: that of a file in jobs/topologies")
+    arguments.add_argument(
+        "--topology", type=topology, required=True, help="its name: that of a file in jobs/topologies"
+    )
     return arguments
 
 
 def interval_parser(description: str | None) -> argparse.ArgumentParser:
     """Asks for an interval besides: `start` and `end`."""
     arguments = parser(description)
-    arguments.add_argument("--from", dest="start", required=True, help="ISO 8601, inclusive; UTC unless it says otherwise")
+    arguments.add_argument(
+        "--from", dest="start", required=True, help="ISO 8601, inclusive; UTC unless it says otherwise"
+    )
     arguments.add_argument("--to", dest="end", required=True, help="ISO 8601, exclusive")
     return arguments
 

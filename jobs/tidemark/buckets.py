@@ -60,8 +60,9 @@ def quantile(counts: Iterable[tuple[int, int]], q: float) -> float | None:
 
 
 def bucket_sql(column: str) -> str:
-    """`bucket_of` as a SQL expression over *column*, null for null; the same on DuckDB and on Spark.
+    """`bucket_of` as a SQL expression over *column*, null for null; for DuckDB and Spark alike.
 
+    All agree on every value below ten thousand years. Beyond, one at an edge may be in the bucket beside, as good.
     *column* is part of the text: a name or an expression of one's own, never a stranger's.
     """
     magnitude = f"CAST(CEIL(LN(ABS(CAST({column} AS DOUBLE))) / {_LN_GAMMA:.17g}e0) AS INT)"

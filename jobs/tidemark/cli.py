@@ -114,8 +114,7 @@ def _up(options: argparse.Namespace) -> int:
     started = False
     try:
         _, api = conductor.start()
-        if not all(control.is_held() for control in conductor.controls()):
-            conductor.launch_streams(api, options.slow)
+        conductor.launch_streams(api, options.slow)
         for part in ("reports", "alerts"):
             api.unpause(conductor.dag(part))
         started = True

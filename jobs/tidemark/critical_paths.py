@@ -1,10 +1,11 @@
 """The rules of `critical_path` and `what_if.slack_ms` as Spark expressions: all windows of a topology at once (ring 1).
 
-A window is one row with the EWTs of its operators side by side, and the DAG is walked in the columns, level by level. Only
-the rows of operator_windows are shuffled, once, by window. Lengths are ms, instants epoch ms.
+A window is one row with the EWTs of its operators side by side, and the DAG is walked in the columns, level by level.
+Only the rows of operator_windows are shuffled, once, by window. Lengths are ms, instants epoch ms.
 
-A window is closed once every operator has finished it. Until then some latencies are known, but not which path is critical:
-such a window has the state `no_window_yet` and no path, share or slack, and a later run of its interval replaces it.
+A window is closed once every operator has finished it. Until then some latencies are known, but not which path is
+critical: such a window has the state `no_window_yet` and no path, share or slack, and a later run of its interval
+replaces it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name it has everywhere
+from pyspark.sql import functions as F
 
 from tidemark.critical_path import State, Upstreams, in_order, leaves
 
@@ -91,7 +92,7 @@ class _Dag:
         return self.named(name, latest=_greatest(finished)) if finished else {}
 
     def walked(self, name: str) -> dict[str, Column]:
-        """`latency` and `state`; `walk`, the places from its source along the latest upstreams, and `sum` of its latencies."""
+        """`latency` and `state`; `walk`, the places from its source along the latest upstreams; `sum` of its latencies."""
         ewt, here = self.column("ewt", name), F.array(F.lit(self.place[name]))
         if not self.upstreams[name]:
             latency = F.when(ewt.isNotNull(), F.lit(0).cast("bigint"))
@@ -111,7 +112,7 @@ class _Dag:
         return self.named(name, latency=latency, state=state, walk=walk, sum=total)
 
     def chosen(self) -> dict[str, Column]:
-        """`critical`: the walk to a leaf whose latencies sum highest, the first leaf of equals; null while not closed."""
+        """`critical`: the walk to a leaf that sums highest, of equals to the first leaf; null while not closed."""
         walks = [
             F.struct(
                 self.column("sum", leaf).alias("sum"),
@@ -125,7 +126,7 @@ class _Dag:
         return {"critical": F.when(~unfinished, _greatest(walks))}
 
     def slack(self, name: str) -> dict[str, Column]:
-        """`slack`: what the leaf lacks to the critical walk, or the least that the readers of *name* would have waited."""
+        """`slack`: what a leaf lacks to the critical walk, or the least that the readers of *name* would have waited."""
         if name in self.leaves:
             return self.named(name, slack=F.col("critical.sum") - self.column("sum", name))
         waits = [
@@ -146,18 +147,24 @@ class _Dag:
         names, latencies, states = F.array(*map(F.lit, self.names)), along("latency"), along("state")
         inexact = F.filter(states, lambda state: ~state.isin(*EXACT))
         state = F.coalesce(F.get(inexact, F.lit(0)), F.lit(State.MEASURED.value))
-        shown = F.transform(F.arrays_zip(walk.alias("p"), latencies.alias("l"), states.alias("s")), lambda z: _shown(names[z.p], z.l, z.s))
+        shown = F.transform(
+            F.arrays_zip(walk.alias("p"), latencies.alias("l"), states.alias("s")),
+            lambda z: _shown(names[z.p], z.l, z.s),
+        )
         return [
             F.col("critical.sum").alias("latency_ms"),
             F.aggregate(along("queued"), F.lit(0).cast("bigint"), lambda sum_ms, ms: sum_ms + ms).alias("queued_ms"),
             (F.get(along("ewt"), F.lit(0)) - F.unix_millis("window_end")).alias("before_source_ms"),
             F.col("critical.leaf"),
-            F.concat(F.array_join(shown, " → "), F.lit(" = "), F.col("critical.sum").cast("string"), F.lit(" ms")).alias("path"),
+            F.concat(
+                F.array_join(shown, " → "), F.lit(" = "), F.col("critical.sum").cast("string"), F.lit(" ms")
+            ).alias("path"),
             F.when(walk.isNull(), State.NO_WINDOW_YET.value).otherwise(state).alias("state"),
         ]
 
     def steps(self) -> Column:
         """The columns of critical_path_steps that follow those of the window: one struct per operator."""
+
         def step(name: str) -> Column:
             place = F.array_position(F.col("critical.walk"), self.place[name]).cast("int")
             latency, total = self.column("latency", name), F.col("critical.sum")

@@ -34,13 +34,19 @@ class Interval:
 
     def __post_init__(self) -> None:
         if self.start_ms >= self.end_ms:
-            msg = f"an interval starts before it ends, got [{iso(self.start_ms)}, {iso(self.end_ms)}); swap --from and --to?"
+            got = f"[{iso(self.start_ms)}, {iso(self.end_ms)})"
+            msg = f"an interval starts before it ends, got {got}; swap --from and --to?"
             raise InvalidArgument(msg)
 
     @classmethod
     def parse(cls, start: str, end: str) -> Interval:
         """The interval between two ISO instants."""
         return cls(instant_ms(start), instant_ms(end))
+
+    @property
+    def length_ms(self) -> int:
+        """From start to end."""
+        return self.end_ms - self.start_ms
 
     def widened(self, grain: Grain) -> Interval:
         """The whole intervals of *grain* that this one touches.
@@ -92,4 +98,3 @@ def is_text(column: str, text: str) -> str:
     """A predicate: *column* is *text*, whatever quotes that holds."""
     quoted = text.replace("'", "''")
     return f"({column} = '{quoted}')"
-

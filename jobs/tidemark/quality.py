@@ -36,13 +36,35 @@ class Quality:
 
 
 def _row(suite: str, result: Any) -> dict[str, Any]:
-    config, seen = result.expectation_config, result.result or {}
+    expectation, seen = result.expectation_config, result.result or {}
     observed = seen.get("observed_value", seen.get("partial_unexpected_list"))
+    if observed is None:
+        observed = [error["exception_message"] for error in _errors(result.exception_info or {})]
     return {
         "suite": suite,
-        "expectation": config.type,
-        "column": _judged(config.kwargs),
+        "expectation": expectation.type,
+        "column": _judged(expectation.kwargs),
+        "severity": str(expectation.severity.value),
         "success": bool(result.success),
-        "observed": json.dumps(observed if result.success is not None else None, default=str),
+        "observed": json.dumps(observed, default=_plain),
         "unexpected_count": seen.get("unexpected_count"),
     }
+
+
+def _judged(kwargs: Mapping[str, Any]) -> str | None:
+    """The column or columns that an expectation is about; None: the frame."""
+    names = [kwargs[key] for key in ("column", "column_A", "column_B") if key in kwargs] or kwargs.get(
+        "column_list", []
+    )
+    return ", ".join(names) or None
+
+
+def _errors(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What was raised, whether great-expectations tells it of the expectation or of each of its metrics."""
+    found = [info] if "raised_exception" in info else list(info.values())
+    return [error for error in found if error["raised_exception"]]
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, anything else as text."""
+    return value.item() if hasattr(value, "item") else str(value)

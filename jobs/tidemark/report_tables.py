@@ -6,9 +6,9 @@ A small commit takes delta-rs some 10 ms, where Spark's first Delta write in a f
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
-import pyarrow as pa
 from deltalake import write_deltalake
 
 from tidemark import delta
@@ -16,7 +16,7 @@ from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.tables import Table
 
 
-def replace_rows(rows: pa.Table | pl.DataFrame, table: Table, path: Path, *, where: str) -> None:
+def replace_rows(rows: pl.DataFrame | list[dict[str, Any]], table: Table, path: Path, *, where: str) -> None:
     """Put *rows* in place of those for which the predicate *where* is true, in one commit.
 
     Doing it twice changes nothing. A row for which *where* is false is refused, and then nothing is written.

@@ -6,7 +6,7 @@ The rest is merging, which `kernels.rollups` does on what is small by then.
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name it has everywhere
+from pyspark.sql import functions as F
 
 from tidemark.intervals import Interval
 from tidemark.kernels.rollups import OPERATOR

@@ -1,6 +1,7 @@
 """What SLAs are judged by, as Spark frames of one shape that are read together in one job (ring 1).
 
-A fact says `what` was measured of which `subject`: a `value` (instants epoch ms, lengths ms), or `n` records in a `bucket`.
+A fact says `what` was measured of which `subject`, over how many ms before the check: a `value` (instants epoch ms,
+lengths ms), or `n` records in a `bucket`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from functools import reduce
 from operator import add
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name it has everywhere
+from pyspark.sql import functions as F
 
 from tidemark.critical_path import State
 from tidemark.idleness import Activity
@@ -24,36 +25,40 @@ MEASURED = (State.INPUT.value, State.MEASURED.value, State.CLAMPED_NEGATIVE.valu
 
 
 def newest(rows: DataFrame, table: str) -> DataFrame:
-    """The newest record time visible in *table*; null when it has no row."""
+    """The newest record time visible in the *rows* of *table*; null when there is none."""
     return _facts(rows.agg(F.max(F.unix_millis("timestamp")).alias("value")), What.NEWEST, F.lit(table))
 
 
-def activities(watermarks: DataFrame) -> DataFrame:
+def idle_sources(watermarks: DataFrame) -> DataFrame:
     """Per source 1 when it was idle by its newest row, else 0."""
     sources = watermarks.where("partition is null and source is not null").groupBy("source")
     idle = (F.max_by("activity", "batch_id") == Activity.IDLE.value).cast("int")
     return _facts(sources.agg(idle.alias("value")), What.IDLE, F.col("source"))
 
 
-def latencies(latency_buckets: DataFrame, interval: Interval) -> DataFrame:
-    """Records per operator and bucket that finished in *interval*."""
-    finished = latency_buckets.where(interval.holds("finished_at")).groupBy("operator", "bucket")
-    return _facts(finished.agg(F.sum("n").alias("n")), What.LATENCY, F.col("operator"))
+def latencies(latency_buckets: DataFrame, over: Interval) -> DataFrame:
+    """Records per operator and bucket that finished in the interval *over*."""
+    finished = latency_buckets.where(over.holds("finished_at")).groupBy("operator", "bucket")
+    return _facts(finished.agg(F.sum("n").alias("n")), What.LATENCY, F.col("operator"), over)
 
 
-def operator_latencies(critical_path_steps: DataFrame, interval: Interval) -> list[DataFrame]:
-    """Per operator the median of what it added to windows that end in *interval*, and its sum where they were critical."""
-    windows = critical_path_steps.where(interval.holds("window_end")).where(F.col("state").isin(*MEASURED))
+def added_latencies(critical_path_steps: DataFrame, over: Interval) -> DataFrame:
+    """Per operator the median of what it added to the windows that end in the interval *over*."""
+    windows = critical_path_steps.where(over.holds("window_end")).where(F.col("state").isin(*MEASURED))
     median = windows.groupBy("operator").agg(F.percentile("latency_ms", F.lit(0.5)).alias("value"))
-    critical = windows.where("step is not null").groupBy("operator").agg(F.sum("latency_ms").alias("value"))
-    return [
-        _facts(median, What.OPERATOR_LATENCY, F.col("operator")),
-        _facts(critical, What.CRITICAL, F.col("operator")),
-    ]
+    return _facts(median, What.ADDED, F.col("operator"), over)
+
+
+def critical_latencies(critical_path_steps: DataFrame, over: Interval) -> DataFrame:
+    """Per operator the sum of what it added to the windows that end in the interval *over*, where it was critical."""
+    steps = critical_path_steps.where(over.holds("window_end")).where("step is not null")
+    return _facts(
+        steps.groupBy("operator").agg(F.sum("latency_ms").alias("value")), What.CRITICAL, F.col("operator"), over
+    )
 
 
 def accounts(outcomes: DataFrame, batches: DataFrame) -> DataFrame:
-    """Per sub-topology and operator: batches, updates in and out, the lowest count, and how many batches do not close.
+    """Per sub-topology and operator: batches, updates in and out, the lowest count, and the batches that do not close.
 
     `open_since_ms` is when the first of these was finished, epoch ms; null when all close, or when it is not finished yet.
     """
@@ -74,7 +79,10 @@ def accounts(outcomes: DataFrame, batches: DataFrame) -> DataFrame:
     )
 
 
-def _facts(rows: DataFrame, what: What, subject: Column) -> DataFrame:
+def _facts(rows: DataFrame, what: What, subject: Column, over: Interval | None = None) -> DataFrame:
     columns = {"bucket": "int", "n": "bigint", "value": "double"}
-    values = ((F.col(name) if name in rows.columns else F.lit(None)).cast(kind).alias(name) for name, kind in columns.items())
-    return rows.select(F.lit(what.value).alias("what"), subject.alias("subject"), *values)
+    values = (
+        (F.col(name) if name in rows.columns else F.lit(None)).cast(kind).alias(name) for name, kind in columns.items()
+    )
+    over_ms = F.lit(over.length_ms if over else None).cast("bigint").alias("over_ms")
+    return rows.select(F.lit(what.value).alias("what"), subject.alias("subject"), over_ms, *values)

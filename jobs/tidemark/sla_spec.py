@@ -32,20 +32,15 @@ class Measure(StrEnum):
     COMPLETENESS = "completeness"
     """Of the accounting: how long ago a batch was finished whose outcomes do not add up; 0 while all do."""
 
-    @property
-    def quantile(self) -> float | None:
-        """Which quantile it is; None for what is none."""
-        return QUANTILES.get(self)
-
 
 QUANTILES: Mapping[Measure, float] = MappingProxyType(
     {
         Measure.LATENCY_P50: 0.5,
         Measure.LATENCY_P90: 0.9,
         Measure.LATENCY_P99: 0.99,
-        Measure.OPERATOR_LATENCY_P50: 0.5,
     }
 )
+"""Of the measures that are read from buckets."""
 
 
 @dataclass(frozen=True, kw_only=True)

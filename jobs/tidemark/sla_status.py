@@ -14,7 +14,7 @@ from tidemark.buckets import quantile
 from tidemark.idleness import Activity
 from tidemark.operators import Kind, Sink
 from tidemark.sla import Verdict, judge, judge_staleness
-from tidemark.sla_spec import Measure, SlaSpec
+from tidemark.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.topology import Topology
 
 Rows = Sequence[Mapping[str, Any]]
@@ -30,7 +30,7 @@ class What(StrEnum):
     """Of a source: 1 when it has nothing to send, else 0."""
     LATENCY = "latency"
     """Of an operator and bucket: `n` records with that end-to-end latency."""
-    OPERATOR_LATENCY = "operator_latency"
+    ADDED = "added"
     """Of an operator: the median of what it added to a window."""
     CRITICAL = "critical"
     """Of an operator: the sum of what it added where it was on the critical path."""
@@ -54,20 +54,26 @@ def statuses(specs: Iterable[SlaSpec], topology: Topology, facts: Rows, accounts
 
 
 class _Found:
-    """Facts by what they say and of whom."""
+    """Facts by what they say, of whom and over how long."""
 
     def __init__(self, facts: Rows) -> None:
-        counts: dict[str, list[tuple[int, int]]] = {}
+        self._facts: dict[tuple[str, int | None], dict[str, list[Mapping[str, Any]]]] = {}
         for fact in facts:
-            if fact["what"] == What.LATENCY:
-                counts.setdefault(fact["subject"], []).append((fact["bucket"], fact["n"]))
-        self.counts = counts
-        self._values = {(fact["what"], fact["subject"]): fact["value"] for fact in facts}
-        self.critical = {fact["subject"]: fact["value"] for fact in facts if fact["what"] == What.CRITICAL}
+            by_subject = self._facts.setdefault((fact["what"], fact["over_ms"]), {})
+            by_subject.setdefault(fact["subject"], []).append(fact)
 
-    def value(self, what: What, subject: str) -> float | None:
+    def value(self, what: What, subject: str, over_ms: int | None = None) -> float | None:
         """The value of a fact; None when it was not measured."""
-        return self._values.get((what.value, subject))
+        return self.values(what, over_ms).get(subject)
+
+    def values(self, what: What, over_ms: int | None) -> dict[str, float | None]:
+        """The values of facts by subject."""
+        return {subject: facts[0]["value"] for subject, facts in self._facts.get((what.value, over_ms), {}).items()}
+
+    def counts(self, operator: str, over_ms: int) -> list[tuple[int, int]]:
+        """Buckets and how many records of *operator* fell in each."""
+        facts = self._facts.get((What.LATENCY.value, over_ms), {}).get(operator, [])
+        return [(fact["bucket"], fact["n"]) for fact in facts]
 
 
 def _status(spec: SlaSpec, topology: Topology, found: _Found, accounts: Rows, *, at_ms: int) -> Status:
@@ -83,23 +89,29 @@ def _status(spec: SlaSpec, topology: Topology, found: _Found, accounts: Rows, *,
             )
             return Status(spec, judgement.verdict, judgement.staleness_ms, idle=idle)
         case Measure.COMPLETENESS:
-            if not accounts:
-                return Status(spec, Verdict.NEVER_LOADED, None)
-            open_ms = at_ms - min((row["open_since_ms"] or at_ms for row in accounts if row["open_batches"]), default=at_ms)
-            return Status(spec, judge(open_ms, spec.limits), open_ms)
+            return _completeness(spec, accounts, at_ms=at_ms)
         case Measure.OPERATOR_LATENCY_P50:
-            added_ms = found.value(What.OPERATOR_LATENCY, spec.subject)
+            added_ms = found.value(What.ADDED, spec.subject, spec.over_ms)
             verdict = judge(added_ms, spec.limits)
             return Status(spec, verdict, added_ms, spec.subject if verdict in BROKEN else None)
         case _:
-            latency_ms = quantile(found.counts.get(spec.subject, ()), spec.measure.quantile)
+            latency_ms = quantile(found.counts(spec.subject, spec.over_ms), QUANTILES[spec.measure])
             verdict = judge(latency_ms, spec.limits)
-            return Status(spec, verdict, latency_ms, _slowest(found.critical) if verdict in BROKEN else None)
+            critical_ms = found.values(What.CRITICAL, spec.over_ms)
+            return Status(spec, verdict, latency_ms, _slowest(critical_ms) if verdict in BROKEN else None)
 
 
-def _slowest(critical_ms: Mapping[str, float]) -> str | None:
+def _completeness(spec: SlaSpec, accounts: Rows, *, at_ms: int) -> Status:
+    if not accounts:
+        return Status(spec, Verdict.NEVER_LOADED, None)
+    since_ms = [row["open_since_ms"] for row in accounts if row["open_since_ms"] is not None]
+    open_ms = at_ms - min(since_ms, default=at_ms)
+    return Status(spec, judge(open_ms, spec.limits), open_ms)
+
+
+def _slowest(critical_ms: Mapping[str, float | None]) -> str | None:
     """The operator that took most of the critical paths, the first by name of equals; None when there was no path."""
-    return min(critical_ms, key=lambda name: (-critical_ms[name], name), default=None)
+    return min(critical_ms, key=lambda name: (-(critical_ms[name] or 0), name), default=None)
 
 
 def _is_idle(table: str, topology: Topology, found: _Found) -> bool:
@@ -109,5 +121,7 @@ def _is_idle(table: str, topology: Topology, found: _Found) -> bool:
     """
     sinks = {o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == table}
     writers = [sub for sub in topology.sub_topologies if not sinks or any(o.name in sinks for o in sub.operators)]
-    leading = [o.name for sub in writers for o in sub.operators if o.kind is Kind.SOURCE and o.name not in sub.table_inputs()]
+    leading = [
+        o.name for sub in writers for o in sub.operators if o.kind is Kind.SOURCE and o.name not in sub.table_inputs()
+    ]
     return all(found.value(What.IDLE, name) == 1 for name in leading)

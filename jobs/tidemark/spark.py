@@ -35,11 +35,17 @@ def settings(file: Path) -> Iterator[tuple[str, str]]:
 
 def read_table(spark: SparkSession, layout: Layout, topology: str, table: Table) -> DataFrame:
     """All rows of *table* in *topology*, the sub-topologies' together; none when nobody has written it yet."""
-    report = [layout.report_table(topology, table.name)]
-    paths = report if table.written_by == "report" else stream_tables(layout, topology, table.name)
+    report = layout.report_table(topology, table.name)
+    paths = stream_tables(layout, topology, table.name) if table.written_by == "stream" else [report]
     ddl = ", ".join(f"`{column.name}` {column.type}" for column in table.columns)
     frames = [read(spark, path) for path in paths if is_table(path)] or [spark.createDataFrame([], ddl)]
     return reduce(DataFrame.unionByName, [frame.select(*table.names) for frame in frames])
+
+
+def read_times(spark: SparkSession, layout: Layout, topology: str, table: str) -> DataFrame | None:
+    """The record times (`timestamp`) of all rows of the stream table *table*; None when nobody has created it."""
+    frames = [read(spark, path).select("timestamp") for path in stream_tables(layout, topology, table)]
+    return reduce(DataFrame.unionByName, frames) if frames else None
 
 
 def read(spark: SparkSession, path: Path) -> DataFrame:
@@ -48,7 +54,7 @@ def read(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def stream_tables(layout: Layout, topology: str, table: str) -> list[Path]:
-    """Where *table* lies, one path for each sub-topology that has written it."""
+    """Where *table* lies, one path for each sub-topology that has created it."""
     pattern = layout.stream_table(topology, "*", table).relative_to(layout.warehouse)
     return [path for path in sorted(layout.warehouse.glob(str(pattern))) if is_table(path)]
 

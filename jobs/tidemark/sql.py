@@ -33,7 +33,7 @@ class Warehouse:
         self._connection = _connect(self.tables)
 
     def ask(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
-        """The answer to *text*, one statement that reads; raises InvalidArgument for any other, and for a mistake in it."""
+        """The answer to *text*, one statement that reads; InvalidArgument for any other, and for a mistake in it."""
         try:
             statements = self._connection.extract_statements(text)
             if len(statements) != 1 or statements[0].type not in READ_ONLY:

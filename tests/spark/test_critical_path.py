@@ -3,9 +3,9 @@ from __future__ import annotations
 import random
 from functools import reduce
 
-import critical_path as job
 from pyspark.sql import DataFrame
 
+import critical_path as job
 from tidemark.critical_path import critical_path, in_order, measure
 from tidemark.critical_paths import critical_windows
 from tidemark.intervals import Interval
@@ -54,7 +54,10 @@ def test_a_window_that_somebody_has_not_finished_has_no_path_but_says_who(spark,
 
     (path,) = warehouse.report(CRITICAL_PATHS)
     assert (path["state"], path["path"], path["latency_ms"], path["leaf"]) == ("no_window_yet", None, None, None)
-    steps = {row["operator"]: (row["state"], row["latency_ms"], row["slack_ms"]) for row in warehouse.report(CRITICAL_PATH_STEPS)}
+    steps = {
+        row["operator"]: (row["state"], row["latency_ms"], row["slack_ms"])
+        for row in warehouse.report(CRITICAL_PATH_STEPS)
+    }
     assert steps == {
         "A": ("input", 0, None),
         "B": ("measured", 10, None),

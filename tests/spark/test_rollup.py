@@ -4,8 +4,8 @@ import math
 import random
 
 import pytest
-import rollup
 
+import rollup
 from tidemark.buckets import bucket_of, quantile
 from tidemark.intervals import Grain, Interval, instant_ms, iso
 from tidemark.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
@@ -24,7 +24,8 @@ def test_minutes_hours_and_days_by_hand(spark, warehouse):
     roll_up(spark, warehouse, MIDNIGHT + 10 * HOUR, MIDNIGHT + 12 * HOUR)
 
     rows = {
-        (row["sub_topology"], row["grain"], f"{row['interval_start']:%H:%M}"): row for row in warehouse.report(LATENCY_ROLLUP)
+        (row["sub_topology"], row["grain"], f"{row['interval_start']:%H:%M}"): row
+        for row in warehouse.report(LATENCY_ROLLUP)
     }
     columns = ("n", "min_ms", "max_ms", "sum_ms", "negative_n", "avg_ms")
     assert {key: tuple(row[column] for column in columns) for key, row in rows.items()} == {
@@ -92,7 +93,11 @@ def test_facts_that_came_late_appear_when_their_interval_is_rolled_up_again(spar
 
     roll_up(spark, warehouse, MIDNIGHT, MIDNIGHT + HOUR)
 
-    assert {(row["grain"], row["n"]) for row in warehouse.report(LATENCY_ROLLUP)} == {("minute", 2), ("hour", 2), ("day", 2)}
+    assert {(row["grain"], row["n"]) for row in warehouse.report(LATENCY_ROLLUP)} == {
+        ("minute", 2),
+        ("hour", 2),
+        ("day", 2),
+    }
 
 
 def test_a_topology_without_facts_gets_empty_tables(spark, warehouse):
@@ -103,7 +108,13 @@ def test_a_topology_without_facts_gets_empty_tables(spark, warehouse):
 
 def measured(warehouse, finished_at_ms, latencies, sub_topology="s"):
     """One batch of operator `o`, with its buckets counted one by one."""
-    common = {"batch_id": 0, "operator": "o", "kind": "sink", "task_id": f"{sub_topology}_0", "finished_at": finished_at_ms}
+    common = {
+        "batch_id": 0,
+        "operator": "o",
+        "kind": "sink",
+        "task_id": f"{sub_topology}_0",
+        "finished_at": finished_at_ms,
+    }
     stats = {
         "n": len(latencies),
         "min_ms": min(latencies),

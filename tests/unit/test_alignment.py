@@ -31,6 +31,7 @@ def test_a_source_waits_only_beyond_the_limit():
     assert not must_wait(1043, allowed_ms=None)
 
 
-def test_a_drift_is_not_negative():
+def test_a_drift_may_be_zero_and_not_negative():
+    assert max_allowed_ms([Progress(watermark_ms=42)], max_drift_ms=0) == 42
     with pytest.raises(InvalidArgument, match="got -1"):
         max_allowed_ms([], max_drift_ms=-1)

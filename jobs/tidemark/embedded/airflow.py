@@ -132,6 +132,7 @@ def _settings(home: Path, made: Secrets, root: Path, url: str) -> dict[str, str]
         "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
         "LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
         "USAGE_DATA_COLLECTION__ENABLED": "False",
+        "WORKERS__EXECUTION_API_TIMEOUT": "60",  # a task may be started before the API server is
     }
 
 

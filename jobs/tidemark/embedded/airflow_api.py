@@ -32,8 +32,9 @@ class AirflowApi:
     _token: str | None = field(default=None, repr=False)
 
     def is_healthy(self) -> bool:
-        """Whether the API answers, and scheduler, DAG processor and triggerer have beaten lately."""
+        """Whether both APIs answer, and scheduler, DAG processor and triggerer have beaten lately."""
         try:
+            self._call("GET", "/execution/health", authorised=False)  # tasks use it; its first answer takes seconds
             health = self._call("GET", "/api/v2/monitor/health", authorised=False)
         except (OSError, AirflowError):
             return False

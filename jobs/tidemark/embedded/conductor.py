@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.control import Control, StreamState
-from tidemark.embedded import process, stack
-from tidemark.embedded.airflow_api import ENDED, AirflowApi
+from tidemark.embedded import stack
+from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.embedded.stack import ROOT, Home
 from tidemark.errors import TidemarkError
 from tidemark.layout import Layout
@@ -23,6 +23,7 @@ TOPOLOGY = ROOT / "jobs" / "topologies" / "flights.toml"
 PARSED_WITHIN_S = 60.0
 RUNNING_WITHIN_S = 120.0
 TELL_EVERY_S = 10.0
+POLL_S = 0.5
 LOG_LINES = 40
 
 Say = Callable[[str], None]
@@ -55,16 +56,19 @@ class Conductor:
         return bootstrap, airflow
 
     def launch_streams(self, airflow: AirflowApi, slow: Sequence[str]) -> str:
-        """The id of the run of the streams' DAG, once every stream runs."""
+        """The id of the run of the streams' DAG, once every stream runs: of one that is going on, or of a new one."""
         dag_id = self.dag("streams")
-        run_id = airflow.trigger(dag_id, {"slow": list(slow)})
+        going_on = [run_id for run_id, state in airflow.runs(dag_id).items() if state not in ENDED]
+        run_id = going_on[0] if going_on else airflow.trigger(dag_id, {"slow": list(slow)})
         airflow.unpause(dag_id)
 
         def all_run() -> bool:
-            self._check_run(airflow, dag_id, run_id)
-            beats = [control.heartbeat() for control in self.controls()]
-            held = all(control.is_held() for control in self.controls())
-            return held and all(beat is not None and beat.state is StreamState.RUNNING for beat in beats)
+            nonlocal run_id
+            if self._state(airflow, dag_id, run_id) == SUCCESS:  # it went on only to find its streams drained
+                run_id = airflow.trigger(dag_id, {"slow": list(slow)})
+            beats = [control.heartbeat() for control in self.controls() if control.is_held()]
+            running = [beat for beat in beats if beat is not None and beat.state is StreamState.RUNNING]
+            return len(running) == len(self.topology.sub_topologies)
 
         with self.step("launching the streams"):
             self.wait(all_run, "running streams", RUNNING_WITHIN_S, tell=self.progress)
@@ -77,11 +81,10 @@ class Conductor:
             states = airflow.task_states(dag_id, run_id)
             return ", ".join(f"{task}: {state or 'waiting'}" for task, state in states.items())
 
-        def ended() -> bool:
-            self._check_run(airflow, dag_id, run_id)
-            return airflow.run_state(dag_id, run_id) in ENDED
+        def succeeded() -> bool:
+            return self._state(airflow, dag_id, run_id) == SUCCESS
 
-        self.wait(ended, f"the end of {dag_id}", within_s, tell=tell)
+        self.wait(succeeded, f"the end of {dag_id}", within_s, tell=tell)
 
     def controls(self) -> list[Control]:
         """The control folders of the topology's streams."""
@@ -100,16 +103,16 @@ class Conductor:
         self, condition: Callable[[], bool], what: str, within_s: float, *, tell: Callable[[], str] | None = None
     ) -> None:
         """Wait until *condition* holds, saying now and then what *tell* returns; TidemarkError after *within_s*."""
-        told_at = time.monotonic()
-
-        def holds() -> bool:
-            nonlocal told_at
-            if tell is not None and time.monotonic() - told_at >= TELL_EVERY_S:
-                told_at = time.monotonic()
+        began = told_at = time.monotonic()
+        while not condition():
+            now = time.monotonic()
+            if now - began >= within_s:
+                msg = f"{what} must come within {within_s:g} s: it did not; look at the logs in {self.home.path}"
+                raise TidemarkError(msg)
+            if tell is not None and now - told_at >= TELL_EVERY_S:
+                told_at = now
                 self.say(f"  {tell()}")
-            return condition()
-
-        process.wait_until(holds, what, within_s)
+            time.sleep(POLL_S)
 
     @contextmanager
     def step(self, what: str) -> Iterator[None]:
@@ -119,10 +122,12 @@ class Conductor:
         yield
         self.say(f"  done in {time.monotonic() - began:.1f} s")
 
-    def _check_run(self, airflow: AirflowApi, dag_id: str, run_id: str) -> None:
-        if airflow.run_state(dag_id, run_id) != "failed":
-            return
-        failed = [task for task, state in airflow.task_states(dag_id, run_id).items() if state == "failed"]
+    def _state(self, airflow: AirflowApi, dag_id: str, run_id: str) -> str:
+        """The state of a run; where it has failed show the logs of its tasks and raise TidemarkError."""
+        state = airflow.run_state(dag_id, run_id)
+        if state != "failed":
+            return state
+        failed = [task for task, end in airflow.task_states(dag_id, run_id).items() if end == "failed"]
         for task in failed:
             self.say(f"\nThe end of the log of {dag_id}.{task}:")
             self.say("\n".join(airflow.log(dag_id, run_id, task)[-LOG_LINES:]))

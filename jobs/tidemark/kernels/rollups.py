@@ -52,7 +52,7 @@ def latencies(measured: pl.DataFrame) -> pl.DataFrame:
 
 
 def percentiles(counts: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """One row per *by* with the quantiles that QUANTILES names, of the rank that `buckets.quantile` takes: ⌊q · (N − 1)⌋."""
+    """One row per *by* with the quantiles that QUANTILES names, of the rank of `buckets.quantile`: ⌊q · (N − 1)⌋."""
     stands_for = {bucket: value_of(bucket) for bucket in counts["bucket"].unique()}
     value_ms = pl.col("bucket").replace_strict(stands_for, return_dtype=pl.Float64)
     up_to, total = pl.col("n").cum_sum(), pl.col("n").sum()

@@ -1,0 +1,100 @@
+"""Checks the SLAs of a topology at an instant, and whether its accounting closes.
+
+Writes sla_results, a row per SLA, and dq_results, a row per expectation. What does not hold is a row and never a failure
+of this job. Checking again with the same --run-id replaces its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark import sla_facts
+from tidemark.batch_job import parser
+from tidemark.intervals import Interval, instant_ms, is_text
+from tidemark.layout import Layout
+from tidemark.quality import Quality
+from tidemark.report_tables import replace_rows
+from tidemark.sla_spec import Measure, SlaSpec, load
+from tidemark.sla_status import Status, statuses
+from tidemark.spark import PROJECT, read_table, read_times, session
+from tidemark.tables import BATCHES, CRITICAL_PATH_STEPS, DQ_RESULTS, LATENCY_BUCKETS, OUTCOMES, SLA_RESULTS, WATERMARKS
+from tidemark.topology import Topology
+
+EXPECTATIONS = PROJECT / "expectations"
+
+
+def main() -> None:
+    """Run as the command line says."""
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "--at", required=True, help="the instant to judge for, ISO 8601; UTC unless it says otherwise"
+    )
+    arguments.add_argument("--run-id", required=True, help="the run that asks")
+    given = arguments.parse_args()
+    specs = load(EXPECTATIONS / "slas.toml", given.topology)
+    with session("tidemark-check-sla") as spark:
+        run(spark, given.warehouse, given.topology, specs, at_ms=instant_ms(given.at), run_id=given.run_id)
+
+
+def run(
+    spark: SparkSession, layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str
+) -> None:
+    """Replace the results of *run_id* by those of a check of *specs* for the instant *at_ms*."""
+    facts = _facts(spark, layout, topology.name, specs, at_ms=at_ms).toArrow().to_pylist()
+    tables = (read_table(spark, layout, topology.name, table) for table in (OUTCOMES, BATCHES))
+    accounts = sla_facts.accounts(*tables).toArrow()
+    found = statuses(specs, topology, facts, accounts.to_pylist(), at_ms=at_ms)
+    quality = Quality(EXPECTATIONS)
+    frame = pd.DataFrame([{**_row(status), "idle": status.idle} for status in found])
+    judged = [
+        *quality.check("sla_status", frame, slas=len(specs)),
+        *quality.check("outcomes", accounts.to_pandas()),
+    ]
+    of_check = {"topology": topology.name, "checked_at": at_ms, "run_id": run_id}
+    for table, rows in ((SLA_RESULTS, [_row(status) for status in found]), (DQ_RESULTS, judged)):
+        path = layout.report_table(topology.name, table.name)
+        replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
+
+
+def _facts(spark: SparkSession, layout: Layout, topology: str, specs: Sequence[SlaSpec], *, at_ms: int) -> DataFrame:
+    """All that *specs* are judged by, but the accounts."""
+    buckets, steps, watermarks = (
+        read_table(spark, layout, topology, table) for table in (LATENCY_BUCKETS, CRITICAL_PATH_STEPS, WATERMARKS)
+    )
+    frames = [sla_facts.idle_sources(watermarks)]
+    for table in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
+        rows = read_times(spark, layout, topology, table)
+        frames += [sla_facts.newest(rows, table)] if rows else []
+    for over_ms in sorted({spec.over_ms for spec in specs}):
+        over = Interval(at_ms - over_ms, at_ms)
+        frames += [
+            sla_facts.latencies(buckets, over),
+            sla_facts.added_latencies(steps, over),
+            sla_facts.critical_latencies(steps, over),
+        ]
+    return reduce(DataFrame.unionByName, frames)
+
+
+def _row(status: Status) -> dict[str, Any]:
+    """The columns of sla_results that are the SLA's own."""
+    spec = status.spec
+    return {
+        "sla": spec.name,
+        "subject": spec.subject,
+        "measure": spec.measure.value,
+        "verdict": status.verdict.value,
+        "observed_ms": status.observed_ms,
+        "warn_after_ms": spec.limits.warn_after_ms,
+        "error_after_ms": spec.limits.error_after_ms,
+        "culprit": status.culprit,
+        "owner": spec.owner,
+    }
+
+
+if __name__ == "__main__":
+    main()
