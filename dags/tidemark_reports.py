@@ -16,7 +16,12 @@ Reports on the topology `{name}` for one interval of the finish clock; running i
 """
 START = "{{ params['from'] or data_interval_start.isoformat() }}"
 END = "{{ params['to'] or data_interval_end.isoformat() }}"
-INSTANT = Param(None, type=["null", "string"], format="date-time", description="ISO 8601; empty: the data interval's")
+
+
+def instant() -> Param:
+    """A new one each time: a Param is where its value is kept."""
+    return Param(None, type=["null", "string"], format="date-time", description="ISO 8601; empty: the data interval's")
+
 
 for topology in topologies().values():
     WHERE = ["--warehouse", WAREHOUSE, "--topology", topology.name]
@@ -26,7 +31,7 @@ for topology in topologies().values():
         schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
         tags=["tidemark", topology.name, "reports"],
         doc_md=DOC.format(name=topology.name),
-        params={"from": INSTANT, "to": INSTANT},
+        params={"from": instant(), "to": instant()},
         **EVERY_DAG,
     ):
         chain(

@@ -13,7 +13,7 @@ Runs the streams of the topology `{name}`, one task each, until they are drained
 * **Drain**: write `drain.json` into the stream's control folder (`tidemark down` does), or clear or mark the task.
 * **slow** makes operators sleep after each batch, `OPERATOR=MS`: to see an SLA break.
 """
-SLOW = Param([], type="array", items={"type": "string", "pattern": r"^\w+=\d+$"}, description="OPERATOR=MS, to try")
+PAIR = {"type": "string", "pattern": r"^\w+=\d+$"}
 
 for path, topology in topologies().items():
     with DAG(
@@ -21,7 +21,7 @@ for path, topology in topologies().items():
         schedule=None,
         tags=["tidemark", topology.name, "streams"],
         doc_md=DOC.format(name=topology.name),
-        params={"slow": SLOW},
+        params={"slow": Param([], type="array", items=PAIR, description="OPERATOR=MS, to try")},
         **EVERY_DAG,
     ):
         for sub_topology in topology.sub_topologies:

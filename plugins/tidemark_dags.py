@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import os
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-
-import pendulum
 
 from tidemark.errors import InvalidSpec
 from tidemark.topology import Topology, load
@@ -16,11 +15,14 @@ TOPOLOGIES = ROOT / "jobs" / "topologies"
 WAREHOUSE = "{{ var.value.tidemark_warehouse }}"
 BOOTSTRAP = "{{ var.value.tidemark_bootstrap }}"
 
+SINCE = os.environ.get("TIDEMARK_SINCE", "2026-01-01T00:00:00Z")
+"""No schedule asks for what was before: the embedded Airflow says when it was set up."""
+
 EVERY_DAG: dict[str, Any] = {
-    "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"),
+    "start_date": datetime.fromisoformat(SINCE),
     "catchup": False,
     "max_active_runs": 1,
-    "default_args": {"owner": "tidemark", "retries": 2, "retry_delay": timedelta(seconds=10)},
+    "default_args": {"owner": "tidemark", "retries": 1, "retry_delay": timedelta(seconds=10)},
 }
 
 

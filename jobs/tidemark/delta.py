@@ -24,9 +24,15 @@ def create(path: Path, schema: pa.Schema, *, description: str | None = None) -> 
     )  # fmt: skip
 
 
+def scan(path: Path) -> pl.LazyFrame:
+    """The rows of the Delta table at *path*, not read yet; raises when there is no table."""
+    # Not pl.scan_delta, which takes a folder with a blank in its name for one with %20.
+    return pl.scan_pyarrow_dataset(DeltaTable(str(path)).to_pyarrow_dataset())
+
+
 def read_before(path: Path, batch_id: int, columns: list[str]) -> pl.DataFrame:
     """The *columns* of the rows at *path* of batches before *batch_id*, oldest batch first."""
-    frame = pl.scan_delta(str(path)).filter(pl.col("batch_id") < batch_id).select("batch_id", *columns)
+    frame = scan(path).filter(pl.col("batch_id") < batch_id).select("batch_id", *columns)
     return frame.collect().sort("batch_id", maintain_order=True)
 
 

@@ -28,4 +28,4 @@ def replace_rows(rows: pl.DataFrame | list[dict[str, Any]], table: Table, path: 
 def stored_rows(table: Table, path: Path) -> pl.LazyFrame:
     """The rows of *table* as they are now; the table is created when there is none."""
     delta.create(path, arrow_schema(table), description=table.row)
-    return pl.scan_delta(str(path))
+    return delta.scan(path)

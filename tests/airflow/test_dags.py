@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from copy import deepcopy
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -61,6 +62,12 @@ def test_reports_cover_the_interval_of_the_run_unless_one_is_given(dagbag: DagBa
     given = "2026-01-01T00:00:00Z"
     assert start.render(params={"from": None}, data_interval_start=of_run) == "2026-01-01T07:00:00+00:00"
     assert start.render(params={"from": given}) == given
+
+
+def test_the_two_ends_of_an_interval_are_given_apart(dagbag: DagBag) -> None:
+    params = deepcopy(dagbag.dags["tidemark_flights_reports"].params)
+    params["from"] = "2026-01-01T00:00:00Z"
+    assert params.dump() == {"from": "2026-01-01T00:00:00Z", "to": None}
 
 
 def test_a_broken_topology_is_an_import_error_and_leaves_the_others_alone(

@@ -112,11 +112,18 @@ class EmitOnChange:
 
 @dataclass
 class Partition:
-    """How far time has come in one partition of `flight_events`."""
+    """How far time has come in one partition, and when a batch last had records of it."""
 
     heard_at_ms: int
     newest_ms: int | None = None
-    idle: bool = False
+    activity: str = "active"
+
+
+class Reached(NamedTuple):
+    """What a batch leaves of a partition or a whole source: its watermark, and active, idle or backlogged."""
+
+    watermark_ms: int | None
+    activity: str
 
 
 @dataclass
@@ -149,13 +156,12 @@ class Oracle:
     ) -> None:
         self._bound_ms, self._idle_after_ms = bound_ms, idle_after_ms
         self._log = {message.place: message for message in messages}
-        self._partitions: dict[int, Partition] = {}
+        self._partitions: dict[str, dict[int, Partition]] = {FLIGHTS: {}, WEATHER: {}}
         self._observations: dict[str, list[tuple[int, Fields]]] = defaultdict(list)
         self._last_delay: dict[str, float | None] = {}
         self.quarantined: list[Place] = []
         self.late: list[Late] = []
-        self.watermarks_ms: list[int | None] = []  # after each batch
-        self.idle: list[frozenset[int]] = []  # partitions that were, after each batch
+        self.times: list[dict[tuple[str, int | None], Reached]] = []  # after each batch; partition None: the source
         self.flight_status = EmitOnChange()
         self.weather_now = EmitOnChange()
         self.by_carrier = EmitOnChange()
@@ -167,8 +173,11 @@ class Oracle:
 
     @property
     def watermark_ms(self) -> int | None:
-        """Of `flight_events`, combined."""
-        return self.watermarks_ms[-1] if self.watermarks_ms else None
+        """Of `flight_events`, combined, and so of all that reads it."""
+        return self._watermark_ms(FLIGHTS)
+
+    def _watermark_ms(self, topic: str) -> int | None:
+        return self.times[-1][topic, None].watermark_ms if self.times else None
 
     def usable(self, read: Read) -> Iterator[tuple[Place, Fields]]:
         """The records of *read* that can be used, in order."""
@@ -186,9 +195,8 @@ class Oracle:
             self.quarantined += (place for place in places if place not in usable)
             for place, fields in usable.items():
                 (self._flight if read.topic == FLIGHTS else self._weather)(place, fields)
-            if read.topic == FLIGHTS:
-                self._listen(read, [fields["event_time"] for fields in usable.values()], batch.decided_at_ms)
-        self._advance()
+            self._listen(read, [fields["event_time"] for fields in usable.values()], batch.decided_at_ms)
+        self.times.append(self._reached(FLIGHTS) | self._reached(WEATHER))
 
     def _weather(self, place: Place, fields: Fields) -> None:
         value = {name: fields[name] for name in ("temp_f", "wind_mph", "precip_in", "visibility_mi")}
@@ -229,26 +237,32 @@ class Oracle:
         self.carrier_state.offer(key, text({"delay_band": carrier.band()}), carrier.newest_ms, place)
 
     def _listen(self, read: Read, event_times_ms: list[int], decided_at_ms: int) -> None:
-        partition = self._partitions.setdefault(read.partition, Partition(decided_at_ms))
+        partition = self._partitions[read.topic].setdefault(read.partition, Partition(decided_at_ms))
+        partition.newest_ms = max(
+            [*event_times_ms, *([partition.newest_ms] if partition.newest_ms else [])], default=None
+        )
+        partition.activity = "active"
         if read.until_offset > read.from_offset:
             partition.heard_at_ms = decided_at_ms
-        if event_times_ms:
-            partition.newest_ms = max([*event_times_ms, partition.newest_ms or 0])
-        read_to_its_end = read.latest_offset is not None and read.latest_offset <= read.until_offset
-        silent_ms = decided_at_ms - partition.heard_at_ms
-        partition.idle = read_to_its_end and silent_ms > self._idle_after_ms
+        elif read.latest_offset is None or read.latest_offset > read.until_offset:
+            partition.activity = "backlogged"
+        elif decided_at_ms - partition.heard_at_ms > self._idle_after_ms:
+            partition.activity = "idle"
 
-    def _advance(self) -> None:
-        """The lowest watermark of the partitions that are not idle; of all when every one is, the highest."""
-        awake = [partition.newest_ms for partition in self._partitions.values() if not partition.idle]
-        newest = [partition.newest_ms for partition in self._partitions.values() if partition.newest_ms is not None]
-        leading_ms = max(newest, default=None)
+    def _reached(self, topic: str) -> dict[tuple[str, int | None], Reached]:
+        """Each partition, and the source: the lowest of those that are not idle; when all are, the highest of all."""
+        partitions = {
+            number: Reached(partition.newest_ms and partition.newest_ms - self._bound_ms - 1, partition.activity)
+            for number, partition in self._partitions[topic].items()
+        }
+        awake = [reached.watermark_ms for reached in partitions.values() if reached.activity != "idle"]
+        known = [reached.watermark_ms for reached in partitions.values() if reached.watermark_ms is not None]
+        combined_ms = max(known, default=None)
         if awake:
-            leading_ms = min((ms for ms in awake if ms is not None), default=None) if None not in awake else None
-        reached_ms = None if leading_ms is None else leading_ms - self._bound_ms - 1
-        known = [ms for ms in (self.watermark_ms, reached_ms) if ms is not None]
-        self.watermarks_ms.append(max(known, default=None))
-        self.idle.append(frozenset(number for number, partition in self._partitions.items() if partition.idle))
+            combined_ms = None if None in awake else min(known_ms for known_ms in awake if known_ms is not None)
+        never_back = [ms for ms in (self._watermark_ms(topic), combined_ms) if ms is not None]
+        source = Reached(max(never_back, default=None), "active" if awake else "idle")
+        return {(topic, None): source, **{(topic, number): reached for number, reached in partitions.items()}}
 
 
 def fields_of(message: Message) -> Fields | None:

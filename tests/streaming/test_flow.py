@@ -26,7 +26,7 @@ import polars as pl
 import polars.selectors as cs
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from streaming.oracle import FLIGHTS, WEATHER, Batch, EmitOnChange, Message, Oracle, Place, Read, fields_of
+from streaming.oracle import FLIGHTS, WEATHER, Batch, EmitOnChange, Message, Oracle, Place, Reached, Read, fields_of
 
 from tidemark.control import Control
 from tidemark.embedded import broker as embedded
@@ -71,6 +71,7 @@ REASONS = {  # of quarantine, by the fault that the replay injected
 
 PATIENCE_S = 180
 SEED = 20130627
+EDGE = "on the edge"
 Row = dict[str, Any]
 
 
@@ -133,7 +134,7 @@ class Flow:
     drivers: int  # of the first sub-topology
     exits: list[int]
     summary: Row  # of the replay
-    again: int  # records sent once more after it
+    edge_ms: list[int]  # record times of what was sent after it
     messages: list[Message]
     delays: list[Message]
     warehouse: Path
@@ -184,17 +185,19 @@ def read_everything(driver: Driver, address: str) -> None:
     driver.wait(lambda: driver.offsets() == ends, f"offsets {ends}")
 
 
-def send_again(address: str) -> int:
-    """Send the first sound record of each airport once more, long after its time; how many these are."""
-    first: dict[int, Message] = {}
-    for message in in_kafka(address, FLIGHTS):
-        if fields_of(message) is not None:
-            first.setdefault(message.place.partition, message)
+def send_on_the_edge(address: str, watermark_ms: int) -> list[int]:
+    """Send a flight of its own to where the rules change: at the watermark, ahead of it, as old again, and newer.
+
+    The first is late; the second is new; the third says the same but is not strictly newer; the last is unchanged.
+    """
+    times_ms = [watermark_ms, watermark_ms + 1, watermark_ms + 1, watermark_ms + 2]
+    known = next(fields for message in in_kafka(address, FLIGHTS) if (fields := fields_of(message)))
     producer = Producer({"bootstrap.servers": address, "acks": "all"})
-    for partition, message in first.items():
-        producer.produce(FLIGHTS, message.value, message.key, partition)
+    for time_ms in times_ms:
+        value = json.dumps({**known, "flight": EDGE, "event_time": time_ms})
+        producer.produce(FLIGHTS, value, EDGE, 0)
     assert producer.flush(PATIENCE_S) == 0
-    return len(first)
+    return times_ms
 
 
 def shortened_topology() -> str:
@@ -232,7 +235,7 @@ def play(home: Path, stack: ExitStack, *, kills: bool) -> Flow:
     read_everything(status, address)
     idle = {"source": FLIGHTS, "partition": None, "activity": "idle"}.items()
     status.wait(lambda: any(idle <= row.items() for row in rows_of(warehouse, "status", "watermarks")), "idleness")
-    again = send_again(address)
+    edge_ms = send_on_the_edge(address, rows_of(warehouse, "status", "batches")[-1]["watermark"])
     read_everything(status, address)
     exits = [status.drain()]
     last = rows_of(warehouse, "status", "hop_by_carrier")[-1]["batch_id"]
@@ -245,7 +248,7 @@ def play(home: Path, stack: ExitStack, *, kills: bool) -> Flow:
         drivers=1 + kills,
         exits=exits,
         summary=json.loads(printed),
-        again=again,
+        edge_ms=edge_ms,
         messages=messages,
         delays=in_kafka(address, "carrier_delays"),
         warehouse=warehouse,
@@ -266,13 +269,21 @@ def test_a_drained_driver_exits_with_0_and_each_driver_had_a_lease_of_its_own(fl
 
 
 def test_every_acknowledged_record_is_read_by_one_batch(flow: Flow) -> None:
-    assert len(flow.messages) == flow.summary["records"] + flow.again
+    assert len(flow.messages) == flow.summary["records"] + len(flow.edge_ms)
     read: list[Place] = []
     for row in flow.rows("batches", "status"):
         for part in batch_of(row).reads:
             read += (Place(part.topic, part.partition, o) for o in range(part.from_offset, part.until_offset))
     assert sorted(read) == sorted(message.place for message in flow.messages)
     assert sum(row["records_in"] for row in flow.rows("batches", "status")) == len(flow.messages)
+
+
+def test_every_batch_of_the_first_sub_topology_is_read_once_by_the_second(flow: Flow) -> None:
+    reads = [batch_of(row).reads for row in flow.rows("batches", "carriers")]
+    assert all(len(read) == 1 for read in reads)
+    froms, untils = zip(*((read[0].from_offset, read[0].until_offset) for read in reads), strict=True)
+    assert froms == (0, *untils[:-1])
+    assert untils[-1] == flow.rows("hop_by_carrier", "status")[-1]["batch_id"] + 1
 
 
 def test_a_batch_has_each_row_of_facts_once(flow: Flow) -> None:
@@ -308,7 +319,6 @@ def test_a_record_is_late_exactly_when_it_is_not_ahead_of_the_watermark_before_i
     rows = flow.rows("late_records")
     seen = [(Place(r["source"], r["partition"], r["offset"]), r["timestamp"], r["watermark"]) for r in rows]
     assert seen == flow.oracle.late
-    assert len(seen) >= flow.again == TOPICS[FLIGHTS]
     assert all(row["lateness_ms"] == row["watermark"] - row["timestamp"] for row in rows)
     kept = {message.place: (message.key, message.value) for message in flow.messages}
     assert [(r["key"].encode(), r["value"]) for r in rows] == [kept[late.place] for late in flow.oracle.late]
@@ -324,14 +334,32 @@ def test_changes_are_the_updates_that_change_something_in_their_order(flow: Flow
     assert all(row["value_hash"] == hashlib.sha256(row["value"].encode()).hexdigest() for row in rows)
 
 
+def test_at_the_watermark_is_late_and_as_old_as_before_is_a_change(flow: Flow) -> None:
+    at_ms, ahead_ms, same_ms, newer_ms = flow.edge_ms
+    late = [(row["timestamp"], row["lateness_ms"]) for row in flow.rows("late_records") if row["key"] == EDGE]
+    changes = [(row["timestamp"], row["old_timestamp"]) for row in flow.rows("changes") if row["key"] == EDGE]
+    suppressed = [(row["n"], row["max_timestamp"]) for row in flow.rows("suppressed") if row["key"] == EDGE]
+    assert (late, changes) == ([(at_ms, 0)], [(ahead_ms, None), (same_ms, ahead_ms)])
+    assert suppressed == [(1, newer_ms)]
+
+
 def test_every_update_that_was_not_sent_on_is_accounted_for_by_key(flow: Flow) -> None:
     seen: dict[str, Counter[str]] = {name: Counter() for name in flow.judges()}
     for row in flow.rows("suppressed"):
         seen[row["operator"]][row["key"]] += row["n"]
     assert seen == {name: judge.skipped for name, judge in flow.judges().items()}
     assert seen["flight_status"].total() > flow.summary["kinds"]["repeat"] / 2
-    totals = {row["operator"]: row["idempotent_update_skip_total"] for row in flow.rows("emission_metrics")}
-    assert totals == {name: skipped.total() for name, skipped in seen.items()}
+
+
+def test_the_skip_total_has_counted_every_suppressed_update_so_far(flow: Flow) -> None:
+    so_far: Counter[str] = Counter()
+    expected = {}
+    for row in flow.rows("outcomes"):
+        if row["operator"] in flow.judges():
+            so_far[row["operator"]] += row["suppressed"]
+            expected[row["operator"], row["batch_id"]] = so_far[row["operator"]]
+    rows = flow.rows("emission_metrics")
+    assert {(r["operator"], r["batch_id"]): r["idempotent_update_skip_total"] for r in rows} == expected
 
 
 def test_the_flight_board_shows_each_change_with_the_weather_of_its_time(flow: Flow) -> None:
@@ -434,27 +462,26 @@ def test_latencies_lie_between_their_extremes_and_fill_their_buckets(flow: Flow)
     assert {row["operator"] for row in rows} == {name for names in OPERATORS.values() for name in names} - stateless
 
 
-def test_the_watermark_is_the_oracles_after_every_batch_and_never_goes_back(flow: Flow) -> None:
-    assert [row["watermark"] for row in flow.rows("batches", "status")] == flow.oracle.watermarks_ms
+def test_partitions_and_sources_come_as_far_as_the_oracle_says_with_every_batch(flow: Flow) -> None:
+    rows = defaultdict(list)
+    for row in flow.rows("watermarks", "status"):
+        rows[row["batch_id"]].append(row)
+    told: dict[tuple[str | None, int | None], Reached] = {}
+    for batch, times in zip(flow.rows("batches", "status"), flow.oracle.times, strict=True):
+        for row in rows[batch["batch_id"]]:
+            told[row["source"], row["partition"]] = Reached(row["watermark"], row["activity"])
+        whole = told.pop((None, None))
+        assert told == times, batch
+        told[None, None] = whole
+        assert times[FLIGHTS, None].watermark_ms == whole.watermark_ms == batch["watermark"]
+    assert any(times[FLIGHTS, None].activity == "idle" for times in flow.oracle.times)
+
+
+def test_a_watermark_never_goes_back(flow: Flow) -> None:
     reached_ms: dict[tuple[str, str | None, int | None], int] = {}
     for row in flow.rows("watermarks"):
         place = (row["sub_topology"], row["source"], row["partition"])
-        assert row["watermark"] is None or row["watermark"] >= reached_ms.get(place, 0), row
-        assert row["watermark"] is not None or place not in reached_ms, row
-        if row["watermark"] is not None:
-            reached_ms[place] = row["watermark"]
-    heads = [("status", FLIGHTS, None), ("status", None, None), ("carriers", None, None)]
-    assert {reached_ms[head] for head in heads} == {flow.oracle.watermark_ms}
-
-
-def test_a_partition_is_idle_exactly_when_the_oracle_says_so(flow: Flow) -> None:
-    idle: set[int] = set()
-    changed = defaultdict(list)
-    for row in flow.rows("watermarks", "status"):
-        if row["source"] == FLIGHTS and row["partition"] is not None:
-            changed[row["batch_id"]].append((row["partition"], row["activity"]))
-    for row, expected in zip(flow.rows("batches", "status"), flow.oracle.idle, strict=True):
-        for partition, activity in changed[row["batch_id"]]:
-            (idle.add if activity == "idle" else idle.discard)(partition)
-        assert idle == expected
-    assert frozenset(range(TOPICS[FLIGHTS])) in flow.oracle.idle
+        assert (row["watermark"] or 0) >= reached_ms.get(place, 0), row
+        reached_ms[place] = row["watermark"] or 0
+    ends = [("status", None, None), ("carriers", "by_carrier_source", None), ("carriers", None, None)]
+    assert {reached_ms[end] for end in ends} == {flow.oracle.watermark_ms}

@@ -75,6 +75,13 @@ def test_the_watermark_is_the_newest_timestamp_less_the_bound_less_one():
     assert bounded_out_of_orderness(None, bound_ms=10) is None
 
 
+def test_a_keep_alive_record_moves_the_watermark_like_any_other():
+    silent = {"0": active(bounded_out_of_orderness(100, bound_ms=10)), "1": active(None)}
+    assert combine(silent, previous_ms=None).watermark_ms is None
+    kept_alive = {**silent, "1": active(bounded_out_of_orderness(60, bound_ms=10))}
+    assert combine(kept_alive, previous_ms=None).watermark_ms == 49
+
+
 def test_a_bound_is_not_negative():
     with pytest.raises(InvalidArgument, match="got -1"):
         bounded_out_of_orderness(5, bound_ms=-1)

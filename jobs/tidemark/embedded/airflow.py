@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tidemark.embedded import process
@@ -34,8 +35,9 @@ HEALTHY_WITHIN_S = 180.0
 
 @dataclass(frozen=True, kw_only=True)
 class Secrets:
-    """What one home was set up with."""
+    """What one home was set up with, and *since* when (ISO 8601): its schedules ask for nothing before."""
 
+    since: str
     port: int
     password: str
     fernet_key: str
@@ -103,6 +105,7 @@ def environment(home: Path, made: Secrets, *, root: Path, variables: Mapping[str
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
+        "TIDEMARK_SINCE": made.since,
         "AIRFLOW_HOME": str(home),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
             {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
@@ -141,6 +144,7 @@ def _secrets(home: Path) -> Secrets:
     file = home / "secrets.json"
     if not file.exists():
         made = Secrets(
+            since=datetime.now(UTC).isoformat(timespec="seconds"),
             port=process.free_port(),
             password=secrets.token_urlsafe(12),
             fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
