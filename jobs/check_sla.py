@@ -1,7 +1,7 @@
 """Checks the SLAs of a topology at an instant, and whether its accounting closes.
 
-Writes sla_results, a row per SLA, and dq_results, a row per expectation. What does not hold is a row and never a failure
-of this job. Checking again with the same --run-id replaces its rows.
+Writes sla_results, a row per SLA, and dq_results, a row per expectation. What does not hold is a row and never a
+failure of this job. Checking again with the same --run-id replaces its rows.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def run(
 
 def _facts(spark: SparkSession, layout: Layout, topology: str, specs: Sequence[SlaSpec], *, at_ms: int) -> DataFrame:
     """All that *specs* are judged by, but the accounts."""
-    buckets, steps, watermarks = (
+    buckets, steps, marks = (
         read_table(spark, layout, topology, table) for table in (LATENCY_BUCKETS, CRITICAL_PATH_STEPS, WATERMARKS)
     )
-    frames = [sla_facts.idle_sources(watermarks)]
+    frames = [sla_facts.watermarks(marks)]
     for table in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
         rows = read_times(spark, layout, topology, table)
         frames += [sla_facts.newest(rows, table)] if rows else []

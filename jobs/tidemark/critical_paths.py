@@ -92,7 +92,7 @@ class _Dag:
         return self.named(name, latest=_greatest(finished)) if finished else {}
 
     def walked(self, name: str) -> dict[str, Column]:
-        """`latency` and `state`; `walk`, the places from its source along the latest upstreams; `sum` of its latencies."""
+        """`latency`, `state`, `walk` (places from its source along the latest upstreams) and `sum` (of latencies)."""
         ewt, here = self.column("ewt", name), F.array(F.lit(self.place[name]))
         if not self.upstreams[name]:
             latency = F.when(ewt.isNotNull(), F.lit(0).cast("bigint"))
@@ -126,7 +126,7 @@ class _Dag:
         return {"critical": F.when(~unfinished, _greatest(walks))}
 
     def slack(self, name: str) -> dict[str, Column]:
-        """`slack`: what a leaf lacks to the critical walk, or the least that the readers of *name* would have waited."""
+        """`slack`: what a leaf lacks to the critical walk, or the least that a reader of *name* would have waited."""
         if name in self.leaves:
             return self.named(name, slack=F.col("critical.sum") - self.column("sum", name))
         waits = [

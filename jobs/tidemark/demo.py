@@ -24,10 +24,10 @@ from tidemark.layout import Layout
 from tidemark.operators import Source
 from tidemark.summary import problems, summary
 
-CAUGHT_UP_WITHIN_S = 120.0
-DRAINED_WITHIN_S = 60.0
-REPORTED_WITHIN_S = 300.0
-ALERTED_WITHIN_S = 60.0
+CAUGHT_UP_WITHIN_S = 300.0
+DRAINED_WITHIN_S = 120.0
+REPORTED_WITHIN_S = 600.0
+ALERTED_WITHIN_S = 120.0
 QUIET_S = 8.0
 """A stream is at rest when it has committed nothing for so long: sources are idle after 5 s, a batch takes 1 s."""
 
@@ -169,3 +169,9 @@ class Demo:
             self.conductor.wait(lambda: bool(airflow.runs(alerts)), "the alert", ALERTED_WITHIN_S)
             for alert in airflow.runs(alerts):
                 self.conductor.wait_for_run(airflow, alerts, alert, ALERTED_WITHIN_S)
+            self._show_alerts()
+
+    def _show_alerts(self) -> None:
+        file = self.conductor.home.warehouse / "control" / self.conductor.topology.name / "alerts.jsonl"
+        for line in file.read_text(encoding="utf-8").splitlines():
+            self.conductor.say(f"  alert: {json.loads(line)['alert']}")

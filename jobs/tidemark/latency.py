@@ -96,11 +96,9 @@ def usable_timestamp_ms(timestamp_ms: int | None, policy: OnInvalid, *, partitio
 
 
 def _merge(one: Latency, other: Latency) -> Latency:
-    if not one.n or not other.n:
-        return one if one.n else other
     return Latency(
         n=one.n + other.n,
-        min_ms=min(x for x in (one.min_ms, other.min_ms) if x is not None),
-        max_ms=max(x for x in (one.max_ms, other.max_ms) if x is not None),
+        min_ms=min((x for x in (one.min_ms, other.min_ms) if x is not None), default=None),
+        max_ms=max((x for x in (one.max_ms, other.max_ms) if x is not None), default=None),
         sum_ms=one.sum_ms + other.sum_ms,
     )

@@ -12,7 +12,11 @@ from typing import Any
 
 import great_expectations as gx
 import pandas as pd
-from great_expectations.data_context.types.base import ProgressBarsConfig
+from great_expectations.data_context.types.base import (
+    DataContextConfig,
+    InMemoryStoreBackendDefaults,
+    ProgressBarsConfig,
+)
 
 
 class Quality:
@@ -20,9 +24,13 @@ class Quality:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._context = gx.get_context(mode="ephemeral")
-        self._context.variables.progress_bars = ProgressBarsConfig(globally=False)
-        self._frames = self._context.data_sources.add_pandas("frames")
+        settings = DataContextConfig(
+            store_backend_defaults=InMemoryStoreBackendDefaults(),  # no Data Docs: they do not escape what they show
+            analytics_enabled=False,
+            progress_bars=ProgressBarsConfig(globally=False),
+        )
+        context = gx.get_context(mode="ephemeral", project_config=settings)
+        self._frames = context.data_sources.add_pandas("frames")
 
     def check(self, suite: str, frame: pd.DataFrame, **parameters: object) -> list[dict[str, Any]]:
         """Rows of dq_results, one per expectation of *suite*, without the columns that say of which check.

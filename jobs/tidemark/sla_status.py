@@ -12,10 +12,10 @@ from typing import Any
 
 from tidemark.buckets import quantile
 from tidemark.idleness import Activity
-from tidemark.operators import Kind, Sink
+from tidemark.operators import HopSource, Kind, Sink
 from tidemark.sla import Verdict, judge, judge_staleness
 from tidemark.sla_spec import QUANTILES, Measure, SlaSpec
-from tidemark.topology import Topology
+from tidemark.topology import SubTopology, Topology
 
 Rows = Sequence[Mapping[str, Any]]
 BROKEN = frozenset({Verdict.WARN, Verdict.ERROR})
@@ -26,8 +26,10 @@ class What(StrEnum):
 
     NEWEST = "newest"
     """Of a table: its newest record time."""
-    IDLE = "idle"
-    """Of a source: 1 when it has nothing to send, else 0."""
+    SOURCE = "source"
+    """Of a source: its watermark, and `n` = 1 when it has nothing to send, else 0."""
+    SUB_TOPOLOGY = "sub_topology"
+    """Of a sub-topology: its watermark."""
     LATENCY = "latency"
     """Of an operator and bucket: `n` records with that end-to-end latency."""
     ADDED = "added"
@@ -72,8 +74,14 @@ class _Found:
 
     def counts(self, operator: str, over_ms: int) -> list[tuple[int, int]]:
         """Buckets and how many records of *operator* fell in each."""
-        facts = self._facts.get((What.LATENCY.value, over_ms), {}).get(operator, [])
-        return [(fact["bucket"], fact["n"]) for fact in facts]
+        return [(fact["bucket"], fact["n"]) for fact in self._of(What.LATENCY, operator, over_ms)]
+
+    def is_idle(self, source: str) -> bool:
+        """Whether *source* is known to have nothing to send."""
+        return any(fact["n"] == 1 for fact in self._of(What.SOURCE, source, None))
+
+    def _of(self, what: What, subject: str, over_ms: int | None) -> list[Mapping[str, Any]]:
+        return self._facts.get((what.value, over_ms), {}).get(subject, [])
 
 
 def _status(spec: SlaSpec, topology: Topology, found: _Found, accounts: Rows, *, at_ms: int) -> Status:
@@ -115,13 +123,25 @@ def _slowest(critical_ms: Mapping[str, float | None]) -> str | None:
 
 
 def _is_idle(table: str, topology: Topology, found: _Found) -> bool:
-    """Whether every source has nothing to send that leads a sub-topology which writes *table*.
-
-    The table side of a join does not lead: it never holds a watermark back.
-    """
+    """Whether nothing is on its way to *table*: every sub-topology that writes it is at rest."""
     sinks = {o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == table}
-    writers = [sub for sub in topology.sub_topologies if not sinks or any(o.name in sinks for o in sub.operators)]
-    leading = [
-        o.name for sub in writers for o in sub.operators if o.kind is Kind.SOURCE and o.name not in sub.table_inputs()
-    ]
-    return all(found.value(What.IDLE, name) == 1 for name in leading)
+    writers = (sub for sub in topology.sub_topologies if not sinks or any(o.name in sinks for o in sub.operators))
+    return all(_is_at_rest(sub, topology, found) for sub in writers)
+
+
+def _is_at_rest(sub: SubTopology, topology: Topology, found: _Found) -> bool:
+    """Whether the sources that lead *sub* are idle; behind a hop: those before it, and the hop is read to its end.
+
+    A source that only feeds the table side of joins does not lead: it never holds a watermark back either.
+    """
+    leading = [o for o in sub.operators if o.kind is Kind.SOURCE and o.name not in sub.table_inputs()]
+    for source in leading:
+        if isinstance(source, HopSource):
+            read_ms = found.value(What.SOURCE, source.name)
+            sent_ms = found.value(What.SUB_TOPOLOGY, source.upstream)
+            is_read = read_ms is not None and sent_ms is not None and read_ms >= sent_ms
+            if not is_read or not _is_at_rest(topology.sub_topology(source.upstream), topology, found):
+                return False
+        elif not found.is_idle(source.name):
+            return False
+    return True

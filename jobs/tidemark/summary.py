@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from textwrap import indent
+from textwrap import fill, indent
 
 from tidemark.buckets import bucket_value_sql
 from tidemark.inventory import inventory
@@ -25,6 +25,7 @@ OUTCOMES = (
 )
 MAY_BE_EMPTY = frozenset({"late_records"})
 """Tables that a run with nothing amiss leaves without rows."""
+WIDTH = 118
 
 RECORDS = """
     SELECT operator AS source, sum(records_in) AS records, sum(quarantined) AS quarantined, sum(late) AS late,
@@ -134,7 +135,8 @@ def _paths(answer: Answer) -> str:
         f"{start:%H:%M:%S}  {path}" + ("" if state == "measured" else f"  ({state})")
         for start, path, state in answer.rows
     ]
-    return "\n".join(lines) or "no window was closed"
+    wrapped = (fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
+    return "\n".join(wrapped) or "no window was closed"
 
 
 def _inventory(home: Path) -> str:

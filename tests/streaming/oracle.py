@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 FLIGHTS, WEATHER = "flight_events", "weather"
+OBSERVED = ("temp_f", "wind_mph", "precip_in", "visibility_mi")
 PLAUSIBLE_MS = range(946_684_800_000, 4_102_444_800_000)  # 2000-01-01 to before 2100-01-01
 TYPES: Mapping[str, Mapping[str, type]] = {
     FLIGHTS: {
@@ -30,7 +31,7 @@ TYPES: Mapping[str, Mapping[str, type]] = {
     },
     WEATHER: {
         "origin": str,
-        **dict.fromkeys(("temp_f", "wind_mph", "precip_in", "visibility_mi"), float),
+        **dict.fromkeys(OBSERVED, float),
         "event_time": int,
     },
 }
@@ -115,7 +116,7 @@ class Partition:
     """How far time has come in one partition, and when a batch last had records of it."""
 
     heard_at_ms: int
-    newest_ms: int | None = None
+    newest_ms: int = 0  # 0: no usable record yet
     activity: str = "active"
 
 
@@ -158,7 +159,6 @@ class Oracle:
         self._log = {message.place: message for message in messages}
         self._partitions: dict[str, dict[int, Partition]] = {FLIGHTS: {}, WEATHER: {}}
         self._observations: dict[str, list[tuple[int, Fields]]] = defaultdict(list)
-        self._last_delay: dict[str, float | None] = {}
         self.quarantined: list[Place] = []
         self.late: list[Late] = []
         self.times: list[dict[tuple[str, int | None], Reached]] = []  # after each batch; partition None: the source
@@ -199,7 +199,7 @@ class Oracle:
         self.times.append(self._reached(FLIGHTS) | self._reached(WEATHER))
 
     def _weather(self, place: Place, fields: Fields) -> None:
-        value = {name: fields[name] for name in ("temp_f", "wind_mph", "precip_in", "visibility_mi")}
+        value = {name: fields[name] for name in OBSERVED}
         if self.weather_now.offer(fields["origin"], text(value), fields["event_time"], place):
             self._observations[fields["origin"]].append((fields["event_time"], value))
 
@@ -220,27 +220,24 @@ class Oracle:
         valid = [seen for seen in self._observations[origin] if seen[0] <= timestamp_ms]
         newest_ms = max((observed_ms for observed_ms, _ in valid), default=None)
         matching = [value for observed_ms, value in valid if observed_ms == newest_ms]
-        return matching[-1] if matching else dict.fromkeys(("temp_f", "wind_mph", "precip_in", "visibility_mi"))
+        return matching[-1] if matching else dict.fromkeys(OBSERVED)
 
     def _repartition(self, flight: str, status: Fields, timestamp_ms: int, place: Place) -> None:
         value = {name: status[name] for name in ("carrier", "origin", "status", "delay_min")}
-        known = flight in self.by_carrier.stored
+        sent_before = self.by_carrier.stored.get(flight)
         if not self.by_carrier.offer(flight, text(value), timestamp_ms, place):
             return
         key = text({"carrier": status["carrier"], "origin": status["origin"]})
         carrier = self.carriers[key]
-        if known:
-            carrier.add(self._last_delay[flight], -1)
+        if sent_before is not None:
+            carrier.add(json.loads(sent_before[0])["delay_min"], -1)
         carrier.add(status["delay_min"], +1)
-        self._last_delay[flight] = status["delay_min"]
         carrier.newest_ms = max(carrier.newest_ms, timestamp_ms)
         self.carrier_state.offer(key, text({"delay_band": carrier.band()}), carrier.newest_ms, place)
 
     def _listen(self, read: Read, event_times_ms: list[int], decided_at_ms: int) -> None:
         partition = self._partitions[read.topic].setdefault(read.partition, Partition(decided_at_ms))
-        partition.newest_ms = max(
-            [*event_times_ms, *([partition.newest_ms] if partition.newest_ms else [])], default=None
-        )
+        partition.newest_ms = max([partition.newest_ms, *event_times_ms])
         partition.activity = "active"
         if read.until_offset > read.from_offset:
             partition.heard_at_ms = decided_at_ms
@@ -251,18 +248,17 @@ class Oracle:
 
     def _reached(self, topic: str) -> dict[tuple[str, int | None], Reached]:
         """Each partition, and the source: the lowest of those that are not idle; when all are, the highest of all."""
-        partitions = {
-            number: Reached(partition.newest_ms and partition.newest_ms - self._bound_ms - 1, partition.activity)
-            for number, partition in self._partitions[topic].items()
+        partitions = self._partitions[topic]
+        awake = [partition.newest_ms for partition in partitions.values() if partition.activity != "idle"]
+        leading_ms = min(awake) if awake else max(partition.newest_ms for partition in partitions.values())
+        never_back = [ms for ms in (self._watermark_ms(topic), self._behind(leading_ms)) if ms is not None]
+        return {
+            (topic, None): Reached(max(never_back, default=None), "active" if awake else "idle"),
+            **{(topic, n): Reached(self._behind(part.newest_ms), part.activity) for n, part in partitions.items()},
         }
-        awake = [reached.watermark_ms for reached in partitions.values() if reached.activity != "idle"]
-        known = [reached.watermark_ms for reached in partitions.values() if reached.watermark_ms is not None]
-        combined_ms = max(known, default=None)
-        if awake:
-            combined_ms = None if None in awake else min(known_ms for known_ms in awake if known_ms is not None)
-        never_back = [ms for ms in (self._watermark_ms(topic), combined_ms) if ms is not None]
-        source = Reached(max(never_back, default=None), "active" if awake else "idle")
-        return {(topic, None): source, **{(topic, number): reached for number, reached in partitions.items()}}
+
+    def _behind(self, newest_ms: int) -> int | None:
+        return newest_ms - self._bound_ms - 1 if newest_ms else None
 
 
 def fields_of(message: Message) -> Fields | None:

@@ -79,10 +79,9 @@ class Driver:
     """A `jobs/stream.py` as a user starts it; its output goes to a file."""
 
     def __init__(self, sub_topology: str, home: Path, address: str) -> None:
-        layout = Layout(home / "warehouse")
-        self.control = Control(layout.control("flights", sub_topology))
-        self._log = home / f"{sub_topology}.log"
-        command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--warehouse", str(layout.warehouse)]
+        self._name, self._warehouse, self._log = sub_topology, home / "warehouse", home / f"{sub_topology}.log"
+        self.control = Control(Layout(self._warehouse).control("flights", sub_topology))
+        command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--warehouse", str(self._warehouse)]
         command += ["--topology", str(home / "flights.toml"), "--sub-topology", sub_topology, "--bootstrap", address]
         with self._log.open("a") as log:
             self._process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, start_new_session=True)
@@ -102,18 +101,24 @@ class Driver:
         return heartbeat.offsets if heartbeat is not None and heartbeat.pid == self._process.pid else {}
 
     def kill_in_the_middle_of_a_batch(self) -> None:
-        """SIGKILL at a seeded instant after it has decided one more batch of flights, which it then carries out."""
+        """SIGKILL at a seeded instant at which it has decided a batch and not carried all of it out."""
+        chance = random.Random(SEED)
+
+        def is_caught() -> bool:
+            time.sleep(chance.uniform(0, 0.1))
+            os.kill(self._process.pid, signal.SIGSTOP)
+            if self._last_decided() > rows_of(self._warehouse, self._name, "batches")[-1]["batch_id"]:
+                return True
+            os.kill(self._process.pid, signal.SIGCONT)
+            return False
+
         self.wait(lambda: self.offsets().get(f"{FLIGHTS}/0", 0) > 0, "flights")
-        decided = self._decided()
-        deadline = time.monotonic() + PATIENCE_S
-        while self._decided() <= decided:
-            assert time.monotonic() < deadline, "a batch must be decided while the day goes on"
-        time.sleep(random.Random(SEED).uniform(0, 0.1))
+        self.wait(is_caught, "a driver in the middle of a batch")
         self._process.kill()
         self._process.wait()
 
-    def _decided(self) -> set[str]:
-        return {path.name for path in (self.control.home / "journal").glob("*.data.zip")}
+    def _last_decided(self) -> int:
+        return max(int(path.name.split(".")[0]) for path in (self.control.home / "journal").glob("*.data.zip"))
 
     def drain(self) -> int:
         """Have it end by itself; its exit status."""
@@ -159,21 +164,20 @@ def rows_of(warehouse: Path, sub_topology: str, table: str) -> list[Row]:
 
 def batch_of(row: Row) -> Batch:
     """A row of `batches` as the oracle takes it."""
-    ends_of = [[part[f"{end}_offset"] for end in ("from", "until", "latest")] for part in row["sources"]]
-    reads = [Read(part["source"], part["partition"], *ends) for part, ends in zip(row["sources"], ends_of, strict=True)]
-    return Batch(row["decided_at"], reads)
+    names = ("source", "partition", "from_offset", "until_offset", "latest_offset")
+    return Batch(row["decided_at"], [Read(*(part[name] for name in names)) for part in row["sources"]])
 
 
 def in_kafka(address: str, topic: str) -> list[Message]:
+    """All records of a topic, those of one partition in their order."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
-    read: list[Message] = []
-    for partition in range(TOPICS[topic]):
-        number = consumer.get_watermark_offsets(TopicPartition(topic, partition))[1]
-        consumer.assign([TopicPartition(topic, partition, 0)])
-        found = consumer.consume(number, timeout=20) if number else []
-        read += (Message(Place(topic, partition, m.offset() or 0), m.key(), m.value()) for m in found)
+    places = [TopicPartition(topic, number, 0) for number in range(TOPICS[topic])]
+    number = sum(consumer.get_watermark_offsets(place)[1] for place in places)
+    consumer.assign(places)
+    found = consumer.consume(number, timeout=PATIENCE_S)
     consumer.close()
-    return read
+    assert len(found) == number
+    return [Message(Place(topic, m.partition() or 0, m.offset() or 0), m.key(), m.value()) for m in found]
 
 
 def read_everything(driver: Driver, address: str) -> None:
@@ -183,6 +187,13 @@ def read_everything(driver: Driver, address: str) -> None:
     ends = {f"{t}/{n}": consumer.get_watermark_offsets(TopicPartition(t, n))[1] for t, n in places}
     consumer.close()
     driver.wait(lambda: driver.offsets() == ends, f"offsets {ends}")
+
+
+def are_flights_idle(warehouse: Path) -> bool:
+    """Whether no airport has had a record for so long that record time has come to its end."""
+    rows = rows_of(warehouse, "status", "watermarks")
+    sources = [row for row in rows if row["source"] == FLIGHTS and row["partition"] is None]
+    return bool(sources[-1]["activity"] == "idle")
 
 
 def send_on_the_edge(address: str, watermark_ms: int) -> list[int]:
@@ -225,7 +236,7 @@ def play(home: Path, stack: ExitStack, *, kills: bool) -> Flow:
     status.wait(lambda: bool(status.offsets()), "a first batch")
 
     command = [sys.executable, str(PROJECT / "jobs" / "replay.py"), "--bootstrap", address, *REPLAY]
-    replay = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
+    replay = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
     stack.callback(replay.kill)
     if kills:
         status.kill_in_the_middle_of_a_batch()
@@ -233,8 +244,7 @@ def play(home: Path, stack: ExitStack, *, kills: bool) -> Flow:
     printed, _ = replay.communicate(timeout=PATIENCE_S)
     assert replay.returncode == 0
     read_everything(status, address)
-    idle = {"source": FLIGHTS, "partition": None, "activity": "idle"}.items()
-    status.wait(lambda: any(idle <= row.items() for row in rows_of(warehouse, "status", "watermarks")), "idleness")
+    status.wait(lambda: are_flights_idle(warehouse), "silence at every airport")
     edge_ms = send_on_the_edge(address, rows_of(warehouse, "status", "batches")[-1]["watermark"])
     read_everything(status, address)
     exits = [status.drain()]

@@ -52,6 +52,10 @@ def test_finishing_before_an_upstream_is_clamped_and_kept():
     assert path.share_of("o") is None
 
 
+def test_finishing_at_the_same_instant_is_not_clamped():
+    assert measure({"o": ("s",)}, {"s": 5, "o": 5})["o"].state is State.MEASURED
+
+
 def test_a_missing_measurement_is_a_state_and_not_a_zero():
     path = found({"o": ("s",), "p": ("o",)}, {"s": 100, "p": 130})
     assert str(path) == "p (upstream_missing) ≥ 0 ms"

@@ -31,7 +31,7 @@ def test_an_sla_may_have_one_limit():
     assert judge(0, Sla(warn_after_ms=0, error_after_ms=0)) is Verdict.ERROR
 
 
-@pytest.mark.parametrize(("warn_ms", "error_ms"), [(None, None), (-1, None), (None, -1), (200, 100)])
+@pytest.mark.parametrize(("warn_ms", "error_ms"), [(None, None), (-1, None), (None, -1), (-1, 5), (200, 100)])
 def test_limits_that_cannot_be_meant_are_refused(warn_ms, error_ms):
     with pytest.raises(InvalidArgument, match=f"got {warn_ms} and {error_ms}"):
         Sla(warn_after_ms=warn_ms, error_after_ms=error_ms)
@@ -99,6 +99,8 @@ def test_a_target_is_a_share_that_leaves_a_budget(target):
     [
         ((14.4, 15.0), Verdict.ERROR),
         ((14.4, 14.3), Verdict.WARN),
+        ((6.0, 20.0), Verdict.WARN),
+        ((5.9, 20.0), Verdict.PASS),
         ((20.0, 0.5), Verdict.PASS),
         ((20.0, None), Verdict.UNKNOWN),
         ((), Verdict.UNKNOWN),

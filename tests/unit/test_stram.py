@@ -20,6 +20,11 @@ def test_an_operator_that_finished_first_is_clamped():
     assert (step.state, step.latency_ms, step.unclamped_ms) == (State.CLAMPED_NEGATIVE, 0, -100)
 
 
+def test_an_operator_that_finished_at_the_same_instant_is_not_clamped():
+    step = latency({"u": 9, "o": 9}, {"u": 1500, "o": 1500}, names=("u",))
+    assert (step.state, step.latency_ms) == (State.MEASURED, 0)
+
+
 @pytest.mark.parametrize(("ahead", "state", "latency_ms"), [(50, State.MEASURED, 100), (51, State.STUCK, 30_600)])
 def test_an_operator_behind_for_longer_than_a_heartbeat_is_stuck(ahead, state, latency_ms):
     step = latency({"u": 9 + ahead, "o": 9}, {"u": 1500, "o": 1600}, names=("u",))
@@ -29,6 +34,7 @@ def test_an_operator_behind_for_longer_than_a_heartbeat_is_stuck(ahead, state, l
 def test_without_stats_the_windows_behind_are_the_estimate():
     step = latency({"u": 12, "v": 11, "o": 9}, None)
     assert (step.state, step.latency_ms, step.slowest_upstream) == (State.ESTIMATED, 1200, "v")
+    assert latency({"u": 9, "o": 9}, None, names=("u",)).latency_ms == 0
     assert latency({"u": 8, "v": None, "o": 9}, None).state is State.UPSTREAM_MISSING
 
 
@@ -48,3 +54,9 @@ def test_of_equal_upstreams_and_leaves_the_first_named_is_taken():
 def test_a_path_sums_moving_averages_down_to_an_operator_without_a_slowest_upstream():
     path = critical_path({"b": ("a",), "c": ("b", "d")}, {"b": "a", "c": "b"}, {"b": 3, "c": 4, "d": 100})
     assert str(path) == "a (0 ms) → b (3 ms) → c (4 ms) = 7 ms"
+    assert [step.state for step in path.steps] == [State.INPUT, State.MEASURED, State.MEASURED]
+
+
+def test_of_all_leaves_the_one_whose_averages_sum_highest_ends_the_path():
+    path = critical_path({"x": ("s",), "y": ("s",), "z": ("s",)}, dict.fromkeys("xyz", "s"), {"x": 3, "y": 9, "z": 4})
+    assert path.steps[-1].operator == "y"

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tidemark import topology
+from tidemark.buckets import bucket_of
+from tidemark.sla_spec import parse
+from tidemark.tables import (
+    BATCHES,
+    CHANGES,
+    CRITICAL_PATH_STEPS,
+    DQ_RESULTS,
+    LATENCY_BUCKETS,
+    OUTCOMES,
+    SLA_RESULTS,
+    WATERMARKS,
+)
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
+    import check_sla
+    from tidemark.quality import Quality
+
+NOW = 1_770_000_000_000
+TOPOLOGY = topology.parse(
+    {
+        "name": "t",
+        "operators": {
+            "events": {
+                "kind": "source", "sub_topology": "s", "topic": "events", "fields": "id string, event_time bigint",
+                "timestamp": "event_time", "timestamp_range": ["2000-01-01", "2100-01-01"], "bound": "3 s",
+            },
+            "latest": {"kind": "table", "input": "events", "key": ["id"]},
+            "alerts": {"kind": "sink", "input": "latest", "topic": "alerts"},
+        },
+    },
+    file="t.toml",
+)  # fmt: skip
+SLAS = {
+    "fresh": {"subject": "changes", "measure": "staleness", "warn_after": "1 s", "error_after": "10 s"},
+    "in_time": {"subject": "alerts", "measure": "latency_p99", "warn_after": "150 ms", "error_after": "1 s"},
+    "quick": {"subject": "latest", "measure": "operator_latency_p50", "warn_after": "150 ms", "error_after": "300 ms"},
+    "complete": {"subject": "outcomes", "measure": "completeness", "error_after": "1 ms"},
+}
+
+
+def test_what_holds_passes_and_every_expectation_with_it(spark, warehouse):
+    streamed(warehouse)
+
+    check(spark, warehouse)
+
+    assert verdicts(warehouse) == {"fresh": "pass", "in_time": "pass", "quick": "pass", "complete": "pass"}
+    observed = {row["sla"]: row["observed_ms"] for row in warehouse.report(SLA_RESULTS)}
+    assert observed == {"fresh": 500, "in_time": pytest.approx(100, rel=0.01), "quick": 90, "complete": 0}
+    assert {row["success"] for row in warehouse.report(DQ_RESULTS)} == {True}
+
+
+def test_a_slow_operator_breaks_its_sla_and_is_named(spark, warehouse):
+    streamed(warehouse, latest_ms=400, latency_ms=500)
+
+    check(spark, warehouse)
+
+    results = {row["sla"]: row for row in warehouse.report(SLA_RESULTS)}
+    assert {name: (row["verdict"], row["culprit"]) for name, row in results.items()} == {
+        "fresh": ("pass", None),
+        "in_time": ("warn", "latest"),
+        "quick": ("error", "latest"),
+        "complete": ("pass", None),
+    }
+    assert results["quick"]["observed_ms"] == 400
+    assert broken(warehouse) == {
+        ("sla_status", "error_after_ms, observed_ms", "critical"): 1,
+        ("sla_status", "warn_after_ms, observed_ms", "warning"): 2,
+    }
+
+
+def test_nothing_to_judge_is_not_a_pass(spark, warehouse):
+    check(spark, warehouse)
+
+    assert verdicts(warehouse) == {
+        "fresh": "never_loaded", "in_time": "unknown", "quick": "unknown", "complete": "never_loaded",
+    }  # fmt: skip
+    assert ("sla_status", "observed_ms", "critical") in broken(warehouse)
+    assert ("outcomes", None, "critical") in broken(warehouse)
+
+
+def test_an_account_that_does_not_close_is_found_with_its_operator(spark, warehouse):
+    streamed(warehouse)
+    warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW - 40_000}])
+    warehouse.write(OUTCOMES, [outcome(1, records_in=10, emitted=6, suppressed=3)])
+
+    check(spark, warehouse)
+
+    (complete,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "complete")
+    assert (complete["verdict"], complete["observed_ms"]) == ("error", 40_000)
+    assert broken(warehouse)["outcomes", "updates_in, updates_out", "critical"] == 1
+    (pair,) = (row for row in warehouse.report(DQ_RESULTS) if row["column"] == "updates_in, updates_out")
+    assert json.loads(pair["observed"]) == [[20, 19]]
+
+
+def test_an_old_table_is_excused_by_an_idle_source_in_verdict_and_expectation_alike(spark, warehouse):
+    streamed(warehouse)
+    warehouse.write(
+        WATERMARKS, [{"batch_id": n, "source": "events", "activity": a} for n, a in ((3, "active"), (4, "idle"))]
+    )
+
+    check(spark, warehouse, at_ms=NOW + 3_600_000, ignore_when_idle=True)
+
+    assert verdicts(warehouse)["fresh"] == "pass"
+    assert not any(suite == "sla_status" and column and "after" in column for suite, column, _ in broken(warehouse))
+
+
+def test_asking_twice_in_one_run_changes_nothing_and_another_run_adds(spark, warehouse):
+    streamed(warehouse)
+    check(spark, warehouse)
+    once = warehouse.report(SLA_RESULTS), warehouse.report(DQ_RESULTS)
+
+    check(spark, warehouse)
+    assert (warehouse.report(SLA_RESULTS), warehouse.report(DQ_RESULTS)) == once
+
+    check(spark, warehouse, run_id="it's another")
+    assert len(warehouse.report(SLA_RESULTS)) == 2 * len(SLAS)
+
+
+ACCOUNT = {
+    "sub_topology": "s", "operator": "o", "kind": "table", "batches": 1, "updates_in": 5, "updates_out": 5, "lowest": 0,
+    "open_batches": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "column"),
+    [
+        ([], None),
+        ([ACCOUNT, ACCOUNT], "sub_topology, operator"),
+        ([{**ACCOUNT, "kind": "filter"}], "kind"),
+        ([{**ACCOUNT, "lowest": -1}], "lowest"),
+        ([{**ACCOUNT, "updates_in": None}], "updates_in"),
+        ([{**ACCOUNT, "updates_out": 4}], "updates_in, updates_out"),
+        ([{**ACCOUNT, "open_batches": 1}], "open_batches"),
+    ],
+)
+def test_the_contract_of_outcomes_finds_what_breaks_it(rows, column):
+    quality = Quality(Path(check_sla.EXPECTATIONS))
+
+    found = quality.check("outcomes", pd.DataFrame(rows, columns=list(ACCOUNT)))
+
+    assert column in [row["column"] for row in found if not row["success"]]
+
+
+def streamed(warehouse, latest_ms=90, latency_ms=100):
+    """One batch of everything: a change half a second old, ten records, one window."""
+    warehouse.write(
+        CHANGES, [{"batch_id": 0, "operator": "latest", "timestamp": at} for at in (NOW - 9_000, NOW - 500)]
+    )
+    bucket = {"batch_id": 0, "operator": "alerts", "bucket": bucket_of(latency_ms), "n": 10}
+    long_ago = {**bucket, "bucket": bucket_of(9_000), "finished_at": NOW - 600_001}
+    warehouse.write(LATENCY_BUCKETS, [{**bucket, "finished_at": NOW - 1}, long_ago])
+    steps = [("events", 0, 0, "input"), ("latest", 1, latest_ms, "measured"), ("alerts", 2, 10, "measured")]
+    warehouse.write(
+        CRITICAL_PATH_STEPS,
+        [
+            {"topology": "t", "window_start": NOW - 6_000, "window_end": NOW - 1_000, "operator": name, "step": step,
+             "latency_ms": ms, "state": state}
+            for name, step, ms, state in steps
+        ],
+    )  # fmt: skip
+    warehouse.write(OUTCOMES, [outcome(0, records_in=8, held_before=2, emitted=5, suppressed=4, held_after=1)])
+    warehouse.write(BATCHES, [{"batch_id": 0, "finished_at": NOW - 50_000}])
+
+
+def outcome(batch_id, **counts):
+    zero = dict.fromkeys(OUTCOMES.names[OUTCOMES.names.index("records_in") :], 0)
+    return {"batch_id": batch_id, "operator": "latest", "kind": "table", **zero, **counts}
+
+
+def check(spark, warehouse, *, at_ms=NOW, run_id="r1", ignore_when_idle=False):
+    slas = {name: {**sla, "owner": "o", "ignore_when_idle": ignore_when_idle} for name, sla in SLAS.items()}
+    specs = parse({"t": slas}, TOPOLOGY, file="slas.toml")
+    check_sla.run(spark, warehouse.layout, TOPOLOGY, specs, at_ms=at_ms, run_id=run_id)
+
+
+def verdicts(warehouse):
+    return {row["sla"]: row["verdict"] for row in warehouse.report(SLA_RESULTS)}
+
+
+def broken(warehouse):
+    """How many rows broke each expectation that does not hold."""
+    return {
+        (row["suite"], row["column"], row["severity"]): row["unexpected_count"]
+        for row in warehouse.report(DQ_RESULTS)
+        if not row["success"]
+    }

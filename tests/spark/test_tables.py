@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+from deltalake import DeltaTable
+
+from tidemark.intervals import Interval
+from tidemark.report_tables import replace_rows
+from tidemark.spark import PROJECT, read_table, settings
+from tidemark.tables import CRITICAL_PATHS, OUTCOMES, SLA_RESULTS
+
+
+def test_a_table_of_a_topology_is_that_of_all_its_sub_topologies(spark, warehouse):
+    warehouse.write(OUTCOMES, [{"batch_id": 1}], "a")
+    warehouse.write(OUTCOMES, [{"batch_id": 2}], "b")
+
+    rows = read_table(spark, warehouse.layout, "t", OUTCOMES).collect()
+
+    assert sorted((row.sub_topology, row.batch_id) for row in rows) == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("table", [OUTCOMES, SLA_RESULTS], ids=str)
+def test_a_table_that_nobody_has_written_is_empty_and_has_its_columns(spark, warehouse, table):
+    frame = read_table(spark, warehouse.layout, "t", table)
+
+    assert tuple(frame.columns) == table.names
+    assert frame.collect() == []
+
+
+def windows(*ends_ms):
+    return [{"topology": "t", "window_end": end_ms, "path": f"until {end_ms}"} for end_ms in ends_ms]
+
+
+def paths(warehouse):
+    return sorted(row["path"] for row in warehouse.report(CRITICAL_PATHS))
+
+
+def test_replaced_rows_are_those_of_the_interval_and_no_others(warehouse):
+    path, between = warehouse.layout.report_table("t", CRITICAL_PATHS.name), Interval(2_000, 3_000).holds("window_end")
+    everywhere = Interval(0, 9_000).holds("window_end")
+    replace_rows(windows(1_999, 2_000, 2_999, 3_000), CRITICAL_PATHS, path, where=everywhere)
+
+    for _ in range(2):
+        replace_rows(windows(2_500), CRITICAL_PATHS, path, where=between)
+    assert paths(warehouse) == ["until 1999", "until 2500", "until 3000"]
+
+    replace_rows([], CRITICAL_PATHS, path, where=between)
+    assert paths(warehouse) == ["until 1999", "until 3000"]
+
+
+def test_a_row_outside_of_what_is_replaced_is_refused_and_nothing_is_written(warehouse):
+    path = warehouse.layout.report_table("t", CRITICAL_PATHS.name)
+    between = Interval(2_000, 3_000).holds("window_end")
+    replace_rows(windows(2_500), CRITICAL_PATHS, path, where=between)
+
+    with pytest.raises(Exception, match="1 rows failed validation check"):
+        replace_rows(windows(2_600, 3_000), CRITICAL_PATHS, path, where=between)
+
+    assert paths(warehouse) == ["until 2500"]
+
+
+def test_a_report_has_comments_and_no_feature_that_a_reader_may_lack(warehouse):
+    path = warehouse.layout.report_table("t", CRITICAL_PATHS.name)
+    replace_rows(windows(1), CRITICAL_PATHS, path, where=Interval(0, 2).holds("window_end"))
+
+    table = DeltaTable(path)
+    comments = {field.name: field.metadata["comment"] for field in table.schema().fields}
+    assert comments == {column.name: column.comment for column in CRITICAL_PATHS.columns}
+    assert table.protocol().min_reader_version == 1
+
+
+def test_settings_are_those_of_the_file_that_jobs_are_submitted_with():
+    found = dict(settings(PROJECT / "docker" / "spark-defaults.conf"))
+    assert found["spark.sql.session.timeZone"] == "UTC"
+    assert not any(key.startswith("#") or not value for key, value in found.items())

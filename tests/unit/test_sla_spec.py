@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemark import topology
+from tidemark.errors import InvalidSpec
+from tidemark.sla import Sla
+from tidemark.sla_spec import Measure, SlaSpec, load, parse
+
+PROJECT = Path(__file__).parents[2]
+FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")
+GOOD = {
+    "subject": "flight_board",
+    "measure": "staleness",
+    "warn_after": "30 s",
+    "error_after": "2 min",
+    "owner": "desk",
+}
+
+
+def specs(**changes):
+    table = {key: value for key, value in {**GOOD, **changes}.items() if value is not None}
+    return parse({"flights": {"board": table}}, FLIGHTS, file="slas.toml")
+
+
+def test_an_sla_is_read_with_its_defaults():
+    assert specs() == (
+        SlaSpec(
+            name="board",
+            subject="flight_board",
+            measure=Measure.STALENESS,
+            limits=Sla(warn_after_ms=30_000, error_after_ms=120_000),
+            owner="desk",
+            over_ms=600_000,
+            ignore_when_idle=False,
+        ),
+    )
+
+
+def test_one_limit_is_enough():
+    (spec,) = specs(warn_after=None)
+    assert spec.limits == Sla(error_after_ms=120_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"subject": "carrier_state"}, r"board\.subject: is 'carrier_state', of which.*one of flight_board, changes"),
+        ({"measure": "latency_p98"}, r"board\.measure: is 'latency_p98'; use one of staleness, latency_p50"),
+        ({"measure": "latency_p99", "subject": "flights"}, r"board\.subject: is 'flights'.*use one of .*carrier_state"),
+        ({"measure": "completeness"}, r"board\.subject: .*use one of outcomes"),
+        ({"warn_after": "30"}, r"board\.warn_after: is '30', which has no unit"),
+        ({"warn_after": "3 min"}, r"board\.warn_after: is '3 min' and error_after is '2 min'; .* the warning first"),
+        ({"warn_after": None, "error_after": None}, r"board\.warn_after: .*write one or both"),
+        ({"owner": None}, r'board\.owner: is missing; write owner = "flight desk"'),
+        ({"ignore_when_idle": "yes"}, r"board\.ignore_when_idle: is 'yes'; write ignore_when_idle = true"),
+        ({"warn_afer": "1 s"}, r"board\.warn_afer: is not a key.*did you mean warn_after"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_file_key_and_remedy(changes, message):
+    with pytest.raises(InvalidSpec, match=r"^slas\.toml: flights\." + message):
+        specs(**changes)
+
+
+def test_a_topology_without_slas_is_refused():
+    with pytest.raises(InvalidSpec, match=r"slas\.toml: flights: has no SLAs; write a table \[flights\.NAME\]"):
+        parse({"trains": {}}, FLIGHTS, file="slas.toml")
+
+
+def test_what_is_no_toml_is_refused(tmp_path):
+    (tmp_path / "slas.toml").write_text("[flights")
+    with pytest.raises(InvalidSpec, match=r"slas\.toml: file: is no TOML"):
+        load(tmp_path / "slas.toml", FLIGHTS)
+
+
+def test_the_slas_of_flights_can_be_read_and_cover_every_kind_of_measure():
+    found = load(PROJECT / "expectations" / "slas.toml", FLIGHTS)
+    assert {spec.measure for spec in found} >= {
+        Measure.STALENESS, Measure.LATENCY_P99, Measure.OPERATOR_LATENCY_P50, Measure.COMPLETENESS,
+    }  # fmt: skip

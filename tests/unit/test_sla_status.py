@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemark import topology
+from tidemark.buckets import bucket_of
+from tidemark.sla import Sla, Verdict
+from tidemark.sla_spec import Measure, SlaSpec
+from tidemark.sla_status import statuses
+
+FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
+NOW = 1_000_000
+OVER = 60_000
+
+
+def status(measure, subject, facts=(), accounts=(), *, limits=(100, 200), ignore_when_idle=False):
+    """What is said of one SLA."""
+    spec = SlaSpec(
+        name="x", subject=subject, measure=measure, limits=Sla(warn_after_ms=limits[0], error_after_ms=limits[1]),
+        owner="o", over_ms=OVER, ignore_when_idle=ignore_when_idle,
+    )  # fmt: skip
+    (found,) = statuses([spec], FLIGHTS, facts, accounts, at_ms=NOW)
+    return found
+
+
+def fact(what, subject, value=None, *, over_ms=None, bucket=None, n=None):
+    return {"what": what, "subject": subject, "over_ms": over_ms, "bucket": bucket, "n": n, "value": value}
+
+
+@pytest.mark.parametrize(
+    ("newest", "verdict", "observed"),
+    [
+        (NOW - 99, Verdict.PASS, 99),
+        (NOW - 100, Verdict.WARN, 100),
+        (NOW - 200, Verdict.ERROR, 200),
+        (NOW + 5, Verdict.PASS, -5),
+        (None, Verdict.NEVER_LOADED, None),
+    ],
+)
+def test_staleness_is_the_age_of_the_newest_visible_record(newest, verdict, observed):
+    found = status(Measure.STALENESS, "flight_board", [fact("newest", "flight_board", newest)])
+    assert (found.verdict, found.observed_ms, found.culprit) == (verdict, observed, None)
+
+
+def test_a_table_that_nobody_created_was_never_loaded():
+    assert status(Measure.STALENESS, "flight_board").verdict is Verdict.NEVER_LOADED
+
+
+@pytest.mark.parametrize(
+    ("idle", "ignored", "verdict"),
+    [
+        ({"flight_events": 1, "weather": 0}, True, Verdict.PASS),
+        ({"flight_events": 1, "weather": 0}, False, Verdict.ERROR),
+        ({"flight_events": 0, "weather": 1}, True, Verdict.ERROR),
+        ({}, True, Verdict.ERROR),
+    ],
+)
+def test_an_old_table_is_excused_only_when_the_sources_that_lead_it_are_idle_and_the_sla_says_so(
+    idle, ignored, verdict
+):
+    facts = [fact("newest", "flight_board", 0), *(fact("source", name, NOW, n=n) for name, n in idle.items())]
+    found = status(Measure.STALENESS, "flight_board", facts, ignore_when_idle=ignored)
+    assert (found.verdict, found.idle) == (verdict, verdict is Verdict.PASS)
+
+
+@pytest.mark.parametrize(
+    ("idle", "sent", "read", "verdict"),
+    [
+        (1, NOW, NOW, Verdict.PASS),
+        (1, NOW, NOW - 1, Verdict.ERROR),  # the hop is not read to its end
+        (1, NOW, None, Verdict.ERROR),
+        (0, NOW, NOW, Verdict.ERROR),
+    ],
+)
+def test_behind_a_hop_nothing_is_on_its_way_when_it_is_read_and_the_sources_before_it_are_idle(
+    idle, sent, read, verdict
+):
+    facts = [
+        fact("newest", "changes", 0),
+        fact("source", "flight_events", sent, n=idle),
+        fact("sub_topology", "status", sent),
+        fact("source", "by_carrier_source", read, n=0),
+    ]
+    assert status(Measure.STALENESS, "changes", facts, ignore_when_idle=True).verdict is verdict
+
+
+def latencies(over_ms=OVER):
+    """99 records of 50 ms and one of 150."""
+    return [
+        fact("latency", "carrier_delays", over_ms=over_ms, bucket=bucket_of(50), n=99),
+        fact("latency", "carrier_delays", over_ms=over_ms, bucket=bucket_of(150), n=1),
+    ]
+
+
+def test_latency_comes_from_the_buckets_of_the_time_before_the_check():
+    assert status(Measure.LATENCY_P50, "carrier_delays", latencies()).observed_ms == pytest.approx(50, rel=0.01)
+    p99 = status(Measure.LATENCY_P99, "carrier_delays", [*latencies(), *latencies(1)], limits=(10, 60))
+    assert (p99.verdict, p99.observed_ms) == (Verdict.WARN, pytest.approx(50, rel=0.01))
+
+
+@pytest.mark.parametrize("measure", [Measure.LATENCY_P99, Measure.OPERATOR_LATENCY_P50])
+def test_latency_that_nobody_measured_is_unknown(measure):
+    found = status(measure, "carrier_delays", latencies(over_ms=1))
+    assert (found.verdict, found.observed_ms, found.culprit) == (Verdict.UNKNOWN, None, None)
+
+
+def test_a_broken_latency_names_the_operator_that_took_most_of_the_critical_paths():
+    critical = [
+        fact("critical", name, value, over_ms=OVER)
+        for name, value in {"weather": 5.0, "flight_status": 700.0, "carrier_state": 700.0}.items()
+    ]
+    facts = [*latencies(), *critical]
+    assert status(Measure.LATENCY_P99, "carrier_delays", facts, limits=(10, 40)).culprit == "carrier_state"
+    assert status(Measure.LATENCY_P99, "carrier_delays", facts, limits=(60, 70)).culprit is None
+    assert status(Measure.LATENCY_P99, "carrier_delays", latencies(), limits=(10, 40)).culprit is None
+
+
+def test_an_operator_is_to_blame_for_what_it_adds_itself():
+    facts = [fact("added", "carrier_state", 400.0, over_ms=OVER), fact("critical", "weather", 9e9, over_ms=OVER)]
+    found = status(Measure.OPERATOR_LATENCY_P50, "carrier_state", facts)
+    assert (found.verdict, found.observed_ms, found.culprit) == (Verdict.ERROR, 400.0, "carrier_state")
+
+
+def account(open_batches, since):
+    return {"open_batches": open_batches, "open_since_ms": since}
+
+
+@pytest.mark.parametrize(
+    ("accounts", "verdict", "observed"),
+    [
+        ([], Verdict.NEVER_LOADED, None),
+        ([account(0, None)], Verdict.PASS, 0),
+        ([account(0, None), account(2, NOW - 150), account(1, NOW - 120)], Verdict.WARN, 150),
+        ([account(1, None)], Verdict.PASS, 0),  # a batch that is still being committed
+    ],
+)
+def test_completeness_is_for_how_long_the_accounting_has_not_closed(accounts, verdict, observed):
+    found = status(Measure.COMPLETENESS, "outcomes", accounts=accounts)
+    assert (found.verdict, found.observed_ms) == (verdict, observed)
