@@ -20,7 +20,7 @@ from tidemark.intake import Intake, Reader
 from tidemark.journal import Entry
 from tidemark.kernels.facts import records_per_window
 from tidemark.kernels.schemas import rows_of
-from tidemark.operators import STATEFUL, HopSource, Kind, Level, Operator, Repartition, Sink, Source
+from tidemark.operators import HopSource, Repartition, Sink, Source, latency_level
 from tidemark.pipeline import Pipeline
 from tidemark.progress import InputProgress, StreamProgress
 from tidemark.state import Moves
@@ -31,13 +31,6 @@ from tidemark.watermark import is_window_late
 
 TIMES = "times_of_"
 """Prefix of the entry's tables that hold the record times of an operator whose latency is written."""
-
-
-def latency_level(operator: Operator, terminals: frozenset[str]) -> Level | None:
-    """The level at which an operator's latency is written: sources and terminals, stateful ones, or never (KIP-613)."""
-    if operator.kind is Kind.SOURCE or operator.name in terminals:
-        return Level.INFO
-    return Level.TRACE if operator.kind in STATEFUL else None
 
 
 @dataclass(frozen=True)

@@ -70,12 +70,15 @@ def run(home: Path, settings: DemoSettings, say: Say) -> list[str]:
 
 
 def _prepare(home: Home) -> None:
-    """Forget the state of the last run."""
+    """Forget the state of the last run, and nothing else that may lie in that folder."""
     if running := home.running():
         msg = f"a demo starts from nothing, but {', '.join(running)} runs in {home.path}; run `tidemark down` first"
         raise TidemarkError(msg)
-    shutil.rmtree(home.path, ignore_errors=True)
-    home.path.mkdir(parents=True)
+    for folder in (home.warehouse, home.airflow, home.broker):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in ("replay.log", "replay.json"):
+        (home.path / name).unlink(missing_ok=True)
+    home.path.mkdir(parents=True, exist_ok=True)
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,16 @@ from tidemark.topology import SubTopology
 
 def load_memory(steps: Steps, sub: SubTopology, home: Path, *, before: int) -> None:
     """Fill the memory of *steps* with what the tables under *home* say of the batches before *before*."""
-    changes = read_before(home / CHANGES.name, before, ["operator", "seq", "key", "value", "timestamp"])
+    changes = read_before(home / CHANGES.name, before, ["operator", "seq", "key", "value", "value_hash", "timestamp"])
     states = read_before(home / AGGREGATE_STATE.name, before, ["operator", "key", "accumulators", "max_timestamp"])
     for operator in sub.operators:
         match operator:
             case KeyedTable() | Aggregate():
                 _load_stored(steps, operator, changes.filter(pl.col("operator") == operator.name))
             case Repartition():
-                hop = read_before(home / f"hop_{operator.name}", before, ["seq", "id", "value", "timestamp"])
+                hop = read_before(
+                    home / f"hop_{operator.name}", before, ["seq", "id", "value", "value_hash", "timestamp"]
+                )
                 rows = hop.filter(pl.col("id").is_not_null()).rename({"id": "key"})
                 _load_stored(steps, operator, rows)
         if isinstance(operator, Aggregate):
@@ -32,7 +34,7 @@ def load_memory(steps: Steps, sub: SubTopology, home: Path, *, before: int) -> N
 
 def _load_stored(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
     in_order = rows.sort("batch_id", "seq")
-    stored = in_order.select("key", "value", timestamp_ms=_ms("timestamp"))
+    stored = in_order.select("key", "value", identity="value_hash", timestamp_ms=_ms("timestamp"))
     steps.memory.stored[operator.name].put(stored)
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
         schema = {c: kind for c, kind in steps.version_schema(operator.name).items() if c != "_valid_from_ms"}

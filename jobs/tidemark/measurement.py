@@ -8,11 +8,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from tidemark.decision import TIMES, latency_level
+from tidemark.decision import TIMES
 from tidemark.journal import Entry
 from tidemark.kernels.facts import latency_histogram, latency_stats
 from tidemark.kernels.schemas import rows_of
-from tidemark.operators import Kind, Level
+from tidemark.operators import Kind, Level, latency_level
 from tidemark.tables import (
     BATCHES,
     EMISSION_METRICS,

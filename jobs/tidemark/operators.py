@@ -122,3 +122,10 @@ class Sink(Operator):
 
     topic: str | None
     table: str | None
+
+
+def latency_level(operator: Operator, terminals: frozenset[str]) -> Level | None:
+    """The level at which an operator's latency is written: sources and terminals, stateful ones, or never (KIP-613)."""
+    if operator.kind is Kind.SOURCE or operator.name in terminals:
+        return Level.INFO
+    return Level.TRACE if operator.kind in STATEFUL else None

@@ -24,6 +24,8 @@ from tidemark.kernels.steps import (
     repartition_updates,
     table_updates,
     value_columns,
+    with_old_value,
+    with_value,
 )
 from tidemark.kernels.values import value_text
 from tidemark.operators import Aggregate, HopSource, Join, KeyedTable, Map, Operator, Repartition, Sink, Source
@@ -151,9 +153,10 @@ class Steps:
 
     def _repartition(self, operator: Repartition, records: pl.DataFrame, moves: Moves) -> Run:
         updates = repartition_updates(operator, records)
-        result = judged(updates, self.memory.stored[operator.name].of(updates["_key"]), operator.rule)
+        stored = self.memory.stored[operator.name].of(updates["_key"])
+        result = judged(updates, stored, operator.rule)
         moves.stored[operator.name] = result.stored
-        rows = hop_rows(operator, result.emitted)
+        rows = hop_rows(operator, with_old_value(result.emitted, stored))
         counts = _judged_counts(result) + Counter(fan_out=rows.height)
         tables = {operator.name: rows, "suppressed": self._suppressed(operator, result)}
         return Run(rows, _times(result.emitted), counts, tables)
@@ -164,7 +167,7 @@ class Steps:
         known = self.memory.accumulators[operator.name].of(hop["_key"])
         running = aggregated(operator, hop, known, schema, repartition.key)
         selected = self._sql.select(running, operator.select, keep=(*repartition.key, *META))
-        updates = selected.with_columns(_value=value_text(tuple(operator.select), selected.schema))
+        updates = with_value(selected, tuple(operator.select))
         stored = self.memory.stored[operator.name]
         result = judged(updates, stored.of(updates["_key"]), operator.rule)
         moves.stored[operator.name] = result.stored
@@ -179,7 +182,7 @@ class Steps:
             key="_key",
             accumulators=value_text(tuple(operator.aggregates), last.schema),
             max_timestamp="_timestamp_ms",
-        ).join(emitted.rename({"timestamp_ms": "timestamp"}), on="key", how="left")
+        ).join(emitted.select("key", "value", timestamp="timestamp_ms"), on="key", how="left")
         output = result.emitted.select(*repartition.key, *operator.select, *META)
         return Run(output, _times(hop), _judged_counts(result), rows)
 
@@ -191,7 +194,7 @@ class Steps:
             value="_value",
             timestamp="_timestamp_ms",
             old_timestamp="_old_timestamp_ms",
-            value_hash=self._sql.sha256(result.emitted["_value"]),
+            value_hash="_identity",
             source_partition="_partition",
             source_offset="_offset",
         )
@@ -208,7 +211,7 @@ class Steps:
             key="_key",
             source_partition="_partition",
             old_timestamp="_old_timestamp_ms",
-            value_hash=self._sql.sha256(runs["_value"]),
+            value_hash="_identity",
         )
 
     def repartition_behind(self, operator: Aggregate) -> Repartition:

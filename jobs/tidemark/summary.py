@@ -64,16 +64,16 @@ WATERMARKS = """
            watermark, max_timestamp AS newest_record, activity, held_by
     FROM watermarks
     QUALIFY row_number() OVER (PARTITION BY sub_topology, source, partition ORDER BY batch_id DESC) = 1
-    ORDER BY min(decided_at) OVER (PARTITION BY sub_topology), watermarks.source NULLS LAST,
-             watermarks.partition NULLS LAST
+    ORDER BY (SELECT min(min_ms) FROM operator_latency AS o WHERE o.sub_topology = watermarks.sub_topology),
+             watermarks.source NULLS LAST, watermarks.partition NULLS LAST
 """
 CRITICAL_PATHS = """
     SELECT window_start, path, state FROM critical_paths
     WHERE path IS NOT NULL ORDER BY window_start DESC LIMIT 3
 """
 SLAS = """
-    SELECT sla, subject, measure, verdict, round(observed_ms)::BIGINT AS observed_ms,
-           warn_after_ms::BIGINT AS warn_after_ms, error_after_ms::BIGINT AS error_after_ms, culprit, owner
+    SELECT sla, subject || ' ' || measure AS judged, verdict, round(observed_ms)::BIGINT AS observed_ms,
+           warn_after_ms::BIGINT AS warn_ms, error_after_ms::BIGINT AS error_ms, culprit
     FROM sla_results WHERE checked_at = (SELECT max(checked_at) FROM sla_results) ORDER BY sla
 """
 QUARANTINE = "SELECT reason, count(*) AS records FROM quarantine GROUP BY ALL ORDER BY ALL"

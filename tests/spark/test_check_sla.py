@@ -162,6 +162,7 @@ def streamed(warehouse, latest_ms=90, latency_ms=100):
     long_ago = {**bucket, "bucket": bucket_of(9_000), "finished_at": NOW - 600_001}
     warehouse.write(LATENCY_BUCKETS, [{**bucket, "finished_at": NOW - 1}, long_ago])
     steps = [("events", 0, 0, "input"), ("latest", 1, latest_ms, "measured"), ("alerts", 2, 10, "measured")]
+    steps.append(("off_the_path", None, 9_000, "measured"))
     warehouse.write(
         CRITICAL_PATH_STEPS,
         [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import polars as pl
@@ -22,6 +23,7 @@ from tidemark.kernels.steps import (
     pruned,
     repartition_updates,
     table_updates,
+    with_old_value,
 )
 from tidemark.operators import Aggregate, Join, KeyedTable, Kind, Map, Repartition
 
@@ -46,6 +48,11 @@ def records(schema: dict[str, pl.DataType], *rows: tuple[Any, ...]) -> pl.DataFr
 def flights(*rows: tuple[Any, ...]) -> pl.DataFrame:
     kinds = {"flight": pl.String(), "carrier": pl.String(), "origin": pl.String(), "delay_min": pl.Float64()}
     return records(kinds, *rows)
+
+
+def sent_on(updates: pl.DataFrame) -> pl.DataFrame:
+    emitted = judged(updates, NOTHING_STORED, BY_CARRIER.rule).emitted
+    return hop_rows(BY_CARRIER, with_old_value(emitted, NOTHING_STORED))
 
 
 def test_a_map_names_its_columns_and_leaves_out_what_its_condition_does():
@@ -78,7 +85,8 @@ def test_a_table_sends_on_what_changed_and_says_how_much_did_not():
         ),
     )  # fmt: skip
     result = judged(updates, NOTHING_STORED, operator.rule)
-    emitted = result.emitted.select("_value", "_timestamp_ms", "_old_value", "_old_timestamp_ms").rows()
+    emitted = with_old_value(result.emitted, NOTHING_STORED)
+    emitted = emitted.select("_value", "_timestamp_ms", "_old_value", "_old_timestamp_ms").rows()
     assert emitted == [
         ('{"delay_min":5.0}', 10, None, None),
         ('{"delay_min":7.0}', 13, '{"delay_min":5.0}', 10),
@@ -87,13 +95,20 @@ def test_a_table_sends_on_what_changed_and_says_how_much_did_not():
     runs = result.suppressed.select("_key", "n", "first_offset", "last_offset", "max_timestamp").rows()
     assert runs == [("f1", 2, 1, 2, 12)]
     assert result.suppressed_n == 2
-    assert result.stored.rows() == [("f1", '{"delay_min":5.0}', 14)]
+    assert result.stored.select("key", "value", "timestamp_ms").rows() == [("f1", '{"delay_min":5.0}', 14)]
 
 
 def test_minus_zero_is_the_same_value_as_zero():
     operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delay_min",), rule=Rule.VALUE_ONLY)
     updates = table_updates(operator, flights(("f1", "UA", "EWR", 0.0, 1), ("f1", "UA", "EWR", -0.0, 2)))
     assert judged(updates, NOTHING_STORED, operator.rule).emitted.height == 1
+
+
+def test_values_that_json_cannot_tell_apart_are_told_apart():
+    kinds = {"flight": pl.String(), "delays": pl.List(pl.Float64())}
+    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delays",), rule=Rule.VALUE_ONLY)
+    updates = table_updates(operator, records(kinds, ("f1", [None], 1), ("f1", [math.nan], 2), ("f1", [math.nan], 3)))
+    assert judged(updates, NOTHING_STORED, operator.rule).emitted["_timestamp_ms"].to_list() == [1, 2]
 
 
 def test_a_join_takes_the_version_that_was_valid_at_the_records_time():
@@ -125,7 +140,7 @@ def test_versions_that_no_later_record_asks_for_are_dropped():
 
 def test_a_repartition_hands_on_the_new_value_with_the_one_it_replaces():
     updates = repartition_updates(BY_CARRIER, flights(("f1", "UA", "EWR", 5.0, 10), ("f1", "UA", "EWR", 9.0, 20)))
-    rows = hop_rows(BY_CARRIER, judged(updates, NOTHING_STORED, BY_CARRIER.rule).emitted)
+    rows = sent_on(updates)
     values = [(row["seq"], row["old_value"], json.loads(row["value"])["delay_min"]) for row in rows.to_dicts()]
     assert values[0] == (0, None, 5.0)
     assert values[1][0] == 1
@@ -135,7 +150,7 @@ def test_a_repartition_hands_on_the_new_value_with_the_one_it_replaces():
 
 def test_an_update_that_moves_to_another_group_leaves_the_old_one():
     updates = repartition_updates(BY_CARRIER, flights(("f1", "UA", "EWR", 5.0, 10), ("f1", "AA", "EWR", 5.0, 20)))
-    rows = hop_rows(BY_CARRIER, judged(updates, NOTHING_STORED, BY_CARRIER.rule).emitted)
+    rows = sent_on(updates)
     ua, aa = '{"carrier":"UA","origin":"EWR"}', '{"carrier":"AA","origin":"EWR"}'
     assert [(r["key"], r["old_value"] is None, r["value"] is None) for r in rows.to_dicts()] == [
         (ua, True, False), (ua, False, True), (aa, True, False),

@@ -40,7 +40,11 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         {"window_start": AT_MS, "path": "A (0 ms) → C (100 ms) = 100 ms", "state": "measured"},
         {"window_start": AT_MS - 5_000, "path": "A (0 ms) → B (7 ms) = 7 ms", "state": "estimated"},
     ],
-    "sla_results": [{"sla": "in_time", "verdict": "error", "checked_at": AT_MS, "observed_ms": 5_312.4}],
+    "sla_results": [
+        {"sla": "in_time", "subject": "board", "measure": "latency_p99", "verdict": "error", "checked_at": AT_MS}
+        | {"observed_ms": 5_312.4, "error_after_ms": 5_000.0, "culprit": "flight_status"},
+        {"sla": "in_time", "verdict": "pass", "checked_at": AT_MS - 1},
+    ],
     "quarantine": [{**STREAM, "reason": "null_key"}],
     "hop_by_carrier": [{"id": "UA 1"}, {"id": "UA 2"}, {"watermark": AT_MS}],
 }
@@ -76,7 +80,8 @@ def test_the_summary_is_read_from_the_tables(tmp_path: Path) -> None:
         "12:00:00  A (0 ms) → C (100 ms) = 100 ms",
         "11:59:55  A (0 ms) → B (7 ms) = 7 ms  (estimated)",
     ]
-    assert lines(told, "SLAs")[1].split()[:5] == ["in_time", "null", "null", "error", "5,312"]
+    (sla,) = lines(told, "SLAs")[1:]
+    assert sla.split() == ["in_time", "board", "latency_p99", "error", "5,312", "null", "5,000", "flight_status"]
     assert lines(told, "Quarantine")[-1] == "1 quarantined = 1 injected"
     assert lines(told, "Accounting")[-1] == "2 batches × operators: all close"
     assert max(map(len, told.splitlines())) <= 120

@@ -9,12 +9,11 @@ from vectors.differences import NOT_OFFERED
 
 from tidemark.buckets import bucket_of, quantile
 from tidemark.change import Rule, Versioned, decide, is_unchanged
-from tidemark.decision import latency_level
 from tidemark.errors import InvalidTimestamp
 from tidemark.identity import canonical
 from tidemark.kernels.change import judge, stored_after
 from tidemark.latency import OnInvalid, e2e_latency_ms, latency_at, times_of, usable_timestamp_ms
-from tidemark.operators import Kind, Level, Operator
+from tidemark.operators import Kind, Level, Operator, latency_level
 from tidemark.sampled import Sampled, measured, recorded
 from tidemark.stream_time import StreamTime, next_partition, processed
 

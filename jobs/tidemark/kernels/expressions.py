@@ -35,10 +35,6 @@ class Expressions:
         finally:
             self._duckdb.unregister("records")
 
-    def sha256(self, texts: pl.Series) -> pl.Series:
-        """SHA-256 of each text's UTF-8 bytes, hex; null for null."""
-        return self.select(texts.alias("text").to_frame(), {"hash": "sha256(text)"}, keep=())["hash"]
-
 
 def quoted(name: str) -> str:
     """*name* as an SQL identifier."""

@@ -16,7 +16,7 @@ TIMES: Mapping[str, pl.DataType] = {"_timestamp_ms": pl.Int64(), "_task": pl.Int
 
 
 def latency_stats(times: pl.DataFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:
-    """By `_task`: n, min_ms, max_ms, sum_ms of the latencies at *finished_at_ms*, and how many are negative (KIP-613)."""
+    """By `_task`: n, min_ms, max_ms, sum_ms of the latencies at *finished_at_ms*, and negative_n of them (KIP-613)."""
     timestamp = pl.col("_timestamp_ms")
     per_task = times.group_by("_task").agg(
         pl.len(),

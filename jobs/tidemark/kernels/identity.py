@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
@@ -32,6 +33,12 @@ def sha256(values: pa.Array) -> pa.Array:
     # hashlib in a loop takes 0.35 µs a value, which is a third of what DuckDB's vectorised sha256 takes.
     digests = [None if value is None else identity.sha256(value) for value in values.to_pylist()]
     return pa.array(digests, pa.binary(32))
+
+
+def identity_of(frame: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
+    """The identity of each row's *columns*: SHA-256 of their canonical bytes, hex."""
+    digests = sha256(canonical(frame.select(columns).to_arrow()))
+    return pl.Series(digests.cast(pa.binary()), dtype=pl.Binary).bin.encode("hex")
 
 
 def _encoded(values: pa.Array) -> pa.Array:

@@ -1,7 +1,8 @@
 """What each kind of operator does to one batch of records, given what it kept from earlier batches.
 
-Beside its payload and meta columns an update has `_value`, the text of its value columns; one that was sent on has
-`_old_value` and `_old_timestamp_ms` too, of the update that it replaced.
+Beside its payload and meta columns an update has `_value`, the text of its value columns, and `_identity`, by which
+values are compared; one that was sent on has `_old_identity` and `_old_timestamp_ms` too, of the update that it
+replaced.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from tidemark.change import Rule
 from tidemark.kernels import META
 from tidemark.kernels.change import judge
 from tidemark.kernels.expressions import Expressions
+from tidemark.kernels.identity import identity_of
 from tidemark.kernels.values import key_text, parsed, partition_of, value_text
 from tidemark.operators import Aggregate, Join, KeyedTable, Map, Repartition
 
-STORED: Mapping[str, pl.DataType] = {"key": pl.String(), "value": pl.String(), "timestamp_ms": pl.Int64()}
+STORED: Mapping[str, pl.DataType] = {
+    "key": pl.String(),
+    "value": pl.String(),
+    "identity": pl.String(),
+    "timestamp_ms": pl.Int64(),
+}
 """A stored row: the update of a key that was sent on last."""
 
 
@@ -33,18 +40,22 @@ class Judged:
     @property
     def stored(self) -> pl.DataFrame:
         """The stored rows that the emitted updates leave: the last one of each key."""
-        rows = self.emitted.select(key="_key", value="_value", timestamp_ms="_timestamp_ms")
+        rows = self.emitted.select(key="_key", value="_value", identity="_identity", timestamp_ms="_timestamp_ms")
         return rows.unique("key", keep="last", maintain_order=True)
 
 
 def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> Judged:
     """*updates* told apart by *rule* from what is *stored* of their keys, and from each other."""
-    verdicts = judge(updates.select(key="_key", value="_value", timestamp_ms="_timestamp_ms"), stored, rule=rule)
+    verdicts = judge(
+        updates.select(key="_key", value="_identity", timestamp_ms="_timestamp_ms"),
+        stored.select("key", "timestamp_ms", value="identity"),
+        rule=rule,
+    )
     rows = updates.with_columns(
-        _emit=verdicts["emit"], _old_value=verdicts["old_value"], _old_timestamp_ms=verdicts["old_timestamp_ms"]
+        _emit=verdicts["emit"], _old_identity=verdicts["old_value"], _old_timestamp_ms=verdicts["old_timestamp_ms"]
     )
     skipped = rows.filter(~pl.col("_emit"))
-    runs = skipped.group_by("_key", "_value", "_old_timestamp_ms", "_partition", maintain_order=True).agg(
+    runs = skipped.group_by("_key", "_identity", "_old_timestamp_ms", "_partition", maintain_order=True).agg(
         n=pl.len(),
         first_offset=pl.col("_offset").min(),
         last_offset=pl.col("_offset").max(),
@@ -62,7 +73,12 @@ def table_updates(operator: KeyedTable, records: pl.DataFrame) -> pl.DataFrame:
     """*records* with the table's key and value; other columns are gone."""
     columns = value_columns(operator, records.columns)
     kept = records.select(*operator.key, *columns, *META)
-    return kept.with_columns(_key=key_text(operator.key, kept.schema), _value=value_text(columns, kept.schema))
+    return with_value(kept, columns).with_columns(_key=key_text(operator.key, kept.schema))
+
+
+def with_value(records: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """*records* with the text and the identity of the value that *columns* make up."""
+    return records.with_columns(_value=value_text(columns, records.schema), _identity=identity_of(records, columns))
 
 
 def value_columns(operator: KeyedTable, columns: Sequence[str]) -> tuple[str, ...]:
@@ -102,15 +118,25 @@ def pruned(versions: pl.DataFrame, key: Sequence[str], *, before_ms: int) -> pl.
 def repartition_updates(operator: Repartition, records: pl.DataFrame) -> pl.DataFrame:
     """*records* with the id as key, key and value columns as value, and the text of the new key as `_group`."""
     columns = tuple(dict.fromkeys((*operator.key, *operator.columns)))
-    return records.with_columns(
-        _key=key_text(operator.id, records.schema),
-        _value=value_text(columns, records.schema),
-        _group=key_text(operator.key, records.schema),
+    return with_value(records, columns).with_columns(
+        _key=key_text(operator.id, records.schema), _group=key_text(operator.key, records.schema)
     )
 
 
+def with_old_value(emitted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
+    """*emitted* updates with `_old_value`, the text of what they replaced: a *stored* value, or one of theirs."""
+    texts = pl.concat(
+        [emitted.select("_key", "_identity", "_value"), stored.select(_key="key", _identity="identity", _value="value")]
+    )
+    named = texts.unique(["_key", "_identity"]).rename({"_identity": "_old_identity", "_value": "_old_value"})
+    return emitted.join(named, on=["_key", "_old_identity"], how="left", maintain_order="left")
+
+
 def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
-    """The rows that take each old value back and add each new one: two rows where the new key is another one."""
+    """The rows that take each old value back and add each new one: two rows where the new key is another one.
+
+    *emitted* has `_old_value`.
+    """
     schema = {c: emitted.schema[c] for c in dict.fromkeys((*operator.key, *operator.columns))}
     rows = emitted.with_row_index("_row").with_columns(_old=parsed("_old_value", schema))
     old_group = rows.select(pl.col("_old").struct.field(*schema)).select(key_text(operator.key, schema)).to_series()
@@ -127,6 +153,7 @@ def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
         key="_group",
         old_value="_old_value",
         value="_value",
+        value_hash="_identity",
         timestamp="_timestamp_ms",
         old_timestamp="_old_timestamp_ms",
         source_partition="_partition",
