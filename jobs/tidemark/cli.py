@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -131,8 +132,9 @@ def _down(options: argparse.Namespace) -> int:
     if not conductor.home.running():
         _say(f"nothing runs in {conductor.home.path}")
         return 0
-    with conductor.step("draining the streams"):
-        stack.drain(conductor.home, by="tidemark down")
+    if airflow.runs(conductor.home.airflow):
+        with conductor.step("draining the streams"), suppress(TidemarkError, OSError):  # it may not answer any more
+            conductor.drain(airflow.api(conductor.home.airflow), by="tidemark down")
     with conductor.step("stopping everything"):
         stack.stop(conductor.home)
     return 0

@@ -101,7 +101,7 @@ OUTCOMES = Table(
             ("passed", "bigint", "records sent on by an operator that judges no change"),
             ("superseded", "bigint", "held updates overtaken by a newer one"),
             ("held_after", "bigint", "updates that wait for a later batch"),
-            ("fan_out", "bigint", "records handed to the next operators for emitted + passed"),
+            ("fan_out", "bigint", "of a repartition: records handed to the next sub-topology for what it emitted"),
         ),
     ),
 )
@@ -147,7 +147,7 @@ OPERATOR_WINDOWS = Table(
             ("ewt_at", "timestamp", "driver clock when the operator finished the batch that closed the window"),
             ("ewt_adjusted_at", "timestamp", "ewt_at with the host's clock skew taken out"),
             ("queued_ms", "bigint", "ms of that batch in which the operator waited for a sibling branch"),
-            ("records", "bigint", "records of the window that the operator finished"),
+            ("records", "bigint", "records of the window that the operator finished; at a source late ones too"),
         ),
     ),
 )
