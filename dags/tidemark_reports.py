@@ -35,8 +35,7 @@ for topology in topologies().values():
         **EVERY_DAG,
     ):
         chain(
-            BatchJob(task_id="rollup", job="rollup", application_args=INTERVAL),
-            BatchJob(task_id="critical_path", job="critical_path", application_args=INTERVAL),
+            [BatchJob(task_id=job, job=job, application_args=INTERVAL) for job in ("rollup", "critical_path")],
             BatchJob(
                 task_id="check_sla",
                 job="check_sla",

@@ -7,7 +7,6 @@ failure of this job. Checking again with the same --run-id replaces its rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import pandas as pd
@@ -66,7 +65,7 @@ def _facts(spark: SparkSession, layout: Layout, topology: str, specs: Sequence[S
     buckets, steps, marks = (
         read_table(spark, layout, topology, table) for table in (LATENCY_BUCKETS, CRITICAL_PATH_STEPS, WATERMARKS)
     )
-    frames = [sla_facts.watermarks(marks)]
+    frames = sla_facts.watermarks(marks)
     for table in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
         rows = read_times(spark, layout, topology, table)
         frames += [sla_facts.newest(rows, table)] if rows else []
@@ -77,7 +76,7 @@ def _facts(spark: SparkSession, layout: Layout, topology: str, specs: Sequence[S
             sla_facts.added_latencies(steps, over),
             sla_facts.critical_latencies(steps, over),
         ]
-    return reduce(DataFrame.unionByName, frames)
+    return sla_facts.facts(frames)
 
 
 def _row(status: Status) -> dict[str, Any]:

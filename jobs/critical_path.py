@@ -21,7 +21,7 @@ from tidemark.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOW
 def main() -> None:
     """Run as the command line says."""
     given = interval_parser(__doc__).parse_args()
-    interval = Interval.parse(given.start, given.end)
+    interval = Interval(given.start_ms, given.end_ms)
     with session("tidemark-critical-path") as spark:
         run(spark, given.warehouse, given.topology.name, given.topology.upstreams, interval)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.intervals import instant_ms
 from tidemark.layout import Layout
 from tidemark.topology import Topology, load
 
+T = TypeVar("T")
 TOPOLOGIES = Path(__file__).resolve().parents[1] / "topologies"
 
 
@@ -16,20 +20,23 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     """Asks for what every batch job needs: `warehouse`, a Layout, and `topology`, read from its file."""
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--warehouse", type=lambda text: Layout(Path(text)), required=True, help="its folder")
-    arguments.add_argument(
-        "--topology", type=topology, required=True, help="its name: that of a file in jobs/topologies"
-    )
+    name = "its name: that of a file in jobs/topologies"
+    arguments.add_argument("--topology", type=_told(topology), required=True, help=name)
     return arguments
 
 
 def interval_parser(description: str | None) -> argparse.ArgumentParser:
-    """Asks for an interval besides: `start` and `end`."""
+    """Asks for an interval besides: `start_ms` and `end_ms`."""
     arguments = parser(description)
-    arguments.add_argument(
-        "--from", dest="start", required=True, help="ISO 8601, inclusive; UTC unless it says otherwise"
-    )
-    arguments.add_argument("--to", dest="end", required=True, help="ISO 8601, exclusive")
+    add_instant(arguments, "--from", "start_ms", "first instant")
+    add_instant(arguments, "--to", "end_ms", "instant after the last")
     return arguments
+
+
+def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: str) -> None:
+    """Make *arguments* ask for an instant, epoch ms in the end."""
+    written = f"{what}, ISO 8601; UTC unless it says otherwise"
+    arguments.add_argument(flag, dest=name, metavar="INSTANT", type=_told(instant_ms), required=True, help=written)
 
 
 def topology(name: str) -> Topology:
@@ -39,3 +46,15 @@ def topology(name: str) -> Topology:
         msg = f"a topology is a file in {TOPOLOGIES}, got {name!r}; known: {', '.join(files)}"
         raise InvalidArgument(msg)
     return load(files[name])
+
+
+def _told(read: Callable[[str], T]) -> Callable[[str], T]:
+    """*read* so that argparse shows what is wrong, where it would hide the message of any other error."""
+
+    def told(text: str) -> T:
+        try:
+            return read(text)
+        except TidemarkError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return told

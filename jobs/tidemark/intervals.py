@@ -38,11 +38,6 @@ class Interval:
             msg = f"an interval starts before it ends, got {got}; swap --from and --to?"
             raise InvalidArgument(msg)
 
-    @classmethod
-    def parse(cls, start: str, end: str) -> Interval:
-        """The interval between two ISO instants."""
-        return cls(instant_ms(start), instant_ms(end))
-
     @property
     def length_ms(self) -> int:
         """From start to end."""

@@ -1,17 +1,19 @@
-"""What SLAs are judged by, as Spark frames of one shape that are read together in one job (ring 1).
+"""What SLAs are judged by, as Spark frames (ring 1).
 
-A fact says `what` was measured of which `subject`, over how many ms before the check: a `value` (instants epoch ms,
-lengths ms), or `n` records in a `bucket`.
+Rows of one shape come from many tables and are aggregated in one job, so that a check of all SLAs shuffles once.
+Every function but `facts` and `accounts` gives such rows: `what` they say of which `subject`, and over which time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from operator import add
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidemark.buckets import bucket_sql
 from tidemark.critical_path import State
 from tidemark.idleness import Activity
 from tidemark.intervals import Interval
@@ -24,46 +26,49 @@ OUT = tuple(count for count in COUNTS if count not in IN)
 MEASURED = (State.INPUT.value, State.MEASURED.value, State.CLAMPED_NEGATIVE.value)
 
 
-def newest(rows: DataFrame, table: str) -> DataFrame:
-    """The newest record time visible in the *rows* of *table*; null when there is none."""
-    return _facts(rows.agg(F.max(F.unix_millis("timestamp")).alias("value")), F.lit(What.NEWEST.value), F.lit(table))
-
-
-def watermarks(rows: DataFrame) -> DataFrame:
-    """Of the rows of watermarks the newest per source, and per sub-topology: the watermark, and n = 1 for idle."""
-    of_source = F.col("source").isNotNull()
-    what = F.when(of_source, What.SOURCE.value).otherwise(What.SUB_TOPOLOGY.value)
-    subject = F.coalesce("source", "sub_topology")
-    newest_rows = rows.where("partition is null").groupBy(what.alias("what"), subject.alias("subject"))
-    found = newest_rows.agg(
-        F.max_by(F.unix_millis("watermark"), "batch_id").alias("value"),
-        F.max_by(F.col("activity").eqNullSafe(Activity.IDLE.value).cast("bigint"), "batch_id").alias("n"),
+def facts(rows: Iterable[DataFrame]) -> DataFrame:
+    """One row per what, subject, `over_ms` and bucket: `n` summed, the greatest `at_ms`, `idle` by the newest batch."""
+    keys = ("what", "subject", "over_ms", "bucket")
+    idle = F.max_by("idle", "batch_id").alias("idle")
+    return (
+        reduce(DataFrame.unionByName, rows)
+        .groupBy(*keys)
+        .agg(F.sum("n").alias("n"), F.max("at_ms").alias("at_ms"), idle)
     )
-    return _facts(found, F.col("what"), F.col("subject"))
+
+
+def newest(rows: DataFrame, table: str) -> DataFrame:
+    """The record times visible in *table*."""
+    return _rows(rows, What.NEWEST, F.lit(table), at_ms=F.unix_millis("timestamp"))
+
+
+def watermarks(rows: DataFrame) -> list[DataFrame]:
+    """The watermarks of sources, with whether they were idle, and of sub-topologies."""
+    combined = rows.where("partition is null")
+    marks = {"at_ms": F.unix_millis("watermark"), "batch_id": F.col("batch_id")}
+    idle = F.col("activity") == Activity.IDLE.value
+    return [
+        _rows(combined.where("source is not null"), What.SOURCE, F.col("source"), **marks, idle=idle),
+        _rows(combined.where("source is null"), What.SUB_TOPOLOGY, F.col("sub_topology"), **marks),
+    ]
 
 
 def latencies(latency_buckets: DataFrame, over: Interval) -> DataFrame:
-    """Records per operator and bucket that finished in the interval *over*."""
-    finished = latency_buckets.where(over.holds("finished_at")).groupBy("operator", "bucket")
-    return _facts(finished.agg(F.sum("n").alias("n")), F.lit(What.LATENCY.value), F.col("operator"), over)
+    """Records by operator and bucket of their end-to-end latency, of those that finished in the interval *over*."""
+    finished = latency_buckets.where(over.holds("finished_at"))
+    return _rows(finished, What.LATENCY, F.col("operator"), over, bucket=F.col("bucket"), n=F.col("n"))
 
 
 def added_latencies(critical_path_steps: DataFrame, over: Interval) -> DataFrame:
-    """Per operator the median of what it added to the windows that end in the interval *over*."""
+    """Windows by operator and bucket of what it added to them, of those that end in the interval *over*."""
     windows = critical_path_steps.where(over.holds("window_end")).where(F.col("state").isin(*MEASURED))
-    median = windows.groupBy("operator").agg(F.percentile("latency_ms", F.lit(0.5)).alias("value"))
-    return _facts(median, F.lit(What.ADDED.value), F.col("operator"), over)
+    return _rows(windows, What.ADDED, F.col("operator"), over, bucket=F.expr(bucket_sql("latency_ms")), n=F.lit(1))
 
 
 def critical_latencies(critical_path_steps: DataFrame, over: Interval) -> DataFrame:
-    """Per operator the sum of what it added to the windows that end in the interval *over*, where it was critical."""
+    """What operators added, as n, to the windows that end in the interval *over* and in which they were critical."""
     steps = critical_path_steps.where(over.holds("window_end")).where("step is not null")
-    return _facts(
-        steps.groupBy("operator").agg(F.sum("latency_ms").alias("value")),
-        F.lit(What.CRITICAL.value),
-        F.col("operator"),
-        over,
-    )
+    return _rows(steps, What.CRITICAL, F.col("operator"), over, n=F.col("latency_ms"))
 
 
 def accounts(outcomes: DataFrame, batches: DataFrame) -> DataFrame:
@@ -88,10 +93,9 @@ def accounts(outcomes: DataFrame, batches: DataFrame) -> DataFrame:
     )
 
 
-def _facts(rows: DataFrame, what: Column, subject: Column, over: Interval | None = None) -> DataFrame:
-    columns = {"bucket": "int", "n": "bigint", "value": "double"}
-    values = (
-        (F.col(name) if name in rows.columns else F.lit(None)).cast(kind).alias(name) for name, kind in columns.items()
-    )
+def _rows(rows: DataFrame, what: What, subject: Column, over: Interval | None = None, **values: Column) -> DataFrame:
+    """*rows* in the common shape, null where no value is given."""
+    kinds = {"bucket": "int", "n": "bigint", "at_ms": "bigint", "idle": "boolean", "batch_id": "bigint"}
+    columns = (values.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items())
     over_ms = F.lit(over.length_ms if over else None).cast("bigint").alias("over_ms")
-    return rows.select(what.alias("what"), subject.alias("subject"), over_ms, *values)
+    return rows.select(F.lit(what.value).alias("what"), subject.alias("subject"), over_ms, *columns)

@@ -25,17 +25,17 @@ class What(StrEnum):
     """What a fact says of its subject."""
 
     NEWEST = "newest"
-    """Of a table: its newest record time."""
+    """Of a table: at_ms, its newest record time."""
     SOURCE = "source"
-    """Of a source: its watermark, and `n` = 1 when it has nothing to send, else 0."""
+    """Of a source: at_ms, its watermark, and whether it is idle."""
     SUB_TOPOLOGY = "sub_topology"
-    """Of a sub-topology: its watermark."""
+    """Of a sub-topology: at_ms, its watermark."""
     LATENCY = "latency"
-    """Of an operator and bucket: `n` records with that end-to-end latency."""
+    """Of an operator and bucket: n records with that end-to-end latency."""
     ADDED = "added"
-    """Of an operator: the median of what it added to a window."""
+    """Of an operator and bucket: n windows to which it added that."""
     CRITICAL = "critical"
-    """Of an operator: the sum of what it added where it was on the critical path."""
+    """Of an operator: n ms that it added where it was on the critical path."""
 
 
 @dataclass(frozen=True)
@@ -64,49 +64,45 @@ class _Found:
             by_subject = self._facts.setdefault((fact["what"], fact["over_ms"]), {})
             by_subject.setdefault(fact["subject"], []).append(fact)
 
-    def value(self, what: What, subject: str, over_ms: int | None = None) -> float | None:
-        """The value of a fact; None when it was not measured."""
-        return self.values(what, over_ms).get(subject)
-
-    def values(self, what: What, over_ms: int | None) -> dict[str, float | None]:
-        """The values of facts by subject."""
-        return {subject: facts[0]["value"] for subject, facts in self._facts.get((what.value, over_ms), {}).items()}
-
-    def counts(self, operator: str, over_ms: int) -> list[tuple[int, int]]:
-        """Buckets and how many records of *operator* fell in each."""
-        return [(fact["bucket"], fact["n"]) for fact in self._of(What.LATENCY, operator, over_ms)]
+    def at_ms(self, what: What, subject: str) -> int | None:
+        """The instant of a fact; None when there is none."""
+        return next((fact["at_ms"] for fact in self._of(what, subject)), None)
 
     def is_idle(self, source: str) -> bool:
         """Whether *source* is known to have nothing to send."""
-        return any(fact["n"] == 1 for fact in self._of(What.SOURCE, source, None))
+        return any(fact["idle"] for fact in self._of(What.SOURCE, source))
 
-    def _of(self, what: What, subject: str, over_ms: int | None) -> list[Mapping[str, Any]]:
+    def quantile_ms(self, what: What, operator: str, over_ms: int, q: float) -> float | None:
+        """A quantile of what is counted in buckets; None when nothing is."""
+        return quantile(((fact["bucket"], fact["n"]) for fact in self._of(what, operator, over_ms)), q)
+
+    def slowest(self, over_ms: int) -> str | None:
+        """The operator that took most of the critical paths, of equals the first by name; None without a path."""
+        critical = self._facts.get((What.CRITICAL.value, over_ms), {})
+        return min(critical, key=lambda name: (-critical[name][0]["n"], name), default=None)
+
+    def _of(self, what: What, subject: str, over_ms: int | None = None) -> list[Mapping[str, Any]]:
         return self._facts.get((what.value, over_ms), {}).get(subject, [])
 
 
 def _status(spec: SlaSpec, topology: Topology, found: _Found, accounts: Rows, *, at_ms: int) -> Status:
     match spec.measure:
         case Measure.STALENESS:
-            newest_ms = found.value(What.NEWEST, spec.subject)
             idle = spec.ignore_when_idle and _is_idle(spec.subject, topology, found)
-            judgement = judge_staleness(
-                None if newest_ms is None else int(newest_ms),
-                now_ms=at_ms,
-                sla=spec.limits,
-                source=Activity.IDLE if idle else None,
-            )
+            newest_ms = found.at_ms(What.NEWEST, spec.subject)
+            source = Activity.IDLE if idle else None
+            judgement = judge_staleness(newest_ms, now_ms=at_ms, sla=spec.limits, source=source)
             return Status(spec, judgement.verdict, judgement.staleness_ms, idle=idle)
         case Measure.COMPLETENESS:
             return _completeness(spec, accounts, at_ms=at_ms)
         case Measure.OPERATOR_LATENCY_P50:
-            added_ms = found.value(What.ADDED, spec.subject, spec.over_ms)
+            added_ms = found.quantile_ms(What.ADDED, spec.subject, spec.over_ms, 0.5)
             verdict = judge(added_ms, spec.limits)
             return Status(spec, verdict, added_ms, spec.subject if verdict in BROKEN else None)
         case _:
-            latency_ms = quantile(found.counts(spec.subject, spec.over_ms), QUANTILES[spec.measure])
+            latency_ms = found.quantile_ms(What.LATENCY, spec.subject, spec.over_ms, QUANTILES[spec.measure])
             verdict = judge(latency_ms, spec.limits)
-            critical_ms = found.values(What.CRITICAL, spec.over_ms)
-            return Status(spec, verdict, latency_ms, _slowest(critical_ms) if verdict in BROKEN else None)
+            return Status(spec, verdict, latency_ms, found.slowest(spec.over_ms) if verdict in BROKEN else None)
 
 
 def _completeness(spec: SlaSpec, accounts: Rows, *, at_ms: int) -> Status:
@@ -115,11 +111,6 @@ def _completeness(spec: SlaSpec, accounts: Rows, *, at_ms: int) -> Status:
     since_ms = [row["open_since_ms"] for row in accounts if row["open_since_ms"] is not None]
     open_ms = at_ms - min(since_ms, default=at_ms)
     return Status(spec, judge(open_ms, spec.limits), open_ms)
-
-
-def _slowest(critical_ms: Mapping[str, float | None]) -> str | None:
-    """The operator that took most of the critical paths, the first by name of equals; None when there was no path."""
-    return min(critical_ms, key=lambda name: (-(critical_ms[name] or 0), name), default=None)
 
 
 def _is_idle(table: str, topology: Topology, found: _Found) -> bool:
@@ -137,8 +128,8 @@ def _is_at_rest(sub: SubTopology, topology: Topology, found: _Found) -> bool:
     leading = [o for o in sub.operators if o.kind is Kind.SOURCE and o.name not in sub.table_inputs()]
     for source in leading:
         if isinstance(source, HopSource):
-            read_ms = found.value(What.SOURCE, source.name)
-            sent_ms = found.value(What.SUB_TOPOLOGY, source.upstream)
+            read_ms = found.at_ms(What.SOURCE, source.name)
+            sent_ms = found.at_ms(What.SUB_TOPOLOGY, source.upstream)
             is_read = read_ms is not None and sent_ms is not None and read_ms >= sent_ms
             if not is_read or not _is_at_rest(topology.sub_topology(source.upstream), topology, found):
                 return False

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tidemark.batch_job import interval_parser
+
+GOOD = {"--warehouse": "wh", "--topology": "flights", "--from": "1970-01-01T00:00:01Z", "--to": "1970-01-01T00:00:02"}
+
+
+def parsed(**changes):
+    arguments = {**GOOD, **{f"--{flag}": value for flag, value in changes.items()}}
+    return interval_parser("what it does").parse_args([part for pair in arguments.items() for part in pair])
+
+
+def test_a_batch_job_gets_a_layout_a_topology_and_instants():
+    given = parsed()
+    assert (given.warehouse.warehouse, given.topology.name) == (Path("wh"), "flights")
+    assert (given.start_ms, given.end_ms) == (1_000, 2_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topology": "trains"}, "argument --topology: a topology is a file in .* got 'trains'; known: flights"),
+        ({"to": "noon"}, "argument --to: an instant is written in ISO 8601, got 'noon'; write"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_with_its_remedy(changes, message, capsys):
+    with pytest.raises(SystemExit):
+        parsed(**changes)
+    assert re.search(message, capsys.readouterr().err)
