@@ -47,7 +47,7 @@ check: setup ## lint and types
 	$(BIN)/mypy jobs plugins
 
 unit: setup ## the tests that need no JVM, in under 20 s
-	$(BIN)/pytest -q tests/unit tests/vectors jobs/tidemark
+	$(BIN)/pytest -q tests/unit tests/vectors jobs/tidemark/semantics jobs/tidemark/spec
 
 test: check ## lint, types and every test
 	$(BIN)/pytest -q

@@ -12,17 +12,25 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark import sla_facts
-from tidemark.batch_job import parser
-from tidemark.intervals import Interval, instant_ms, is_text
-from tidemark.layout import Layout
-from tidemark.quality import Quality
-from tidemark.report_tables import replace_rows
-from tidemark.sla_spec import Measure, SlaSpec, load
-from tidemark.sla_status import Status, statuses
+from tidemark.report import sla_facts
+from tidemark.report.batch_job import parser
+from tidemark.report.quality import Quality
+from tidemark.report.report_tables import replace_rows
+from tidemark.report.sla_status import Status, statuses
 from tidemark.spark import PROJECT, read_table, read_times, session
-from tidemark.tables import BATCHES, CRITICAL_PATH_STEPS, DQ_RESULTS, LATENCY_BUCKETS, OUTCOMES, SLA_RESULTS, WATERMARKS
-from tidemark.topology import Topology
+from tidemark.spec.intervals import Interval, instant_ms, is_text
+from tidemark.spec.layout import Layout
+from tidemark.spec.sla_spec import Measure, SlaSpec, load
+from tidemark.spec.tables import (
+    BATCHES,
+    CRITICAL_PATH_STEPS,
+    DQ_RESULTS,
+    LATENCY_BUCKETS,
+    OUTCOMES,
+    SLA_RESULTS,
+    WATERMARKS,
+)
+from tidemark.spec.topology import Topology
 
 EXPECTATIONS = PROJECT / "expectations"
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import polars as pl
 from pyspark.sql import SparkSession
 
-from tidemark.batch_job import interval_parser
-from tidemark.critical_path import Upstreams
-from tidemark.critical_paths import critical_windows
-from tidemark.intervals import Interval
-from tidemark.layout import Layout
-from tidemark.report_tables import replace_rows
+from tidemark.report.batch_job import interval_parser
+from tidemark.report.critical_paths import critical_windows
+from tidemark.report.report_tables import replace_rows
+from tidemark.semantics.critical_path import Upstreams
 from tidemark.spark import read_table, session
-from tidemark.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
+from tidemark.spec.intervals import Interval
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
 
 
 def main() -> None:

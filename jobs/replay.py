@@ -7,8 +7,8 @@ import json
 import sys
 import time
 
-from tidemark import publish
 from tidemark.errors import TidemarkError
+from tidemark.feed import publish
 
 
 def main() -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import polars as pl
 from pyspark.sql import SparkSession
 
-from tidemark.batch_job import interval_parser
-from tidemark.intervals import Grain, Interval
 from tidemark.kernels.rollups import buckets, by_grain, latencies, other_hours
-from tidemark.layout import Layout
-from tidemark.report_tables import replace_rows, stored_rows
-from tidemark.rollup import minutes
+from tidemark.report.batch_job import interval_parser
+from tidemark.report.report_tables import replace_rows, stored_rows
+from tidemark.report.rollup import minutes
 from tidemark.spark import read_table, session
-from tidemark.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
+from tidemark.spec.intervals import Grain, Interval
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
 
 
 def main() -> None:

@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState
-from tidemark.engine import Engine
-from tidemark.kafka import KafkaBroker
-from tidemark.layout import Layout
-from tidemark.sources import stream, with_bytes_where_needed
 from tidemark.spark import session
-from tidemark.topology import SubTopology, Topology, load
-from tidemark.wiring import Stream, build_engine
+from tidemark.spec.layout import Layout
+from tidemark.spec.topology import SubTopology, Topology, load
+from tidemark.stream.engine import Engine
+from tidemark.stream.kafka import KafkaBroker
+from tidemark.stream.sources import stream, with_bytes_where_needed
+from tidemark.stream.wiring import Stream, build_engine
 
 log = logging.getLogger("tidemark.stream")
 

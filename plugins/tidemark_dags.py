@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import InvalidSpec
-from tidemark.topology import Topology, load
+from tidemark.spec.topology import Topology, load
 from tidemark_spark import ROOT
 
 TOPOLOGIES = ROOT / "jobs" / "topologies"

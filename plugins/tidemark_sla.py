@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from tidemark.layout import Layout
+from tidemark.spec.layout import Layout
 
 log = logging.getLogger(__name__)
 

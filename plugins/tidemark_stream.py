@@ -27,8 +27,8 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument
-from tidemark.layout import Layout
-from tidemark.topology import Topology, load
+from tidemark.spec.layout import Layout
+from tidemark.spec.topology import Topology, load
 from tidemark_driver import Driver, Launch, Patience, Verdict
 from tidemark_spark import JARS, PROPERTIES, DriverHook, script
 

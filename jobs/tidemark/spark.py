@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark.layout import Layout
-from tidemark.tables import Table
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import Table
 
 PROJECT = Path(__file__).resolve().parents[2]
 QUICK_START = "-XX:TieredStopAtLevel=1"

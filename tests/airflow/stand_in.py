@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState
-from tidemark.layout import Layout
+from tidemark.spec.layout import Layout
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 from deltalake import write_deltalake
 
-from tidemark.layout import Layout
+from tidemark.spec.layout import Layout
 from tidemark_sla import DeliverAlerts, PublishBreaches, SlaNotifier, alert_line, alerts_file, breaches, sla_asset
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

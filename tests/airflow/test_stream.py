@@ -19,7 +19,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import StreamState
 from tidemark.embedded import process
 from tidemark.errors import InvalidArgument
-from tidemark.topology import load
+from tidemark.spec.topology import load
 from tidemark_driver import NAME, Driver, Patience, Verdict
 from tidemark_stream import BY_USER, StreamOperator, StreamTrigger, Supervision, driver_env, slow_arguments
 

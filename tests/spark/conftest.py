@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from tidemark.delta import create
 from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.layout import Layout
 from tidemark.spark import session
-from tidemark.tables import Table
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import Table
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tidemark import topology
-from tidemark.buckets import bucket_of
-from tidemark.sla_spec import parse
-from tidemark.tables import (
+from tidemark.semantics.buckets import bucket_of
+from tidemark.spec import topology
+from tidemark.spec.sla_spec import parse
+from tidemark.spec.tables import (
     BATCHES,
     CHANGES,
     CRITICAL_PATH_STEPS,
@@ -24,7 +24,7 @@ from tidemark.tables import (
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
     import check_sla
-    from tidemark.quality import Quality
+    from tidemark.report.quality import Quality
 
 NOW = 1_770_000_000_000
 TOPOLOGY = topology.parse(

@@ -6,11 +6,11 @@ from functools import reduce
 from pyspark.sql import DataFrame
 
 import critical_path as job
-from tidemark.critical_path import critical_path, in_order, measure
-from tidemark.critical_paths import critical_windows
-from tidemark.intervals import Interval
-from tidemark.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
-from tidemark.what_if import slack_ms
+from tidemark.report.critical_paths import critical_windows
+from tidemark.semantics.critical_path import critical_path, in_order, measure
+from tidemark.semantics.what_if import slack_ms
+from tidemark.spec.intervals import Interval
+from tidemark.spec.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
 
 SEED = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
 SEED_EWT = {"A": 0, "B": 5, "C": 100, "D": 35, "E": 120, "F": 102}

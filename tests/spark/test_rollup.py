@@ -6,9 +6,9 @@ import random
 import pytest
 
 import rollup
-from tidemark.buckets import bucket_of, quantile
-from tidemark.intervals import Grain, Interval, instant_ms, iso
-from tidemark.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
+from tidemark.semantics.buckets import bucket_of, quantile
+from tidemark.spec.intervals import Grain, Interval, instant_ms, iso
+from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
 
 MINUTE, HOUR, DAY = (grain.length_ms for grain in Grain)
 MIDNIGHT = instant_ms("2026-03-01")

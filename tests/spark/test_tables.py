@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from deltalake import DeltaTable
 
-from tidemark.intervals import Interval
-from tidemark.report_tables import replace_rows
+from tidemark.report.report_tables import replace_rows
 from tidemark.spark import PROJECT, read_table, settings
-from tidemark.tables import CRITICAL_PATHS, OUTCOMES, SLA_RESULTS
+from tidemark.spec.intervals import Interval
+from tidemark.spec.tables import CRITICAL_PATHS, OUTCOMES, SLA_RESULTS
 
 
 def test_a_table_of_a_topology_is_that_of_all_its_sub_topologies(spark, warehouse):

@@ -30,7 +30,7 @@ from streaming.oracle import FLIGHTS, WEATHER, Batch, EmitOnChange, Message, Ora
 from tidemark.control import Control
 from tidemark.embedded import broker as embedded
 from tidemark.embedded.process import wait_until
-from tidemark.layout import Layout
+from tidemark.spec.layout import Layout
 
 PROJECT = Path(__file__).resolve().parents[2]
 TOPICS = {FLIGHTS: 3, WEATHER: 1, "carrier_delays": 1}

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from tidemark import publish
 from tidemark.embedded.broker import create_topics
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.feed import FeedSettings, feed
-from tidemark.feed_record import FeedRecord, Kind, Timeline, encode
-from tidemark.flights import midnight_ms
-from tidemark.nycflights import load
+from tidemark.feed import publish
+from tidemark.feed.feed_record import FeedRecord, Kind, Timeline, encode
+from tidemark.feed.flights import midnight_ms
+from tidemark.feed.generate import FeedSettings, feed
+from tidemark.feed.nycflights import load
 
 PLACES = [("flight_events", 0), ("flight_events", 1), ("flight_events", 2), ("weather", 0)]
 AIRPORTS = ["EWR", "JFK", "LGA"]

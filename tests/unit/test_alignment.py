@@ -1,9 +1,9 @@
 import pytest
 
-from tidemark.alignment import max_allowed_ms, must_wait
 from tidemark.errors import InvalidArgument
-from tidemark.idleness import Activity
-from tidemark.watermark import Progress
+from tidemark.semantics.alignment import max_allowed_ms, must_wait
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.watermark import Progress
 
 IDLE = Progress(watermark_ms=0, activity=Activity.IDLE)
 

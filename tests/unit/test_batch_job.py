@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.batch_job import interval_parser
+from tidemark.report.batch_job import interval_parser
 
 GOOD = {"--warehouse": "wh", "--topology": "flights", "--from": "1970-01-01T00:00:01Z", "--to": "1970-01-01T00:00:02"}
 

@@ -9,9 +9,9 @@ from ddsketch import DDSketch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidemark.buckets import RELATIVE_ERROR, bucket_of, bucket_sql, bucket_value_sql, quantile, value_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import buckets as kernel
+from tidemark.semantics.buckets import RELATIVE_ERROR, bucket_of, bucket_sql, bucket_value_sql, quantile, value_of
 
 ONE_PERCENT = 0.01
 YEAR_MS = 366 * 24 * 3600 * 1000

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.change import Rule, Versioned, decide, is_unchanged
+from tidemark.semantics.change import Rule, Versioned, decide, is_unchanged
 
 versions = st.builds(Versioned, st.sampled_from([None, b"a", b"b"]), st.integers(0, 4))
 histories = st.lists(versions, max_size=10)

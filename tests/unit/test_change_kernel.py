@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.change import Rule, Versioned, decide
 from tidemark.kernels.change import judge, stored_after
+from tidemark.semantics.change import Rule, Versioned, decide
 
 SCHEMA = {"key": pl.Int64(), "value": pl.Binary(), "timestamp_ms": pl.Int64()}
 UPDATE = st.tuples(st.integers(0, 3), st.sampled_from([None, b"a", b"b"]), st.integers(0, 4))

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tidemark.layout import Layout
+from tidemark.spec.layout import Layout
 
 
 def tidemark(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from tidemark.cli import main; sys.exit(main())"
+    code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--home", str(home), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": ""})
 

@@ -4,8 +4,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.dags import runs
 
-from tidemark.critical_path import Limits, Path, State, Step, critical_path, in_order, leaves, measure, path_to
 from tidemark.errors import InvalidArgument
+from tidemark.semantics.critical_path import (
+    Limits,
+    Path,
+    State,
+    Step,
+    critical_path,
+    in_order,
+    leaves,
+    measure,
+    path_to,
+)
 
 ARTICLE = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
 ARTICLE_EWT_MS = {"A": 1000, "B": 1005, "C": 1100, "D": 1035, "E": 1120, "F": 1102}

@@ -16,12 +16,12 @@ import polars as pl
 import pytest
 
 from tidemark.delta import scan
-from tidemark.engine import Engine
 from tidemark.errors import Contradiction
-from tidemark.layout import Layout
-from tidemark.sources import TICK
-from tidemark.topology import load
-from tidemark.wiring import Stream, build_engine
+from tidemark.spec.layout import Layout
+from tidemark.spec.topology import load
+from tidemark.stream.engine import Engine
+from tidemark.stream.sources import TICK
+from tidemark.stream.wiring import Stream, build_engine
 
 FLIGHTS = load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
 NOON = 1_400_000_000_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidemark.event_time import Seen, advance, combined, follow
-from tidemark.idleness import Activity
-from tidemark.progress import InputProgress
+from tidemark.semantics.event_time import Seen, advance, combined, follow
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.progress import InputProgress
 
 NOW = 1_000_000
 

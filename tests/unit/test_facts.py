@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidemark.kernels.facts import TIMES, latency_histogram, latency_stats, records_per_window
 from tidemark.kernels.windows import window_start
-from tidemark.windows import tumbling
+from tidemark.semantics.windows import tumbling
 
 
 def times(*rows: tuple[int, int]) -> pl.DataFrame:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.feed import FeedSettings, feed
-from tidemark.feed_record import Fault, FeedRecord, Kind, Timeline, encode
-from tidemark.flights import Flight, Weather, midnight_ms
-from tidemark.nycflights import load
+from tidemark.feed.feed_record import Fault, FeedRecord, Kind, Timeline, encode
+from tidemark.feed.flights import Flight, Weather, midnight_ms
+from tidemark.feed.generate import FeedSettings, feed
+from tidemark.feed.nycflights import load
 
 MINUTE = 60_000
 START = midnight_ms(date(2013, 6, 27))

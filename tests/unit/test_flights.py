@@ -6,8 +6,17 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.flights import NEW_YORK, Flight, Status, flight_from, flight_id, midnight_ms, status_changes, utc_text
-from tidemark.nycflights import FlightData, flight_rows, load, zones_by_airport
+from tidemark.feed.flights import (
+    NEW_YORK,
+    Flight,
+    Status,
+    flight_from,
+    flight_id,
+    midnight_ms,
+    status_changes,
+    utc_text,
+)
+from tidemark.feed.nycflights import FlightData, flight_rows, load, zones_by_airport
 
 Rows = dict[str, dict[str, str]]
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidArgument
-from tidemark.identity import canonical, sha256
 from tidemark.kernels import identity as kernel
+from tidemark.semantics.identity import canonical, sha256
 
 NOON = datetime(2024, 7, 1, 12, tzinfo=UTC)
 EXAMPLES = [

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidArgument
-from tidemark.idleness import Activity, IdlenessTimer, activity, check_idle, with_record
+from tidemark.semantics.idleness import Activity, IdlenessTimer, activity, check_idle, with_record
 
 
 def decided(*, silent_since_ms=0, now_ms=100, idle_after_ms=30, caught_up=True):

@@ -4,7 +4,7 @@ import duckdb
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.intervals import Grain, Interval, instant_ms, is_text, iso
+from tidemark.spec.intervals import Grain, Interval, instant_ms, is_text, iso
 
 HOUR, DAY = Grain.HOUR.length_ms, Grain.DAY.length_ms
 

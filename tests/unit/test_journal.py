@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tidemark.errors import Contradiction
-from tidemark.journal import KEPT, Entry, Journal
+from tidemark.stream.journal import KEPT, Entry, Journal
 
 
 def entry(batch_id: int) -> Entry:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidTimestamp
-from tidemark.latency import (
+from tidemark.semantics.latency import (
     Latency,
     OnInvalid,
     Times,

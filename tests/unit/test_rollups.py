@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from tidemark.buckets import bucket_of, quantile
-from tidemark.intervals import Grain, Interval
 from tidemark.kernels.rollups import QUANTILES, buckets, by_grain, latencies, other_hours
+from tidemark.semantics.buckets import bucket_of, quantile
+from tidemark.spec.intervals import Grain, Interval
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SCHEMA = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidArgument
-from tidemark.sampled import Sampled, measured, recorded
+from tidemark.semantics.sampled import Sampled, measured, recorded
 
 
 def after(*values, state=None):

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.skew import Heartbeat, Skew, mean_skew, minimum_skew, moving_average
+from tidemark.semantics.skew import Heartbeat, Skew, mean_skew, minimum_skew, moving_average
 
 DELAYS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=8)
 

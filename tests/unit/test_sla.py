@@ -3,8 +3,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidArgument
-from tidemark.idleness import Activity
-from tidemark.sla import Budget, Judgement, Objective, Sla, Verdict, budget, judge, judge_burn, judge_staleness
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.sla import (
+    Budget,
+    Judgement,
+    Objective,
+    Sla,
+    Verdict,
+    budget,
+    judge,
+    judge_burn,
+    judge_staleness,
+)
 
 SLA = Sla(warn_after_ms=100, error_after_ms=200)
 

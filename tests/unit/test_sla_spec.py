@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark import topology
 from tidemark.errors import InvalidSpec
-from tidemark.sla import Sla
-from tidemark.sla_spec import Measure, SlaSpec, load, parse
+from tidemark.semantics.sla import Sla
+from tidemark.spec import topology
+from tidemark.spec.sla_spec import Measure, SlaSpec, load, parse
 
 PROJECT = Path(__file__).parents[2]
 FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tidemark import topology
-from tidemark.buckets import bucket_of
-from tidemark.sla import Sla, Verdict
-from tidemark.sla_spec import Measure, SlaSpec
-from tidemark.sla_status import statuses
+from tidemark.report.sla_status import statuses
+from tidemark.semantics.buckets import bucket_of
+from tidemark.semantics.sla import Sla, Verdict
+from tidemark.spec import topology
+from tidemark.spec.sla_spec import Measure, SlaSpec
 
 FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
 NOW = 1_000_000

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tidemark.cli.inventory import inventory
+from tidemark.cli.sql import Warehouse
+from tidemark.cli.text_table import aligned, as_csv, as_json
 from tidemark.errors import InvalidArgument
-from tidemark.inventory import inventory
-from tidemark.layout import Layout
-from tidemark.sql import Warehouse
-from tidemark.text_table import aligned, as_csv, as_json
+from tidemark.spec.layout import Layout
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 

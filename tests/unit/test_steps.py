@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tidemark.change import Rule
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.schemas import META_SCHEMA
@@ -25,7 +24,8 @@ from tidemark.kernels.steps import (
     table_updates,
     with_old_value,
 )
-from tidemark.operators import Aggregate, Join, KeyedTable, Kind, Map, Repartition
+from tidemark.semantics.change import Rule
+from tidemark.spec.operators import Aggregate, Join, KeyedTable, Kind, Map, Repartition
 
 NOTHING_STORED = pl.DataFrame(schema=dict(STORED))
 BY_CARRIER = Repartition(

@@ -1,7 +1,7 @@
 import pytest
 
-from tidemark.critical_path import Limits, State, Step
-from tidemark.stram import critical_path, operator_latency
+from tidemark.semantics.critical_path import Limits, State, Step
+from tidemark.semantics.stram import critical_path, operator_latency
 
 LIMITS = Limits(window_ms=600)
 

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.change import Rule, Versioned
 from tidemark.errors import InvalidArgument
-from tidemark.strategy import Decision, Strategy, on_change, on_update, on_window_close, periodic
+from tidemark.semantics.change import Rule, Versioned
+from tidemark.semantics.strategy import Decision, Strategy, on_change, on_update, on_window_close, periodic
 
 OLD = Versioned(b"a", 5)
 

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.stream_time import StreamTime, next_partition, processed
+from tidemark.semantics.stream_time import StreamTime, next_partition, processed
 
 
 def test_lateness_is_against_the_highest_timestamp_of_the_whole_task():

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tidemark.buckets import bucket_of
+from tidemark.cli.summary import problems, summary
 from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.layout import Layout
-from tidemark.summary import problems, summary
-from tidemark.tables import HOP, TABLES, Table
+from tidemark.semantics.buckets import bucket_of
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import HOP, TABLES, Table
 
 AT_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 STREAM = {"topology": "flights", "sub_topology": "status", "batch_id": 3}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tidemark.change import Rule
 from tidemark.errors import InvalidSpec
-from tidemark.operators import Aggregate, HopSource, Source
-from tidemark.topology import load, parse
+from tidemark.semantics.change import Rule
+from tidemark.spec.operators import Aggregate, HopSource, Source
+from tidemark.spec.topology import load, parse
 
 FLIGHTS = Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml"
 

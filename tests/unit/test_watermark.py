@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidArgument
-from tidemark.idleness import Activity
-from tidemark.watermark import (
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.watermark import (
     Combined,
     Progress,
     bounded_out_of_orderness,

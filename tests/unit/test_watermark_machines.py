@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark import multiplexer as mux
-from tidemark import valve
 from tidemark.errors import InvalidArgument
-from tidemark.idleness import Activity
-from tidemark.multiplexer import Delivery, Multiplexer
-from tidemark.watermark import combine
+from tidemark.semantics import multiplexer as mux
+from tidemark.semantics import valve
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.multiplexer import Delivery, Multiplexer
+from tidemark.semantics.watermark import combine
 
 NAMES = "abc"
 news = st.integers(0, 6) | st.sampled_from([Activity.ACTIVE, Activity.IDLE])

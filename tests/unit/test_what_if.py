@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from unit.dags import runs
 from unit.test_critical_path import ARTICLE, ARTICLE_EWT_MS, graph
 
-from tidemark.critical_path import critical_path, leaves, measure
 from tidemark.errors import InvalidArgument
-from tidemark.what_if import slack_ms, what_if
+from tidemark.semantics.critical_path import critical_path, leaves, measure
+from tidemark.semantics.what_if import slack_ms, what_if
 
 
 def slack(upstreams, ewt_ms):

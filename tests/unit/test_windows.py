@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidArgument
-from tidemark.windows import Window, hopping, merged, session, tumbling
+from tidemark.semantics.windows import Window, hopping, merged, session, tumbling
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

@@ -2,9 +2,9 @@
 
 from vectors.checks import check, only
 
-from tidemark.critical_path import Limits, State, critical_path, measure
-from tidemark.skew import moving_average
-from tidemark.stram import operator_latency
+from tidemark.semantics.critical_path import Limits, State, critical_path, measure
+from tidemark.semantics.skew import moving_average
+from tidemark.semantics.stram import operator_latency
 
 
 def run_operator_latency(vector):

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 import pytest
 from vectors.checks import NO_LIMIT, NONE_YET, check, choose, only
 
-from tidemark import multiplexer as mux
-from tidemark import valve
-from tidemark.alignment import lowest_reported, max_allowed_ms
 from tidemark.errors import InvalidArgument
-from tidemark.idleness import Activity, IdlenessTimer, check_idle, with_record
-from tidemark.multiplexer import Delivery, Multiplexer
-from tidemark.watermark import Progress, bounded_out_of_orderness, is_late, is_window_late
-from tidemark.windows import hopping
+from tidemark.semantics import multiplexer as mux
+from tidemark.semantics import valve
+from tidemark.semantics.alignment import lowest_reported, max_allowed_ms
+from tidemark.semantics.idleness import Activity, IdlenessTimer, check_idle, with_record
+from tidemark.semantics.multiplexer import Delivery, Multiplexer
+from tidemark.semantics.watermark import Progress, bounded_out_of_orderness, is_late, is_window_late
+from tidemark.semantics.windows import hopping
 
 ACTIVITIES = {"idle": Activity.IDLE, "active": Activity.ACTIVE}
 TRIGGERS = {

@@ -7,15 +7,15 @@ import polars as pl
 from vectors.checks import check, choose, only
 from vectors.differences import NOT_OFFERED
 
-from tidemark.buckets import bucket_of, quantile
-from tidemark.change import Rule, Versioned, decide, is_unchanged
 from tidemark.errors import InvalidTimestamp
-from tidemark.identity import canonical
 from tidemark.kernels.change import judge, stored_after
-from tidemark.latency import OnInvalid, e2e_latency_ms, latency_at, times_of, usable_timestamp_ms
-from tidemark.operators import Kind, Level, Operator, latency_level
-from tidemark.sampled import Sampled, measured, recorded
-from tidemark.stream_time import StreamTime, next_partition, processed
+from tidemark.semantics.buckets import bucket_of, quantile
+from tidemark.semantics.change import Rule, Versioned, decide, is_unchanged
+from tidemark.semantics.identity import canonical
+from tidemark.semantics.latency import OnInvalid, e2e_latency_ms, latency_at, times_of, usable_timestamp_ms
+from tidemark.semantics.sampled import Sampled, measured, recorded
+from tidemark.semantics.stream_time import StreamTime, next_partition, processed
+from tidemark.spec.operators import Kind, Level, Operator, latency_level
 
 RULES = {"strict": Rule.STRICTLY_NEWER, **{rule.value: rule for rule in Rule}}
 POLICIES = {

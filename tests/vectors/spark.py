@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from vectors.checks import check, choose, only
 
-from tidemark.spark_watermark import Policy, SparkWatermark, after_batch, is_passed, restarted
-from tidemark.windows import tumbling
+from tidemark.semantics.spark_watermark import Policy, SparkWatermark, after_batch, is_passed, restarted
+from tidemark.semantics.windows import tumbling
 
 POLICIES = {policy.value: policy for policy in Policy}
 

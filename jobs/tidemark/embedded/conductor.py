@@ -16,8 +16,8 @@ from tidemark.embedded import stack
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.embedded.stack import ROOT, Home
 from tidemark.errors import TidemarkError
-from tidemark.layout import Layout
-from tidemark.topology import Topology, load
+from tidemark.spec.layout import Layout
+from tidemark.spec.topology import Topology, load
 
 TOPOLOGY = ROOT / "jobs" / "topologies" / "flights.toml"
 PARSED_WITHIN_S = 120.0

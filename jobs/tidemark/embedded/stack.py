@@ -15,8 +15,8 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import Control
 from tidemark.embedded import airflow, broker, process
 from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.operators import Sink, Source
-from tidemark.topology import Topology
+from tidemark.spec.operators import Sink, Source
+from tidemark.spec.topology import Topology
 
 ROOT = Path(__file__).resolve().parents[3]
 DRIVER = "driver"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tidemark.event_time import Seen
 from tidemark.kernels import META
-from tidemark.operators import HopSource, Source
+from tidemark.semantics.event_time import Seen
+from tidemark.spec.operators import HopSource, Source
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The buckets of `tidemark.buckets` for whole columns."""
+"""The buckets of `tidemark.semantics.buckets` for whole columns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import polars as pl
 
-from tidemark.buckets import GAMMA
+from tidemark.semantics.buckets import GAMMA
 
 
 def bucket_of(value_ms: pl.Expr) -> pl.Expr:

@@ -1,4 +1,4 @@
-"""Emit-on-change over a whole batch: the same decisions as `tidemark.change.decide`, key by key, all at once.
+"""Emit-on-change over a whole batch: the same decisions as `tidemark.semantics.change.decide`, key by key, all at once.
 
 Why it is the same. Put the updates of a key in order behind its stored version and call equal neighbours a *run*
 (a key without a stored version starts with a tombstone, and null equals null). By every rule the stored version has
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tidemark.change import Rule
+from tidemark.semantics.change import Rule
 
 Array = np.ndarray[tuple[int], np.dtype[Any]]
 NEVER_MS = np.iinfo(np.int64).max

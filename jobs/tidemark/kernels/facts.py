@@ -9,7 +9,7 @@ import polars as pl
 
 from tidemark.kernels.buckets import bucket_of
 from tidemark.kernels.windows import window_start
-from tidemark.latency import Times, latency_at
+from tidemark.semantics.latency import Times, latency_at
 
 TIMES: Mapping[str, pl.DataType] = {"_timestamp_ms": pl.Int64(), "_task": pl.Int32()}
 """What latency needs to know of a record: its time, and the task that had it."""

@@ -1,4 +1,4 @@
-"""The canonical bytes of `tidemark.identity` for whole columns."""
+"""The canonical bytes of `tidemark.semantics.identity` for whole columns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from tidemark import identity
 from tidemark.errors import InvalidArgument
+from tidemark.semantics import identity
 
 Encode = Callable[[pa.Array], pa.Array]
 
@@ -22,7 +22,7 @@ def canonical(rows: pa.Table) -> pa.Array:
     Two rows have equal bytes exactly when their columns are equal, null being equal to null.
 
     Raises:
-        InvalidArgument: a column is of a type that `tidemark.identity` has no bytes for.
+        InvalidArgument: a column is of a type that `tidemark.semantics.identity` has no bytes for.
     """
     columns = [_encoded(column.combine_chunks()) for column in rows.columns]
     return _joined(b"a%d:" % len(columns), *columns) if columns else pa.array([b"a0:"] * rows.num_rows, pa.binary())

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from tidemark.buckets import value_of
-from tidemark.intervals import Grain, Interval
+from tidemark.semantics.buckets import value_of
+from tidemark.spec.intervals import Grain, Interval
 
 OPERATOR = ("topology", "sub_topology", "operator", "kind")
 QUANTILES: Mapping[str, float] = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 import pyarrow as pa
 
-from tidemark.tables import Table
+from tidemark.spec.tables import Table
 
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _ARROW: Mapping[str, pa.DataType] = {

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tidemark.change import Rule
 from tidemark.kernels import META
 from tidemark.kernels.change import judge
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.identity import identity_of
 from tidemark.kernels.values import key_text, parsed, partition_of, value_text
-from tidemark.operators import Aggregate, Join, KeyedTable, Map, Repartition
+from tidemark.semantics.change import Rule
+from tidemark.spec.operators import Aggregate, Join, KeyedTable, Map, Repartition
 
 STORED: Mapping[str, pl.DataType] = {
     "key": pl.String(),

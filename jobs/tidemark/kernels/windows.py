@@ -1,4 +1,4 @@
-"""The windows of `tidemark.windows` for whole columns."""
+"""The windows of `tidemark.semantics.windows` for whole columns."""
 
 from __future__ import annotations
 

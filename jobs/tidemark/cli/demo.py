@@ -1,0 +1,178 @@
+"""The main job on real flights, once through: started, fed, drained, reported on, summed up and stopped.
+
+Everything goes through Airflow as it would in production; this module only plays flights into Kafka, and waits.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tidemark.cli.summary import problems, summary
+from tidemark.embedded import guard, process, stack
+from tidemark.embedded.airflow_api import SUCCESS, AirflowApi
+from tidemark.embedded.conductor import Conductor, Say
+from tidemark.embedded.stack import ROOT, Home
+from tidemark.errors import TidemarkError
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Source
+
+CAUGHT_UP_WITHIN_S = 300.0
+REPORTED_WITHIN_S = 600.0
+ALERTED_WITHIN_S = 120.0
+QUIET_S = 8.0
+"""A stream is at rest when it has committed nothing for so long: sources are idle after 5 s, a batch takes 1 s."""
+
+FIRST_COMMIT = f"{1:020}.json"
+"""Of a Delta table: number 0 makes it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoSettings:
+    """What to play, how fast, which operators to slow down (OPERATOR=MS), and whether to leave all running after it."""
+
+    first: str
+    until: str
+    speed: float
+    seed: int
+    slow: tuple[str, ...]
+    keep: bool
+
+
+def run(home: Path, settings: DemoSettings, say: Say) -> list[str]:
+    """Play it through in an empty *home*; what is wrong with the outcome, nothing when all is well.
+
+    Whatever happens, nothing that it started is left running, unless it went well and is to be kept.
+    """
+    conductor = Conductor.of(home, say)
+    _prepare(conductor.home)
+    guard.launch(conductor.home.path)
+    began = time.monotonic()
+    keep = False
+    try:
+        wrong = Demo(conductor, settings).play()
+        keep = settings.keep
+    finally:
+        if not keep:
+            with conductor.step("stopping everything"):
+                stack.stop(conductor.home)
+        process.stop(conductor.home.path, guard.NAME)
+    say(f"the demo took {time.monotonic() - began:.0f} s")
+    return wrong
+
+
+def _prepare(home: Home) -> None:
+    """Forget the state of the last run, and nothing else that may lie in that folder."""
+    if running := home.running():
+        msg = f"a demo starts from nothing, but {', '.join(running)} runs in {home.path}; run `tidemark down` first"
+        raise TidemarkError(msg)
+    for folder in (home.warehouse, home.airflow, home.broker):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in ("replay.log", "replay.json"):
+        (home.path / name).unlink(missing_ok=True)
+    home.path.mkdir(parents=True, exist_ok=True)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """One run of the demo."""
+
+    conductor: Conductor
+    settings: DemoSettings
+
+    def play(self) -> list[str]:
+        """All steps; what is wrong with the outcome."""
+        conductor, started_at = self.conductor, datetime.now(UTC)
+        bootstrap, airflow = conductor.start()
+        conductor.launch_streams(airflow, self.settings.slow)
+        with conductor.step(f"playing flights from {self.settings.first} to {self.settings.until}"):
+            played = self._replay(bootstrap)
+        with conductor.step("waiting for the streams to catch up"):
+            conductor.wait(
+                lambda: self._has_read(played), "the last record", CAUGHT_UP_WITHIN_S, tell=conductor.progress
+            )
+            conductor.wait(self._quiet(), "quiet", CAUGHT_UP_WITHIN_S, tell=conductor.progress)
+        with conductor.step("draining the streams"):
+            conductor.drain(airflow, by="tidemark demo")
+        with conductor.step("reporting: rollup, critical paths, SLAs"):
+            self._report(airflow, started_at)
+        injected = sum(played["faults"].values())
+        conductor.say("\n" + summary(conductor.home.warehouse, injected=injected) + "\n")
+        return list(problems(conductor.home.warehouse, injected=injected))
+
+    def _replay(self, bootstrap: str) -> dict[str, Any]:
+        """Play in a process of its own, showing what it says; its summary."""
+        home = self.conductor.home.path
+        result = home / "replay.json"
+        command = [
+            *(sys.executable, str(ROOT / "jobs" / "replay.py"), "--bootstrap", bootstrap, "--summary", str(result)),
+            *("--from", self.settings.first, "--to", self.settings.until),
+            *("--speed", str(self.settings.speed), "--seed", str(self.settings.seed)),
+        ]
+        child = process.launch("replay", command, home=home, env={})
+        with child.log.open(encoding="utf-8") as log:
+            alive = True
+            while alive:
+                alive = process.is_alive(child)  # asked before the last lines are read
+                for line in log:
+                    if not line.startswith("{"):
+                        self.conductor.say(f"  {line.rstrip()}")
+                time.sleep(process.POLL_S)
+        if not result.exists():
+            msg = f"the replay must end with a summary, and did not; see {child.log}"
+            raise TidemarkError(msg)
+        played: dict[str, Any] = json.loads(result.read_text())
+        return played
+
+    def _has_read(self, played: Mapping[str, Any]) -> bool:
+        """Whether the heartbeats' offsets have reached what was published, topic by topic; the topics were new."""
+        read: dict[str, int] = {}
+        for control in self.conductor.controls():
+            beat = control.heartbeat()
+            for name, offset in (beat.offsets if beat else {}).items():
+                source = name.rpartition("/")[0]
+                read[source] = read.get(source, 0) + offset
+        sources = [o for o in self.conductor.topology.operators.values() if isinstance(o, Source)]
+        return all(read.get(o.name, 0) >= played["topics"].get(o.topic, 0) for o in sources)
+
+    def _quiet(self) -> Callable[[], bool]:
+        """A condition: every stream has written batches, and none has committed anything to any table for QUIET_S."""
+        layout, topology = Layout(self.conductor.home.warehouse), self.conductor.topology
+        batches = [layout.stream_table(topology.name, sub.name, "batches") for sub in topology.sub_topologies]
+        commits, since = -1, 0.0
+
+        def quiet() -> bool:
+            nonlocal commits, since
+            found = len(list(layout.warehouse.glob("streams/*/*/*/_delta_log/*.json")))
+            if found != commits or not all((path / "_delta_log" / FIRST_COMMIT).exists() for path in batches):
+                commits, since = found, time.monotonic()
+            return time.monotonic() - since >= QUIET_S
+
+        return quiet
+
+    def _report(self, airflow: AirflowApi, started_at: datetime) -> None:
+        """Run the reports for the time since *started_at*, and see that a breach is alerted."""
+        reports, alerts = self.conductor.dag("reports"), self.conductor.dag("alerts")
+        interval = {"from": started_at.isoformat(), "to": datetime.now(UTC).isoformat()}
+        run_id = airflow.trigger(reports, interval)
+        airflow.unpause(alerts)
+        airflow.unpause(reports)
+        self.conductor.wait_for_run(airflow, reports, run_id, REPORTED_WITHIN_S)
+        airflow.pause(reports)  # it would go on with the hour that has passed
+        if airflow.task_states(reports, run_id)["publish_breaches"] == SUCCESS:
+            self.conductor.wait(lambda: bool(airflow.runs(alerts)), "the alert", ALERTED_WITHIN_S)
+            for alert in airflow.runs(alerts):
+                self.conductor.wait_for_run(airflow, alerts, alert, ALERTED_WITHIN_S)
+            self._show_alerts()
+
+    def _show_alerts(self) -> None:
+        file = self.conductor.home.warehouse / "control" / self.conductor.topology.name / "alerts.jsonl"
+        for line in file.read_text(encoding="utf-8").splitlines():
+            self.conductor.say(f"  alert: {json.loads(line)['alert']}")

@@ -1,0 +1,179 @@
+"""The command line: `tidemark --help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from tidemark.cli import demo
+from tidemark.cli.inventory import Stored, inventory
+from tidemark.cli.sql import Warehouse
+from tidemark.cli.text_table import FORMATS, aligned
+from tidemark.embedded import airflow, broker, stack
+from tidemark.embedded.conductor import Conductor
+from tidemark.embedded.stack import ROOT, Home
+from tidemark.errors import TidemarkError
+
+DESCRIPTION = "How late your streams are, why, and which step to blame; and only what changed is sent on."
+EXAMPLES = """\
+examples:
+  tidemark demo                                 the main job on real flights, in about five minutes
+  tidemark up                                   start Kafka, Airflow and the streams, and leave them running
+  tidemark replay --speed 2880                  play two days of flights into what `up` has started
+  tidemark tables                               which tables there are, and how large they are
+  tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
+  tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
+  tidemark down                                 drain the streams and stop everything
+"""
+PASSED_ON = "replay"
+"""The command whose options belong to the job that it runs."""
+
+
+def main() -> int:
+    """Run the command; 0 when all is well, 1 when something is wrong, 2 when it was asked wrongly."""
+    parser = _parser()
+    options, rest = parser.parse_known_args()
+    if rest and options.command != PASSED_ON:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        run: Callable[[argparse.Namespace], int] = options.run
+        return run(options)
+    except TidemarkError as error:
+        print(f"tidemark {options.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"tidemark {options.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("tidemark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)
+    home = Path(os.environ.get("TIDEMARK_HOME", ROOT / ".tidemark"))
+    parser.add_argument("--home", type=Path, default=home, help="state folder (TIDEMARK_HOME, else %(default)s)")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text, add_help=name != PASSED_ON)
+        added.set_defaults(run=run)
+        return added
+
+    _demo_options(command("demo", _demo, "run the main job on real flights, print what it found, stop everything"))
+    _slow_option(command("up", _up, "start Kafka, Airflow and the streams, and leave them running"))
+    command("down", _down, "drain the streams and stop everything that runs")
+    sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
+    sql.add_argument("query", help="one statement that reads, for example: select count(*) from changes")
+    sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+    command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
+    command(PASSED_ON, _replay, "play real flights of 2013 into Kafka; `tidemark replay --help` shows how")
+    return parser
+
+
+def _demo_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--from", dest="first", default="2013-06-27", help="first New York day of 2013 (%(default)s)")
+    parser.add_argument("--to", dest="until", default="2013-06-29", help="the day before which to end (%(default)s)")
+    parser.add_argument("--speed", type=float, default=1440, help="1440 plays a day in a minute (%(default)s)")
+    parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same feed (%(default)s)")
+    parser.add_argument("--keep", action="store_true", help="leave Kafka and Airflow running when all went well")
+    _slow_option(parser, "carrier_state=400")
+
+
+def _slow_option(parser: argparse.ArgumentParser, *default: str) -> None:
+    text = f"make an operator sleep after each batch, to see an SLA break ({' '.join(default) or 'none'})"
+    parser.add_argument("--slow", nargs="*", default=list(default), metavar="OPERATOR=MS", help=text)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    settings = demo.DemoSettings(
+        first=options.first,
+        until=options.until,
+        speed=options.speed,
+        seed=options.seed,
+        slow=tuple(options.slow),
+        keep=options.keep,
+    )
+    wrong = demo.run(options.home, settings, _say)
+    for problem in wrong:
+        print(f"tidemark demo: {problem}", file=sys.stderr)
+    if options.keep:
+        _say_addresses(Home(options.home.resolve()))
+    _say('the tables are there to be asked: tidemark sql "from critical_paths"')
+    return 1 if wrong else 0
+
+
+def _up(options: argparse.Namespace) -> int:
+    conductor = Conductor.of(options.home, _say)
+    started = False
+    try:
+        _, api = conductor.start()
+        conductor.launch_streams(api, options.slow)
+        for part in ("reports", "alerts"):
+            api.unpause(conductor.dag(part))
+        started = True
+    finally:
+        if not started:
+            stack.stop(conductor.home)
+    _say_addresses(conductor.home)
+    return 0
+
+
+def _down(options: argparse.Namespace) -> int:
+    conductor = Conductor.of(options.home, _say)
+    if not conductor.home.running():
+        _say(f"nothing runs in {conductor.home.path}")
+        return 0
+    if airflow.runs(conductor.home.airflow):
+        with conductor.step("draining the streams"), suppress(TidemarkError, OSError):  # it may not answer any more
+            conductor.drain(airflow.api(conductor.home.airflow), by="tidemark down")
+    with conductor.step("stopping everything"):
+        stack.stop(conductor.home)
+    return 0
+
+
+def _sql(options: argparse.Namespace) -> int:
+    answer = Warehouse(Home(options.home).warehouse).ask(options.query)
+    _say(FORMATS[options.format](answer.columns, answer.rows))
+    return 0
+
+
+def _tables(options: argparse.Namespace) -> int:
+    _say(aligned(Stored._fields, inventory(Home(options.home).warehouse)))
+    return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    home = Home(options.home.resolve())
+    job = [sys.executable, str(ROOT / "jobs" / "replay.py")]
+    if f"broker/{broker.NAME}" in home.running():
+        job += ["--bootstrap", broker.start(home.broker).address]
+    os.execv(sys.executable, [*job, *options.rest])
+
+
+def _say_addresses(home: Home) -> None:
+    api = airflow.api(home.airflow)
+    _say(
+        f"Airflow    {api.url}\n"
+        f"login      {api.user}, password in {home.airflow / 'passwords.json'}\n"
+        f"Kafka      {broker.start(home.broker).address}\n"
+        f"warehouse  {home.warehouse}\n"
+        "play flights into it with `tidemark replay`, stop everything with `tidemark down`"
+    )
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does: by way of its clean-up."""
+    raise KeyboardInterrupt

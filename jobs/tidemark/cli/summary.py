@@ -1,0 +1,156 @@
+"""What a run of the streams came to, told from its Delta tables alone (ring 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from textwrap import fill, indent
+
+from tidemark.cli.inventory import inventory
+from tidemark.cli.sql import Answer, Warehouse
+from tidemark.cli.text_table import aligned
+from tidemark.semantics.buckets import bucket_value_sql
+from tidemark.spec.tables import TABLES
+
+OUTCOMES = (
+    "emitted",
+    "suppressed",
+    "late",
+    "quarantined",
+    "duplicate",
+    "filtered",
+    "passed",
+    "superseded",
+    "held_after",
+)
+MAY_BE_EMPTY = frozenset({"late_records"})
+"""Tables that a run with nothing amiss leaves without rows."""
+WIDTH = 118
+
+RECORDS = """
+    SELECT operator AS source, sum(records_in) AS records, sum(quarantined) AS quarantined, sum(late) AS late,
+           sum(duplicate) AS duplicate, sum(passed) AS passed_on
+    FROM outcomes WHERE kind = 'source' GROUP BY operator ORDER BY records DESC, operator
+"""
+LATENCY = f"""
+    WITH counted AS (
+        SELECT sub_topology, operator, bucket, sum(n) AS n FROM latency_buckets GROUP BY ALL
+    ), ranked AS (
+        SELECT *, sum(n) OVER (PARTITION BY sub_topology, operator ORDER BY bucket) AS up_to,
+               sum(n) OVER (PARTITION BY sub_topology, operator) AS total
+        FROM counted
+    ), quantiles AS (
+        SELECT sub_topology, operator,
+               min({bucket_value_sql("bucket")}) FILTER (up_to > floor(0.50 * (total - 1))) AS p50,
+               min({bucket_value_sql("bucket")}) FILTER (up_to > floor(0.99 * (total - 1))) AS p99
+        FROM ranked GROUP BY ALL
+    ), whole AS (
+        SELECT sub_topology, operator, any_value(kind) AS kind, sum(n) AS n, min(min_ms) AS lowest,
+               sum(sum_ms) / sum(n) AS average, max(max_ms) AS highest
+        FROM operator_latency GROUP BY ALL
+    )
+    SELECT sub_topology, operator, kind, n::BIGINT AS n, lowest AS min_ms, round(average)::BIGINT AS avg_ms,
+           round(p50)::BIGINT AS p50_ms, round(p99)::BIGINT AS p99_ms, highest AS max_ms
+    FROM whole JOIN quantiles USING (sub_topology, operator) ORDER BY p50
+"""
+EMISSION = """
+    SELECT operator, kind, sum(records_in)::BIGINT AS updates_in, sum(emitted)::BIGINT AS emitted,
+           sum(suppressed)::BIGINT AS suppressed,
+           round(100 * sum(suppressed) / sum(emitted + suppressed), 1) AS suppressed_percent
+    FROM outcomes GROUP BY ALL HAVING sum(emitted + suppressed) > 0 ORDER BY suppressed DESC, operator
+"""
+WATERMARKS = """
+    SELECT coalesce(source, 'all of ' || sub_topology) AS source, coalesce(partition::VARCHAR, 'all') AS partition,
+           watermark, max_timestamp AS newest_record, activity, held_by
+    FROM watermarks
+    QUALIFY row_number() OVER (PARTITION BY sub_topology, source, partition ORDER BY batch_id DESC) = 1
+    ORDER BY (SELECT min(min_ms) FROM operator_latency AS o WHERE o.sub_topology = watermarks.sub_topology),
+             watermarks.source NULLS LAST, watermarks.partition NULLS LAST
+"""
+CRITICAL_PATHS = """
+    SELECT window_start, path, state FROM critical_paths
+    WHERE path IS NOT NULL ORDER BY window_start DESC LIMIT 3
+"""
+SLAS = """
+    SELECT sla, subject || ' ' || measure AS judged, verdict, round(observed_ms)::BIGINT AS observed_ms,
+           warn_after_ms::BIGINT AS warn_ms, error_after_ms::BIGINT AS error_ms, culprit
+    FROM sla_results WHERE checked_at = (SELECT max(checked_at) FROM sla_results) ORDER BY sla
+"""
+QUARANTINE = "SELECT reason, count(*) AS records FROM quarantine GROUP BY ALL ORDER BY ALL"
+UNBALANCED = f"""
+    SELECT sub_topology, batch_id, operator FROM outcomes
+    WHERE records_in + held_before <> {" + ".join(OUTCOMES)} ORDER BY ALL
+"""
+
+
+def summary(home: Path, *, injected: int | None = None) -> str:
+    """The summary of the warehouse at *home*: plain text, at most 120 columns; *injected* bad records, if known."""
+    warehouse = Warehouse(home)
+    sections: Mapping[str, Callable[[], str]] = {
+        "Records in": lambda: _table(warehouse.ask(RECORDS)),
+        "End-to-end latency, ms (finish clock − record timestamp)": lambda: _table(warehouse.ask(LATENCY)),
+        "Emitted and suppressed": lambda: _table(warehouse.ask(EMISSION)),
+        "Watermarks": lambda: _table(warehouse.ask(WATERMARKS)),
+        "Critical path of the last closed windows": lambda: _paths(warehouse.ask(CRITICAL_PATHS)),
+        "SLAs": lambda: _table(warehouse.ask(SLAS)),
+        "Tables": lambda: _inventory(home),
+        "Quarantine": lambda: _quarantine(warehouse, injected),
+        "Accounting": lambda: _accounting(warehouse),
+    }
+    return "\n\n".join(f"{title}\n{indent(body(), '  ')}" for title, body in sections.items())
+
+
+def problems(home: Path, *, injected: int) -> Iterator[str]:
+    """What must not be: accounting that does not close, a table without rows, a bad record that got through."""
+    warehouse = Warehouse(home)
+    unbalanced = warehouse.ask(UNBALANCED).rows
+    if unbalanced:
+        yield f"the accounting of {len(unbalanced)} batches does not close, the first: {unbalanced[0]}"
+    filled = {stored.table for stored in inventory(home) if stored.rows}
+    for name in sorted((TABLES.keys() | warehouse.tables.keys()) - MAY_BE_EMPTY - filled):
+        yield f"table {name} has no rows"
+    for name in warehouse.tables:
+        if name.startswith("hop_"):
+            yield from _unread(warehouse, name)
+    quarantined = sum(n for _, n in warehouse.ask(QUARANTINE).rows)
+    if quarantined != injected:
+        yield f"{injected} bad records were injected, but {quarantined} are in quarantine"
+
+
+def _unread(warehouse: Warehouse, hop: str) -> Iterator[str]:
+    """Whether the next sub-topology has read every update that a repartition handed to it."""
+    ((handed,),) = warehouse.ask(f"SELECT count(*) FROM {hop} WHERE watermark IS NULL").rows
+    source = f"{hop.removeprefix('hop_')}_source"
+    ((read,),) = warehouse.ask("SELECT coalesce(sum(records_in), 0) FROM outcomes WHERE operator = ?", [source]).rows
+    if handed != read:
+        yield f"{hop} was handed {handed} updates, but {source} has read {read}"
+
+
+def _table(answer: Answer) -> str:
+    return aligned(answer.columns, answer.rows) if answer.rows else "nothing"
+
+
+def _paths(answer: Answer) -> str:
+    lines = [
+        f"{start:%H:%M:%S}  {path}" + ("" if state == "measured" else f"  ({state})")
+        for start, path, state in answer.rows
+    ]
+    wrapped = (fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
+    return "\n".join(wrapped) or "no window was closed"
+
+
+def _inventory(home: Path) -> str:
+    return aligned(("table", "where", "rows", "files", "bytes", "version"), inventory(home))
+
+
+def _quarantine(warehouse: Warehouse, injected: int | None) -> str:
+    found = warehouse.ask(QUARANTINE)
+    total = sum(n for _, n in found.rows)
+    compared = "" if injected is None else f" {'=' if total == injected else '≠'} {injected} injected"
+    return f"{_table(found)}\n{total} quarantined{compared}"
+
+
+def _accounting(warehouse: Warehouse) -> str:
+    ((rows, unbalanced),) = warehouse.ask(f"SELECT count(*), (SELECT count(*) FROM ({UNBALANCED})) FROM outcomes").rows
+    closes = "all close" if unbalanced == 0 else f"{unbalanced} do not close"
+    return f"in + held before = {' + '.join(OUTCOMES).replace('_', ' ')}\n{rows:,} batches × operators: {closes}"

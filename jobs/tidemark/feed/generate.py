@@ -1,0 +1,165 @@
+"""The feed that airports and aircraft would give of one range of days: records with when they happened and were sent.
+
+Deterministic: the same flights, settings and seed give the same records. Instants are epoch ms UTC of 2013; only the
+feed delay is in real milliseconds, because networks do not speed up with a replay. A `Timeline` maps the former to now.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+from random import Random
+
+from tidemark.errors import InvalidArgument
+from tidemark.feed.feed_record import AIRPORTS, FLIGHT_EVENTS, WEATHER, Fault, FeedRecord, Kind
+from tidemark.feed.flights import MINUTE_MS, Flight, Status, Weather, status_changes
+
+DELAY_MEAN_MS = 250
+DELAY_LIMIT_MS = 1_500
+REPEAT_WITHIN_MS = 20 * MINUTE_MS
+OFFLINE_MS = (120 * MINUTE_MS, 360 * MINUTE_MS)
+DEPARTURE_KNOWN = (Status.DEPARTED, Status.ARRIVED)
+NO_AIRCRAFT = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedSettings:
+    """How unruly the feed is: shares of 0..1 of the aircraft and of the statuses, and a number of records."""
+
+    seed: int = 7
+    offline_share: float = 0.0
+    repeat_share: float = 0.0
+    bad_records: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("offline_share", "repeat_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                msg = f"{name} must be from 0 to 1: got {getattr(self, name)}; 0.01 is one in a hundred"
+                raise InvalidArgument(msg)
+        if self.bad_records < 0:
+            msg = f"bad_records must not be negative: got {self.bad_records}; 0 injects none"
+            raise InvalidArgument(msg)
+
+
+def feed(
+    flights: Sequence[Flight], weather: Sequence[Weather], *, range_start_ms: int, settings: FeedSettings
+) -> list[FeedRecord]:
+    """Every record about *flights* and *weather*, in the order of sending.
+
+    A flight that was announced before *range_start_ms* is announced then. Bad records come on top: they are copies, and
+    change nothing about the others.
+    """
+    ordered = sorted(flights, key=lambda flight: (flight.scheduled_at_ms, flight.flight_id))
+    repeats, offline, delays = (Random(f"{settings.seed} {use}") for use in ("repeats", "offline", "delays"))
+    said = [
+        record
+        for flight in ordered
+        for record in _with_repeats(_statuses(flight, range_start_ms), settings.repeat_share, repeats)
+    ]
+    said = _held_back(said, settings.offline_share, offline)
+    records = sorted(_delayed([*said, *map(_observation, weather)], delays), key=_sending_order)
+    return sorted([*records, *_bad_records(records, settings.bad_records)], key=_sending_order)
+
+
+def _statuses(flight: Flight, range_start_ms: int) -> list[FeedRecord]:
+    return [
+        FeedRecord(
+            topic=FLIGHT_EVENTS,
+            partition=AIRPORTS.index(flight.origin),
+            key=flight.flight_id,
+            kind=Kind.STATUS,
+            happened_at_ms=max(change.happened_at_ms, range_start_ms),
+            sent_at_ms=max(change.happened_at_ms, range_start_ms),
+            fields={
+                "flight": flight.flight_id,
+                "carrier": flight.carrier,
+                "origin": flight.origin,
+                "dest": flight.dest,
+                "tailnum": flight.tailnum,
+                "status": change.status,
+                "dep_delay_min": flight.dep_delay_min if change.status in DEPARTURE_KNOWN else None,
+                "arr_delay_min": flight.arr_delay_min if change.status is Status.ARRIVED else None,
+            },
+        )
+        for change in status_changes(flight)
+    ]
+
+
+def _observation(seen: Weather) -> FeedRecord:
+    return FeedRecord(
+        topic=WEATHER,
+        partition=0,
+        key=seen.origin,
+        kind=Kind.WEATHER,
+        happened_at_ms=seen.observed_at_ms,
+        sent_at_ms=seen.observed_at_ms,
+        fields={
+            "origin": seen.origin,
+            "temp_f": seen.temp_f,
+            "wind_mph": seen.wind_mph,
+            "precip_in": seen.precip_in,
+            "visibility_mi": seen.visibility_mi,
+        },
+    )
+
+
+def _with_repeats(statuses: list[FeedRecord], share: float, random: Random) -> list[FeedRecord]:
+    """The statuses of one flight, and a *share* of them said again before the next one happens."""
+    repeats = [
+        _repeat(status, following, random)
+        for status, following in zip(statuses, [*statuses[1:], None], strict=True)
+        if random.random() < share
+    ]
+    return statuses + repeats
+
+
+def _repeat(status: FeedRecord, following: FeedRecord | None, random: Random) -> FeedRecord:
+    room_ms = REPEAT_WITHIN_MS if following is None else following.happened_at_ms - status.happened_at_ms
+    later_ms = max(1, round(min(room_ms, REPEAT_WITHIN_MS) * random.uniform(0.1, 0.9)))
+    said_at_ms = status.happened_at_ms + later_ms
+    return replace(status, kind=Kind.REPEAT, happened_at_ms=said_at_ms, sent_at_ms=said_at_ms)
+
+
+def _held_back(records: list[FeedRecord], share: float, random: Random) -> list[FeedRecord]:
+    """*records*, where a *share* of the aircraft send what happened in one window of hours at its end."""
+    happened: dict[str, list[int]] = defaultdict(list)
+    for record in records:
+        happened[_aircraft(record)].append(record.happened_at_ms)
+    happened.pop(NO_AIRCRAFT, None)
+    number = max(1, round(share * len(happened))) if share and happened else 0
+    offline = {}
+    for aircraft in random.sample(sorted(happened), number):
+        start_ms = random.choice(happened[aircraft])
+        offline[aircraft] = range(start_ms, start_ms + random.randint(*OFFLINE_MS))
+    return [
+        replace(record, sent_at_ms=window.stop)
+        if (window := offline.get(_aircraft(record))) and record.happened_at_ms in window
+        else record
+        for record in records
+    ]
+
+
+def _aircraft(record: FeedRecord) -> str:
+    return str(record.fields.get("tailnum") or NO_AIRCRAFT)
+
+
+def _delayed(records: Sequence[FeedRecord], random: Random) -> list[FeedRecord]:
+    """*records*, each with a feed delay; an aircraft that reconnects sends all it has in one burst."""
+    drawn = (min(DELAY_LIMIT_MS, round(random.expovariate(1 / DELAY_MEAN_MS))) for _ in records)
+    return [
+        record if record.was_held_back else replace(record, delay_ms=delay_ms)
+        for record, delay_ms in zip(records, drawn, strict=True)
+    ]
+
+
+def _bad_records(records: Sequence[FeedRecord], number: int) -> list[FeedRecord]:
+    """*number* broken copies of flight records, evenly spread over *records*, one fault after the other."""
+    sound = [record for record in records if record.topic == FLIGHT_EVENTS]
+    chosen = (sound[(2 * place + 1) * len(sound) // (2 * number)] for place in range(number))
+    return [replace(record, kind=Kind.BAD, fault=fault) for record, fault in zip(chosen, cycle(Fault), strict=False)]
+
+
+def _sending_order(record: FeedRecord) -> tuple[int, int, str, str]:
+    return record.sent_at_ms, record.happened_at_ms, record.topic, record.key

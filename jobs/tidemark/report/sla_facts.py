@@ -1,0 +1,101 @@
+"""What SLAs are judged by, as Spark frames (ring 1).
+
+Rows of one shape come from many tables and are aggregated in one job, so that a check of all SLAs shuffles once.
+Every function but `facts` and `accounts` gives such rows: `what` they say of which `subject`, and over which time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import add
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidemark.report.sla_status import What
+from tidemark.semantics.buckets import bucket_sql
+from tidemark.semantics.critical_path import State
+from tidemark.semantics.idleness import Activity
+from tidemark.spec.intervals import Interval
+from tidemark.spec.tables import OUTCOMES
+
+COUNTS = OUTCOMES.names[OUTCOMES.names.index("records_in") : OUTCOMES.names.index("fan_out")]
+IN = ("records_in", "held_before")
+OUT = tuple(count for count in COUNTS if count not in IN)
+MEASURED = (State.INPUT.value, State.MEASURED.value, State.CLAMPED_NEGATIVE.value)
+
+
+def facts(rows: Iterable[DataFrame]) -> DataFrame:
+    """One row per what, subject, `over_ms` and bucket: `n` summed, the greatest `at_ms`, `idle` by the newest batch."""
+    keys = ("what", "subject", "over_ms", "bucket")
+    idle = F.max_by("idle", "batch_id").alias("idle")
+    return (
+        reduce(DataFrame.unionByName, rows)
+        .groupBy(*keys)
+        .agg(F.sum("n").alias("n"), F.max("at_ms").alias("at_ms"), idle)
+    )
+
+
+def newest(rows: DataFrame, table: str) -> DataFrame:
+    """The record times visible in *table*."""
+    return _rows(rows, What.NEWEST, F.lit(table), at_ms=F.unix_millis("timestamp"))
+
+
+def watermarks(rows: DataFrame) -> list[DataFrame]:
+    """The watermarks of sources, with whether they were idle, and of sub-topologies."""
+    combined = rows.where("partition is null")
+    marks = {"at_ms": F.unix_millis("watermark"), "batch_id": F.col("batch_id")}
+    idle = F.col("activity") == Activity.IDLE.value
+    return [
+        _rows(combined.where("source is not null"), What.SOURCE, F.col("source"), **marks, idle=idle),
+        _rows(combined.where("source is null"), What.SUB_TOPOLOGY, F.col("sub_topology"), **marks),
+    ]
+
+
+def latencies(latency_buckets: DataFrame, over: Interval) -> DataFrame:
+    """Records by operator and bucket of their end-to-end latency, of those that finished in the interval *over*."""
+    finished = latency_buckets.where(over.holds("finished_at"))
+    return _rows(finished, What.LATENCY, F.col("operator"), over, bucket=F.col("bucket"), n=F.col("n"))
+
+
+def added_latencies(critical_path_steps: DataFrame, over: Interval) -> DataFrame:
+    """Windows by operator and bucket of what it added to them, of those that end in the interval *over*."""
+    windows = critical_path_steps.where(over.holds("window_end")).where(F.col("state").isin(*MEASURED))
+    return _rows(windows, What.ADDED, F.col("operator"), over, bucket=F.expr(bucket_sql("latency_ms")), n=F.lit(1))
+
+
+def critical_latencies(critical_path_steps: DataFrame, over: Interval) -> DataFrame:
+    """What operators added, as n, to the windows that end in the interval *over* and in which they were critical."""
+    steps = critical_path_steps.where(over.holds("window_end")).where("step is not null")
+    return _rows(steps, What.CRITICAL, F.col("operator"), over, n=F.col("latency_ms"))
+
+
+def accounts(outcomes: DataFrame, batches: DataFrame) -> DataFrame:
+    """Per sub-topology and operator: batches, updates in and out, the lowest count, and the batches that do not close.
+
+    `open_since_ms` is when the first of these was finished, epoch ms; null when all close, or it is not finished yet.
+    """
+    updates_in, updates_out = (reduce(add, map(F.col, counts)) for counts in (IN, OUT))
+    is_open = ~updates_in.eqNullSafe(updates_out)
+    finished = batches.select("sub_topology", "batch_id", "finished_at")
+    return (
+        outcomes.join(finished, ["sub_topology", "batch_id"], how="left")
+        .groupBy("sub_topology", "operator", "kind")
+        .agg(
+            F.count(F.lit(1)).alias("batches"),
+            F.sum(updates_in).alias("updates_in"),
+            F.sum(updates_out).alias("updates_out"),
+            F.min(F.least(*COUNTS)).alias("lowest"),
+            F.count_if(is_open).alias("open_batches"),
+            F.min(F.when(is_open, F.unix_millis("finished_at"))).alias("open_since_ms"),
+        )
+    )
+
+
+def _rows(rows: DataFrame, what: What, subject: Column, over: Interval | None = None, **values: Column) -> DataFrame:
+    """*rows* in the common shape, null where no value is given."""
+    kinds = {"bucket": "int", "n": "bigint", "at_ms": "bigint", "idle": "boolean", "batch_id": "bigint"}
+    columns = (values.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items())
+    over_ms = F.lit(over.length_ms if over else None).cast("bigint").alias("over_ms")
+    return rows.select(F.lit(what.value).alias("what"), subject.alias("subject"), over_ms, *columns)

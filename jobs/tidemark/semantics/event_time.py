@@ -1,0 +1,97 @@
+"""How a batch moves record time: each partition of a source, the source, and the sub-topology.
+
+Decision times (`*_at_ms`, `now_ms`) and record times are epoch ms UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tidemark.semantics.idleness import Activity, activity
+from tidemark.semantics.progress import InputProgress, PartitionProgress
+from tidemark.semantics.watermark import Combined, Progress, bounded_out_of_orderness, combine, combine_inputs, later
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one batch read of one partition: offsets from (inclusive) until (exclusive), and its newest record.
+
+    `max_timestamp_ms` is None when it read none that can be used; `latest_offset` is the broker's, None when not asked.
+    """
+
+    from_offset: int
+    until_offset: int
+    max_timestamp_ms: int | None = None
+    latest_offset: int | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether the batch read nothing of it."""
+        return self.until_offset == self.from_offset
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the partition was read to its end, as far as the broker was asked."""
+        return self.latest_offset is not None and self.latest_offset <= self.until_offset
+
+
+def advance(
+    was: InputProgress, seen: Mapping[int, Seen], *, bound_ms: int, idle_after_ms: int | None, now_ms: int
+) -> InputProgress:
+    """The source after a batch that read what *seen* says of every partition, decided at *now_ms*."""
+    partitions = {
+        number: _partition(was.partitions.get(number, PartitionProgress()), part, bound_ms, idle_after_ms, now_ms)
+        for number, part in seen.items()
+    }
+    parts = {
+        str(number): Progress(watermark_ms=part.watermark_ms, activity=part.activity)
+        for number, part in partitions.items()
+    }
+    return _with(replace(was, partitions=partitions), combine(parts, previous_ms=was.watermark_ms))
+
+
+def _partition(
+    was: PartitionProgress, seen: Seen, bound_ms: int, idle_after_ms: int | None, now_ms: int
+) -> PartitionProgress:
+    # A partition that never had a record has been silent since the first batch looked at it.
+    active_at_ms = was.active_at_ms if seen.silent and was.active_at_ms is not None else now_ms
+    newest_ms = later(was.max_timestamp_ms, seen.max_timestamp_ms)
+    return PartitionProgress(
+        max_timestamp_ms=newest_ms,
+        watermark_ms=bounded_out_of_orderness(newest_ms, bound_ms=bound_ms),
+        active_at_ms=active_at_ms,
+        until_offset=seen.until_offset,
+        activity=activity(
+            silent_since_ms=active_at_ms if seen.silent else None,
+            now_ms=now_ms,
+            idle_after_ms=idle_after_ms,
+            caught_up=seen.caught_up,
+        ),
+    )
+
+
+def follow(was: InputProgress, seen: Seen, *, watermark_ms: int | None, now_ms: int) -> InputProgress:
+    """The reading end of a hop after a batch: its watermark is the newest one that the upstream handed on."""
+    before = was.partitions.get(0, PartitionProgress(active_at_ms=now_ms))
+    reached_ms = later(was.watermark_ms, watermark_ms)
+    part = PartitionProgress(
+        max_timestamp_ms=later(before.max_timestamp_ms, seen.max_timestamp_ms),
+        watermark_ms=reached_ms,
+        active_at_ms=before.active_at_ms if seen.silent else now_ms,
+        until_offset=seen.until_offset,
+    )
+    return replace(was, partitions={0: part}, watermark_ms=reached_ms)
+
+
+def combined(inputs: Mapping[str, InputProgress], *, previous_ms: int | None) -> Combined:
+    """The watermark of a sub-topology over those of its *inputs* that may hold it back."""
+    parts = {
+        name: Progress(watermark_ms=part.watermark_ms, activity=Activity.IDLE if part.idle else Activity.ACTIVE)
+        for name, part in inputs.items()
+    }
+    return combine_inputs(parts, previous_ms=previous_ms)
+
+
+def _with(was: InputProgress, now: Combined) -> InputProgress:
+    return replace(was, watermark_ms=now.watermark_ms, idle=now.idle, held_by=now.held_by)

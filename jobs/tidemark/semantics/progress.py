@@ -1,0 +1,75 @@
+"""What a stream must remember from batch to batch besides its tables' state.
+
+It is small, and every journal entry has all of it. Instants are epoch ms UTC: record time for timestamps and
+watermarks, the batch's decision time for `*_at_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tidemark.semantics.idleness import Activity
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionProgress:
+    """One input partition: newest record, watermark, when it last had a record, and the offset after that."""
+
+    max_timestamp_ms: int | None = None
+    watermark_ms: int | None = None
+    active_at_ms: int | None = None
+    until_offset: int = 0
+    activity: Activity = Activity.ACTIVE
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputProgress:
+    """One source: its partitions, and the watermark that they combine to (None: none yet)."""
+
+    partitions: Mapping[int, PartitionProgress] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    held_by: str | None = None
+    idle: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamProgress:
+    """The whole: per source, per operator, and the windows that wait for the watermark.
+
+    `windows` are the starts of streaming windows that had records and are not closed; `records` counts, per operator
+    and window start, the records it finished; `skipped` is each operator's idempotent-update-skip total.
+    """
+
+    batch_id: int = -1
+    decided_at_ms: int | None = None
+    inputs: Mapping[str, InputProgress] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    held_by: str | None = None
+    windows: tuple[int, ...] = ()
+    records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> StreamProgress:
+        """The inverse of `to_json`, after a trip through JSON text."""
+        inputs = {name: _input(value) for name, value in content["inputs"].items()}
+        records = {name: {int(k): n for k, n in counts.items()} for name, counts in content["records"].items()}
+        return cls(**{**content, "inputs": inputs, "records": records, "windows": tuple(content["windows"])})
+
+    def same_as(self, other: StreamProgress) -> bool:
+        """Whether nothing moved but the batch and its decision time: such a batch writes nothing."""
+        return replace(self, batch_id=0, decided_at_ms=0) == replace(other, batch_id=0, decided_at_ms=0)
+
+
+def _input(content: Mapping[str, Any]) -> InputProgress:
+    partitions = {
+        int(number): PartitionProgress(**{**value, "activity": Activity(value["activity"])})
+        for number, value in content["partitions"].items()
+    }
+    return InputProgress(**{**content, "partitions": partitions})

@@ -1,0 +1,138 @@
+"""Whether what was measured is good enough: a verdict, and the error budget of a share.
+
+Nothing measured is never fine: it has verdicts of its own. Lengths of time in milliseconds, instants in epoch
+milliseconds. `warn_after` and `error_after` are dbt's words, error budget and burn rate those of Google's SRE Workbook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+from tidemark.errors import InvalidArgument
+from tidemark.semantics.idleness import Activity
+
+
+class Verdict(StrEnum):
+    """What an SLA says of one measurement."""
+
+    PASS = "pass"
+    WARN = "warn"
+    ERROR = "error"
+    NEVER_LOADED = "never_loaded"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sla:
+    """From when on a length of time is worth a warning, and an error; None for never.
+
+    Raises:
+        InvalidArgument: both are None, one is negative, or the error comes before the warning.
+    """
+
+    warn_after_ms: float | None = None
+    error_after_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        limits_ms = [limit_ms for limit_ms in (self.warn_after_ms, self.error_after_ms) if limit_ms is not None]
+        if not limits_ms or min(limits_ms) < 0 or limits_ms != sorted(limits_ms):
+            msg = (
+                "an SLA has warn_after or error_after, 0 ms or more, and no error before the warning; "
+                f"got {self.warn_after_ms} and {self.error_after_ms}; swap them or leave one out"
+            )
+            raise InvalidArgument(msg)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """The verdict on a table; `source_idle` says that a pass is owed to a source that had nothing to send."""
+
+    verdict: Verdict
+    staleness_ms: int | None
+    source_idle: bool
+
+
+def judge(measured_ms: float | None, sla: Sla) -> Verdict:
+    """The verdict on a measurement, which reaches a limit by being equal to it; unknown when there is none."""
+    if measured_ms is None:
+        return Verdict.UNKNOWN
+    if sla.error_after_ms is not None and measured_ms >= sla.error_after_ms:
+        return Verdict.ERROR
+    return Verdict.WARN if sla.warn_after_ms is not None and measured_ms >= sla.warn_after_ms else Verdict.PASS
+
+
+def judge_staleness(newest_ms: int | None, *, now_ms: int, sla: Sla, source: Activity | None = None) -> Judgement:
+    """The verdict on a table whose newest visible event is *newest_ms*, None when it has never had one.
+
+    A table is not stale when its *source* is idle, which is silent and read to its end. A backlogged one excuses
+    nothing, nor does one of which nothing is known. Staleness is negative when the newest event lies ahead of *now_ms*.
+    """
+    idle = source is Activity.IDLE
+    if newest_ms is None:
+        return Judgement(verdict=Verdict.NEVER_LOADED, staleness_ms=None, source_idle=idle)
+    staleness_ms = now_ms - newest_ms
+    verdict = Verdict.PASS if idle else judge(staleness_ms, sla)
+    return Judgement(verdict=verdict, staleness_ms=staleness_ms, source_idle=idle)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """That at least the share `target` of all records has a latency of `threshold_ms` or less.
+
+    Raises:
+        InvalidArgument: `target` is not between 0 and 1, without both: of nothing and of all there is no budget.
+    """
+
+    threshold_ms: int
+    target: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target < 1:
+            msg = f"a target is a share above 0 and below 1, got {self.target}; 99 % is 0.99"
+            raise InvalidArgument(msg)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What became of the error budget, which is the share 1 − target of all records.
+
+    `burn_rate` 1 spends it exactly, over the time the records are from; `remaining` is the unspent part, negative
+    when overspent. All are None without records.
+    """
+
+    share_over: float | None
+    burn_rate: float | None
+    remaining: float | None
+
+
+def budget(objective: Objective, *, n: int, n_over: int) -> Budget:
+    """The error budget after *n* records of which *n_over* took longer than the threshold.
+
+    Raises:
+        InvalidArgument: not 0 ≤ n_over ≤ n.
+    """
+    if not 0 <= n_over <= n:
+        msg = f"records over a threshold are some of all records, got {n_over} of {n}; count both over the same records"
+        raise InvalidArgument(msg)
+    if n == 0:
+        return Budget(share_over=None, burn_rate=None, remaining=None)
+    share = Fraction(n_over, n)
+    burn_rate = share / (1 - Fraction(str(objective.target)))
+    return Budget(share_over=float(share), burn_rate=float(burn_rate), remaining=float(1 - burn_rate))
+
+
+def judge_burn(burn_rates: Iterable[float | None], *, warn_at: float, error_at: float) -> Verdict:
+    """The verdict on the burn rates of a long and a short window, or more: all have to reach a rate.
+
+    The long one says that it matters, the short one that it has not ended yet. Unknown when one is None.
+    """
+    rates = [*burn_rates]
+    known = [rate for rate in rates if rate is not None]
+    if not rates or len(known) < len(rates):
+        return Verdict.UNKNOWN
+    if min(known) >= error_at:
+        return Verdict.ERROR
+    return Verdict.WARN if min(known) >= warn_at else Verdict.PASS

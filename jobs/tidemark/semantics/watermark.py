@@ -1,0 +1,109 @@
+"""How far record time has come: one partition's watermark, and the one of many together.
+
+A watermark of *t* says that no record at or before *t* is expected any more. `None` is "none yet": before the first
+record there is no number. Everything is in epoch milliseconds of record time, and nothing here reads a clock.
+Same rules as Apache Flink: BoundedOutOfOrdernessWatermarks, CombinedWatermarkStatus and StatusWatermarkValve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tidemark.errors import InvalidArgument
+from tidemark.semantics.idleness import Activity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far one partition, or one input, has come; `watermark_ms` is None before its first record."""
+
+    watermark_ms: int | None = None
+    activity: Activity = Activity.ACTIVE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combined:
+    """The watermark of many; `held_by` names the one with the lowest, None when nothing holds it back."""
+
+    watermark_ms: int | None
+    idle: bool
+    held_by: str | None
+
+
+def later(one_ms: int | None, other_ms: int | None) -> int | None:
+    """The later of two watermarks; any watermark is later than none yet."""
+    if one_ms is None or other_ms is None:
+        return one_ms if other_ms is None else other_ms
+    return max(one_ms, other_ms)
+
+
+def bounded_out_of_orderness(max_timestamp_ms: int | None, *, bound_ms: int) -> int | None:
+    """The watermark of a partition whose newest record is *max_timestamp_ms*: that, less *bound_ms*, less 1 ms.
+
+    The 1 ms keeps a second record of the same timestamp in time. Keep-alive records, which carry a timestamp and
+    nothing else, count like any record. None stays None. Source: Flink, BoundedOutOfOrdernessWatermarks.
+
+    Raises:
+        InvalidArgument: *bound_ms* is negative.
+
+    >>> bounded_out_of_orderness(12345, bound_ms=10)
+    12334
+    """
+    if bound_ms < 0:
+        msg = f"a bound is a length of time from 0 ms up, got {bound_ms}; 0 says that records come in order"
+        raise InvalidArgument(msg)
+    return None if max_timestamp_ms is None else max_timestamp_ms - bound_ms - 1
+
+
+def combine(parts: Mapping[str, Progress], *, previous_ms: int | None) -> Combined:
+    """The watermark of one source over its partitions, given the one it had before.
+
+    The lowest over the partitions that are not idle, and never earlier than *previous_ms*: a partition with unread
+    records, or without a record yet, holds it back. When all are idle nothing more is coming: the highest of all,
+    and idle. Of equally low partitions the first by name is named as holding. Without partitions the watermark
+    stays, idle once there has been one. Source: Flink, CombinedWatermarkStatus (FLINK-38454).
+    """
+    if not parts:
+        return Combined(watermark_ms=previous_ms, idle=previous_ms is not None, held_by=None)
+    awake = {name: part.watermark_ms for name, part in parts.items() if part.activity is not Activity.IDLE}
+    if not awake:
+        highest = _highest(part.watermark_ms for part in parts.values())
+        return Combined(watermark_ms=later(previous_ms, highest), idle=True, held_by=None)
+    held_by, lowest = min(awake.items(), key=lambda named: (named[1] is not None, named[1] or 0, named[0]))
+    return Combined(watermark_ms=later(previous_ms, lowest), idle=False, held_by=held_by)
+
+
+def combine_inputs(inputs: Mapping[str, Progress], *, previous_ms: int | None) -> Combined:
+    """The watermark of an operator over its inputs, given the one it had before.
+
+    As `combine`, but an input that is behind *previous_ms*, because it was idle while the others went on, holds
+    nobody back until it has caught up. Source: Flink, StatusWatermarkValve (FLINK-40475).
+    """
+    aligned = {
+        name: part
+        for name, part in inputs.items()
+        if part.activity is not Activity.IDLE and later(part.watermark_ms, previous_ms) == part.watermark_ms
+    }
+    return combine(aligned or inputs, previous_ms=previous_ms)
+
+
+def is_late(timestamp_ms: int, watermark_ms: int | None, *, allowed_lateness_ms: int = 0) -> bool:
+    """Whether a record comes at or after the watermark has passed its timestamp by *allowed_lateness_ms*.
+
+    Never before there is a watermark. Source: Flink, WindowOperator.isElementLate.
+    """
+    return watermark_ms is not None and timestamp_ms + allowed_lateness_ms <= watermark_ms
+
+
+def is_window_late(end_ms: int, watermark_ms: int | None, *, allowed_lateness_ms: int = 0) -> bool:
+    """Whether the half-open window that ends at *end_ms* takes no more records.
+
+    Its last instant is *end_ms* − 1; with an allowed lateness of 0 this is also the moment at which it is complete.
+    Source: Flink, WindowOperator.isWindowLate.
+    """
+    return is_late(end_ms - 1, watermark_ms, allowed_lateness_ms=allowed_lateness_ms)
+
+
+def _highest(watermarks_ms: Iterable[int | None]) -> int | None:
+    return max((watermark_ms for watermark_ms in watermarks_ms if watermark_ms is not None), default=None)

@@ -1,0 +1,131 @@
+"""Carries out what the journal says of a batch: commits its data, reads the clock, commits what was measured.
+
+Order: changes; then what the terminal operators hand out, in the order of the topology, each timed by its commit; then
+state and ledgers; then the facts, `batches` last. Every step is skipped where it was done before, so that a batch may
+be carried out again from any point. The steps have names, at which tests stop a driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+
+from tidemark.clock import Clock
+from tidemark.delta import Committer, create
+from tidemark.kernels.schemas import arrow_schema
+from tidemark.spec.operators import Operator, Repartition, Sink
+from tidemark.spec.tables import AGGREGATE_STATE, BATCHES, CHANGES, HOP, LATE_RECORDS, QUARANTINE, SUPPRESSED, TABLES
+from tidemark.spec.topology import SubTopology
+from tidemark.stream.broker import Broker
+from tidemark.stream.journal import Entry, Journal
+from tidemark.stream.measurement import Measurer
+
+LEDGERS = (AGGREGATE_STATE.name, SUPPRESSED.name, LATE_RECORDS.name, QUARANTINE.name)
+
+
+class Committing:
+    """Commits the batches of *sub* into its folder *home* of tables."""
+
+    def __init__(
+        self,
+        sub: SubTopology,
+        home: Path,
+        committer: Committer,
+        facts: Journal,
+        measurer: Measurer,
+        broker: Broker,
+        clock: Clock,
+        *,
+        reached: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self._home, self._committer, self._facts, self._measurer = home, committer, facts, measurer
+        self._broker, self._clock, self._reached = broker, clock, reached
+        self._terminals = [o for o in sub.operators if isinstance(o, Repartition | Sink)]
+
+    def carry_out(self, entry: Entry) -> None:
+        """Make the tables say what *entry* says."""
+        self._reached("decided")
+        clocks = self._commit_data(entry)
+        facts = self._facts.read(entry.batch_id)
+        if facts is None:
+            tables = self._measurer.facts(entry, clocks, finished_at_ms=self._clock())
+            facts = Entry(entry.batch_id, tables)
+            self._facts.write(facts)
+        self._reached("measured")
+        for name in sorted(facts.tables, key=lambda name: name == BATCHES.name):
+            self._commit(name, facts.tables[name], entry.batch_id)
+
+    def _commit_data(self, entry: Entry) -> dict[str, dict[str, int]]:
+        """Commit the data of *entry*; per operator when it started, finished and was queued."""
+        ready_ms = self._commit(CHANGES.name, entry.tables.get(CHANGES.name), entry.batch_id)
+        clocks = {
+            name: {k: v for k, v in notes.items() if k != "counts"} for name, notes in entry.notes["operators"].items()
+        }
+        for operator in self._terminals:
+            began_ms = self._clock()
+            finished_ms = self._hand_out(operator, entry)
+            clock = clocks[operator.name]
+            if finished_ms is not None:
+                # Between its own result (or the changes) being there and its turn to commit, it waited for siblings.
+                waited_ms = max(0, began_ms - max(clock["finished_at_ms"], ready_ms))
+                clock["finished_at_ms"] = max(finished_ms, clock["finished_at_ms"])
+                clock["queued_ms"] += waited_ms
+        for name in LEDGERS:
+            self._commit(name, entry.tables.get(name), entry.batch_id)
+        return clocks
+
+    def _hand_out(self, operator: Operator, entry: Entry) -> int | None:
+        """Commit what a terminal operator has for others; the clock after it, None when it had nothing."""
+        rows = entry.tables[operator.name]
+        if not rows.num_rows:
+            return None
+        match operator:
+            case Repartition():
+                return self._commit(f"hop_{operator.name}", rows, entry.batch_id)
+            case Sink(table=str() as table):
+                return self._commit(table, sink_rows(rows, entry.batch_id), entry.batch_id)
+            case Sink(topic=str() as topic):
+                epoch = entry.notes["batch"]["epoch"]
+                self._broker.publish(topic, pl.DataFrame(rows), batch_id=entry.batch_id, epoch=epoch)
+                self._reached(f"committed {operator.name}")
+                return self._clock()
+        return None
+
+    def _commit(self, name: str, rows: pa.Table | None, batch_id: int) -> int:
+        if rows is None or not rows.num_rows:
+            return self._clock()
+        at_ms = self._committer.commit(self._home / name, rows, batch_id)
+        self._reached(f"committed {name}")
+        return at_ms
+
+
+def sink_rows(records: pa.Table, batch_id: int) -> pa.Table:
+    """*records* as a Delta sink appends them: payload, record time, and where each came from."""
+    frame = pl.DataFrame(records)
+    payload = [name for name in frame.columns if not name.startswith("_")]
+    return frame.select(
+        *payload,
+        timestamp=pl.from_epoch("_timestamp_ms", time_unit="ms").dt.cast_time_unit("us").dt.replace_time_zone("UTC"),
+        batch_id=pl.lit(batch_id, pl.Int64),
+        source_partition="_partition",
+        source_offset="_offset",
+    ).to_arrow()
+
+
+def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]) -> None:
+    """All Delta tables that the driver of *sub* writes, empty where there was none.
+
+    *schemas* are those of the operators' outputs.
+    """
+    for table in TABLES.values():
+        if table.written_by == "stream":
+            create(home / table.name, arrow_schema(table), description=table.row)
+    for operator in sub.operators:
+        if isinstance(operator, Repartition):
+            create(home / f"hop_{operator.name}", arrow_schema(HOP), description=HOP.row)
+        if isinstance(operator, Sink) and operator.table:
+            schema = sink_rows(pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow(), 0).schema
+            create(home / operator.table, schema, description=f"what reached the sink {operator.name}")

@@ -1,0 +1,187 @@
+"""Decides one batch: what it takes in, what every operator makes of that, which windows it closes.
+
+Nothing is written here. The result is a journal entry: the rows of every table, and notes with the progress made, the
+clocks read and the counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from tidemark.kernels.facts import records_per_window
+from tidemark.kernels.schemas import rows_of
+from tidemark.semantics.event_time import combined
+from tidemark.semantics.progress import InputProgress, StreamProgress
+from tidemark.semantics.watermark import is_window_late
+from tidemark.spec.operators import HopSource, Repartition, Sink, Source, latency_level
+from tidemark.spec.tables import HOP, TABLES
+from tidemark.spec.topology import SubTopology, Topology
+from tidemark.stream.batch import Batch
+from tidemark.stream.intake import Intake, Reader
+from tidemark.stream.journal import Entry
+from tidemark.stream.pipeline import Pipeline
+from tidemark.stream.state import Moves
+from tidemark.stream.steps import Run
+
+TIMES = "times_of_"
+"""Prefix of the entry's tables that hold the record times of an operator whose latency is written."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A journal entry, the progress that it makes, and what the memory takes once it is committed."""
+
+    entry: Entry
+    progress: StreamProgress
+    moves: Moves
+
+
+class Decider:
+    """Decides the batches of *sub*."""
+
+    def __init__(self, topology: Topology, sub: SubTopology, reader: Reader, pipeline: Pipeline) -> None:
+        self._sub, self._reader, self._pipeline = sub, reader, pipeline
+        self._window_ms = topology.window_ms
+        self._same = {"topology": topology.name, "sub_topology": sub.name}
+        self._table_inputs = sub.table_inputs()
+        levels = {o.name: latency_level(o, sub.terminals()) for o in sub.operators}
+        self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
+        self._committing = {o.name: o for o in sub.operators if isinstance(o, Repartition | Sink)}
+
+    def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
+        """Per source, the watermark at or behind which a record of the next batch is late."""
+        return {
+            name: part.watermark_ms
+            for name, part in progress.inputs.items()
+            if part.watermark_ms is not None and name not in self._table_inputs
+        }
+
+    def decide(self, raw: pl.DataFrame, batch: Batch, was: StreamProgress) -> Decision | None:
+        """What becomes of the rows *raw* of *batch* after the progress that *was*; None when it changes nothing."""
+        intakes = {
+            operator.name: self._reader.take(
+                operator,
+                raw,
+                was.inputs.get(operator.name, InputProgress()),
+                batch,
+                drops_late=operator.name not in self._table_inputs,
+            )
+            for operator in self._sub.operators
+            if isinstance(operator, Source | HopSource)
+        }
+        now = self._progress(was, intakes, batch)
+        if now.same_as(was) and not any(intake.run.counts["records_in"] for intake in intakes.values()):
+            return None
+        runs, moves = self._pipeline.run({name: intake.run for name, intake in intakes.items()})
+        now, closed = self._with_records(now, runs)
+        return Decision(self._entry(batch, was, now, runs, closed, intakes), now, moves)
+
+    def _progress(self, was: StreamProgress, intakes: Mapping[str, Intake], batch: Batch) -> StreamProgress:
+        inputs = {name: intake.progress for name, intake in intakes.items()}
+        leading = {name: part for name, part in inputs.items() if name not in self._table_inputs}
+        time = combined(leading, previous_ms=was.watermark_ms)
+        opened = frozenset().union(*(intakes[name].windows for name in leading))
+        return replace(
+            was,
+            batch_id=batch.batch_id,
+            decided_at_ms=batch.decided_at_ms,
+            inputs=inputs,
+            watermark_ms=time.watermark_ms,
+            held_by=time.held_by,
+            windows=tuple(sorted({*was.windows, *opened})),
+        )
+
+    def _with_records(
+        self, now: StreamProgress, runs: Mapping[str, Run]
+    ) -> tuple[StreamProgress, dict[int, dict[str, int]]]:
+        """*now* with the batch's records counted per operator and window, less the windows that its watermark closes.
+
+        Those come beside it: per window start, the records that each operator finished.
+        """
+        records = {
+            name: _added(now.records.get(name, {}), records_per_window(run.times, window_ms=self._window_ms))
+            for name, run in runs.items()
+        }
+        left = tuple(start for start in now.windows if not self._passed(start, now))
+        counts = {
+            start: {name: records[name].get(start, 0) for name in runs} for start in now.windows if start not in left
+        }
+        kept = {
+            name: {start: n for start, n in per.items() if not self._passed(start, now)}
+            for name, per in records.items()
+        }
+        skipped = {
+            name: now.skipped.get(name, 0) + run.counts["suppressed"]
+            for name, run in runs.items()
+            if "emitted" in run.counts
+        }
+        return replace(now, windows=left, records=kept, skipped={**now.skipped, **skipped}), counts
+
+    def _passed(self, start_ms: int, now: StreamProgress) -> bool:
+        """Whether the watermark has passed the end of the window that starts at *start_ms*."""
+        return is_window_late(start_ms + self._window_ms, now.watermark_ms)
+
+    def _entry(
+        self,
+        batch: Batch,
+        was: StreamProgress,
+        now: StreamProgress,
+        runs: Mapping[str, Run],
+        closed: Mapping[int, Mapping[str, int]],
+        intakes: Mapping[str, Intake],
+    ) -> Entry:
+        seen = [(name, number, part) for name, intake in intakes.items() for number, part in intake.seen.items()]
+        notes = {
+            "batch": asdict(batch),
+            "progress": now.to_json(),
+            "was": was.to_json(),
+            "closed": [{"start_ms": start, "records": counts} for start, counts in closed.items()],
+            "sources": [{"source": name, "partition": number, **asdict(part)} for name, number, part in seen],
+            "operators": {name: _notes_of(run) for name, run in runs.items()},
+        }
+        tables = self._rows(batch, runs)
+        for name in self._measured:
+            tables[f"{TIMES}{name}"] = runs[name].times.to_arrow()
+        for name in self._committing:
+            tables[name] = runs[name].rows.get(name, pl.DataFrame()).to_arrow()
+        self._mark_hops(tables, batch, was, now, sorted(closed))
+        return Entry(batch.batch_id, tables, notes)
+
+    def _rows(self, batch: Batch, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
+        """What the tables of the design get; a table without rows is left out."""
+        same = {**self._same, "batch_id": batch.batch_id}
+        found: dict[str, list[pl.DataFrame]] = {}
+        for run in runs.values():
+            for name, rows in run.rows.items():
+                if rows.height and name in TABLES:
+                    found.setdefault(name, []).append(rows)
+        return {name: rows_of(TABLES[name], pl.concat(parts), **same) for name, parts in found.items()}
+
+    def _mark_hops(
+        self, tables: dict[str, pa.Table], batch: Batch, was: StreamProgress, now: StreamProgress, closed: list[int]
+    ) -> None:
+        """End each hop's rows with the watermark they come with and the windows it closes, where either is news."""
+        same = {**self._same, "batch_id": batch.batch_id}
+        for operator in self._committing.values():
+            if not isinstance(operator, Repartition):
+                continue
+            hop = rows_of(HOP, tables[operator.name], **same)
+            if closed or now.watermark_ms != was.watermark_ms:
+                mark = {"seq": hop.num_rows, "partition": 0, "watermark": now.watermark_ms, "value": json.dumps(closed)}
+                hop = pa.concat_tables([hop, rows_of(HOP, [mark], **same)])
+            tables[operator.name] = hop
+
+
+def _notes_of(run: Run) -> dict[str, Any]:
+    clocks = {"started_at_ms": run.started_at_ms, "finished_at_ms": run.finished_at_ms, "queued_ms": run.queued_ms}
+    return {**clocks, "counts": dict(run.counts)}
+
+
+def _added(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    return {start: one.get(start, 0) + other.get(start, 0) for start in {*one, *other}}

@@ -1,0 +1,179 @@
+"""What was measured of a batch once its data was committed: the rows of the tables of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from tidemark.kernels.facts import latency_histogram, latency_stats
+from tidemark.kernels.schemas import rows_of
+from tidemark.spec.operators import Kind, Level, latency_level
+from tidemark.spec.tables import (
+    BATCHES,
+    EMISSION_METRICS,
+    LATENCY_BUCKETS,
+    OPERATOR_LATENCY,
+    OPERATOR_WINDOWS,
+    OUTCOMES,
+    TABLES,
+    WATERMARKS,
+)
+from tidemark.spec.topology import SubTopology, Topology
+from tidemark.stream.decision import TIMES
+from tidemark.stream.journal import Entry
+
+_OUTCOMES = OUTCOMES.names[OUTCOMES.names.index("records_in") :]
+
+
+class Measurer:
+    """Turns a journal entry of *sub* and the finish clocks of its commits into the rows of the tables of facts."""
+
+    def __init__(self, topology: Topology, sub: SubTopology, *, thread_id: str) -> None:
+        self._topology, self._sub, self._thread_id = topology, sub, thread_id
+        self._terminals = sub.terminals()
+
+    def facts(
+        self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], *, finished_at_ms: int
+    ) -> dict[str, pa.Table]:
+        """Rows by table; *clocks* are started, finished and queued per operator; tables without rows are left out."""
+        notes = entry.notes
+        rows: dict[str, list[dict[str, Any]]] = {
+            OUTCOMES.name: self._outcomes(notes),
+            OPERATOR_WINDOWS.name: self._windows(notes, clocks),
+            WATERMARKS.name: self._watermarks(notes),
+            EMISSION_METRICS.name: self._emission(notes),
+            BATCHES.name: [self._batch(notes, finished_at_ms)],
+        }
+        same = {"topology": self._topology.name, "sub_topology": self._sub.name, "batch_id": entry.batch_id}
+        facts = {name: rows_of(TABLES[name], part, **same) for name, part in rows.items() if part}
+        return {**self._latency(entry, clocks, same), **facts}
+
+    def _latency(
+        self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], same: Mapping[str, Any]
+    ) -> dict[str, pa.Table]:
+        stats: list[dict[str, Any]] = []
+        histograms: list[pl.DataFrame] = []
+        for operator in self._sub.operators:
+            times = entry.tables.get(f"{TIMES}{operator.name}")
+            if times is None or not times.num_rows:
+                continue
+            frame, clock = pl.DataFrame(times), clocks[operator.name]
+            named = {"operator": operator.name, "kind": operator.kind.value}
+            measured = {
+                **named,
+                "level": latency_level(operator, self._terminals),
+                "thread_id": self._thread_id,
+                **{name.removesuffix("_ms") if name.endswith("_at_ms") else name: at for name, at in clock.items()},
+            }
+            stats += [
+                {**measured, **row, "task_id": self._task(task)}
+                for task, row in latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).items()
+            ]
+            histogram = latency_histogram(frame, finished_at_ms=clock["finished_at_ms"]).with_columns(
+                **{name: pl.lit(value) for name, value in named.items()}, finished_at=clock["finished_at_ms"]
+            )
+            histograms.append(histogram)
+        if not stats:
+            return {}
+        buckets = pl.concat(histograms).with_columns(task_id=pl.format(self._task("{}"), "_task")).drop("_task")
+        return {
+            OPERATOR_LATENCY.name: rows_of(OPERATOR_LATENCY, stats, **same),
+            LATENCY_BUCKETS.name: rows_of(LATENCY_BUCKETS, buckets, **same),
+        }
+
+    def _task(self, partition: object) -> str:
+        """The task of an input partition, named as Kafka Streams names it."""
+        return f"{self._sub.name}_{partition}"
+
+    def _outcomes(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        counts = {name: operator["counts"] for name, operator in notes["operators"].items()}
+        return [
+            {"operator": o.name, "kind": o.kind.value, **{word: counts[o.name].get(word, 0) for word in _OUTCOMES}}
+            for o in self._sub.operators
+            if any(counts[o.name].values())
+        ]
+
+    def _windows(self, notes: Mapping[str, Any], clocks: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+        return [
+            {
+                "operator": operator.name,
+                "kind": operator.kind.value,
+                "window_start": window["start_ms"],
+                "window_end": window["start_ms"] + self._topology.window_ms,
+                "ewt_at": clocks[operator.name]["finished_at_ms"],
+                "ewt_adjusted_at": clocks[operator.name]["finished_at_ms"],
+                "queued_ms": clocks[operator.name]["queued_ms"],
+                "records": window["records"][operator.name],
+            }
+            for window in notes["closed"]
+            for operator in self._sub.operators
+        ]
+
+    def _watermarks(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        was, now = notes["was"], notes["progress"]
+        rows = []
+        for source, part in now["inputs"].items():
+            before = was["inputs"].get(source, {"partitions": {}})
+            for number, partition in part["partitions"].items():
+                if _time_of(partition) != _time_of(before["partitions"].get(number, {})):
+                    rows.append({"source": source, "partition": int(number), **_time_of(partition)})
+            if {**part, "partitions": 0} != {**before, "partitions": 0}:
+                activity = "idle" if part["idle"] else "active"
+                rows.append(
+                    {
+                        "source": source,
+                        "watermark": part["watermark_ms"],
+                        "held_by": part["held_by"],
+                        "activity": activity,
+                    }
+                )
+        if (now["watermark_ms"], now["held_by"]) != (was["watermark_ms"], was["held_by"]) or rows:
+            rows.append({"watermark": now["watermark_ms"], "held_by": now["held_by"]})
+        return [{**row, "decided_at": now["decided_at_ms"]} for row in rows]
+
+    def _emission(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if not self._topology.level.includes(Level.DEBUG):
+            return []
+        batch, was, now = notes["batch"], notes["was"]["skipped"], notes["progress"]["skipped"]
+        seconds = max(batch["decided_at_ms"] - (notes["was"]["decided_at_ms"] or batch["decided_at_ms"]), 1_000) / 1_000
+        return [
+            {
+                "operator": name,
+                "idempotent_update_skip_total": total,
+                "idempotent_update_skip_rate": (total - was.get(name, 0)) / seconds,
+                "decided_at": batch["decided_at_ms"],
+            }
+            for name, total in now.items()
+            if notes["operators"][name]["counts"].get("records_in")
+        ]
+
+    def _batch(self, notes: Mapping[str, Any], finished_at_ms: int) -> dict[str, Any]:
+        batch = notes["batch"]
+        offsets = ("source", "partition", "from_offset", "until_offset", "latest_offset")
+        return {
+            "epoch": batch["epoch"],
+            "level": self._topology.level.value,
+            "decided_at": batch["decided_at_ms"],
+            "started_at": batch["started_at_ms"],
+            "finished_at": finished_at_ms,
+            "duration_ms": finished_at_ms - batch["started_at_ms"],
+            "sources": [{name: part[name] for name in offsets} for part in notes["sources"]],
+            "records_in": sum(
+                notes["operators"][o.name]["counts"].get("records_in", 0)
+                for o in self._sub.operators
+                if o.kind is Kind.SOURCE
+            ),
+            "watermark": notes["progress"]["watermark_ms"],
+        }
+
+
+def _time_of(partition: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of `watermarks` that one partition's progress has."""
+    return {
+        "watermark": partition.get("watermark_ms"),
+        "max_timestamp": partition.get("max_timestamp_ms"),
+        "activity": partition.get("activity"),
+    }

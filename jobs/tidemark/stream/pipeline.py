@@ -1,0 +1,53 @@
+"""Runs the operators of one sub-topology over one batch, in order, on frames in memory, and times them.
+
+Nothing is written here: the result goes into the journal first. Clocks are epoch ms UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tidemark.clock import Clock
+from tidemark.spec.operators import Operator
+from tidemark.spec.topology import SubTopology
+from tidemark.stream.state import Moves
+from tidemark.stream.steps import Run, Steps
+
+
+class Pipeline:
+    """The operators of *sub*, timed by *clock*.
+
+    *slow_ms* makes an operator sleep once per batch, after its result is there: to see whom the reports blame.
+    """
+
+    def __init__(
+        self,
+        sub: SubTopology,
+        steps: Steps,
+        clock: Clock,
+        *,
+        slow_ms: Mapping[str, int],
+        sleep_ms: Callable[[int], None],
+    ) -> None:
+        self._sub, self._steps, self._clock = sub, steps, clock
+        self._slow_ms, self._sleep_ms = slow_ms, sleep_ms
+
+    def run(self, arrived: Mapping[str, Run]) -> tuple[dict[str, Run], Moves]:
+        """Every operator's run, by name in order, over what *arrived* at the sources; and what the memory will take."""
+        runs: dict[str, Run] = {}
+        moves = Moves()
+        for operator in self._sub.operators:
+            run = arrived.get(operator.name) or self._timed(operator, runs, moves)
+            if operator.name in self._slow_ms:
+                self._sleep_ms(self._slow_ms[operator.name])
+                run.finished_at_ms = self._clock()
+            runs[operator.name] = run
+        return runs, moves
+
+    def _timed(self, operator: Operator, runs: Mapping[str, Run], moves: Moves) -> Run:
+        upstreams = [runs[name] for name in operator.inputs]
+        started_at_ms = self._clock()
+        run = self._steps.run(operator, [upstream.output for upstream in upstreams], moves)
+        run.started_at_ms, run.finished_at_ms = started_at_ms, self._clock()
+        run.queued_ms = max(0, started_at_ms - max(upstream.finished_at_ms for upstream in upstreams))
+        return run

@@ -1,0 +1,85 @@
+"""Puts the parts of one stream together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.delta import Committer, create
+from tidemark.errors import InvalidArgument
+from tidemark.kernels.schemas import arrow_schema
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import HopSource, Source
+from tidemark.spec.tables import HOP
+from tidemark.spec.topology import SubTopology, Topology
+from tidemark.stream.broker import Broker
+from tidemark.stream.commit import Committing, create_tables
+from tidemark.stream.decision import Decider
+from tidemark.stream.engine import Engine
+from tidemark.stream.intake import Reader
+from tidemark.stream.journal import Journal
+from tidemark.stream.measurement import Measurer
+from tidemark.stream.pipeline import Pipeline
+from tidemark.stream.steps import Steps
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One sub-topology of a topology, in a warehouse."""
+
+    topology: Topology
+    sub: SubTopology
+    layout: Layout
+
+    @property
+    def home(self) -> Path:
+        """The folder of its tables."""
+        return self.layout.stream_table(self.topology.name, self.sub.name, "_").parent
+
+    @property
+    def control(self) -> Path:
+        """Its control folder."""
+        return self.layout.control(self.topology.name, self.sub.name)
+
+
+def build_engine(
+    stream: Stream,
+    broker: Broker,
+    *,
+    thread_id: str,
+    epoch: int,
+    slow_ms: Mapping[str, int],
+    clock: Clock = wall_clock_ms,
+    reached: Callable[[str], None] = lambda step: None,
+) -> Engine:
+    """The engine of *stream* with its *broker*; creates its tables and the hops it reads.
+
+    *slow_ms* makes operators sleep; *reached* hears of each commit step.
+    """
+    topology, sub = stream.topology, stream.sub
+    if unknown := set(slow_ms) - set(topology.operators):
+        msg = f"--slow names operators of the topology, got {sorted(unknown)}; known: {', '.join(topology.operators)}"
+        raise InvalidArgument(msg)
+    steps = Steps(topology)
+    create_tables(stream.home, sub, steps.schemas)
+    for operator in sub.operators:
+        if isinstance(operator, HopSource):
+            create(stream.layout.hop(topology.name, operator.upstream, operator.repartition), arrow_schema(HOP))
+    sources = [operator for operator in sub.operators if isinstance(operator, Source)]
+    pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
+    decider = Decider(topology, sub, Reader(sources, broker, window_ms=topology.window_ms), pipeline)
+    journal_home = stream.control / "journal"
+    committing = Committing(
+        sub,
+        stream.home,
+        Committer(f"{topology.name}/{sub.name}", clock),
+        Journal(journal_home, "facts"),
+        Measurer(topology, sub, thread_id=thread_id),
+        broker,
+        clock,
+        reached=reached,
+    )
+    return Engine(sub, stream.home, steps, decider, Journal(journal_home, "data"), committing, clock, epoch=epoch)
