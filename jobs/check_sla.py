@@ -13,12 +13,12 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.report import sla_facts
-from tidemark.report.batch_job import parser
+from tidemark.report.batch_job import add_instant, parser
 from tidemark.report.quality import Quality
 from tidemark.report.report_tables import replace_rows
 from tidemark.report.sla_status import Status, statuses
 from tidemark.spark import PROJECT, read_table, read_times, session
-from tidemark.spec.intervals import Interval, instant_ms, is_text
+from tidemark.spec.intervals import Interval, is_text
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import Measure, SlaSpec, load
 from tidemark.spec.tables import (
@@ -38,14 +38,12 @@ EXPECTATIONS = PROJECT / "expectations"
 def main() -> None:
     """Run as the command line says."""
     arguments = parser(__doc__)
-    arguments.add_argument(
-        "--at", required=True, help="the instant to judge for, ISO 8601; UTC unless it says otherwise"
-    )
+    add_instant(arguments, "--at", "at_ms", "instant to judge for")
     arguments.add_argument("--run-id", required=True, help="the run that asks")
     given = arguments.parse_args()
     specs = load(EXPECTATIONS / "slas.toml", given.topology)
     with session("tidemark-check-sla") as spark:
-        run(spark, given.warehouse, given.topology, specs, at_ms=instant_ms(given.at), run_id=given.run_id)
+        run(spark, given.warehouse, given.topology, specs, at_ms=given.at_ms, run_id=given.run_id)
 
 
 def run(

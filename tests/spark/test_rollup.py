@@ -7,7 +7,7 @@ import pytest
 
 import rollup
 from tidemark.semantics.buckets import bucket_of, quantile
-from tidemark.spec.intervals import Grain, Interval, instant_ms, iso
+from tidemark.spec.intervals import Grain, Interval, instant_ms
 from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
 
 MINUTE, HOUR, DAY = (grain.length_ms for grain in Grain)
@@ -128,7 +128,7 @@ def measured(warehouse, finished_at_ms, latencies, sub_topology="s"):
 
 
 def roll_up(spark, warehouse, start_ms, end_ms):
-    rollup.run(spark, warehouse.layout, "t", Interval.parse(iso(start_ms), iso(end_ms)))
+    rollup.run(spark, warehouse.layout, "t", Interval(start_ms, end_ms))
 
 
 def both(warehouse):

@@ -48,8 +48,8 @@ def watermarks(rows: DataFrame) -> list[DataFrame]:
     marks = {"at_ms": F.unix_millis("watermark"), "batch_id": F.col("batch_id")}
     idle = F.col("activity") == Activity.IDLE.value
     return [
-        _rows(combined.where("source is not null"), What.SOURCE, F.col("source"), **marks, idle=idle),
-        _rows(combined.where("source is null"), What.SUB_TOPOLOGY, F.col("sub_topology"), **marks),
+        _rows(combined.where("source is not null"), What.SOURCE, F.col("source"), None, **marks, idle=idle),
+        _rows(combined.where("source is null"), What.SUB_TOPOLOGY, F.col("sub_topology"), None, **marks),
     ]
 
 
