@@ -13,8 +13,6 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.tables import Table
 
 PROJECT = Path(__file__).resolve().parents[2]
-QUICK_START = "-XX:TieredStopAtLevel=1"
-"""For a JVM that lives for seconds: it would not earn back what C2 costs, which is half of such a job's CPU time."""
 
 
 def session(name: str) -> SparkSession:
@@ -23,7 +21,6 @@ def session(name: str) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # set by spark-submit for the Python it starts
         jars = sorted(map(str, (PROJECT / ".jars" / "spark").glob("*.jar")))
         local = dict(settings(PROJECT / "docker" / "spark-defaults.conf"))
-        local["spark.driver.extraJavaOptions"] += f" {QUICK_START}"
         builder = builder.config(map={**local, "spark.jars": ",".join(jars)})
     return builder.getOrCreate()
 
