@@ -9,20 +9,9 @@ from textwrap import fill, indent
 from tidemark.cli.inventory import inventory
 from tidemark.cli.sql import Answer, Warehouse
 from tidemark.cli.text_table import aligned
-from tidemark.semantics.buckets import bucket_value_sql
-from tidemark.spec.tables import TABLES
+from tidemark.semantics.buckets import quantile
+from tidemark.spec.tables import BECAME, CAME_IN, TABLES
 
-OUTCOMES = (
-    "emitted",
-    "suppressed",
-    "late",
-    "quarantined",
-    "duplicate",
-    "filtered",
-    "passed",
-    "superseded",
-    "held_after",
-)
 MAY_BE_EMPTY = frozenset({"late_records"})
 """Tables that a run with nothing amiss leaves without rows."""
 WIDTH = 118
@@ -32,27 +21,20 @@ RECORDS = """
            sum(duplicate) AS duplicate, sum(passed) AS passed_on
     FROM outcomes WHERE kind = 'source' GROUP BY operator ORDER BY records DESC, operator
 """
-LATENCY = f"""
+LATENCY = """
     WITH counted AS (
-        SELECT sub_topology, operator, bucket, sum(n) AS n FROM latency_buckets GROUP BY ALL
-    ), ranked AS (
-        SELECT *, sum(n) OVER (PARTITION BY sub_topology, operator ORDER BY bucket) AS up_to,
-               sum(n) OVER (PARTITION BY sub_topology, operator) AS total
-        FROM counted
-    ), quantiles AS (
-        SELECT sub_topology, operator,
-               min({bucket_value_sql("bucket")}) FILTER (up_to > floor(0.50 * (total - 1))) AS p50,
-               min({bucket_value_sql("bucket")}) FILTER (up_to > floor(0.99 * (total - 1))) AS p99
-        FROM ranked GROUP BY ALL
+        SELECT sub_topology, operator, bucket, sum(n)::BIGINT AS n FROM latency_buckets GROUP BY ALL
+    ), histograms AS (
+        SELECT sub_topology, operator, list((bucket, n)) AS counts FROM counted GROUP BY ALL
     ), whole AS (
         SELECT sub_topology, operator, any_value(kind) AS kind, sum(n) AS n, min(min_ms) AS lowest,
                sum(sum_ms) / sum(n) AS average, max(max_ms) AS highest
         FROM operator_latency GROUP BY ALL
     )
-    SELECT sub_topology, operator, kind, n::BIGINT AS n, lowest AS min_ms, round(average)::BIGINT AS avg_ms,
-           round(p50)::BIGINT AS p50_ms, round(p99)::BIGINT AS p99_ms, highest AS max_ms
-    FROM whole JOIN quantiles USING (sub_topology, operator) ORDER BY p50
+    SELECT sub_topology, operator, kind, n::BIGINT, lowest, round(average)::BIGINT, counts, highest
+    FROM whole JOIN histograms USING (sub_topology, operator) ORDER BY average
 """
+LATENCY_COLUMNS = ("sub_topology", "operator", "kind", "n", "min_ms", "avg_ms", "p50_ms", "p99_ms", "max_ms")
 EMISSION = """
     SELECT operator, kind, sum(records_in)::BIGINT AS updates_in, sum(emitted)::BIGINT AS emitted,
            sum(suppressed)::BIGINT AS suppressed,
@@ -79,7 +61,7 @@ SLAS = """
 QUARANTINE = "SELECT reason, count(*) AS records FROM quarantine GROUP BY ALL ORDER BY ALL"
 UNBALANCED = f"""
     SELECT sub_topology, batch_id, operator FROM outcomes
-    WHERE records_in + held_before <> {" + ".join(OUTCOMES)} ORDER BY ALL
+    WHERE {" + ".join(CAME_IN)} <> {" + ".join(BECAME)} ORDER BY ALL
 """
 
 
@@ -88,7 +70,7 @@ def summary(home: Path, *, injected: int | None = None) -> str:
     warehouse = Warehouse(home)
     sections: Mapping[str, Callable[[], str]] = {
         "Records in": lambda: _table(warehouse.ask(RECORDS)),
-        "End-to-end latency, ms (finish clock − record timestamp)": lambda: _table(warehouse.ask(LATENCY)),
+        "End-to-end latency, ms (finish clock − record timestamp)": lambda: _latency(warehouse.ask(LATENCY)),
         "Emitted and suppressed": lambda: _table(warehouse.ask(EMISSION)),
         "Watermarks": lambda: _table(warehouse.ask(WATERMARKS)),
         "Critical path of the last closed windows": lambda: _paths(warehouse.ask(CRITICAL_PATHS)),
@@ -130,6 +112,15 @@ def _table(answer: Answer) -> str:
     return aligned(answer.columns, answer.rows) if answer.rows else "nothing"
 
 
+def _latency(answer: Answer) -> str:
+    """The histograms of *answer* told as their median and 99th percentile."""
+    rows = [
+        (*known, *(round(quantile(counts, q) or 0) for q in (0.5, 0.99)), highest)
+        for *known, counts, highest in answer.rows
+    ]
+    return aligned(LATENCY_COLUMNS, rows) if rows else "nothing"
+
+
 def _paths(answer: Answer) -> str:
     lines = [
         f"{start:%H:%M:%S}  {path}" + ("" if state == "measured" else f"  ({state})")
@@ -153,4 +144,4 @@ def _quarantine(warehouse: Warehouse, injected: int | None) -> str:
 def _accounting(warehouse: Warehouse) -> str:
     ((rows, unbalanced),) = warehouse.ask(f"SELECT count(*), (SELECT count(*) FROM ({UNBALANCED})) FROM outcomes").rows
     closes = "all close" if unbalanced == 0 else f"{unbalanced} do not close"
-    return f"in + held before = {' + '.join(OUTCOMES).replace('_', ' ')}\n{rows:,} batches × operators: {closes}"
+    return f"in + held before = {' + '.join(BECAME).replace('_', ' ')}\n{rows:,} batches × operators: {closes}"

@@ -18,11 +18,8 @@ from tidemark.semantics.buckets import bucket_sql
 from tidemark.semantics.critical_path import State
 from tidemark.semantics.idleness import Activity
 from tidemark.spec.intervals import Interval
-from tidemark.spec.tables import OUTCOMES
+from tidemark.spec.tables import BECAME, CAME_IN
 
-COUNTS = OUTCOMES.names[OUTCOMES.names.index("records_in") : OUTCOMES.names.index("fan_out")]
-IN = ("records_in", "held_before")
-OUT = tuple(count for count in COUNTS if count not in IN)
 MEASURED = (State.INPUT.value, State.MEASURED.value, State.CLAMPED_NEGATIVE.value)
 
 
@@ -76,7 +73,7 @@ def accounts(outcomes: DataFrame, batches: DataFrame) -> DataFrame:
 
     `open_since_ms` is when the first of these was finished, epoch ms; null when all close, or it is not finished yet.
     """
-    updates_in, updates_out = (reduce(add, map(F.col, counts)) for counts in (IN, OUT))
+    updates_in, updates_out = (reduce(add, map(F.col, counts)) for counts in (CAME_IN, BECAME))
     is_open = ~updates_in.eqNullSafe(updates_out)
     finished = batches.select("sub_topology", "batch_id", "finished_at")
     return (
@@ -86,7 +83,7 @@ def accounts(outcomes: DataFrame, batches: DataFrame) -> DataFrame:
             F.count(F.lit(1)).alias("batches"),
             F.sum(updates_in).alias("updates_in"),
             F.sum(updates_out).alias("updates_out"),
-            F.min(F.least(*COUNTS)).alias("lowest"),
+            F.min(F.least(*CAME_IN, *BECAME)).alias("lowest"),
             F.count_if(is_open).alias("open_batches"),
             F.min(F.when(is_open, F.unix_millis("finished_at"))).alias("open_since_ms"),
         )

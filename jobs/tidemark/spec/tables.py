@@ -105,6 +105,10 @@ OUTCOMES = Table(
         ),
     ),
 )
+CAME_IN = ("records_in", "held_before")
+BECAME = OUTCOMES.names[OUTCOMES.names.index("emitted") : OUTCOMES.names.index("fan_out")]
+"""The accounting: per batch and operator the columns CAME_IN of `outcomes` add up to the columns BECAME."""
+
 OPERATOR_LATENCY = Table(
     "operator_latency",
     "batch, operator and task: end-to-end latency (KIP-613)",

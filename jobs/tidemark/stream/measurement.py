@@ -13,6 +13,8 @@ from tidemark.kernels.schemas import rows_of
 from tidemark.spec.operators import Kind, Level, latency_level
 from tidemark.spec.tables import (
     BATCHES,
+    BECAME,
+    CAME_IN,
     EMISSION_METRICS,
     LATENCY_BUCKETS,
     OPERATOR_LATENCY,
@@ -25,7 +27,7 @@ from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.decision import TIMES
 from tidemark.stream.journal import Entry
 
-_OUTCOMES = OUTCOMES.names[OUTCOMES.names.index("records_in") :]
+_OUTCOMES = (*CAME_IN, *BECAME, "fan_out")
 
 
 class Measurer:
