@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt check unit test demo up down clean
+.PHONY: help setup lock fmt check unit proof test demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -46,8 +46,11 @@ check: setup ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy jobs plugins
 
-unit: setup ## the tests that need no JVM, in under 20 s
+unit: setup ## the rules and the kernels, in under 20 s
 	$(BIN)/pytest -q tests/unit tests/vectors jobs/tidemark/semantics jobs/tidemark/spec
+
+proof: setup ## every property with 2,000 examples instead of 50
+	$(BIN)/pytest -q tests/unit tests/vectors --hypothesis-profile=proof
 
 test: check ## lint, types and every test
 	$(BIN)/pytest -q

@@ -25,6 +25,7 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source
 
 CAUGHT_UP_WITHIN_S = 300.0
+ENDED_WITHIN_S = 60.0
 REPORTED_WITHIN_S = 600.0
 ALERTED_WITHIN_S = 120.0
 QUIET_S = 8.0
@@ -91,7 +92,7 @@ class Demo:
         """All steps; what is wrong with the outcome."""
         conductor, started_at = self.conductor, datetime.now(UTC)
         bootstrap, airflow = conductor.start()
-        conductor.launch_streams(airflow, self.settings.slow)
+        streams = conductor.launch_streams(airflow, self.settings.slow)
         with conductor.step(f"playing flights from {self.settings.first} to {self.settings.until}"):
             played = self._replay(bootstrap)
         with conductor.step("waiting for the streams to catch up"):
@@ -101,6 +102,7 @@ class Demo:
             conductor.wait(self._quiet(), "quiet", CAUGHT_UP_WITHIN_S, tell=conductor.progress)
         with conductor.step("draining the streams"):
             conductor.drain(airflow, by="tidemark demo")
+            conductor.wait_for_run(airflow, conductor.dag("streams"), streams, ENDED_WITHIN_S)
         with conductor.step("reporting: rollup, critical paths, SLAs"):
             self._report(airflow, started_at)
         injected = sum(played["faults"].values())

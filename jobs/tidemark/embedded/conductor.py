@@ -56,8 +56,8 @@ class Conductor:
             self.wait(lambda: airflow.has_dag(self.dag("alerts")), "the DAGs", PARSED_WITHIN_S)
         return bootstrap, airflow
 
-    def launch_streams(self, airflow: AirflowApi, slow: Sequence[str]) -> None:
-        """Return once every stream runs: under a run of the streams' DAG that is going on, or under a new one."""
+    def launch_streams(self, airflow: AirflowApi, slow: Sequence[str]) -> str:
+        """The id of the run of the streams' DAG, once every stream runs: of one that is going on, or of a new one."""
         dag_id = self.dag("streams")
         going_on = self._going_on(airflow)
         run_id = going_on[0] if going_on else airflow.trigger(dag_id, {"slow": list(slow)})
@@ -71,12 +71,12 @@ class Conductor:
 
         with self.step("launching the streams"):
             self.wait(all_run, "running streams", RUNNING_WITHIN_S, tell=self.progress)
+        return run_id
 
     def drain(self, airflow: AirflowApi, *, by: str) -> None:
         """End the streams between two batches, and let Airflow take notice."""
         stack.drain(self.home, by=by)
-        for run_id in self._going_on(airflow):
-            self.wait_for_run(airflow, self.dag("streams"), run_id, NOTICED_WITHIN_S)
+        self.wait(lambda: not self._going_on(airflow), "the end of the streams' runs", NOTICED_WITHIN_S)
 
     def wait_for_run(self, airflow: AirflowApi, dag_id: str, run_id: str, within_s: float) -> None:
         """Return when the run has succeeded; where it fails show the logs of its tasks and raise TidemarkError."""
