@@ -79,8 +79,9 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     """The rows of *source* in *raw*, in the order in which the upstream wrote them."""
     rows = raw.filter(pl.col("source") == source.name)
     rows = rows.select("partition", "offset", "timestamp_ms", pl.col(source.name).struct.unnest()).sort("offset", "seq")
-    marks = rows.filter(pl.col("watermark_ms").is_not_null() | pl.col("key").is_null())
-    records = rows.filter(pl.col("key").is_not_null()).select(
+    is_mark = pl.col("watermark_ms").is_not_null()
+    marks = rows.filter(is_mark)
+    records = rows.filter(~is_mark).select(
         "value",
         "old_value",
         _key="key",

@@ -24,9 +24,11 @@ def load_memory(steps: Steps, sub: SubTopology, home: Path, *, before: int) -> N
                 _load_stored(steps, operator, changes.filter(pl.col("operator") == operator.name))
             case Repartition():
                 hop = read_before(
-                    home / f"hop_{operator.name}", before, ["seq", "id", "value", "value_hash", "timestamp"]
+                    home / f"hop_{operator.name}",
+                    before,
+                    ["seq", "id", "value", "value_hash", "timestamp", "watermark"],
                 )
-                rows = hop.filter(pl.col("id").is_not_null()).rename({"id": "key"})
+                rows = hop.filter(pl.col("watermark").is_null()).rename({"id": "key"})
                 _load_stored(steps, operator, rows)
         if isinstance(operator, Aggregate):
             _load_accumulators(steps, operator, states.filter(pl.col("operator") == operator.name))
