@@ -18,12 +18,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from tidemark.errors import TidemarkError
+
+PROBE_S = 1.0
 
 
 class StreamState(StrEnum):
@@ -67,12 +70,10 @@ class Control:
         """
         self.home.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.home / "driver.lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(lock):
             os.close(lock)
             msg = f"{self.home}: one driver per stream, and another one holds driver.lock; drain that one first"
-            raise AlreadyRunning(msg) from None
+            raise AlreadyRunning(msg)
         self._lock = lock
         path = self.home / "epoch"
         epoch = int(path.read_text()) + 1 if path.exists() else 1
@@ -116,6 +117,20 @@ class Control:
     def forget_drain(self) -> None:
         """Withdraw a drain request: done by whoever launches the next driver."""
         (self.home / "drain.json").unlink(missing_ok=True)
+
+
+def _locked(lock: int) -> bool:
+    """Whether the lock could be had within PROBE_S: `is_held` of another process takes it for an instant."""
+    deadline = time.monotonic() + PROBE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(PROBE_S / 20)
+        else:
+            return True
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,11 +1,14 @@
 """Airflow reads its settings when it is imported first, which is here."""
 
+import atexit
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _home = tempfile.mkdtemp(prefix="tidemark-airflow-test-")
+atexit.register(shutil.rmtree, _home, ignore_errors=True)
 os.environ.update(
     {
         "AIRFLOW_HOME": _home,
