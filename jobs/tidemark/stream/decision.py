@@ -64,13 +64,14 @@ class Decider:
 
     def decide(self, raw: pl.DataFrame, batch: Batch, was: StreamProgress) -> Decision | None:
         """What becomes of the rows *raw* of *batch* after the progress that *was*; None when it changes nothing."""
+        late_up_to_ms = self.late_up_to_ms(was)
         intakes = {
             operator.name: self._reader.take(
                 operator,
                 raw,
                 was.inputs.get(operator.name, InputProgress()),
                 batch,
-                drops_late=operator.name not in self._table_inputs,
+                late_up_to_ms=late_up_to_ms.get(operator.name),
             )
             for operator in self._sub.operators
             if isinstance(operator, Source | HopSource)

@@ -36,15 +36,21 @@ class Reader:
         self._partitions = {source.topic: broker.partitions(source.topic) for source in sources}
 
     def take(
-        self, source: Source | HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch, *, drops_late: bool
+        self,
+        source: Source | HopSource,
+        raw: pl.DataFrame,
+        was: InputProgress,
+        batch: Batch,
+        *,
+        late_up_to_ms: int | None,
     ) -> Intake:
         """What *source* has among the rows *raw* that Spark read, after it had come as far as *was*.
 
-        *drops_late*: whether records behind its watermark are set aside; not where it only feeds tables of joins.
+        A record at or before *late_up_to_ms* is late and set aside (None: none is).
         """
         if isinstance(source, HopSource):
             return self._hop(source, raw, was, batch)
-        return self._kafka(source, raw, was, batch, late_up_to_ms=was.watermark_ms if drops_late else None)
+        return self._kafka(source, raw, was, batch, late_up_to_ms=late_up_to_ms)
 
     def _kafka(
         self, source: Source, raw: pl.DataFrame, was: InputProgress, batch: Batch, *, late_up_to_ms: int | None

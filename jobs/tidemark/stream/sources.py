@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import HopSource, Operator, Source
+from tidemark.spec.operators import HopSource, Source
 from tidemark.spec.topology import SubTopology
 
 TICK = "_tick"
@@ -113,8 +113,3 @@ def with_bytes_where_needed(rows: DataFrame, late_up_to_ms: Mapping[str, int]) -
         return rows
     needed = reduce(lambda one, other: one | other, late, F.col("reason").isNotNull())
     return rows.withColumn("value", F.when(needed, F.col("value")))
-
-
-def is_source(operator: Operator) -> bool:
-    """Whether *operator* is where records come into its sub-topology."""
-    return isinstance(operator, Source | HopSource)

@@ -31,9 +31,6 @@ class KeyedRows:
         """Take *rows* in place of older ones of the same key; of several the last counts."""
         self._rows.update(zip(rows["key"], rows.select(*self.schema).iter_rows(), strict=True))
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
 
 @dataclass
 class Moves:
