@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -9,6 +10,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tidemark.clock import Clock
+from tidemark.errors import InvalidArgument
 
 SETTINGS = {
     "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
@@ -36,6 +38,25 @@ def read_before(path: Path, batch_id: int, columns: list[str]) -> pl.DataFrame:
     return frame.collect().sort("batch_id", maintain_order=True)
 
 
+class Reference:
+    """Reads Delta tables that others write, whole and in their newest version; places are relative to *warehouse*."""
+
+    def __init__(self, warehouse: Path) -> None:
+        self._warehouse = warehouse
+        self._read: dict[str, tuple[int, pl.DataFrame]] = {}
+
+    def __call__(self, place: str) -> pl.DataFrame:
+        """The rows at *place*; raises InvalidArgument when there is no table."""
+        path = self._warehouse / place
+        if not DeltaTable.is_deltatable(str(path)):
+            msg = f"{path}: there is no Delta table; create it before the stream starts"
+            raise InvalidArgument(msg)
+        version = DeltaTable(str(path)).version()
+        if place not in self._read or self._read[place][0] != version:
+            self._read[place] = (version, scan(path).collect())
+        return self._read[place][1]
+
+
 class Committer:
     """Appends to the tables of one driver.
 
@@ -54,16 +75,33 @@ class Committer:
         table = self._table(path)
         if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
             return self._committed_at_ms(table, batch_id)
-        properties = CommitProperties(
-            app_transactions=[Transaction(app_id, batch_id)], custom_metadata={"batch_id": str(batch_id)}
+        write_deltalake(table, rows, mode="append", commit_properties=self._properties(app_id, batch_id))
+        return self._clock()
+
+    def upsert(self, path: Path, rows: pa.Table, batch_id: int, *, key: Sequence[str]) -> int:
+        """Make *rows*, one per *key*, the current ones at *path*, less those `deleted`; the clock as in `commit`."""
+        app_id = f"{self._app}/{path.name}"
+        table = self._table(path)
+        if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
+            return self._committed_at_ms(table, batch_id)
+        same = " and ".join(f'old."{column}" is not distinct from new."{column}"' for column in key)
+        columns = {f'"{name}"': f'new."{name}"' for name in rows.column_names if name != "deleted"}
+        merging = table.merge(
+            rows, same, source_alias="new", target_alias="old", commit_properties=self._properties(app_id, batch_id)
         )
-        write_deltalake(table, rows, mode="append", commit_properties=properties)
+        merging = merging.when_matched_delete("new.deleted").when_matched_update(columns)
+        merging.when_not_matched_insert(columns, predicate="not new.deleted").execute()
         return self._clock()
 
     def _table(self, path: Path) -> DeltaTable:
         if path not in self._open:
             self._open[path] = DeltaTable(str(path))
         return self._open[path]
+
+    def _properties(self, app_id: str, batch_id: int) -> CommitProperties:
+        return CommitProperties(
+            app_transactions=[Transaction(app_id, batch_id)], custom_metadata={"batch_id": str(batch_id)}
+        )
 
     def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:
         for commit in table.history(100):

@@ -17,6 +17,7 @@ import pytest
 
 from tidemark.delta import scan
 from tidemark.errors import Contradiction
+from tidemark.kernels.schemas import HEADERS
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import load
 from tidemark.stream.engine import Engine
@@ -60,7 +61,7 @@ def crash_at(step: str) -> Callable[[str], None]:
 
 def record(source: str, partition: int, offset: int, key: str, fields: dict[str, Any]) -> dict[str, Any]:
     where = {"source": source, "partition": partition, "offset": offset, "key": key.encode()}
-    return {**where, "timestamp_ms": fields["event_time"], source: fields}
+    return {**where, "timestamp_ms": fields["event_time"], "deleted": False, source: fields}
 
 
 def flight(
@@ -101,7 +102,7 @@ def raw(rows: list[dict[str, Any]], batch_id: int) -> pl.DataFrame:
     }
     schema = {
         "source": pl.String(), "partition": pl.Int32(), "offset": pl.Int64(), "key": pl.Binary(), "value": pl.Binary(),
-        "timestamp_ms": pl.Int64(), "reason": pl.String(), **payloads,
+        "headers": HEADERS, "deleted": pl.Boolean(), "timestamp_ms": pl.Int64(), "reason": pl.String(), **payloads,
     }  # fmt: skip
     return pl.DataFrame([*rows, tick], schema=schema)
 
@@ -146,7 +147,7 @@ def test_the_tables_say_what_happened(undisturbed):
     assert (offset, key, lateness_ms) == (6, "UA1", 4_499)
 
 
-@pytest.mark.parametrize(("batch_id", "commits"), [(SILENT, 3), (BUSY, 12)])
+@pytest.mark.parametrize(("batch_id", "commits"), [(SILENT, 3), (BUSY, 13)])
 def test_a_driver_that_ends_between_any_two_writes_is_followed_by_one_that_leaves_the_same_tables(
     tmp_path, undisturbed, batch_id, commits
 ):

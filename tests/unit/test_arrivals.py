@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from tidemark.kernels.arrivals import hop_arrivals
+from tidemark.kernels.schemas import HEADERS
 from tidemark.spec.operators import HopSource, Kind
 
 HOP = HopSource(name="by_carrier_source", kind=Kind.SOURCE, repartition="by_carrier", upstream="status")
@@ -27,7 +28,13 @@ ROW = pl.Struct(
 
 def raw(*rows: tuple[int, int | None, dict[str, Any]]) -> pl.DataFrame:
     """Rows of a hop: batch of the upstream, record time, and what the row says."""
-    kinds = {"source": pl.String(), "partition": pl.Int32(), "offset": pl.Int64(), "timestamp_ms": pl.Int64()}
+    kinds = {
+        "source": pl.String(),
+        "partition": pl.Int32(),
+        "offset": pl.Int64(),
+        "timestamp_ms": pl.Int64(),
+        "headers": HEADERS,
+    }
     return pl.DataFrame(
         [{"source": HOP.name, "partition": 0, "offset": b, "timestamp_ms": t, HOP.name: row} for b, t, row in rows],
         schema={**kinds, HOP.name: ROW},
@@ -42,16 +49,16 @@ def test_a_hops_rows_come_in_the_order_in_which_the_upstream_wrote_them():
         (1, None, {"seq": 2, "watermark_ms": 15, "value": "[0, 5]"}),
     )
     arrived = hop_arrivals(HOP, rows)
-    assert arrived.records["_key"].to_list() == ["a", "b", "c"]
+    assert arrived.rows["_key"].to_list() == ["a", "b", "c"]
     assert (arrived.watermark_ms, arrived.windows, arrived.last_batch) == (15, (0, 5), 2)
 
 
 def test_an_update_with_a_null_key_is_an_update():
     arrived = hop_arrivals(HOP, raw((1, 10, {"seq": 0, "key": None, "value": '{"carrier":null}'})))
-    assert arrived.records["value"].to_list() == ['{"carrier":null}']
+    assert arrived.rows["value"].to_list() == ['{"carrier":null}']
     assert arrived.watermark_ms is None
 
 
 def test_a_batch_without_rows_of_the_hop_says_nothing():
     arrived = hop_arrivals(HOP, raw())
-    assert (arrived.records.height, arrived.watermark_ms, arrived.windows, arrived.last_batch) == (0, None, (), None)
+    assert (arrived.rows.height, arrived.watermark_ms, arrived.windows, arrived.last_batch) == (0, None, (), None)

@@ -10,14 +10,12 @@ import polars as pl
 import pytest
 
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.emission import STORED, judged
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.schemas import META_SCHEMA
 from tidemark.kernels.steps import (
-    STORED,
-    aggregated,
     hop_rows,
     join_valid,
-    judged,
     map_records,
     pruned,
     repartition_updates,
@@ -25,7 +23,7 @@ from tidemark.kernels.steps import (
     with_old_value,
 )
 from tidemark.semantics.change import Rule
-from tidemark.spec.operators import Aggregate, Join, KeyedTable, Kind, Map, Repartition
+from tidemark.spec.operators import Join, KeyedTable, Kind, Map, Repartition
 
 NOTHING_STORED = pl.DataFrame(schema=dict(STORED))
 BY_CARRIER = Repartition(
@@ -35,13 +33,12 @@ BY_CARRIER = Repartition(
     key=("carrier", "origin"),
     columns=("delay_min",),
     partitions=2,
-    rule=Rule.STRICTLY_NEWER,
 )
 
 
 def records(schema: dict[str, pl.DataType], *rows: tuple[Any, ...]) -> pl.DataFrame:
     """Payload columns, then the record time; offsets count from 0 in partition 0."""
-    full = [(*row[:-1], None, row[-1], 0, offset, 0) for offset, row in enumerate(rows)]
+    full = [(*row[:-1], None, row[-1], 0, offset, 0, False, None) for offset, row in enumerate(rows)]
     return pl.DataFrame(full, schema={**schema, **META_SCHEMA}, orient="row")
 
 
@@ -51,20 +48,22 @@ def flights(*rows: tuple[Any, ...]) -> pl.DataFrame:
 
 
 def sent_on(updates: pl.DataFrame) -> pl.DataFrame:
-    emitted = judged(updates, NOTHING_STORED, BY_CARRIER.rule).emitted
+    emitted = judged(updates, NOTHING_STORED, BY_CARRIER.emission.rule).emitted
     return hop_rows(BY_CARRIER, with_old_value(emitted, NOTHING_STORED))
 
 
 def test_a_map_names_its_columns_and_leaves_out_what_its_condition_does():
     operator = Map(name="m", kind=Kind.MAP, select={"who": "upper(carrier)"}, where="delay_min > 10")
-    out = map_records(operator, flights(("f1", "ua", "EWR", 5.0, 1), ("f2", "aa", "JFK", 15.0, 2)), Expressions())
+    out = map_records(
+        operator, flights(("f1", "ua", "EWR", 5.0, 1), ("f2", "aa", "JFK", 15.0, 2)), Expressions(), updates=False
+    )
     assert out.select("who", "_timestamp_ms", "_offset").rows() == [("AA", 2, 1)]
 
 
 def test_an_expression_that_does_not_fit_is_refused_with_the_column_it_names():
     operator = Map(name="m", kind=Kind.MAP, select={"who": "carier"}, where=None)
     with pytest.raises(InvalidArgument, match="carier"):
-        map_records(operator, flights(), Expressions())
+        map_records(operator, flights(), Expressions(), updates=False)
 
 
 def test_an_expression_reads_no_file():
@@ -72,11 +71,11 @@ def test_an_expression_reads_no_file():
         name="m", kind=Kind.MAP, select={"x": "(select count(*) from read_text('/etc/hostname'))"}, where=None
     )
     with pytest.raises(InvalidArgument):
-        map_records(operator, flights(), Expressions())
+        map_records(operator, flights(), Expressions(), updates=False)
 
 
 def test_a_table_sends_on_what_changed_and_says_how_much_did_not():
-    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delay_min",), rule=Rule.STRICTLY_NEWER)
+    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delay_min",))
     updates = table_updates(
         operator,
         flights(
@@ -84,7 +83,7 @@ def test_a_table_sends_on_what_changed_and_says_how_much_did_not():
             ("f1", "UA", "EWR", 7.0, 13), ("f1", "UA", "EWR", 5.0, 14),
         ),
     )  # fmt: skip
-    result = judged(updates, NOTHING_STORED, operator.rule)
+    result = judged(updates, NOTHING_STORED, Rule.STRICTLY_NEWER)
     emitted = with_old_value(result.emitted, NOTHING_STORED)
     emitted = emitted.select("_value", "_timestamp_ms", "_old_value", "_old_timestamp_ms").rows()
     assert emitted == [
@@ -99,23 +98,23 @@ def test_a_table_sends_on_what_changed_and_says_how_much_did_not():
 
 
 def test_minus_zero_is_the_same_value_as_zero():
-    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delay_min",), rule=Rule.VALUE_ONLY)
+    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delay_min",))
     updates = table_updates(operator, flights(("f1", "UA", "EWR", 0.0, 1), ("f1", "UA", "EWR", -0.0, 2)))
-    assert judged(updates, NOTHING_STORED, operator.rule).emitted.height == 1
+    assert judged(updates, NOTHING_STORED, Rule.VALUE_ONLY).emitted.height == 1
 
 
 def test_values_that_json_cannot_tell_apart_are_told_apart():
     kinds = {"flight": pl.String(), "delays": pl.List(pl.Float64())}
-    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delays",), rule=Rule.VALUE_ONLY)
+    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delays",))
     updates = table_updates(operator, records(kinds, ("f1", [None], 1), ("f1", [math.nan], 2), ("f1", [math.nan], 3)))
-    assert judged(updates, NOTHING_STORED, operator.rule).emitted["_timestamp_ms"].to_list() == [1, 2]
+    assert judged(updates, NOTHING_STORED, Rule.VALUE_ONLY).emitted["_timestamp_ms"].to_list() == [1, 2]
 
 
 def test_a_join_takes_the_version_that_was_valid_at_the_records_time():
     operator = Join(name="j", kind=Kind.JOIN, table="weather", on={"origin": "airport"})
     versions = pl.DataFrame(
-        [("EWR", 60.0, 100), ("EWR", 70.0, 200), ("EWR", 71.0, 200), ("JFK", 50.0, 0)],
-        schema={"airport": pl.String(), "temp_f": pl.Float64(), "_valid_from_ms": pl.Int64()},
+        [("EWR", 60.0, 100, True), ("EWR", 70.0, 200, True), ("EWR", 71.0, 200, True), ("JFK", 50.0, 0, True)],
+        schema={"airport": pl.String(), "temp_f": pl.Float64(), "_valid_from_ms": pl.Int64(), "_matched": pl.Boolean()},
         orient="row",
     )
     left = flights(
@@ -157,37 +156,12 @@ def test_an_update_that_moves_to_another_group_leaves_the_old_one():
     ]  # fmt: skip
 
 
-def test_an_aggregate_adds_the_new_and_takes_the_old_back_row_by_row():
-    operator = Aggregate(
-        name="a",
-        kind=Kind.AGGREGATE,
-        aggregates={"flights": ("count", "*"), "departed": ("count", "delay_min"), "total": ("sum", "delay_min")},
-        select={"total": "total"},
-        rule=Rule.SAME_INSTANT,
+def test_a_record_that_is_deleted_takes_its_value_back_from_the_group_it_was_in():
+    stored = pl.DataFrame(
+        [("f1", '{"carrier":"UA","origin":"EWR","delay_min":5.0}', "x", 10)], schema=dict(STORED), orient="row"
     )
-    values = {"carrier": pl.String(), "delay_min": pl.Float64()}
-    hop = pl.DataFrame(
-        [
-            ('{"carrier":"UA","delay_min":null}', None, "UA", 10, 0, 0, 0),
-            ('{"carrier":"UA","delay_min":30.0}', '{"carrier":"UA","delay_min":null}', "UA", 30, 0, 1, 0),
-            ('{"carrier":"UA","delay_min":20.0}', '{"carrier":"UA","delay_min":30.0}', "UA", 20, 0, 2, 0),
-            (None, '{"carrier":"UA","delay_min":20.0}', "UA", 40, 0, 3, 0),
-        ],
-        schema={"value": pl.String(), "old_value": pl.String(), **META_SCHEMA},
-        orient="row",
-    )
-    known = pl.DataFrame(
-        [("UA", 4, 2, 50.0, 25)],
-        schema={
-            "key": pl.String(),
-            "flights": pl.Int64(),
-            "departed": pl.Int64(),
-            "total": pl.Float64(),
-            "max_timestamp_ms": pl.Int64(),
-        },
-        orient="row",
-    )  # fmt: skip
-    running = aggregated(operator, hop, known, values, ("carrier",))
-    assert running.select("carrier", "flights", "departed", "total", "_timestamp_ms").rows() == [
-        ("UA", 5, 2, 50.0, 25), ("UA", 5, 3, 80.0, 30), ("UA", 5, 3, 70.0, 30), ("UA", 4, 2, 50.0, 40),
-    ]  # fmt: skip
+    gone = flights(("f1", None, None, None, 30)).with_columns(_deleted=pl.lit(value=True))
+    emitted = judged(repartition_updates(BY_CARRIER, gone), stored, Rule.STRICTLY_NEWER).emitted
+    (row,) = hop_rows(BY_CARRIER, with_old_value(emitted, stored)).to_dicts()
+    assert (row["key"], row["value"]) == ('{"carrier":"UA","origin":"EWR"}', None)
+    assert json.loads(row["old_value"])["delay_min"] == 5.0

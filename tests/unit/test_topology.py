@@ -61,7 +61,7 @@ def test_an_aggregate_defaults_to_the_rule_of_the_kip(flights):
     del flights["operators"]["carrier_state"]["rule"]
     state = parse(flights, file="flights.toml").operators["carrier_state"]
     assert isinstance(state, Aggregate)
-    assert state.rule is Rule.SAME_INSTANT
+    assert state.emission.rule is Rule.SAME_INSTANT
 
 
 def test_sub_topologies_without_a_name_are_numbered(flights):
@@ -85,9 +85,9 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
         ("flight_status", {"key": []}, 'operators.flight_status.key: is []; write key = ["id"]'),
         ("flight_status", {"rule": "newer"}, "operators.flight_status.rule: is 'newer'; use one of strictly_newer"),
         ("flight_weather", {"table": "flight_updates"}, "operators.flight_weather.table: is the map 'flight_updates'"),
-        ("carrier_state", {"aggregates": {"worst": "max(delay_min)"}}, "is 'max(delay_min)', which cannot take back"),
-        ("carrier_state", {"input": "flight_weather"}, "is of kind aggregate and reads 'flight_weather', of kind join"),
-        ("flight_board", {"topic": "board"}, "is 'board' and table is 'flight_board'; give a sink either"),
+        ("carrier_state", {"aggregates": {"worst": "max(delay_min)"}}, 'is "max(delay_min)", which cannot take back'),
+        ("carrier_state", {"input": "flight_weather", "key": ["carrier"]}, "reads the updates of 'flight_weather'"),
+        ("flight_board", {"topic": "board"}, "flight_board.topic: is there beside table; write exactly one of"),
         ("by_carrier", {"partitions": 0}, "operators.by_carrier.partitions: is 0; use 1 or more"),
         ("carrier_delays", {"sub_topology": "other"}, "one sub-topology is named carriers and other; keep one"),
     ],

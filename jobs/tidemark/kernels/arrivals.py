@@ -7,69 +7,110 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tidemark.kernels import META
+from tidemark.kernels.buckets import bucket_of
 from tidemark.semantics.event_time import Seen
 from tidemark.spec.operators import HopSource, Source
 
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The rows of one source, told apart: `on_time` for its readers, `late` behind the watermark, `bad` not usable."""
+    """The rows of one source, told apart.
+
+    `on_time` for its readers, those that are `held` for a later batch, `alive` ones that only move time, `late` ones
+    behind the watermark, and `bad` ones, which are not usable.
+    """
 
     on_time: pl.DataFrame
+    held: pl.DataFrame
+    alive: pl.DataFrame
     late: pl.DataFrame
     bad: pl.DataFrame
 
     @property
     def measured(self) -> pl.DataFrame:
-        """All that have a usable record time: late records count in the source's latency (KIP-613)."""
+        """All that the source finished: late records count in its latency (KIP-613), those that are held not yet."""
         late = self.late.select(_timestamp_ms="timestamp_ms", _task="partition")
         return pl.concat([self.on_time.select("_timestamp_ms", "_task"), late])
 
     def seen(self, read_to: Mapping[int, int]) -> dict[int, Seen]:
         """Per partition with rows: offsets and newest record; *read_to* is where earlier batches ended."""
-        newest = dict(self.measured.group_by("_task").agg(pl.col("_timestamp_ms").max()).iter_rows())
-        rows = pl.concat(
-            [
-                self.on_time.select(partition="_partition", offset="_offset"),
-                self.late.select("partition", "offset"),
-                self.bad.select("partition", "offset"),
-            ]
+        alive = self.alive.select(_timestamp_ms="timestamp_ms", _task="partition")
+        newest = dict(
+            pl.concat([self.measured, alive]).group_by("_task").agg(pl.col("_timestamp_ms").max()).iter_rows()
         )
-        ends = rows.group_by("partition").agg(first=pl.col("offset").min(), last=pl.col("offset").max())
+        held_from = dict(self.held.group_by("_partition").agg(pl.col("_offset").min()).iter_rows())
+        records = [rows.select(partition="_partition", offset="_offset") for rows in (self.on_time, self.held)]
+        rest = [rows.select("partition", "offset") for rows in (self.alive, self.late, self.bad)]
+        ends = (
+            pl.concat([*records, *rest])
+            .group_by("partition")
+            .agg(first=pl.col("offset").min(), last=pl.col("offset").max())
+        )
         return {
             partition: Seen(
                 from_offset=read_to.get(partition, first),
-                until_offset=last + 1,
+                until_offset=max(last + 1, read_to.get(partition, 0)),
                 max_timestamp_ms=newest.get(partition),
+                held_from=held_from.get(partition),
             )
             for partition, first, last in ends.iter_rows()
         }
 
 
-def kafka_arrivals(source: Source, raw: pl.DataFrame, *, late_up_to_ms: int | None) -> Arrivals:
-    """The rows of *source* in *raw* in offset order; a record at or before *late_up_to_ms* is late (None: none is)."""
-    rows = raw.filter(pl.col("source") == source.name).sort("partition", "offset")
+def arrivals(
+    source: Source, rows: pl.DataFrame, waiting: pl.DataFrame, *, late_up_to_ms: int | None, allowed_ms: int | None
+) -> Arrivals:
+    """The *rows* of *source* in offset order, after the records that were *waiting*.
+
+    A record at or before *late_up_to_ms* is late (None: none is). One whose watermark would be above *allowed_ms* is
+    held, and with it what comes after it in its partition (None: none is).
+    """
     usable = rows.filter(pl.col("reason").is_null())
-    late = pl.col("timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)
-    on_time = usable.filter(~late.fill_null(value=False))
-    payload = pl.col(source.name).struct.field(*source.fields)
-    records = on_time.select(
-        payload,
+    payload = pl.col(source.name).struct
+    nothing = pl.all_horizontal(
+        payload.field(c).is_null() for c in source.columns if c not in {source.timestamp, source.key}
+    )
+    alive = usable.filter(~pl.col("deleted") & nothing)
+    records = usable.filter(pl.col("deleted") | ~nothing)
+    late = (pl.col("timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)
+    fresh = records.filter(~late).select(
+        payload.field(*source.columns),
         _key=pl.col("key").cast(pl.String),
         _timestamp_ms="timestamp_ms",
         _partition="partition",
         _offset="offset",
         _task="partition",
+        _deleted="deleted",
+        _headers="headers",
     )
-    return Arrivals(records, usable.filter(late.fill_null(value=False)), rows.filter(pl.col("reason").is_not_null()))
+    here = pl.concat([waiting, fresh]).sort("_partition", "_offset")
+    ahead = pl.col("_timestamp_ms") - source.bound_ms - 1 > pl.lit(allowed_ms, pl.Int64)
+    held = ahead.fill_null(value=False).cum_max().over("_partition")
+    return Arrivals(
+        here.filter(~held), here.filter(held), alive, records.filter(late), rows.filter(pl.col("reason").is_not_null())
+    )
+
+
+def rows_in_order(source: Source, raw: pl.DataFrame, *, numbered_from: int) -> pl.DataFrame:
+    """The rows of *source* in *raw* in offset order; what has no offsets is numbered as it came."""
+    rows = raw.filter(pl.col("source") == source.name)
+    if source.topic is None:
+        return rows.with_columns(offset=numbered_from + pl.int_range(pl.len(), dtype=pl.Int64))
+    return rows.sort("partition", "offset")
+
+
+def disorder(timestamps_ms: pl.Series, reached_ms: int | None) -> pl.DataFrame:
+    """Per bucket how many of *timestamps_ms* lie so far behind *reached_ms*; those ahead of it are in bucket 0."""
+    behind = pl.lit(reached_ms, pl.Int64) - pl.col("timestamp_ms")
+    in_time = pl.DataFrame({"timestamp_ms": timestamps_ms}).select(bucket=bucket_of(behind.fill_null(0).clip(0)))
+    return in_time.group_by("bucket").agg(n=pl.len()).sort("bucket")
 
 
 @dataclass(frozen=True)
 class HopArrivals:
-    """The rows behind a hop: records, and what their upstream said of its time: watermark, and windows it closed."""
+    """The rows behind a hop, and what their upstream said of its time: watermark, and windows it closed."""
 
-    records: pl.DataFrame
+    rows: pl.DataFrame
     watermark_ms: int | None
     windows: tuple[int, ...]
     last_batch: int | None
@@ -78,10 +119,11 @@ class HopArrivals:
 def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     """The rows of *source* in *raw*, in the order in which the upstream wrote them."""
     rows = raw.filter(pl.col("source") == source.name)
-    rows = rows.select("partition", "offset", "timestamp_ms", pl.col(source.name).struct.unnest()).sort("offset", "seq")
+    rows = rows.select("partition", "offset", "timestamp_ms", "headers", pl.col(source.name).struct.unnest())
+    rows = rows.sort("offset", "seq")
     is_mark = pl.col("watermark_ms").is_not_null()
     marks = rows.filter(is_mark)
-    records = rows.filter(~is_mark).select(
+    updates = rows.filter(~is_mark).select(
         "value",
         "old_value",
         _key="key",
@@ -89,10 +131,12 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
         _partition="source_partition",
         _offset="source_offset",
         _task="partition",
+        _deleted=pl.col("value").is_null(),
+        _headers="headers",
     )
     starts = marks["value"].str.json_decode(pl.List(pl.Int64)).explode().drop_nulls()
     return HopArrivals(
-        records.select(*("value", "old_value"), *META),
+        updates,
         marks["watermark_ms"].max(),  # type: ignore[arg-type]
         tuple(starts),
         rows["offset"].max(),  # type: ignore[arg-type]

@@ -25,13 +25,17 @@ _POLARS: Mapping[str, pl.DataType] = {
     "int": pl.Int32(),
     "bigint": pl.Int64(),
     "double": pl.Float64(),
+    "timestamp": pl.Int64(),  # epoch ms
 }
+HEADERS = pl.List(pl.Struct({"key": pl.String(), "value": pl.Binary()}))
 META_SCHEMA: Mapping[str, pl.DataType] = {
     "_key": pl.String(),
     "_timestamp_ms": pl.Int64(),
     "_partition": pl.Int32(),
     "_offset": pl.Int64(),
     "_task": pl.Int32(),
+    "_deleted": pl.Boolean(),
+    "_headers": HEADERS,
 }
 
 

@@ -1,72 +1,41 @@
-"""What each kind of operator does to one batch of records, given what it kept from earlier batches.
-
-Beside its payload and meta columns an update has `_value`, the text of its value columns, and `_identity`, by which
-values are compared; one that was sent on has `_old_identity` and `_old_timestamp_ms` too, of the update that it
-replaced.
-"""
+"""What each stateless step does to one batch of records, and what makes records updates of a table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
 from tidemark.kernels import META
-from tidemark.kernels.change import judge
+from tidemark.kernels.aggregates import OLD
+from tidemark.kernels.emission import with_value
 from tidemark.kernels.expressions import Expressions
-from tidemark.kernels.identity import identity_of
-from tidemark.kernels.values import key_text, parsed, partition_of, value_text
-from tidemark.semantics.change import Rule
-from tidemark.spec.operators import Aggregate, Join, KeyedTable, Map, Repartition
-
-STORED: Mapping[str, pl.DataType] = {
-    "key": pl.String(),
-    "value": pl.String(),
-    "identity": pl.String(),
-    "timestamp_ms": pl.Int64(),
-}
-"""A stored row: the update of a key that was sent on last."""
+from tidemark.kernels.values import key_text, parsed, partition_of
+from tidemark.spec.operators import Join, KeyedTable, Map, Repartition
 
 
-@dataclass(frozen=True)
-class Judged:
-    """Updates after the change rule: those sent on, one row per run of those that are not, and how many these are."""
+def map_records(operator: Map, records: pl.DataFrame, sql: Expressions, *, updates: bool) -> pl.DataFrame:
+    """The records for which `where` is true, with the columns that `select` names.
 
-    emitted: pl.DataFrame
-    suppressed: pl.DataFrame
-    suppressed_n: int
-
-    @property
-    def stored(self) -> pl.DataFrame:
-        """The stored rows that the emitted updates leave: the last one of each key."""
-        rows = self.emitted.select(key="_key", value="_value", identity="_identity", timestamp_ms="_timestamp_ms")
-        return rows.unique("key", keep="last", maintain_order=True)
+    Of *updates* of a table, one that `where` leaves out deletes its key, for those behind had perhaps been given it;
+    in a stream there is nothing to delete.
+    """
+    if not updates:
+        return sql.select(records.filter(~pl.col("_deleted")), operator.select, keep=META, where=operator.where)
+    condition = f"coalesce(({operator.where}), false)" if operator.where else "true"
+    mapped = sql.select(records, {**operator.select, "_kept": condition}, keep=META)
+    return mapped.with_columns(_deleted=pl.col("_deleted") | ~pl.col("_kept")).drop("_kept")
 
 
-def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> Judged:
-    """*updates* told apart by *rule* from what is *stored* of their keys, and from each other."""
-    verdicts = judge(
-        updates.select(key="_key", value="_identity", timestamp_ms="_timestamp_ms"),
-        stored.select("key", "timestamp_ms", value="identity"),
-        rule=rule,
-    )
-    rows = updates.with_columns(
-        _emit=verdicts["emit"], _old_identity=verdicts["old_value"], _old_timestamp_ms=verdicts["old_timestamp_ms"]
-    )
-    skipped = rows.filter(~pl.col("_emit"))
-    runs = skipped.group_by("_key", "_identity", "_old_timestamp_ms", "_partition", maintain_order=True).agg(
-        n=pl.len(),
-        first_offset=pl.col("_offset").min(),
-        last_offset=pl.col("_offset").max(),
-        max_timestamp=pl.col("_timestamp_ms").max(),
-    )
-    return Judged(rows.filter("_emit").drop("_emit"), runs, skipped.height)
-
-
-def map_records(operator: Map, records: pl.DataFrame, sql: Expressions) -> pl.DataFrame:
-    """The records for which `where` is true, with the columns that `select` names."""
-    return sql.select(records, operator.select, keep=META, where=operator.where)
+def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions) -> pl.DataFrame:
+    """*records* of a map that tells changes: by the columns of its key or their own, and by its identity."""
+    key = {"_key": key_text(operator.key, records.schema)} if operator.key else {}
+    columns = tuple(operator.select)
+    if operator.identity is None:
+        return with_value(records.with_columns(**key), columns)
+    told = sql.select(records, {"_told_by": operator.identity}, keep=())
+    identified = with_value(records.with_columns(told["_told_by"], **key), columns, identity=["_told_by"])
+    return identified.drop("_told_by")
 
 
 def table_updates(operator: KeyedTable, records: pl.DataFrame) -> pl.DataFrame:
@@ -76,14 +45,13 @@ def table_updates(operator: KeyedTable, records: pl.DataFrame) -> pl.DataFrame:
     return with_value(kept, columns).with_columns(_key=key_text(operator.key, kept.schema))
 
 
-def with_value(records: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """*records* with the text and the identity of the value that *columns* make up."""
-    return records.with_columns(_value=value_text(columns, records.schema), _identity=identity_of(records, columns))
-
-
 def value_columns(operator: KeyedTable, columns: Sequence[str]) -> tuple[str, ...]:
     """Those of *columns* that make up the value: the ones named, or all that are neither key nor meta."""
     return operator.columns or tuple(c for c in columns if c not in {*operator.key, *META})
+
+
+MATCHED = "_matched"
+"""Of a version of a table: that there is a row, and not the end of one."""
 
 
 def join_valid(operator: Join, records: pl.DataFrame, versions: pl.DataFrame) -> pl.DataFrame:
@@ -104,8 +72,21 @@ def join_valid(operator: Join, records: pl.DataFrame, versions: pl.DataFrame) ->
         strategy="backward",
         check_sortedness=False,
     )
-    added = [c for c in right.columns if c not in {*key, "_valid_from_ms"}]
-    return joined.sort("_row").select(*records.columns, *added)
+    added = [c for c in right.columns if c not in {*key, "_valid_from_ms", MATCHED}]
+    return _joined(operator, joined.sort("_row"), records.columns, added)
+
+
+def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """*records* with the columns of the row of the same key, of several the last; null where there is none."""
+    key = list(operator.on.values())
+    right = rows.unique(key, keep="last", maintain_order=True).with_columns(pl.lit(value=True).alias(MATCHED))
+    joined = records.join(right, left_on=list(operator.on), right_on=key, how="left", maintain_order="left")
+    return _joined(operator, joined, records.columns, [c for c in rows.columns if c not in key])
+
+
+def _joined(operator: Join, joined: pl.DataFrame, columns: Sequence[str], added: Sequence[str]) -> pl.DataFrame:
+    matched = pl.col(MATCHED).fill_null(value=False) | pl.lit(value=not operator.inner)
+    return joined.filter(matched | pl.col("_deleted")).select(*columns, *added)
 
 
 def pruned(versions: pl.DataFrame, key: Sequence[str], *, before_ms: int) -> pl.DataFrame:
@@ -115,10 +96,14 @@ def pruned(versions: pl.DataFrame, key: Sequence[str], *, before_ms: int) -> pl.
     return in_order.filter((replaced_at > before_ms) | replaced_at.is_null())
 
 
+def repartition_columns(operator: Repartition) -> tuple[str, ...]:
+    """The columns of what *operator* hands on: its key, then the others."""
+    return tuple(dict.fromkeys((*operator.key, *operator.columns)))
+
+
 def repartition_updates(operator: Repartition, records: pl.DataFrame) -> pl.DataFrame:
-    """*records* with the id as key, key and value columns as value, and the text of the new key as `_group`."""
-    columns = tuple(dict.fromkeys((*operator.key, *operator.columns)))
-    return with_value(records, columns).with_columns(
+    """*records* as updates of their ids, with the text of the new key as `_group`."""
+    return with_value(records, repartition_columns(operator)).with_columns(
         _key=key_text(operator.id, records.schema), _group=key_text(operator.key, records.schema)
     )
 
@@ -137,18 +122,37 @@ def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
 
     *emitted* has `_old_value`.
     """
-    schema = {c: emitted.schema[c] for c in dict.fromkeys((*operator.key, *operator.columns))}
+    schema = {c: emitted.schema[c] for c in repartition_columns(operator)}
     rows = emitted.with_row_index("_row").with_columns(_old=parsed("_old_value", schema))
     old_group = rows.select(pl.col("_old").struct.field(*schema)).select(key_text(operator.key, schema)).to_series()
     rows = rows.with_columns(_old_group=pl.when(pl.col("_old_value").is_not_null()).then(old_group))
+    rows = rows.with_columns(_group=pl.when("_deleted").then("_old_group").otherwise("_group"))
     moved = (pl.col("_old_group") != pl.col("_group")).fill_null(value=False)
     none = pl.lit(None, pl.String)
     taken_back = rows.filter(moved).with_columns(_group="_old_group", _value=none)
     added = rows.with_columns(_old_value=pl.when(moved).then(none).otherwise("_old_value"))
     both = pl.concat([taken_back, added]).sort("_row", maintain_order=True)
-    return both.select(
+    return _rows_of_hop(operator, both)
+
+
+def stream_hop_rows(operator: Repartition, records: pl.DataFrame) -> pl.DataFrame:
+    """The rows that hand each of *records* on, which replace nothing."""
+    updates = with_value(records, repartition_columns(operator))
+    return _rows_of_hop(
+        operator,
+        updates.with_columns(
+            _group=key_text(operator.key, records.schema),
+            _key=pl.lit(None, pl.String),
+            _old_value=pl.lit(None, pl.String),
+            _old_timestamp_ms=pl.lit(None, pl.Int64),
+        ),
+    )
+
+
+def _rows_of_hop(operator: Repartition, rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(
         seq=pl.int_range(pl.len(), dtype=pl.Int64),
-        partition=partition_of(both["_group"], operator.partitions),
+        partition=partition_of(rows["_group"], operator.partitions),
         id="_key",
         key="_group",
         old_value="_old_value",
@@ -158,43 +162,19 @@ def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
         old_timestamp="_old_timestamp_ms",
         source_partition="_partition",
         source_offset="_offset",
+        headers="_headers",
     )
 
 
-def aggregated(
-    operator: Aggregate,
-    hop: pl.DataFrame,
-    accumulators: pl.DataFrame,
-    schema: Mapping[str, pl.DataType],
-    key: Sequence[str],
-) -> pl.DataFrame:
-    """*hop* rows, in order, each with the aggregates after it, the *key* columns, and the newest record time so far.
+def hop_records(operator: Repartition, rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """What the *rows* of a hop, with `value` and `old_value`, are to its readers: records with the columns of *schema*.
 
-    *hop* has old_value and value, texts of the columns of *schema*; *accumulators* the aggregates of earlier batches
-    per key, and max_timestamp_ms.
+    Of updates the replaced columns are beside them, as OLD; one that only takes back has the key of what it takes.
     """
-    was = {name: f"_was_{name}" for name in operator.aggregates}
-    rows = hop.with_columns(_new=parsed("value", schema), _old=parsed("old_value", schema)).join(
-        accumulators.rename(was), left_on="_key", right_on="key", how="left", maintain_order="left"
-    )
-    running = {
-        name: pl.col(was[name]).fill_null(0) + _contribution(function, column).cum_sum().over("_key")
-        for name, (function, column) in operator.aggregates.items()
-    }
-    key_columns = {
-        c: pl.coalesce(pl.col("_new").struct.field(c), pl.col("_old").struct.field(c)) for c in key
-    }  # fmt: skip
-    newest = pl.max_horizontal("_timestamp_ms", "max_timestamp_ms").cum_max().over("_key")
-    return rows.select(pl.col(META).exclude("_timestamp_ms"), **key_columns, **running, _timestamp_ms=newest)
-
-
-def _contribution(function: str, column: str) -> pl.Expr:
-    """What one row adds to an aggregate: the new value's part less the old one's."""
-    return _part("_new", "value", function, column) - _part("_old", "old_value", function, column)
-
-
-def _part(struct: str, text: str, function: str, column: str) -> pl.Expr:
-    if column == "*":
-        return pl.col(text).is_not_null().cast(pl.Int64)
-    field = pl.col(struct).struct.field(column)
-    return field.fill_null(0) if function == "sum" else field.is_not_null().cast(pl.Int64)
+    new = rows.with_columns(_new=parsed("value", schema), _deleted=pl.col("value").is_null())
+    columns = {c: pl.col("_new").struct.field(c) for c in schema}
+    if not operator.id:
+        return new.select(**columns, **{c: pl.col(c) for c in META})
+    new = new.with_columns(parsed("old_value", schema).alias(OLD))
+    columns |= {c: pl.coalesce(columns[c], pl.col(OLD).struct.field(c)) for c in operator.key}
+    return new.select(**columns, **{c: pl.col(c) for c in META}, **{OLD: pl.col(OLD)})

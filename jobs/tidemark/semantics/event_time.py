@@ -17,13 +17,15 @@ from tidemark.semantics.watermark import Combined, Progress, bounded_out_of_orde
 class Seen:
     """What one batch read of one partition: offsets from (inclusive) until (exclusive), and its newest record.
 
-    `max_timestamp_ms` is None when it read none that can be used; `latest_offset` is the broker's, None when not asked.
+    `max_timestamp_ms` is None when it read none that can be used; `latest_offset` is the broker's, None when not asked;
+    `held_from` is the offset of the first record that waits (`max_drift`), None when none does.
     """
 
     from_offset: int
     until_offset: int
     max_timestamp_ms: int | None = None
     latest_offset: int | None = None
+    held_from: int | None = None
 
     @property
     def silent(self) -> bool:
@@ -32,8 +34,8 @@ class Seen:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the partition was read to its end, as far as the broker was asked."""
-        return self.latest_offset is not None and self.latest_offset <= self.until_offset
+        """Whether the partition was read to its end, as far as the broker was asked, and nothing of it waits."""
+        return self.latest_offset is not None and self.latest_offset <= self.until_offset and self.held_from is None
 
 
 def advance(
@@ -62,6 +64,7 @@ def _partition(
         watermark_ms=bounded_out_of_orderness(newest_ms, bound_ms=bound_ms),
         active_at_ms=active_at_ms,
         until_offset=seen.until_offset,
+        done_until_offset=seen.until_offset if seen.held_from is None else seen.held_from,
         activity=activity(
             silent_since_ms=active_at_ms if seen.silent else None,
             now_ms=now_ms,
@@ -69,6 +72,17 @@ def _partition(
             caught_up=seen.caught_up,
         ),
     )
+
+
+def processing_time(was: InputProgress, seen: Mapping[int, Seen], *, now_ms: int) -> InputProgress:
+    """The source after a batch decided at *now_ms* when that instant is the record time of all that it read."""
+    partitions = {
+        number: PartitionProgress(
+            max_timestamp_ms=now_ms, watermark_ms=now_ms - 1, active_at_ms=now_ms, until_offset=part.until_offset
+        )
+        for number, part in seen.items()
+    }
+    return replace(was, partitions=partitions, watermark_ms=now_ms - 1, held_by=None, idle=False)
 
 
 def follow(was: InputProgress, seen: Seen, *, watermark_ms: int | None, now_ms: int) -> InputProgress:

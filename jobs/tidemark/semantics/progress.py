@@ -15,12 +15,16 @@ from tidemark.semantics.idleness import Activity
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionProgress:
-    """One input partition: newest record, watermark, when it last had a record, and the offset after that."""
+    """One input partition: newest record, watermark, when it last had a record, and the offset after that.
+
+    Everything before `done_until_offset` was sent on; what lies between it and `until_offset` waits.
+    """
 
     max_timestamp_ms: int | None = None
     watermark_ms: int | None = None
     active_at_ms: int | None = None
     until_offset: int = 0
+    done_until_offset: int = 0
     activity: Activity = Activity.ACTIVE
 
 
@@ -39,7 +43,8 @@ class StreamProgress:
     """The whole: per source, per operator, and the windows that wait for the watermark.
 
     `windows` are the starts of streaming windows that had records and are not closed; `records` counts, per operator
-    and window start, the records it finished; `skipped` is each operator's idempotent-update-skip total.
+    and window start, the records it finished; `skipped` is each operator's
+    idempotent-update-skip total per task.
     """
 
     batch_id: int = -1
@@ -49,7 +54,7 @@ class StreamProgress:
     held_by: str | None = None
     windows: tuple[int, ...] = ()
     records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    skipped: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -60,7 +65,9 @@ class StreamProgress:
         """The inverse of `to_json`, after a trip through JSON text."""
         inputs = {name: _input(value) for name, value in content["inputs"].items()}
         records = {name: {int(k): n for k, n in counts.items()} for name, counts in content["records"].items()}
-        return cls(**{**content, "inputs": inputs, "records": records, "windows": tuple(content["windows"])})
+        skipped = {name: {int(task): n for task, n in counts.items()} for name, counts in content["skipped"].items()}
+        counted = {"records": records, "skipped": skipped, "windows": tuple(content["windows"])}
+        return cls(**{**content, **counted, "inputs": inputs})
 
     def same_as(self, other: StreamProgress) -> bool:
         """Whether nothing moved but the batch and its decision time: such a batch writes nothing."""

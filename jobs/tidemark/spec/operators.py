@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemark.semantics.change import Rule
+from tidemark.semantics.strategy import Strategy
 
 
 class Kind(StrEnum):
@@ -22,10 +23,6 @@ class Kind(StrEnum):
     REPARTITION = "repartition"
     AGGREGATE = "aggregate"
     SINK = "sink"
-
-
-STATEFUL = frozenset({Kind.TABLE, Kind.AGGREGATE, Kind.REPARTITION})
-"""Kinds that keep the value they sent last, and so can tell a change."""
 
 
 class Level(StrEnum):
@@ -41,6 +38,66 @@ class Level(StrEnum):
         return order.index(other) <= order.index(self)
 
 
+class Time(StrEnum):
+    """Which time records have: their own, or the instant of the batch that reads them."""
+
+    EVENT = "event"
+    PROCESSING = "processing"
+
+
+class Format(StrEnum):
+    """How a source's or a sink's records are written."""
+
+    JSON = "json"
+    AVRO = "avro"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+class Decide(StrEnum):
+    """How often an operator decides about a key: after each record in offset order, or once per key and batch."""
+
+    RECORD = "record"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emission:
+    """When the updates of an operator are sent on; `interval_ms` is that of `periodic` alone."""
+
+    strategy: Strategy = Strategy.ON_CHANGE
+    rule: Rule = Rule.STRICTLY_NEWER
+    decide: Decide = Decide.RECORD
+    interval_ms: int | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether updates wait, for the end of a window or of an interval."""
+        return self.strategy in {Strategy.ON_WINDOW_CLOSE, Strategy.PERIODIC}
+
+
+class Shape(StrEnum):
+    """The shapes of window."""
+
+    TUMBLING = "tumbling"
+    HOPPING = "hopping"
+    SESSION = "session"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """Windows of record time: *size_ms* is the length of tumbling and hopping ones and the gap that ends a session.
+
+    `hop_ms` is from the start of one to that of the next. Results may change for `allowed_lateness_ms` after the end.
+    """
+
+    shape: Shape
+    size_ms: int
+    hop_ms: int
+    offset_ms: int = 0
+    allowed_lateness_ms: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operator:
     """What every operator has: a name, and the operators whose output it reads."""
@@ -53,14 +110,33 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Operator):
-    """Reads *topic*; the record's timestamp is a field of its payload."""
+    """Reads one of a Kafka *topic*, a Delta table (*delta*) or a folder of *files*.
 
-    topic: str
+    `timestamp` is a field of the payload, or None for Kafka's own timestamp. `key` is the field that Kafka's key fills;
+    with it a record without a value deletes its key. `other_fields` names the column that takes, as JSON, the fields
+    that are not declared.
+    """
+
+    topic: str | None = None
+    delta: str | None = None
+    files: str | None = None
+    format: Format = Format.JSON
+    avro_schema: str | None = None
     fields: Mapping[str, str]
-    timestamp: str
+    timestamp: str | None = None
+    timestamp_unit: str = "ms"
     timestamp_range_ms: tuple[int, int]
     bound_ms: int
-    idle_after_ms: int | None
+    idle_after_ms: int | None = None
+    allowed_lateness_ms: int | None = None
+    key: str | None = None
+    other_fields: str | None = None
+    max_records: int | None = None
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The columns of its records, by name: DDL word."""
+        return {**self.fields, **({self.other_fields: "string"} if self.other_fields else {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +149,17 @@ class HopSource(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class Map(Operator):
-    """Stateless SQL: `select` names expressions, `where` leaves records out."""
+    """Stateless SQL: `select` names expressions, `where` leaves records out.
+
+    With an *emission* it sends on a record only if it differs from the one before of its *key* (the record's own where
+    that is empty): in all its columns, or in the SQL expression *identity*.
+    """
 
     select: Mapping[str, str]
-    where: str | None
+    where: str | None = None
+    emission: Emission | None = None
+    key: tuple[str, ...] = ()
+    identity: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,48 +167,78 @@ class KeyedTable(Operator):
     """The latest value per key."""
 
     key: tuple[str, ...]
-    columns: tuple[str, ...]
-    rule: Rule
+    columns: tuple[str, ...] = ()
+    emission: Emission = Emission()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Join(Operator):
-    """Adds to each record the row of *table* that was valid at the record's timestamp, among the rows read so far."""
+    """Adds to each record the matching row of *table*, or of a Delta table (*delta*).
 
-    table: str
+    Of an operator's table it is the row that was valid at the record's timestamp, among the rows read so far; of a
+    Delta table the newest version. Without a match the columns are null, or the record is left out (*inner*).
+    """
+
+    table: str | None = None
+    delta: str | None = None
     on: Mapping[str, str]
+    inner: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Repartition(Operator):
-    """Hands updates on by another *key*, each with the value of the same *id* that it replaces."""
+    """Hands records on by another *key*, to the next sub-topology.
 
-    id: tuple[str, ...]
+    With an *id* they are updates of a table: each comes with the value of the same id that it replaces. Without, they
+    are a stream, and nothing is ever taken back.
+    """
+
+    id: tuple[str, ...] = ()
     key: tuple[str, ...]
     columns: tuple[str, ...]
-    partitions: int
-    rule: Rule
+    partitions: int = 1
+    emission: Emission = Emission()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(Operator):
-    """Rolling aggregates per key of a repartition; only `select` of them is emitted."""
+    """Aggregates per *key*, over windows or rolling: of a stream, or of a table's updates behind a repartition.
 
+    `aggregates` are function and column by name; only `select` of them is emitted. `key` is that of the repartition
+    where it reads one.
+    """
+
+    key: tuple[str, ...] = ()
+    windows: Windows | None = None
     aggregates: Mapping[str, tuple[str, str]]
     select: Mapping[str, str]
-    rule: Rule
+    emission: Emission = Emission(rule=Rule.SAME_INSTANT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sink(Operator):
-    """Writes to a Kafka *topic* or appends to a Delta *table*."""
+    """Writes to a Kafka *topic*, or to a Delta *table*: appends, or keeps the current row of each *key*."""
 
-    topic: str | None
-    table: str | None
+    topic: str | None = None
+    format: Format = Format.JSON
+    avro_schema: str | None = None
+    table: str | None = None
+    key: tuple[str, ...] = ()
+
+
+def emission_of(operator: Operator) -> Emission | None:
+    """When the updates of *operator* are sent on; None when it judges none."""
+    match operator:
+        case KeyedTable() | Aggregate() | Map():
+            return operator.emission
+        case Repartition():
+            return operator.emission if operator.id else None
+        case _:
+            return None
 
 
 def latency_level(operator: Operator, terminals: frozenset[str]) -> Level | None:
     """The level at which an operator's latency is written: sources and terminals, stateful ones, or never (KIP-613)."""
     if operator.kind is Kind.SOURCE or operator.name in terminals:
         return Level.INFO
-    return Level.TRACE if operator.kind in STATEFUL else None
+    return Level.TRACE if emission_of(operator) else None

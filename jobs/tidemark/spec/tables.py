@@ -79,6 +79,11 @@ BATCHES = Table(
                 "offsets read: from (inclusive) until (exclusive), and the broker's latest where it was asked",
             ),
             ("records_in", "bigint", "records read by the sources"),
+            (
+                "accepted_loss",
+                "array<struct<source:string,partition:int,from_offset:bigint,until_offset:bigint>>",
+                "offsets that the broker had lost and `tidemark accept-loss` gave up, skipped here; null: none",
+            ),
             ("watermark", "timestamp", "of the sub-topology after the batch, record time; null: none yet"),
         ),
     ),
@@ -102,6 +107,7 @@ OUTCOMES = Table(
             ("superseded", "bigint", "held updates overtaken by a newer one"),
             ("held_after", "bigint", "updates that wait for a later batch"),
             ("fan_out", "bigint", "of a repartition: records handed to the next sub-topology for what it emitted"),
+            ("repeated", "bigint", "results that a periodic operator sent on again, not an outcome of any update"),
         ),
     ),
 )
@@ -183,6 +189,8 @@ CHANGES = Table(
             ("value", "string", "the value columns as a JSON object; null: deleted"),
             ("timestamp", "timestamp", "record time of the update"),
             ("old_timestamp", "timestamp", "record time of the value it replaced; null: there was none"),
+            ("window_start", "timestamp", "record time, inclusive, of the window that it is about; null: of none"),
+            ("window_end", "timestamp", "record time, exclusive"),
             ("value_hash", "string", "identity of the value: SHA-256 of its canonical bytes, hex; null: deleted"),
             ("source_partition", "int", "input partition of the record that caused the update"),
             ("source_offset", "bigint", "its offset there"),
@@ -209,11 +217,12 @@ SUPPRESSED = Table(
 )
 EMISSION_METRICS = Table(
     "emission_metrics",
-    "batch and operator that can suppress (KIP-557), at level debug and above",
+    "batch, operator that can suppress, and task (KIP-557), at level debug and above",
     (
         *_BATCH,
+        *_columns(("operator", "string", "name of the operator")),
+        *_TASK,
         *_columns(
-            ("operator", "string", "name of the operator"),
             ("idempotent_update_skip_total", "bigint", "unchanged updates not sent on since the checkpoint began"),
             ("idempotent_update_skip_rate", "double", "of this batch, per second"),
             ("decided_at", "timestamp", "the batch's idea of now"),
@@ -226,15 +235,15 @@ LATE_RECORDS = Table(
     (
         *_BATCH,
         *_columns(
-            ("source", "string", "source operator"),
-            ("partition", "int", "Kafka partition"),
-            ("offset", "bigint", "Kafka offset"),
-            ("key", "string", "Kafka key"),
+            ("operator", "string", "who found it late: a source, or an aggregate whose windows had closed"),
+            ("partition", "int", "input partition"),
+            ("offset", "bigint", "its offset there"),
+            ("key", "string", "the record's key"),
             ("timestamp", "timestamp", "record time"),
             ("watermark", "timestamp", "the watermark that it was behind"),
             ("lateness_ms", "bigint", "watermark − record time, ms"),
-            ("held_by", "string", "partition that set that watermark"),
-            ("value", "binary", "the record's bytes"),
+            ("held_by", "string", "partition, or input of an aggregate, that set that watermark"),
+            ("value", "binary", "the record's bytes; at an aggregate its columns as a JSON object"),
         ),
     ),
 )
@@ -251,25 +260,81 @@ QUARANTINE = Table(
             (
                 "reason",
                 "string",
-                "null_key | null_value | invalid_utf8 | malformed_json | missing_timestamp | timestamp_out_of_range",
+                "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | wrong_type | "
+                "missing_timestamp | timestamp_out_of_range",
             ),
             ("key", "binary", "the record's key"),
             ("value", "binary", "the record's bytes"),
         ),
     ),
 )
-AGGREGATE_STATE = Table(
-    "aggregate_state",
-    "batch and key whose accumulators moved; the newest row of a key is its state",
+OPERATOR_STATE = Table(
+    "operator_state",
+    "batch and key whose state moved, of operators that keep more than they sent on; a key's newest row is its state",
     (
         *_BATCH,
         *_columns(
             ("operator", "string", "name of the operator"),
             ("key", "string", "as in changes"),
-            ("accumulators", "string", "JSON object of the aggregates"),
-            ("value", "string", "value last emitted, JSON; null: none"),
-            ("timestamp", "timestamp", "record time of the value last emitted; null: none"),
-            ("max_timestamp", "timestamp", "largest record time aggregated"),
+            ("state", "string", "JSON object: key and accumulators, or the newest update's columns; null: gone"),
+            ("held", "boolean", "whether its newest update waits to be sent on"),
+            ("timestamp", "timestamp", "record time of the newest update; of an aggregate the largest taken in"),
+            ("window_start", "timestamp", "record time, inclusive; null: no window"),
+            ("window_end", "timestamp", "record time, exclusive"),
+            ("partition", "int", "partition of the sub-topology whose record moved it"),
+            ("source_partition", "int", "input partition of that record"),
+            ("source_offset", "bigint", "its offset there"),
+        ),
+    ),
+)
+HELD_RECORDS = Table(
+    "held_records",
+    "record read from a partition that was too far ahead of the others (max_drift); sent on when they came closer",
+    (
+        *_BATCH,
+        *_columns(
+            ("source", "string", "source operator"),
+            ("partition", "int", "input partition"),
+            ("offset", "bigint", "its offset there"),
+            ("key", "string", "the record's key"),
+            ("timestamp", "timestamp", "record time"),
+            ("value", "string", "its columns as a JSON object"),
+            ("headers", "array<struct<key:string,value:binary>>", "its Kafka headers; null: none"),
+        ),
+    ),
+)
+DISORDER_BUCKETS = Table(
+    "disorder_buckets",
+    "batch, source and bucket: records by how far they came behind the time that their source had reached",
+    (
+        *_BATCH,
+        *_columns(
+            ("source", "string", "source operator"),
+            ("decided_at", "timestamp", "the batch's idea of now"),
+            (
+                "bucket",
+                "int",
+                "log-scaled bucket, relative error ≤ 1 %, of watermark + bound + 1 ms − record time, ms: the bound "
+                "with which the record is in time; 0: none is needed",
+            ),
+            ("n", "bigint", "records in it"),
+        ),
+    ),
+)
+HEARTBEATS = Table(
+    "heartbeats",
+    "driver and beat, every 15 s and at start and end: who lives, whatever the stream has to say",
+    (
+        *_columns(
+            ("topology", "string", "name of the topology"),
+            ("sub_topology", "string", "the operators that run in one streaming query"),
+            ("at", "timestamp", "driver clock"),
+            ("state", "string", "starting | running | drained | failed"),
+            ("epoch", "bigint", "lease of the driver"),
+            ("thread_id", "string", "Spark application"),
+            ("batch_id", "bigint", "last finished batch; -1: none"),
+            ("batch_started_at", "timestamp", "driver clock when the batch that runs now began; null: none runs"),
+            ("reason", "string", "why it failed; null: it did not"),
         ),
     ),
 )
@@ -290,6 +355,7 @@ HOP = Table(
             ("old_timestamp", "timestamp", "record time of the value it replaced"),
             ("source_partition", "int", "input partition of the record that caused it"),
             ("source_offset", "bigint", "its offset there"),
+            ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
             ("watermark", "timestamp", "set on a watermark row, which has nothing else"),
         ),
     ),
@@ -425,7 +491,10 @@ TABLES = MappingProxyType(
             EMISSION_METRICS,
             LATE_RECORDS,
             QUARANTINE,
-            AGGREGATE_STATE,
+            OPERATOR_STATE,
+            HELD_RECORDS,
+            DISORDER_BUCKETS,
+            HEARTBEATS,
             LATENCY_ROLLUP,
             LATENCY_BUCKET_ROLLUP,
             CRITICAL_PATHS,

@@ -93,12 +93,30 @@ class Keys:
             )
         return length_ms
 
-    def choice(self, key: str, among: type[E], default: E) -> E:
-        """One word of the vocabulary *among*."""
-        value = self.text(key, default, default)
+    def choice(self, key: str, among: type[E], default: E | None) -> E:
+        """One word of the vocabulary *among*; without a *default* the key must be there."""
+        value = self.text(key, default or next(iter(among)), ... if default is None else default)
         if value not in list(among):
             self.fail(key, f"is {value!r}", f"use one of {', '.join(among)}")
         return among(value)
+
+    def one_of(self, examples: Mapping[str, str]) -> dict[str, Any]:
+        """The one of the keys of *examples* that is there, with its text."""
+        found = {
+            key: value for key, example in examples.items() if (value := self.text(key, example, None)) is not None
+        }
+        if len(found) != 1:
+            choices = " or ".join(f'{key} = "{example}"' for key, example in examples.items())
+            problem = f"is there beside {list(found)[1]}" if found else "is missing"
+            self.fail(next(iter(found or examples)), problem, f"write exactly one of {choices}")
+        return found
+
+    def pair(self, key: str, example: str, default: tuple[str, str]) -> tuple[str, str]:
+        """A list of two strings, or *default*."""
+        value = self.names(key, example, default)
+        if len(value) != 2:
+            self.fail(key, f"is {list(value)!r}", f"write {key} = {example}")
+        return value[0], value[1]
 
     def instant_ms(self, text: str, key: str) -> int:
         """Epoch ms of an ISO date or instant; a date is midnight UTC."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.errors import InvalidSpec
-from tidemark.semantics.change import Rule
 from tidemark.spec.operators import (
     Aggregate,
     HopSource,
@@ -25,12 +23,10 @@ from tidemark.spec.operators import (
     Repartition,
     Sink,
     Source,
+    Time,
 )
-from tidemark.spec.toml_keys import IDENTIFIER, Keys
-
-FIELD_TYPES = frozenset({"string", "boolean", "int", "bigint", "double"})
-AGGREGATE_FUNCTIONS = frozenset({"count", "sum"})
-_AGGREGATE = re.compile(r"(\w+)\(\s*(\w+|\*)\s*\)")
+from tidemark.spec.toml_keys import Keys
+from tidemark.spec.toml_operators import TAKES_BACK, read_operator
 
 
 @dataclass(frozen=True)
@@ -63,13 +59,18 @@ class SubTopology:
 
 @dataclass(frozen=True)
 class Topology:
-    """A DAG of operators; `sub_topologies` come in the order of their first operators."""
+    """A DAG of operators; `sub_topologies` come in the order of their first operators.
+
+    A partition whose watermark is more than `max_drift_ms` ahead of the slowest one of its sub-topology waits.
+    """
 
     name: str
     level: Level
     window_ms: int
     trigger_ms: int
     sub_topologies: tuple[SubTopology, ...]
+    max_drift_ms: int | None = None
+    time: Time = Time.EVENT
 
     @property
     def operators(self) -> Mapping[str, Operator]:
@@ -98,142 +99,60 @@ def load(path: Path) -> Topology:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise InvalidSpec.at(path.name, "file", f"is no TOML: {error}", "mend the line it names") from error
-    return parse(content, file=path.name)
+    return parse(content, file=path.name, folder=path.parent)
 
 
-def parse(content: Mapping[str, Any], *, file: str) -> Topology:
-    """The topology that *content*, a parsed TOML file named *file* in errors, describes."""
+def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) -> Topology:
+    """The topology that *content*, a parsed TOML file named *file* in errors, describes.
+
+    Files that it names lie in *folder*.
+    """
     keys = Keys(file, "", content)
     name = keys.name("name", "flights")
     level = keys.choice("level", Level, Level.INFO)
     window_ms = keys.duration("window", "10 s", 10_000)
     trigger_ms = keys.duration("trigger", "1 s", 1_000)
+    max_drift_ms = keys.duration("max_drift", "1 min", None)
     tables = keys.get("operators", dict, "a table per operator: [operators.NAME]")
     keys.done()
-    operators = {key: _operator(file, key, table) for key, table in tables.items()}
+    operators = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
     ordered = _in_order(file, operators)
-    _check_inputs(file, operators)
-    return Topology(name, level, window_ms, trigger_ms, _sub_topologies(file, ordered))
+    _Check(file, {operator.name: operator for operator in ordered}).all()
+    return Topology(name, level, window_ms, trigger_ms, _sub_topologies(file, _completed(ordered)), max_drift_ms)
 
 
-def _operator(file: str, name: str, content: Any) -> Operator:
-    keys = Keys(file, f"operators.{name}", content if isinstance(content, dict) else {})
-    if not IDENTIFIER.fullmatch(name) or name.endswith("_source"):
-        raise InvalidSpec.at(file, keys.at, "is no name for an operator", "use letters, digits and _; not …_source")
-    kind = keys.choice("kind", Kind, Kind.SOURCE)
-    common = {"name": name, "kind": kind, "sub_topology": keys.name("sub_topology", "status", None)}
-    operator = _READERS[kind](keys, common)
-    keys.done()
+def on_processing_time(topology: Topology) -> Topology:
+    """*topology* run on processing time, under a name, and so with tables and a checkpoint, of its own.
+
+    What it would send to Kafka topics it appends to Delta tables named after the sinks: nobody behind is to see it.
+    """
+    subs = tuple(
+        replace(sub, operators=tuple(_without_topic(operator) for operator in sub.operators))
+        for sub in topology.sub_topologies
+    )
+    name = f"{topology.name}_on_processing_time"
+    return replace(topology, name=name, time=Time.PROCESSING, sub_topologies=subs)
+
+
+def _without_topic(operator: Operator) -> Operator:
+    if isinstance(operator, Sink) and operator.topic:
+        return replace(operator, topic=None, table=operator.name)
     return operator
 
 
-def _source(keys: Keys, common: dict[str, Any]) -> Operator:
-    fields = _fields(keys)
-    timestamp = keys.text("timestamp", "event_time")
-    if fields.get(timestamp) != "bigint":
-        keys.fail("timestamp", f"is {timestamp!r}", "name a field of type bigint (epoch ms) among `fields`")
-    low, high = keys.names("timestamp_range", '["2000-01-01", "2100-01-01"]')
-    return Source(
-        **common,
-        topic=keys.text("topic", "events"),
-        fields=fields,
-        timestamp=timestamp,
-        timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
-        bound_ms=keys.duration("bound", "3 s"),
-        idle_after_ms=keys.duration("idle_after", "30 s", None),
-    )
+def updates_tables(operators: Mapping[str, Operator]) -> frozenset[str]:
+    """Those of *operators*, each after the ones it reads, whose records are updates of a table and not events.
 
-
-def _fields(keys: Keys) -> Mapping[str, str]:
-    fields = {}
-    for part in keys.text("fields", "id string, event_time bigint").split(","):
-        name, _, kind = part.strip().partition(" ")
-        if not IDENTIFIER.fullmatch(name) or kind.strip() not in FIELD_TYPES:
-            keys.fail(
-                "fields", f"has {part.strip()!r}", f"write `name type` with one of {', '.join(sorted(FIELD_TYPES))}"
-            )
-        fields[name] = kind.strip()
-    return MappingProxyType(fields)
-
-
-def _map(keys: Keys, common: dict[str, Any]) -> Operator:
-    return Map(
-        **common,
-        inputs=(keys.text("input", "events"),),
-        select=keys.mapping("select", '{ id = "id" }'),
-        where=keys.text("where", "id is not null", None),
-    )
-
-
-def _table(keys: Keys, common: dict[str, Any]) -> Operator:
-    return KeyedTable(
-        **common,
-        inputs=(keys.text("input", "events"),),
-        key=keys.names("key", '["id"]'),
-        columns=keys.names("columns", '["status"]', ()),
-        rule=keys.choice("rule", Rule, Rule.STRICTLY_NEWER),
-    )
-
-
-def _join(keys: Keys, common: dict[str, Any]) -> Operator:
-    table = keys.text("table", "weather_now")
-    return Join(
-        **common, inputs=(keys.text("input", "events"), table), table=table, on=keys.mapping("on", '{ id = "id" }')
-    )
-
-
-def _repartition(keys: Keys, common: dict[str, Any]) -> Operator:
-    partitions = keys.get("partitions", int, "2", 1)
-    if partitions < 1:
-        keys.fail("partitions", f"is {partitions}", "use 1 or more")
-    return Repartition(
-        **common,
-        inputs=(keys.text("input", "events"),),
-        id=keys.names("id", '["id"]'),
-        key=keys.names("key", '["group"]'),
-        columns=keys.names("columns", '["amount"]'),
-        partitions=partitions,
-        rule=keys.choice("rule", Rule, Rule.STRICTLY_NEWER),
-    )
-
-
-def _aggregate(keys: Keys, common: dict[str, Any]) -> Operator:
-    calls = {}
-    for name, call in keys.mapping("aggregates", '{ n = "count(*)" }').items():
-        match = _AGGREGATE.fullmatch(call)
-        if not match or match[1] not in AGGREGATE_FUNCTIONS:
-            known = ", ".join(f"{function}(column)" for function in sorted(AGGREGATE_FUNCTIONS))
-            keys.fail(
-                f"aggregates.{name}", f"is {call!r}, which cannot take back what it added", f"use {known} or count(*)"
-            )
-        calls[name] = (match[1], match[2])
-    return Aggregate(
-        **common,
-        inputs=(keys.text("input", "by_group"),),
-        aggregates=MappingProxyType(calls),
-        select=keys.mapping("select", '{ n = "n" }', {name: name for name in calls}),
-        rule=keys.choice("rule", Rule, Rule.SAME_INSTANT),
-    )
-
-
-def _sink(keys: Keys, common: dict[str, Any]) -> Operator:
-    topic, table = keys.text("topic", "alerts", None), keys.name("table", "alerts", None)
-    if (topic is None) == (table is None):
-        keys.fail("topic", f"is {topic!r} and table is {table!r}", "give a sink either a topic or a table")
-    return Sink(**common, inputs=(keys.text("input", "events"),), topic=topic, table=table)
-
-
-_READERS = MappingProxyType(
-    {
-        Kind.SOURCE: _source,
-        Kind.MAP: _map,
-        Kind.TABLE: _table,
-        Kind.JOIN: _join,
-        Kind.REPARTITION: _repartition,
-        Kind.AGGREGATE: _aggregate,
-        Kind.SINK: _sink,
-    }
-)
+    An update replaces the one before of its key, so that nobody may just add it to a sum.
+    """
+    found: set[str] = set()
+    for operator in operators.values():
+        match operator:
+            case KeyedTable() | Aggregate():
+                found.add(operator.name)
+            case Map() | Join() if operator.inputs[0] in found:
+                found.add(operator.name)
+    return frozenset(found)
 
 
 def _in_order(file: str, operators: Mapping[str, Operator]) -> list[Operator]:
@@ -251,26 +170,102 @@ def _in_order(file: str, operators: Mapping[str, Operator]) -> list[Operator]:
         raise InvalidSpec.at(file, "operators", f"form a circle: {circle}", "cut one of these inputs") from error
 
 
-def _check_inputs(file: str, operators: Mapping[str, Operator]) -> None:
-    """Joins read tables, aggregates and only they read repartitions, nothing reads a sink."""
-    for operator in operators.values():
-        at = f"operators.{operator.name}"
-        for name in operator.inputs:
-            kind = operators[name].kind
-            if kind is Kind.SINK:
-                raise InvalidSpec.at(file, at, f"reads the sink {name!r}", "read what the sink reads")
-            if (kind is Kind.REPARTITION) != (operator.kind is Kind.AGGREGATE):
-                remedy = "put a repartition before an aggregate, and nothing else behind one"
-                raise InvalidSpec.at(file, at, f"is of kind {operator.kind} and reads {name!r}, of kind {kind}", remedy)
-        if isinstance(operator, Join) and operators[operator.table].kind is not Kind.TABLE:
-            raise InvalidSpec.at(
-                file, f"{at}.table", f"is the {operators[operator.table].kind} {operator.table!r}", "name a table"
+class _Check:
+    """Refuses what cannot run: whatever the shape of the DAG, and not the columns, gives away."""
+
+    def __init__(self, file: str, operators: Mapping[str, Operator]) -> None:
+        self._file, self._operators = file, operators
+        self._updates = updates_tables(operators)
+
+    def all(self) -> None:
+        """Raise InvalidSpec for the first thing that is wrong."""
+        for operator in self._operators.values():
+            for name in operator.inputs:
+                self._edge(operator, self._operators[name])
+            match operator:
+                case Aggregate():
+                    self._aggregate(operator, self._operators[operator.inputs[0]])
+                case Join(table=str() as table) if self._operators[table].kind is not Kind.TABLE:
+                    self._fail(operator, "table", f"is the {self._operators[table].kind} {table!r}", "name a table")
+                case Repartition(id=()) if operator.inputs[0] in self._updates:
+                    remedy = 'give it an id, such as id = ["id"], so that an old value can be taken back'
+                    self._fail(operator, "id", f"is missing, and {operator.inputs[0]!r} sends updates", remedy)
+        read = {name for operator in self._operators.values() for name in operator.inputs}
+        for operator in self._operators.values():
+            if isinstance(operator, Repartition) and operator.name not in read:
+                self._fail(operator, "", "is read by nobody", "let another operator read it, or take it out")
+        self._sinks()
+
+    def _edge(self, operator: Operator, read: Operator) -> None:
+        if read.kind is Kind.SINK:
+            self._fail(operator, "", f"reads the sink {read.name!r}", "read what the sink reads")
+        if isinstance(read, Repartition) and read.id and not isinstance(operator, Aggregate):
+            remedy = "let an aggregate read it, or take its id away to hand on a stream"
+            self._fail(operator, "", f"is of kind {operator.kind} and reads the table updates of {read.name!r}", remedy)
+
+    def _aggregate(self, operator: Aggregate, read: Operator) -> None:
+        if isinstance(read, Repartition):
+            if operator.key and operator.key != read.key:
+                self._fail(
+                    operator, "key", f"is {list(operator.key)}", f"leave it out: {read.name!r} has {list(read.key)}"
+                )
+        elif not operator.key:
+            self._fail(operator, "key", "is missing", 'write key = ["group"], the columns to group by')
+        if read.name in self._updates:
+            remedy = "put a repartition with an id between them, so that old values are taken back"
+            self._fail(operator, "input", f"reads the updates of {read.name!r}", remedy)
+        if not isinstance(read, Repartition) or not read.id:
+            return
+        for name, (function, column) in operator.aggregates.items():
+            if function not in TAKES_BACK:
+                remedy = f"use {', '.join(sorted(TAKES_BACK))}, or aggregate a stream"
+                found = f'is "{function}({column})", which cannot take back what it added'
+                self._fail(operator, f"aggregates.{name}", found, remedy)
+        if operator.windows:
+            self._fail(
+                operator, "window", f"is over the table updates of {read.name!r}", "aggregate a stream in windows"
             )
+
+    def _sinks(self) -> None:
+        seen: dict[str, Operator] = {}
+        for operator in self._operators.values():
+            if isinstance(operator, Sink) and operator.table:
+                if operator.table in seen:
+                    other = seen[operator.table].name
+                    self._fail(operator, "table", f"is that of the sink {other!r} too", "give each sink its own")
+                seen[operator.table] = operator
+
+    def _fail(self, operator: Operator, key: str, problem: str, remedy: str) -> None:
+        at = f"operators.{operator.name}" + (f".{key}" if key else "")
+        raise InvalidSpec.at(self._file, at, problem, remedy)
+
+
+def _completed(ordered: Iterable[Operator]) -> list[Operator]:
+    """*ordered* with what follows from the others: the key behind a repartition, the lateness that a source allows.
+
+    That is as much as the windows behind it need, so that a record whose window is still open is taken in.
+    """
+    operators = {operator.name: operator for operator in ordered}
+    needed_ms: dict[str, int] = {}
+    for operator in reversed(list(operators.values())):
+        match operator:
+            case Source(allowed_lateness_ms=None):
+                operators[operator.name] = replace(operator, allowed_lateness_ms=needed_ms.get(operator.name, 0))
+            case Aggregate(windows=windows):
+                needed_ms[operator.name] = windows.size_ms + windows.allowed_lateness_ms if windows else 0
+                read = operators[operator.inputs[0]]
+                if isinstance(read, Repartition):
+                    operators[operator.name] = replace(operator, key=read.key)
+        for name in operator.inputs[:1]:
+            needed_ms[name] = max(needed_ms.get(name, 0), needed_ms.get(operator.name, 0))
+    return list(operators.values())
 
 
 def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology, ...]:
     """Cut the DAG behind its repartitions; a part takes the name that one of its operators gives it, or its number."""
-    operators = [part for operator in ordered for part in _with_hop(operator)]
+    ordered = list(ordered)
+    repartitions = frozenset(o.name for o in ordered if isinstance(o, Repartition))
+    operators = [part for operator in ordered for part in _with_hop(operator, repartitions)]
     label: dict[str, int] = {}
     for number, operator in enumerate(operators):
         joined = {label[name] for name in operator.inputs}
@@ -292,13 +287,14 @@ def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology
     )
 
 
-def _with_hop(operator: Operator) -> tuple[Operator, ...]:
-    """An aggregate reads its repartition through the reading end of a hop, which is a source of its own."""
-    if operator.kind is not Kind.AGGREGATE:
+def _with_hop(operator: Operator, repartitions: frozenset[str]) -> tuple[Operator, ...]:
+    """A repartition is read through the reading end of a hop, which is a source of its own."""
+    inputs = tuple(f"{name}_source" if name in repartitions else name for name in operator.inputs)
+    operator = replace(operator, inputs=inputs)
+    if not isinstance(operator, Repartition):
         return (operator,)
-    (repartition,) = operator.inputs
-    hop = HopSource(name=f"{repartition}_source", kind=Kind.SOURCE, repartition=repartition, upstream="")
-    return hop, replace(operator, inputs=(hop.name,))
+    hop = HopSource(name=f"{operator.name}_source", kind=Kind.SOURCE, repartition=operator.name, upstream="")
+    return operator, hop
 
 
 def _part_name(file: str, part: list[Operator], number: int) -> str:

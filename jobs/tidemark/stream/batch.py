@@ -17,3 +17,17 @@ class Batch:
     decided_at_ms: int
     started_at_ms: int
     read_at_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """How far time has come in a batch, and had come before it: record time, and decision time (epoch ms UTC).
+
+    `held_by` is what held the watermark back before it.
+    """
+
+    was_watermark_ms: int | None
+    watermark_ms: int | None
+    held_by: str | None
+    was_decided_at_ms: int | None
+    decided_at_ms: int

@@ -17,13 +17,26 @@ from tidemark.clock import Clock
 from tidemark.delta import Committer, create
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.spec.operators import Operator, Repartition, Sink
-from tidemark.spec.tables import AGGREGATE_STATE, BATCHES, CHANGES, HOP, LATE_RECORDS, QUARANTINE, SUPPRESSED, TABLES
+from tidemark.spec.tables import (
+    BATCHES,
+    CHANGES,
+    DISORDER_BUCKETS,
+    HELD_RECORDS,
+    HOP,
+    LATE_RECORDS,
+    OPERATOR_STATE,
+    QUARANTINE,
+    SUPPRESSED,
+    TABLES,
+)
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.broker import Broker
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.measurement import Measurer
 
-LEDGERS = (AGGREGATE_STATE.name, SUPPRESSED.name, LATE_RECORDS.name, QUARANTINE.name)
+LEDGERS = tuple(
+    table.name for table in (OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS)
+)
 
 
 class Committing:
@@ -86,7 +99,7 @@ class Committing:
             case Repartition():
                 return self._commit(f"hop_{operator.name}", rows, entry.batch_id)
             case Sink(table=str() as table):
-                return self._commit(table, sink_rows(rows, entry.batch_id), entry.batch_id)
+                return self._commit(table, sink_rows(operator, rows, entry.batch_id), entry.batch_id, key=operator.key)
             case Sink(topic=str() as topic):
                 epoch = entry.notes["batch"]["epoch"]
                 self._broker.publish(topic, pl.DataFrame(rows), batch_id=entry.batch_id, epoch=epoch)
@@ -94,17 +107,26 @@ class Committing:
                 return self._clock()
         return None
 
-    def _commit(self, name: str, rows: pa.Table | None, batch_id: int) -> int:
+    def _commit(self, name: str, rows: pa.Table | None, batch_id: int, *, key: tuple[str, ...] = ()) -> int:
         if rows is None or not rows.num_rows:
             return self._clock()
-        at_ms = self._committer.commit(self._home / name, rows, batch_id)
+        path = self._home / name
+        if key:
+            at_ms = self._committer.upsert(path, rows, batch_id, key=key)
+        else:
+            at_ms = self._committer.commit(path, rows, batch_id)
         self._reached(f"committed {name}")
         return at_ms
 
 
-def sink_rows(records: pa.Table, batch_id: int) -> pa.Table:
-    """*records* as a Delta sink appends them: payload, record time, and where each came from."""
+def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
+    """*records* as a Delta *sink* takes them: payload, record time, and where each came from.
+
+    One that keeps current rows takes the last of each key.
+    """
     frame = pl.DataFrame(records)
+    if sink.key:
+        frame = frame.unique(sink.key, keep="last", maintain_order=True)
     payload = [name for name in frame.columns if not name.startswith("_")]
     return frame.select(
         *payload,
@@ -112,6 +134,7 @@ def sink_rows(records: pa.Table, batch_id: int) -> pa.Table:
         batch_id=pl.lit(batch_id, pl.Int64),
         source_partition="_partition",
         source_offset="_offset",
+        deleted="_deleted",
     ).to_arrow()
 
 
@@ -127,5 +150,7 @@ def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[st
         if isinstance(operator, Repartition):
             create(home / f"hop_{operator.name}", arrow_schema(HOP), description=HOP.row)
         if isinstance(operator, Sink) and operator.table:
-            schema = sink_rows(pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow(), 0).schema
+            schema = sink_rows(operator, pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow(), 0).schema
+            if operator.key:
+                schema = schema.remove(schema.get_field_index("deleted"))
             create(home / operator.table, schema, description=f"what reached the sink {operator.name}")

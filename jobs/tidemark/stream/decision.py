@@ -16,18 +16,19 @@ import pyarrow as pa
 
 from tidemark.kernels.facts import records_per_window
 from tidemark.kernels.schemas import rows_of
+from tidemark.semantics.alignment import max_allowed_ms
 from tidemark.semantics.event_time import combined
 from tidemark.semantics.progress import InputProgress, StreamProgress
-from tidemark.semantics.watermark import is_window_late
-from tidemark.spec.operators import HopSource, Repartition, Sink, Source, latency_level
+from tidemark.semantics.watermark import Progress, is_window_late
+from tidemark.spec.operators import HopSource, Repartition, Sink, Source, emission_of, latency_level
 from tidemark.spec.tables import HOP, TABLES
 from tidemark.spec.topology import SubTopology, Topology
-from tidemark.stream.batch import Batch
+from tidemark.stream.batch import Batch, Moment
 from tidemark.stream.intake import Intake, Reader
 from tidemark.stream.journal import Entry
 from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.state import Moves
-from tidemark.stream.steps import Run
+from tidemark.stream.steps import Run, Steps
 
 TIMES = "times_of_"
 """Prefix of the entry's tables that hold the record times of an operator whose latency is written."""
@@ -45,26 +46,41 @@ class Decision:
 class Decider:
     """Decides the batches of *sub*."""
 
-    def __init__(self, topology: Topology, sub: SubTopology, reader: Reader, pipeline: Pipeline) -> None:
-        self._sub, self._reader, self._pipeline = sub, reader, pipeline
+    def __init__(self, topology: Topology, sub: SubTopology, reader: Reader, pipeline: Pipeline, steps: Steps) -> None:
+        self._sub, self._reader, self._pipeline, self._steps = sub, reader, pipeline, steps
+        self._max_drift_ms = topology.max_drift_ms
         self._window_ms = topology.window_ms
         self._same = {"topology": topology.name, "sub_topology": sub.name}
         self._table_inputs = sub.table_inputs()
+        self._leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in self._table_inputs]
         levels = {o.name: latency_level(o, sub.terminals()) for o in sub.operators}
         self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
+        self._judging = {o.name for o in sub.operators if emission_of(o)}
         self._committing = {o.name: o for o in sub.operators if isinstance(o, Repartition | Sink)}
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
-        """Per source, the watermark at or behind which a record of the next batch is late."""
+        """Per source, the instant at or before which a record of the next batch is late."""
         return {
-            name: part.watermark_ms
-            for name, part in progress.inputs.items()
-            if part.watermark_ms is not None and name not in self._table_inputs
+            source.name: watermark_ms - (source.allowed_lateness_ms or 0)
+            for source in self._leading
+            if (watermark_ms := progress.inputs.get(source.name, InputProgress()).watermark_ms) is not None
         }
+
+    def _allowed_ms(self, progress: StreamProgress) -> int | None:
+        """The watermark above which a partition of the next batch waits for the others; None: none does."""
+        if self._max_drift_ms is None:
+            return None
+        partitions = (
+            Progress(watermark_ms=part.watermark_ms, activity=part.activity)
+            for source in self._leading
+            for part in progress.inputs.get(source.name, InputProgress()).partitions.values()
+        )
+        return max_allowed_ms(partitions, max_drift_ms=self._max_drift_ms)
 
     def decide(self, raw: pl.DataFrame, batch: Batch, was: StreamProgress) -> Decision | None:
         """What becomes of the rows *raw* of *batch* after the progress that *was*; None when it changes nothing."""
-        late_up_to_ms = self.late_up_to_ms(was)
+        late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._allowed_ms(was)
+        leading = {source.name for source in self._leading}
         intakes = {
             operator.name: self._reader.take(
                 operator,
@@ -72,16 +88,30 @@ class Decider:
                 was.inputs.get(operator.name, InputProgress()),
                 batch,
                 late_up_to_ms=late_up_to_ms.get(operator.name),
+                allowed_ms=allowed_ms if operator.name in leading else None,
             )
             for operator in self._sub.operators
             if isinstance(operator, Source | HopSource)
         }
         now = self._progress(was, intakes, batch)
-        if now.same_as(was) and not any(intake.run.counts["records_in"] for intake in intakes.values()):
+        moved = not now.same_as(was) or any(intake.run.counts["records_in"] for intake in intakes.values())
+        if not moved and not self._is_due(was, batch):
             return None
-        runs, moves = self._pipeline.run({name: intake.run for name, intake in intakes.items()})
+        moment = Moment(
+            was_watermark_ms=was.watermark_ms,
+            watermark_ms=now.watermark_ms,
+            held_by=was.held_by,
+            was_decided_at_ms=was.decided_at_ms,
+            decided_at_ms=batch.decided_at_ms,
+        )
+        moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
+        runs = self._pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, moment)
         now, closed = self._with_records(now, runs)
         return Decision(self._entry(batch, was, now, runs, closed, intakes), now, moves)
+
+    def _is_due(self, was: StreamProgress, batch: Batch) -> bool:
+        """Whether an operator has something to say although nothing came in."""
+        return any(self._steps.is_due(o, was.decided_at_ms, batch.decided_at_ms) for o in self._sub.operators)
 
     def _progress(self, was: StreamProgress, intakes: Mapping[str, Intake], batch: Batch) -> StreamProgress:
         inputs = {name: intake.progress for name, intake in intakes.items()}
@@ -118,9 +148,7 @@ class Decider:
             for name, per in records.items()
         }
         skipped = {
-            name: now.skipped.get(name, 0) + run.counts["suppressed"]
-            for name, run in runs.items()
-            if "emitted" in run.counts
+            name: _added(now.skipped.get(name, {}), run.skipped) for name, run in runs.items() if name in self._judging
         }
         return replace(now, windows=left, records=kept, skipped={**now.skipped, **skipped}), counts
 

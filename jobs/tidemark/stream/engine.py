@@ -94,5 +94,6 @@ class Engine:
             raise Contradiction(msg)
         if newest is not None and newest.batch_id == batch_id:
             self._committing.carry_out(newest)
-        load_memory(self._steps, self._sub, self._home, before=batch_id + 1)
-        return StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()
+        progress = StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()
+        load_memory(self._steps, self._sub, self._home, progress)
+        return progress

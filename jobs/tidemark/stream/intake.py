@@ -4,36 +4,48 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import polars as pl
 
-from tidemark.kernels.arrivals import Arrivals, hop_arrivals, kafka_arrivals
+from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order
 from tidemark.kernels.facts import records_per_window
-from tidemark.semantics.event_time import Seen, advance, follow
+from tidemark.kernels.values import value_text
+from tidemark.semantics.event_time import Seen, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.spec.operators import HopSource, Source
+from tidemark.spec.tables import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
 from tidemark.stream.batch import Batch
 from tidemark.stream.broker import Broker
-from tidemark.stream.steps import Run
+from tidemark.stream.steps import Run, Steps
 
 
 @dataclass(frozen=True)
 class Intake:
-    """One source in one batch; `windows` are the starts of the streaming windows that it opened."""
+    """One source in one batch; `windows` are the starts of the streaming windows that it opened.
+
+    `waiting` are the records that a later batch will take.
+    """
 
     run: Run
     progress: InputProgress
     seen: Mapping[int, Seen]
     windows: frozenset[int] = frozenset()
+    waiting: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
 class Reader:
-    """Takes in a batch at *sources*; asks the *broker* about partitions that were silent."""
+    """Takes in a batch at *sources*; asks the *broker* about partitions that were silent.
 
-    def __init__(self, sources: Iterable[Source], broker: Broker, *, window_ms: int) -> None:
-        self._broker, self._window_ms = broker, window_ms
-        self._partitions = {source.topic: broker.partitions(source.topic) for source in sources}
+    With *processing_time* the instant of a batch is the record time of all that it reads.
+    """
+
+    def __init__(
+        self, sources: Iterable[Source], broker: Broker, steps: Steps, *, window_ms: int, processing_time: bool = False
+    ) -> None:
+        self._broker, self._steps, self._window_ms = broker, steps, window_ms
+        self._processing_time = processing_time
+        self._partitions = {s.name: broker.partitions(s.topic) if s.topic else 1 for s in sources}
 
     def take(
         self,
@@ -43,32 +55,71 @@ class Reader:
         batch: Batch,
         *,
         late_up_to_ms: int | None,
+        allowed_ms: int | None,
     ) -> Intake:
         """What *source* has among the rows *raw* that Spark read, after it had come as far as *was*.
 
-        A record at or before *late_up_to_ms* is late and set aside (None: none is).
+        A record at or before *late_up_to_ms* is late and set aside (None: none is); one whose watermark would be above
+        *allowed_ms* waits (None: none does).
         """
         if isinstance(source, HopSource):
             return self._hop(source, raw, was, batch)
-        return self._kafka(source, raw, was, batch, late_up_to_ms=late_up_to_ms)
+        return self._source(source, raw, was, batch, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms)
 
-    def _kafka(
-        self, source: Source, raw: pl.DataFrame, was: InputProgress, batch: Batch, *, late_up_to_ms: int | None
+    def _source(
+        self,
+        source: Source,
+        raw: pl.DataFrame,
+        was: InputProgress,
+        batch: Batch,
+        *,
+        late_up_to_ms: int | None,
+        allowed_ms: int | None,
     ) -> Intake:
-        rows = kafka_arrivals(source, raw, late_up_to_ms=late_up_to_ms)
-        seen = self._seen(source, rows, was)
-        progress = advance(
-            was, seen, bound_ms=source.bound_ms, idle_after_ms=source.idle_after_ms, now_ms=batch.decided_at_ms
-        )
-        run = _run(batch, rows.on_time, rows.measured, late=rows.late.height, quarantined=rows.bad.height)
-        run.rows = {"late_records": _late_rows(source, rows.late, was), "quarantine": _bad_rows(source, rows.bad)}
-        return Intake(run, progress, seen, frozenset(records_per_window(rows.on_time, window_ms=self._window_ms)))
-
-    def _seen(self, source: Source, rows: Arrivals, was: InputProgress) -> dict[int, Seen]:
         read_to = {number: part.until_offset for number, part in was.partitions.items()}
+        fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
+        if self._processing_time:
+            fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))
+        waiting = self._steps.waiting(source)
+        rows = arrivals(source, fresh, waiting, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms)
+        seen = self._seen(source, rows, read_to)
+        if self._processing_time:
+            progress = processing_time(was, seen, now_ms=batch.decided_at_ms)
+        else:
+            progress = advance(
+                was, seen, bound_ms=source.bound_ms, idle_after_ms=source.idle_after_ms, now_ms=batch.decided_at_ms
+            )
+        counts = Counter(
+            records_in=fresh.height,
+            held_before=waiting.height,
+            passed=rows.on_time.height,
+            held_after=rows.held.height,
+            filtered=rows.alive.height,
+            late=rows.late.height,
+            quarantined=rows.bad.height,
+        )
+        run = _run(batch, rows.on_time, rows.measured, counts)
+        usable = fresh.filter(pl.col("reason").is_null())["timestamp_ms"]
+        reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
+        run.rows = {
+            LATE_RECORDS.name: _late_rows(source, rows.late, was),
+            QUARANTINE.name: _bad_rows(source, rows.bad),
+            HELD_RECORDS.name: _held_rows(source, rows.held, read_to),
+            DISORDER_BUCKETS.name: disorder(usable, reached_ms).with_columns(
+                source=pl.lit(source.name), decided_at=batch.decided_at_ms
+            ),
+        }
+        windows = frozenset(records_per_window(rows.on_time, window_ms=self._window_ms))
+        return Intake(run, progress, seen, windows, rows.held)
+
+    def _seen(self, source: Source, rows: Arrivals, read_to: Mapping[int, int]) -> dict[int, Seen]:
         seen = rows.seen(read_to)
-        silent = [number for number in range(self._partitions[source.topic]) if number not in seen]
-        offsets = self._broker.offsets(source.topic, silent) if silent else {}
+        silent = [number for number in range(self._partitions[source.name]) if number not in seen]
+        if source.topic is None:
+            # What is no topic is read to its end by every batch.
+            offsets = {number: (0, read_to.get(number, 0)) for number in silent}
+        else:
+            offsets = dict(self._broker.offsets(source.topic, silent)) if silent else {}
         for number, (earliest, latest) in offsets.items():
             at = read_to.get(number, earliest)
             seen[number] = Seen(from_offset=at, until_offset=at, latest_offset=latest)
@@ -76,21 +127,22 @@ class Reader:
 
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch) -> Intake:
         rows = hop_arrivals(source, raw)
+        records = self._steps.hop_records(source, rows.rows)
         read_to = was.partitions.get(0, PartitionProgress()).until_offset
-        newest = rows.records["_timestamp_ms"].max()
+        newest = records["_timestamp_ms"].max()
         seen = Seen(
             from_offset=read_to,
             until_offset=read_to if rows.last_batch is None else rows.last_batch + 1,
             max_timestamp_ms=newest if isinstance(newest, int) else None,
         )
         progress = follow(was, seen, watermark_ms=rows.watermark_ms, now_ms=batch.decided_at_ms)
-        return Intake(_run(batch, rows.records, rows.records), progress, {0: seen}, frozenset(rows.windows))
+        counts = Counter(records_in=records.height, passed=records.height)
+        return Intake(_run(batch, records, records, counts), progress, {0: seen}, frozenset(rows.windows))
 
 
-def _run(batch: Batch, records: pl.DataFrame, measured: pl.DataFrame, **aside: int) -> Run:
-    counts = Counter(records_in=records.height + sum(aside.values()), passed=records.height, **aside)
-    run = Run(records, measured.select("_timestamp_ms", "_task"), counts)
-    return replace(run, started_at_ms=batch.started_at_ms, finished_at_ms=batch.read_at_ms)
+def _run(batch: Batch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:
+    times = measured.select("_timestamp_ms", "_task")
+    return Run(records, times, counts, started_at_ms=batch.started_at_ms, finished_at_ms=batch.read_at_ms)
 
 
 def _late_rows(source: Source, late: pl.DataFrame, was: InputProgress) -> pl.DataFrame:
@@ -99,16 +151,37 @@ def _late_rows(source: Source, late: pl.DataFrame, was: InputProgress) -> pl.Dat
         "partition",
         "offset",
         "value",
-        source=pl.lit(source.name),
+        operator=pl.lit(source.name),
         key=pl.col("key").cast(pl.String),
         timestamp="timestamp_ms",
         watermark=watermark_ms,
         lateness_ms=watermark_ms - pl.col("timestamp_ms"),
-        held_by=pl.lit(was.held_by),
+        held_by=pl.lit(was.held_by, pl.String),
     )
 
 
 def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
     return bad.select(
-        "partition", "offset", "reason", "key", "value", source=pl.lit(source.name), topic=pl.lit(source.topic)
+        "partition",
+        "offset",
+        "reason",
+        "key",
+        "value",
+        source=pl.lit(source.name),
+        topic=pl.lit(source.topic, pl.String),
+    )
+
+
+def _held_rows(source: Source, held: pl.DataFrame, read_to: Mapping[int, int]) -> pl.DataFrame:
+    """The records that this batch read and does not send on; those that waited before have rows already."""
+    read = pl.col("_partition").replace_strict(dict(read_to), default=0, return_dtype=pl.Int64)
+    fresh = held.filter(pl.col("_offset") >= read)
+    return fresh.select(
+        source=pl.lit(source.name),
+        partition="_partition",
+        offset="_offset",
+        key="_key",
+        timestamp="_timestamp_ms",
+        value=pl.when(~pl.col("_deleted")).then(value_text(list(source.columns), held.schema)),
+        headers="_headers",
     )

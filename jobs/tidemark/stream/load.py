@@ -7,44 +7,110 @@ from pathlib import Path
 import polars as pl
 
 from tidemark.delta import read_before
-from tidemark.kernels.values import parsed
-from tidemark.spec.operators import Aggregate, KeyedTable, Operator, Repartition
-from tidemark.spec.tables import AGGREGATE_STATE, CHANGES
+from tidemark.kernels import META
+from tidemark.kernels.schemas import HEADERS
+from tidemark.kernels.steps import MATCHED
+from tidemark.kernels.values import key_text, parsed
+from tidemark.kernels.windows import WINDOW
+from tidemark.semantics.progress import InputProgress, StreamProgress
+from tidemark.spec.operators import Aggregate, KeyedTable, Operator, Repartition, Source, emission_of
+from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE
 from tidemark.spec.topology import SubTopology
+from tidemark.stream.aggregating import GROUP
+from tidemark.stream.emitting import HELD
 from tidemark.stream.steps import Steps
 
+SAME = ("topology", "sub_topology", "batch_id")
 
-def load_memory(steps: Steps, sub: SubTopology, home: Path, *, before: int) -> None:
-    """Fill the memory of *steps* with what the tables under *home* say of the batches before *before*."""
+
+def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress) -> None:
+    """Fill the memory of *steps* with what the tables under *home* say, which have come as far as *progress*."""
+    before = progress.batch_id + 1
     changes = read_before(home / CHANGES.name, before, ["operator", "seq", "key", "value", "value_hash", "timestamp"])
-    states = read_before(home / AGGREGATE_STATE.name, before, ["operator", "key", "accumulators", "max_timestamp"])
+    states = read_before(home / OPERATOR_STATE.name, before, [c for c in OPERATOR_STATE.names if c not in SAME])
     for operator in sub.operators:
-        match operator:
-            case KeyedTable() | Aggregate():
-                _load_stored(steps, operator, changes.filter(pl.col("operator") == operator.name))
-            case Repartition():
-                hop = read_before(
-                    home / f"hop_{operator.name}",
-                    before,
-                    ["seq", "id", "value", "value_hash", "timestamp", "watermark"],
-                )
-                rows = hop.filter(pl.col("watermark").is_null()).rename({"id": "key"})
-                _load_stored(steps, operator, rows)
-        if isinstance(operator, Aggregate):
-            _load_accumulators(steps, operator, states.filter(pl.col("operator") == operator.name))
+        emission = emission_of(operator)
+        if isinstance(operator, Source):
+            _load_waiting(steps, operator, home, progress)
+        if emission is None:
+            continue
+        if operator.name in steps.memory.states:
+            _load_states(steps, operator, states.filter(pl.col("operator") == operator.name))
+        if isinstance(operator, Repartition):
+            columns = ["seq", "id", "value", "value_hash", "timestamp", "watermark"]
+            hop = read_before(home / f"hop_{operator.name}", before, columns)
+            _load_stored(steps, operator, hop.filter(pl.col("watermark").is_null()).rename({"id": "key"}))
+        else:
+            _load_stored(steps, operator, changes.filter(pl.col("operator") == operator.name))
 
 
 def _load_stored(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
     in_order = rows.sort("batch_id", "seq")
+    if isinstance(operator, Aggregate) and operator.windows:
+        open_ = steps.memory.states[operator.name].all()["_key"]
+        in_order = in_order.filter(pl.col("key").is_in(open_.implode()))
     stored = in_order.select("key", "value", identity="value_hash", timestamp_ms=_ms("timestamp"))
     steps.memory.stored[operator.name].put(stored)
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
-        schema = {c: kind for c, kind in steps.version_schema(operator.name).items() if c != "_valid_from_ms"}
+        schema = {c: kind for c, kind in steps.schemas[operator.name].items() if c not in META}
         values = {c: kind for c, kind in schema.items() if c not in operator.key}
         versions = in_order.with_columns(_value=parsed("value", values), **_key_columns(operator, schema))
         steps.memory.versions[operator.name] = versions.select(
-            *operator.key, pl.col("_value").struct.field(*values), _valid_from_ms=_ms("timestamp")
+            *operator.key,
+            pl.col("_value").struct.field(*values),
+            pl.col("value").is_not_null().alias(MATCHED),
+            _valid_from_ms=_ms("timestamp"),
         ).select(steps.version_schema(operator.name).keys())
+
+
+def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
+    states = steps.memory.states[operator.name]
+    last = rows.sort("batch_id", maintain_order=True).unique("key", keep="last", maintain_order=True)
+    columns = {c: kind for c, kind in states.schema.items() if not c.startswith("_") and c not in WINDOW}
+    loaded = last.filter(pl.col("state").is_not_null()).select(
+        parsed("state", columns).struct.unnest(),
+        *(_ms(c).alias(c) for c in WINDOW if c in states.schema),
+        _key="key",
+        _timestamp_ms=_ms("timestamp"),
+        _partition="source_partition",
+        _offset="source_offset",
+        _task="partition",
+        _deleted=pl.lit(value=False),
+        _headers=pl.lit(None, HEADERS),
+        _held="held",
+    )
+    if GROUP in states.schema and isinstance(operator, Aggregate):
+        loaded = loaded.with_columns(key_text(operator.key, loaded.schema).alias(GROUP))
+    states.put(loaded.select(*states.schema))
+    steps.memory.held[operator.name] = int(loaded[HELD].sum())
+
+
+def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProgress) -> None:
+    """The records that were read and not sent on: from where each partition was done to, in offset order."""
+    partitions = progress.inputs.get(source.name, InputProgress()).partitions
+    done = {
+        number: part.done_until_offset
+        for number, part in partitions.items()
+        if part.done_until_offset < part.until_offset
+    }
+    if not done:
+        return
+    columns = ["source", "partition", "offset", "key", "timestamp", "value", "headers"]
+    held = read_before(home / HELD_RECORDS.name, progress.batch_id + 1, columns)
+    schema = steps.schemas[source.name]
+    payload = {c: kind for c, kind in schema.items() if c not in META}
+    first = pl.col("partition").replace_strict(done, default=None, return_dtype=pl.Int64)
+    rows = held.filter((pl.col("source") == source.name) & (pl.col("offset") >= first))
+    steps.memory.waiting[source.name] = rows.select(
+        parsed("value", payload).struct.unnest(),
+        _key="key",
+        _timestamp_ms=_ms("timestamp"),
+        _partition="partition",
+        _offset="offset",
+        _task="partition",
+        _deleted=pl.col("value").is_null(),
+        _headers="headers",
+    ).sort("_partition", "_offset")
 
 
 def _key_columns(operator: KeyedTable, schema: dict[str, pl.DataType]) -> dict[str, pl.Expr]:
@@ -53,13 +119,6 @@ def _key_columns(operator: KeyedTable, schema: dict[str, pl.DataType]) -> dict[s
         return {operator.key[0]: pl.col("key").cast(schema[operator.key[0]])}
     key = parsed("key", {c: schema[c] for c in operator.key})
     return {c: key.struct.field(c) for c in operator.key}
-
-
-def _load_accumulators(steps: Steps, operator: Aggregate, rows: pl.DataFrame) -> None:
-    kept = steps.memory.accumulators[operator.name]
-    sums = {name: kept.schema[name] for name in operator.aggregates}
-    last = rows.sort("batch_id", maintain_order=True).with_columns(_sums=parsed("accumulators", sums))
-    kept.put(last.select("key", pl.col("_sums").struct.field(*sums), max_timestamp_ms=_ms("max_timestamp")))
 
 
 def _ms(column: str) -> pl.Expr:

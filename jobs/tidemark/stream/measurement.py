@@ -27,7 +27,7 @@ from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.decision import TIMES
 from tidemark.stream.journal import Entry
 
-_OUTCOMES = (*CAME_IN, *BECAME, "fan_out")
+_OUTCOMES = (*CAME_IN, *BECAME, "fan_out", "repeated")
 
 
 class Measurer:
@@ -144,11 +144,14 @@ class Measurer:
         return [
             {
                 "operator": name,
+                "thread_id": self._thread_id,
+                "task_id": self._task(task),
                 "idempotent_update_skip_total": total,
-                "idempotent_update_skip_rate": (total - was.get(name, 0)) / seconds,
+                "idempotent_update_skip_rate": (total - was.get(name, {}).get(task, 0)) / seconds,
                 "decided_at": batch["decided_at_ms"],
             }
-            for name, total in now.items()
+            for name, tasks in now.items()
+            for task, total in tasks.items()
             if notes["operators"][name]["counts"].get("records_in")
         ]
 

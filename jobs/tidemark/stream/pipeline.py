@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from tidemark.clock import Clock
 from tidemark.spec.operators import Operator
 from tidemark.spec.topology import SubTopology
+from tidemark.stream.batch import Moment
 from tidemark.stream.state import Moves
 from tidemark.stream.steps import Run, Steps
 
@@ -32,22 +33,21 @@ class Pipeline:
         self._sub, self._steps, self._clock = sub, steps, clock
         self._slow_ms, self._sleep_ms = slow_ms, sleep_ms
 
-    def run(self, arrived: Mapping[str, Run]) -> tuple[dict[str, Run], Moves]:
-        """Every operator's run, by name in order, over what *arrived* at the sources; and what the memory will take."""
+    def run(self, arrived: Mapping[str, Run], moves: Moves, moment: Moment) -> dict[str, Run]:
+        """Every operator's run, by name in order, over what *arrived* at the sources; the memory will take *moves*."""
         runs: dict[str, Run] = {}
-        moves = Moves()
         for operator in self._sub.operators:
-            run = arrived.get(operator.name) or self._timed(operator, runs, moves)
+            run = arrived.get(operator.name) or self._timed(operator, runs, moves, moment)
             if operator.name in self._slow_ms:
                 self._sleep_ms(self._slow_ms[operator.name])
                 run.finished_at_ms = self._clock()
             runs[operator.name] = run
-        return runs, moves
+        return runs
 
-    def _timed(self, operator: Operator, runs: Mapping[str, Run], moves: Moves) -> Run:
+    def _timed(self, operator: Operator, runs: Mapping[str, Run], moves: Moves, moment: Moment) -> Run:
         upstreams = [runs[name] for name in operator.inputs]
         started_at_ms = self._clock()
-        run = self._steps.run(operator, [upstream.output for upstream in upstreams], moves)
+        run = self._steps.run(operator, [upstream.output for upstream in upstreams], moves, moment)
         run.started_at_ms, run.finished_at_ms = started_at_ms, self._clock()
         run.queued_ms = max(0, started_at_ms - max(upstream.finished_at_ms for upstream in upstreams))
         return run

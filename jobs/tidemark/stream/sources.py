@@ -51,6 +51,7 @@ def _kafka(spark: SparkSession, source: Source, bootstrap: str) -> DataFrame:
         .option("subscribe", source.topic)
         .option("startingOffsets", "earliest")
         .option("failOnDataLoss", "true")
+        .option("includeHeaders", "true")
         .load()
     )
     schema = ", ".join(f"`{name}` {word}" for name, word in source.fields.items()) + f", {_CORRUPT} string"
@@ -63,6 +64,8 @@ def _kafka(spark: SparkSession, source: Source, bootstrap: str) -> DataFrame:
         "offset",
         "key",
         "value",
+        "headers",
+        F.lit(col=False).alias("deleted"),
         timestamp_ms.alias("timestamp_ms"),
         _reason(text, timestamp_ms, source.timestamp_range_ms).alias("reason"),
         F.struct(*[F.col(f"parsed.{name}") for name in source.fields]).alias(source.name),
@@ -89,6 +92,7 @@ def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
         "partition",
         F.col("batch_id").alias("offset"),
         F.unix_millis("timestamp").alias("timestamp_ms"),
+        "headers",
         F.struct(
             "seq",
             "id",

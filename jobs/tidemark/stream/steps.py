@@ -3,37 +3,61 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import polars as pl
 
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
+from tidemark.kernels.aggregates import OLD
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.facts import TIMES
 from tidemark.kernels.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.steps import (
-    Judged,
-    aggregated,
+    MATCHED,
+    hop_records,
     hop_rows,
+    join_newest,
     join_valid,
-    judged,
     map_records,
+    map_updates,
     pruned,
+    repartition_columns,
     repartition_updates,
+    stream_hop_rows,
     table_updates,
     value_columns,
     with_old_value,
-    with_value,
 )
-from tidemark.kernels.values import value_text
-from tidemark.spec.operators import Aggregate, HopSource, Join, KeyedTable, Map, Operator, Repartition, Sink, Source
-from tidemark.spec.topology import Topology
-from tidemark.stream.state import Memory, Moves
+from tidemark.kernels.values import key_text, value_text
+from tidemark.kernels.windows import WINDOW
+from tidemark.spec.operators import (
+    Aggregate,
+    HopSource,
+    Join,
+    KeyedTable,
+    Map,
+    Operator,
+    Repartition,
+    Sink,
+    Source,
+    emission_of,
+)
+from tidemark.spec.topology import Topology, updates_tables
+from tidemark.stream.aggregating import Aggregating
+from tidemark.stream.batch import Moment
+from tidemark.stream.emitting import HELD, Emitted, Emitter, is_due
+from tidemark.stream.state import KeyedRows, Memory, Moves
 
 HOP_RECORDS: Mapping[str, pl.DataType] = {"value": pl.String(), "old_value": pl.String(), **META_SCHEMA}
-"""A record behind a hop: texts of the value to add and of the one to take back."""
+"""A row of a hop: texts of the value to add and of the one to take back."""
+
+BEFORE_TIME = Moment(was_watermark_ms=None, watermark_ms=None, held_by=None, was_decided_at_ms=None, decided_at_ms=0)
+
+Reference = Callable[[str], pl.DataFrame]
+"""Reads the newest version of the Delta table at a place that a join names."""
 
 
 @dataclass
@@ -41,14 +65,16 @@ class Run:
     """What one operator did in one batch.
 
     `output`: the records that the next operators read; `times`: record time and partition of what it finished;
-    `counts`: updates by outcome; `rows`: what its tables get, by table; clocks (epoch ms): when it began, when its
-    result was there, and how long it had waited for a sibling branch before it began.
+    `counts`: updates by outcome; `skipped`: suppressed updates per task; `rows`: what its tables get, by table; clocks
+    (epoch ms): when it began, when its result was there, and how long it had waited for a sibling branch before it
+    began.
     """
 
     output: pl.DataFrame
     times: pl.DataFrame
     counts: Counter[str]
     rows: dict[str, pl.DataFrame] = field(default_factory=dict)
+    skipped: Mapping[int, int] = field(default_factory=dict)
     started_at_ms: int = 0
     finished_at_ms: int = 0
     queued_ms: int = 0
@@ -57,50 +83,60 @@ class Run:
 class Steps:
     """The kernels of a topology's operators, and the memory that they read and move.
 
-    At start every operator runs once over no records, which tells the schema of its output and refuses SQL that does
-    not fit.
+    At start every operator runs once over no records, which tells the schema of its output and refuses SQL and columns
+    that do not fit.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, reference: Reference) -> None:
         self._topology = topology
+        self._reference = reference
         self._sql = Expressions()
+        self._updates = updates_tables(topology.operators)
+        self._aggregating: dict[str, Aggregating] = {}
         self.memory = Memory()
         self.schemas: dict[str, Mapping[str, pl.DataType]] = {}
         for operator in topology.operators.values():
-            self._prepare(operator)
+            try:
+                self._prepare(operator)
+            except (InvalidArgument, pl.exceptions.PolarsError) as error:
+                msg = f"{topology.name}: operators.{operator.name} does not fit what it reads: {error}"
+                raise InvalidArgument(msg) from error
 
     def _prepare(self, operator: Operator) -> None:
-        if isinstance(operator, Source):
-            self.schemas[operator.name] = record_schema(operator.fields)
-            return
-        if isinstance(operator, HopSource):
-            self.schemas[operator.name] = HOP_RECORDS
-            return
-        if isinstance(operator, KeyedTable | Repartition | Aggregate):
-            self.memory.keep(operator.name)
-        if isinstance(operator, Aggregate):
-            self.memory.accumulate(operator.name, self._accumulators(operator))
-        if isinstance(operator, Join):
-            self.memory.version(operator.table, self.version_schema(operator.table))
+        match operator:
+            case Source():
+                self.schemas[operator.name] = record_schema(operator.columns)
+                return
+            case HopSource():
+                self.schemas[operator.name] = self.hop_records(operator, pl.DataFrame(schema=dict(HOP_RECORDS))).schema
+                return
+            case Aggregate():
+                schema = self.schemas[operator.inputs[0]]
+                self._aggregating[operator.name] = Aggregating(operator, schema, self._sql, self.memory)
+            case Join(table=str() as table):
+                self.memory.version(table, self.version_schema(table))
+            case KeyedTable() | Repartition() | Map() if (emission := emission_of(operator)) is not None:
+                states = KeyedRows(self.state_schema(operator), key="_key") if emission.holds else None
+                self.memory.keep(operator.name, states)
         inputs = [pl.DataFrame(schema=self.schemas[name]) for name in operator.inputs]
-        try:
-            self.schemas[operator.name] = self.run(operator, inputs, Moves()).output.schema
-        except (InvalidArgument, pl.exceptions.PolarsError) as error:
-            msg = f"{self._topology.name}: operators.{operator.name} does not fit what it reads: {error}"
-            raise InvalidArgument(msg) from error
+        self.schemas[operator.name] = self.run(operator, inputs, Moves(), BEFORE_TIME).output.schema
 
     def version_schema(self, table: str) -> dict[str, pl.DataType]:
         """What is kept of each version of *table* for joins: its columns and the record time from which it holds."""
         columns = {c: kind for c, kind in self.schemas[table].items() if c not in META}
-        return {**columns, "_valid_from_ms": pl.Int64()}
+        return {**columns, MATCHED: pl.Boolean(), "_valid_from_ms": pl.Int64()}
 
-    def _accumulators(self, operator: Aggregate) -> dict[str, pl.DataType]:
-        values = self.value_schema(self.repartition_behind(operator))
-        sums = {
-            name: values[column] if function == "sum" else pl.Int64()
-            for name, (function, column) in operator.aggregates.items()
+    def state_schema(self, operator: Operator) -> dict[str, pl.DataType]:
+        """The columns of the states of *operator*: of an aggregate its own, else those of its newest update."""
+        if isinstance(operator, Aggregate):
+            return self.memory.states[operator.name].schema
+        records = pl.DataFrame(schema=self.schemas[operator.inputs[0]])
+        updates = self._prepared(operator)(self._mapped(operator, records) if isinstance(operator, Map) else records)
+        return {
+            **{c: kind for c, kind in updates.schema.items() if not c.startswith("_")},
+            **META_SCHEMA,
+            HELD: pl.Boolean(),
         }
-        return {"key": pl.String(), **sums, "max_timestamp_ms": pl.Int64()}
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
         """Make *moves* what the next batch finds, and drop versions that no record after *watermark_ms* asks for."""
@@ -110,84 +146,158 @@ class Steps:
             if isinstance(table, KeyedTable) and watermark_ms is not None:
                 self.memory.versions[name] = pruned(self.memory.versions[name], table.key, before_ms=watermark_ms)
 
-    def run(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves) -> Run:
+    def is_due(self, operator: Operator, was_decided_at_ms: int | None, decided_at_ms: int) -> bool:
+        """Whether *operator* has something to say in a batch without records: its interval has ended."""
+        emission = emission_of(operator)
+        if emission is None or not self.memory.states.get(operator.name):
+            return False
+        return is_due(emission, was_decided_at_ms, decided_at_ms)
+
+    def waiting(self, source: Source) -> pl.DataFrame:
+        """The records of *source* that wait for other partitions."""
+        empty = pl.DataFrame(schema=dict(self.schemas[source.name]))
+        return self.memory.waiting.get(source.name, empty)
+
+    def hop_records(self, source: HopSource, rows: pl.DataFrame) -> pl.DataFrame:
+        """The records that *rows* of the hop are to the readers of *source*."""
+        repartition = self._topology.operators[source.repartition]
+        assert isinstance(repartition, Repartition)
+        schema = self.schemas[repartition.inputs[0]]
+        return hop_records(repartition, rows, {column: schema[column] for column in repartition_columns(repartition)})
+
+    def run(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
         """What *operator* decides of its *inputs*; what it will have kept is put into *moves*."""
         records = inputs[0]
         match operator:
             case Map():
-                output = map_records(operator, records, self._sql)
-                filtered = records.height - output.height
-                return Run(
-                    output, _times(records), Counter(records_in=records.height, passed=output.height, filtered=filtered)
-                )
+                return self._map(operator, records, moves, moment)
             case KeyedTable():
-                return self._table(operator, records, moves)
+                return self._table(operator, records, moves, moment)
             case Join():
-                output = join_valid(operator, records, self._versions(operator.table, moves))
-                return Run(output, _times(records), Counter(records_in=records.height, passed=output.height))
+                return self._join(operator, records, moves)
             case Repartition():
-                return self._repartition(operator, records, moves)
+                return self._repartition(operator, records, moves, moment)
             case Aggregate():
-                return self._aggregate(operator, records, moves)
+                return self._aggregate(operator, records, moves, moment)
             case Sink():
+                if unknown := set(operator.key) - set(records.columns):
+                    msg = f"key names {sorted(unknown)}; known columns: {', '.join(_payload(records))}"
+                    raise InvalidArgument(msg)
                 counts = Counter(records_in=records.height, passed=records.height)
                 return Run(records, _times(records), counts, {operator.name: records})
             case _:
                 msg = f"{operator.name}: a {operator.kind} has no step"
                 raise InvalidArgument(msg)
 
+    def _mapped(self, operator: Map, records: pl.DataFrame) -> pl.DataFrame:
+        return map_records(operator, records, self._sql, updates=operator.name in self._updates)
+
+    def _map(self, operator: Map, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
+        mapped = self._mapped(operator, records)
+        filtered = records.height - mapped.height
+        if operator.emission is None:
+            counts = Counter(records_in=records.height, passed=mapped.height, filtered=filtered)
+            return Run(mapped, _times(records), counts)
+        run = self._newest(operator, mapped, moves, moment, mapped.columns)
+        return replace(run, times=_times(records), counts=run.counts + Counter(records_in=filtered, filtered=filtered))
+
+    def _join(self, operator: Join, records: pl.DataFrame, moves: Moves) -> Run:
+        if operator.table is not None:
+            output = join_valid(operator, records, self._versions(operator.table, moves))
+        else:
+            output = join_newest(operator, records, self._reference(operator.delta or ""))
+        filtered = records.height - output.height
+        counts = Counter(records_in=records.height, passed=output.height, filtered=filtered)
+        return Run(output, _times(records), counts)
+
     def _versions(self, table: str, moves: Moves) -> pl.DataFrame:
         """All versions of *table* read so far, this batch's among them."""
         known = self.memory.versions[table]
         return pl.concat([known, moves.versions[table]]) if table in moves.versions else known
 
-    def _table(self, operator: KeyedTable, records: pl.DataFrame, moves: Moves) -> Run:
-        updates = table_updates(operator, records)
-        result = judged(updates, self.memory.stored[operator.name].of(updates["_key"]), operator.rule)
-        moves.stored[operator.name] = result.stored
+    def _table(self, operator: KeyedTable, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         columns = [*operator.key, *value_columns(operator, records.columns)]
-        output = result.emitted.select(*columns, *META)
+        run = self._newest(operator, records, moves, moment, [*columns, *META])
         if operator.name in self.memory.versions:
-            moves.versions[operator.name] = output.select(*columns, _valid_from_ms="_timestamp_ms")
-        return Run(output, _times(records), _judged_counts(result), self._judged_rows(operator, result))
+            valid = [pl.when(~pl.col("_deleted")).then(c).alias(c) for c in columns if c not in operator.key]
+            moves.versions[operator.name] = run.output.select(
+                *operator.key, *valid, (~pl.col("_deleted")).alias(MATCHED), _valid_from_ms="_timestamp_ms"
+            )
+        return run
 
-    def _repartition(self, operator: Repartition, records: pl.DataFrame, moves: Moves) -> Run:
-        updates = repartition_updates(operator, records)
+    def _newest(
+        self, operator: KeyedTable | Map, records: pl.DataFrame, moves: Moves, moment: Moment, columns: Sequence[str]
+    ) -> Run:
+        """The newest record per key, with the *columns* of it that are sent on."""
+        updates, bad = _with_key(operator, self._prepared(operator)(records))
+        emitted = self._emitted(operator, updates, moves, moment)
+        rows = {**self._judged_rows(operator, emitted), **self._state_rows(operator, moves), **bad}
+        counts = emitted.counts + Counter(records_in=records.height, quarantined=records.height - updates.height)
+        return Run(emitted.output.select(columns), _times(records), counts, rows, emitted.judged.skipped)
+
+    def _prepared(self, operator: Operator) -> Callable[[pl.DataFrame], pl.DataFrame]:
+        """What makes records, or states, updates of *operator*."""
+        match operator:
+            case KeyedTable():
+                return partial(table_updates, operator)
+            case Map():
+                return lambda records: map_updates(operator, records, self._sql)
+            case Repartition():
+                return partial(repartition_updates, operator)
+            case _:
+                msg = f"{operator.name}: a {operator.kind} makes no updates of records"
+                raise InvalidArgument(msg)
+
+    def _emitted(self, operator: Operator, updates: pl.DataFrame, moves: Moves, moment: Moment) -> Emitted:
+        emission = emission_of(operator)
+        assert emission is not None
+        emitter = Emitter(operator.name, emission, self.memory, self._prepared(operator))
+        if not emission.holds:
+            return emitter.at_once(updates, moves)
+        newest = updates.unique("_key", keep="last", maintain_order=True)
+        return emitter.hold(newest, updates.height, updates["_key"].clear(), moves, moment)
+
+    def _repartition(self, operator: Repartition, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
+        if not operator.id:
+            kept, bad = _with_key(operator, records.filter(~pl.col("_deleted")), operator.key)
+            rows = stream_hop_rows(operator, kept)
+            filtered = int(records["_deleted"].sum())
+            counts = Counter(records_in=records.height, passed=rows.height, filtered=filtered, fan_out=rows.height)
+            counts["quarantined"] = records.height - filtered - kept.height
+            return Run(rows, _times(kept), counts, {operator.name: rows, **bad})
+        updates, bad = _with_key(operator, self._prepared(operator)(records))
         stored = self.memory.stored[operator.name].of(updates["_key"])
-        result = judged(updates, stored, operator.rule)
-        moves.stored[operator.name] = result.stored
-        rows = hop_rows(operator, with_old_value(result.emitted, stored))
-        counts = _judged_counts(result) + Counter(fan_out=rows.height)
-        tables = {operator.name: rows, "suppressed": self._suppressed(operator, result)}
-        return Run(rows, _times(result.emitted), counts, tables)
-
-    def _aggregate(self, operator: Aggregate, hop: pl.DataFrame, moves: Moves) -> Run:
-        repartition = self.repartition_behind(operator)
-        schema = self.value_schema(repartition)
-        known = self.memory.accumulators[operator.name].of(hop["_key"])
-        running = aggregated(operator, hop, known, schema, repartition.key)
-        selected = self._sql.select(running, operator.select, keep=(*repartition.key, *META))
-        updates = with_value(selected, tuple(operator.select))
-        stored = self.memory.stored[operator.name]
-        result = judged(updates, stored.of(updates["_key"]), operator.rule)
-        moves.stored[operator.name] = result.stored
-        last = running.unique("_key", keep="last", maintain_order=True)
-        moves.accumulators[operator.name] = last.select(
-            key="_key", **{n: n for n in operator.aggregates}, max_timestamp_ms="_timestamp_ms"
+        emitted = self._emitted(operator, updates, moves, moment)
+        if emitted.held_before:
+            stored = self.memory.stored[operator.name].of(emitted.judged.emitted["_key"])
+        rows = hop_rows(operator, with_old_value(emitted.judged.emitted, stored))
+        counts = emitted.counts + Counter(
+            records_in=records.height, quarantined=records.height - updates.height, fan_out=rows.height
         )
-        rows = self._judged_rows(operator, result)
-        emitted = pl.concat([stored.of(last["_key"]), result.stored]).unique("key", keep="last", maintain_order=True)
-        rows["aggregate_state"] = last.select(
-            operator=pl.lit(operator.name),
-            key="_key",
-            accumulators=value_text(tuple(operator.aggregates), last.schema),
-            max_timestamp="_timestamp_ms",
-        ).join(emitted.select("key", "value", timestamp="timestamp_ms"), on="key", how="left")
-        output = result.emitted.select(*repartition.key, *operator.select, *META)
-        return Run(output, _times(hop), _judged_counts(result), rows)
+        tables = {operator.name: rows, "suppressed": self._suppressed(operator, emitted)}
+        tables |= self._state_rows(operator, moves) | bad
+        return Run(rows, _times(emitted.judged.emitted), counts, tables, emitted.judged.skipped)
 
-    def _judged_rows(self, operator: Operator, result: Judged) -> dict[str, pl.DataFrame]:
-        changes = result.emitted.select(
+    def _aggregate(self, operator: Aggregate, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
+        takes_back = OLD in records.columns
+        kept = records if takes_back else records.filter(~pl.col("_deleted"))
+        keyed, bad = _with_key(operator, kept, operator.key)
+        aggregating = self._aggregating[operator.name]
+        done = aggregating.run(keyed, moves, moment)
+        filtered, quarantined = records.height - kept.height, kept.height - keyed.height
+        counts = done.emitted.counts + Counter(late=done.late.height, filtered=filtered, quarantined=quarantined)
+        counts["records_in"] = done.updates + done.late.height + filtered + quarantined
+        late = {"late_records": late_updates(operator.name, done.late, moment)}
+        rows = {**self._judged_rows(operator, done.emitted), **self._state_rows(operator, moves), **late, **bad}
+        output = done.emitted.output.select(*aggregating.kernel.key, *operator.select, *META)
+        return Run(output, _times(records), counts, rows, done.emitted.judged.skipped)
+
+    def _judged_rows(self, operator: Operator, emitted: Emitted) -> dict[str, pl.DataFrame]:
+        updates = emitted.judged.emitted
+        window = {}
+        if isinstance(operator, Aggregate) and operator.windows:
+            window = {"window_start": "window_start", "window_end": "_window_end"}
+        changes = updates.select(
             seq=pl.int_range(pl.len(), dtype=pl.Int64),
             operator=pl.lit(operator.name),
             key="_key",
@@ -197,11 +307,12 @@ class Steps:
             value_hash="_identity",
             source_partition="_partition",
             source_offset="_offset",
+            **window,
         )
-        return {"changes": changes, "suppressed": self._suppressed(operator, result)}
+        return {"changes": changes, "suppressed": self._suppressed(operator, emitted)}
 
-    def _suppressed(self, operator: Operator, result: Judged) -> pl.DataFrame:
-        runs = result.suppressed
+    def _suppressed(self, operator: Operator, emitted: Emitted) -> pl.DataFrame:
+        runs = emitted.judged.suppressed
         return runs.select(
             "n",
             "first_offset",
@@ -214,25 +325,65 @@ class Steps:
             value_hash="_identity",
         )
 
-    def repartition_behind(self, operator: Aggregate) -> Repartition:
-        """The repartition of the upstream sub-topology that *operator* reads through its hop."""
-        hop = self._topology.operators[operator.inputs[0]]
-        behind = self._topology.operators[hop.repartition] if isinstance(hop, HopSource) else hop
-        if not isinstance(behind, Repartition):
-            msg = f"{operator.name}: an aggregate reads a repartition, got the {behind.kind} {behind.name}"
-            raise InvalidArgument(msg)
-        return behind
+    def _state_rows(self, operator: Operator, moves: Moves) -> dict[str, pl.DataFrame]:
+        """The states that moved, and those that are gone, as rows of their table."""
+        if operator.name not in moves.states:
+            return {}
+        states, dropped = moves.states[operator.name], moves.dropped[operator.name].unique()
+        kept = states.filter(~pl.col("_key").is_in(dropped.implode()))
+        columns = [c for c in kept.columns if not c.startswith("_") and c not in WINDOW]
+        window = {c: c for c in WINDOW if c in kept.columns}
+        moved = kept.select(
+            operator=pl.lit(operator.name),
+            key="_key",
+            state=value_text(columns, kept.schema),
+            held=HELD,
+            timestamp="_timestamp_ms",
+            partition="_task",
+            source_partition="_partition",
+            source_offset="_offset",
+            **window,
+        )
+        known = dropped.filter(dropped.is_in(self.memory.states[operator.name].of(dropped)["_key"].implode()))
+        gone = pl.DataFrame({"operator": pl.Series([operator.name] * known.len(), dtype=pl.String), "key": known})
+        return {"operator_state": pl.concat([moved, gone], how="diagonal")}
 
-    def value_schema(self, repartition: Repartition) -> dict[str, pl.DataType]:
-        """The columns of the values that *repartition* hands on."""
-        schema = self.schemas[repartition.inputs[0]]
-        return {column: schema[column] for column in dict.fromkeys((*repartition.key, *repartition.columns))}
+
+def _with_key(
+    operator: Operator, records: pl.DataFrame, key: tuple[str, ...] | None = None
+) -> tuple[pl.DataFrame, dict[str, pl.DataFrame]]:
+    """*records* whose key is not null, and those where it is as rows of quarantine; the key is `_key` unless named."""
+    text = pl.col("_key") if key is None else key_text(key, records.schema)
+    bad = records.filter(text.is_null())
+    rows = bad.select(
+        source=pl.lit(operator.name),
+        partition="_partition",
+        offset="_offset",
+        reason=pl.lit("null_key"),
+        value=value_text(_payload(bad), bad.schema).cast(pl.Binary),
+    )
+    return records.filter(text.is_not_null()), {"quarantine": rows}
+
+
+def late_updates(operator: str, late: pl.DataFrame, moment: Moment) -> pl.DataFrame:
+    """The records that came *late* to an aggregate's windows as rows of their table."""
+    watermark_ms = pl.lit(moment.was_watermark_ms, pl.Int64)
+    return late.select(
+        operator=pl.lit(operator),
+        partition="_partition",
+        offset="_offset",
+        key="_key",
+        timestamp="_timestamp_ms",
+        watermark=watermark_ms,
+        lateness_ms=watermark_ms - pl.col("_timestamp_ms"),
+        held_by=pl.lit(moment.held_by, pl.String),
+        value=value_text(_payload(late), late.schema).cast(pl.Binary),
+    )
+
+
+def _payload(records: pl.DataFrame) -> list[str]:
+    return [c for c in records.columns if not c.startswith("_")]
 
 
 def _times(records: pl.DataFrame) -> pl.DataFrame:
     return records.select(*TIMES)
-
-
-def _judged_counts(result: Judged) -> Counter[str]:
-    emitted = result.emitted.height
-    return Counter(records_in=emitted + result.suppressed_n, emitted=emitted, suppressed=result.suppressed_n)

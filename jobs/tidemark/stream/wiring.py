@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.delta import Committer, create
+from tidemark.delta import Committer, Reference, create
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import HopSource, Source
+from tidemark.spec.operators import HopSource, Source, Time
 from tidemark.spec.tables import HOP
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.broker import Broker
@@ -63,14 +63,17 @@ def build_engine(
     if unknown := set(slow_ms) - set(topology.operators):
         msg = f"--slow names operators of the topology, got {sorted(unknown)}; known: {', '.join(topology.operators)}"
         raise InvalidArgument(msg)
-    steps = Steps(topology)
+    steps = Steps(topology, Reference(stream.layout.warehouse))
     create_tables(stream.home, sub, steps.schemas)
     for operator in sub.operators:
         if isinstance(operator, HopSource):
             create(stream.layout.hop(topology.name, operator.upstream, operator.repartition), arrow_schema(HOP))
     sources = [operator for operator in sub.operators if isinstance(operator, Source)]
     pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
-    decider = Decider(topology, sub, Reader(sources, broker, window_ms=topology.window_ms), pipeline)
+    reader = Reader(
+        sources, broker, steps, window_ms=topology.window_ms, processing_time=topology.time is Time.PROCESSING
+    )
+    decider = Decider(topology, sub, reader, pipeline, steps)
     journal_home = stream.control / "journal"
     committing = Committing(
         sub,

@@ -1,0 +1,119 @@
+"""What an aggregate makes of one batch, given the states of the keys that it touches.
+
+A state row has the key columns, WINDOW where there are windows, the columns of the aggregate functions, and the meta
+columns: `_key` names key and window start, `_timestamp_ms` is the newest record time taken in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from tidemark.kernels.aggregates import AggregateFunction
+from tidemark.kernels.schemas import META_SCHEMA
+from tidemark.kernels.values import key_text
+from tidemark.kernels.windows import WINDOW, in_windows, is_closed
+from tidemark.spec.operators import Aggregate, Shape, Windows
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """The kernel of *operator*, whose *functions* read records with *schema*."""
+
+    operator: Aggregate
+    functions: Sequence[AggregateFunction]
+    schema: Mapping[str, pl.DataType]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that tell one result from another."""
+        return (*self.operator.key, *(("window_start",) if self.operator.windows else ()))
+
+    @property
+    def state_schema(self) -> dict[str, pl.DataType]:
+        """The columns of a state row."""
+        columns = {c: self.schema[c] for c in self.operator.key} | (WINDOW if self.operator.windows else {})
+        return {**columns, **{c: kind for f in self.functions for c, kind in f.schema.items()}, **META_SCHEMA}
+
+    def states_of(self, records: pl.DataFrame) -> pl.DataFrame:
+        """A state row for each of *records*, which have WINDOW where there are windows."""
+        columns = {name: state for f in self.functions for name, state in f.of_rows(records).items()}
+        keyed = records.with_columns(_key=key_text(self.key, records.schema), **columns)
+        return keyed.with_columns(_deleted=pl.lit(value=False)).select(self.state_schema.keys())
+
+    def merged(self, states: pl.DataFrame, by: str = "_key") -> pl.DataFrame:
+        """One state row for each group of *states*: their newest record's place, their latest time."""
+        plain = [c for c in self.state_schema if not c.startswith("@") and c not in {by, "_timestamp_ms", *WINDOW}]
+        windows = [pl.col("window_start").min(), pl.col("window_end").max()] if self.operator.windows else []
+        functions = {name: state for f in self.functions for name, state in f.merged().items()}
+        groups = states.group_by(by, maintain_order=True)
+        return groups.agg(pl.col(plain).last(), *windows, pl.col("_timestamp_ms").max(), **functions)
+
+    def results(self, states: pl.DataFrame) -> pl.DataFrame:
+        """*states* with the aggregates by name."""
+        return states.with_columns(**{f.name: f.result() for f in self.functions})
+
+    def running(self, known: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
+        """*states* with the aggregates after each, on top of what is *known* of their keys."""
+        both = pl.concat([known, states])
+        newest = pl.col("_timestamp_ms").cum_max().over("_key")
+        return both.with_columns(newest, **{f.name: f.running(both) for f in self.functions}).slice(known.height)
+
+    def assigned(self, records: pl.DataFrame, watermark_ms: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """*records* in the windows that are open at *watermark_ms*, and those that have none; not for sessions."""
+        windows = self.operator.windows
+        if windows is None or windows.shape is Shape.SESSION:
+            return records, records.clear()
+        rows = in_windows(records.with_row_index("_row"), windows).filter(~is_closed(windows, watermark_ms))
+        late = records.with_row_index("_row").join(rows.select("_row").unique(), on="_row", how="anti")
+        return rows.drop("_row"), late.sort("_row").drop("_row")
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """What some records made of the sessions of their keys.
+
+    `moved`: the states of those that took one, in the order in which they did; `gone`: the states that became part of
+    another session by that, under their old keys, at the time of the new one; `late`: the records whose session had
+    closed.
+    """
+
+    moved: pl.DataFrame
+    gone: pl.DataFrame
+    late: pl.DataFrame
+
+
+def merged_sessions(
+    kernel: Aggregation, windows: Windows, known: pl.DataFrame, records: pl.DataFrame, watermark_ms: int | None
+) -> Sessions:
+    """The sessions that *records* make, all of them at once, of each other and of the open ones *known* of their keys.
+
+    A session that has closed at *watermark_ms* when all are in it takes none of them.
+    """
+    gap = pl.col("_timestamp_ms") + windows.size_ms
+    alone = kernel.states_of(records.with_columns(window_start="_timestamp_ms", window_end=gap))
+    states = pl.concat([known, alone]).with_row_index("_row")
+    states = states.with_columns(
+        _group=key_text(kernel.operator.key, states.schema), _new=pl.col("_row") >= known.height
+    )
+    states = states.sort("_group", "window_start", "_row")
+    reach = pl.col("window_end").cum_max().shift().over("_group")
+    states = states.with_columns(_session=(pl.col("window_start") > reach).fill_null(value=True).cum_sum()).sort("_row")
+    whole = kernel.merged(states, by="_session").with_columns(_key=key_text(kernel.key, states.schema))
+    parts = states.group_by("_session").agg(pl.col("_new").any(), last=pl.col("_row").max())
+    whole = whole.join(parts, on="_session").filter("_new").sort("last")
+    closed = whole.filter(is_closed(windows, watermark_ms))
+    moved = whole.join(closed, on="_session", how="anti", maintain_order="left")
+    at = moved.select("_session", "_partition", "_offset", "_task", _into="_key", _timestamp_ms="_timestamp_ms")
+    gone = (
+        states.filter(~pl.col("_new")).drop("_partition", "_offset", "_task", "_timestamp_ms").join(at, on="_session")
+    )
+    late = states.filter("_new").join(closed, on="_session", how="semi")["_row"].sort() - known.height
+    columns = list(kernel.state_schema)
+    return Sessions(
+        moved=moved.select(columns),
+        gone=gone.filter(pl.col("_key") != pl.col("_into")).with_columns(_deleted=pl.lit(value=True)).select(columns),
+        late=records[late.to_list()],
+    )

@@ -1,0 +1,108 @@
+"""When the updates of an operator are sent on, for whole batches.
+
+Beside its payload and meta columns an update has `_value`, the text of its value columns, and `_identity`, by which
+values are compared, both null when it deletes its key. One that was sent on has `_old_identity` and `_old_timestamp_ms`
+too, of the update that it replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+
+from tidemark.kernels.change import judge
+from tidemark.kernels.identity import identity_of
+from tidemark.kernels.values import value_text
+from tidemark.semantics.change import Rule
+from tidemark.semantics.strategy import Strategy
+from tidemark.spec.operators import Decide, Emission
+
+STORED: Mapping[str, pl.DataType] = {
+    "key": pl.String(),
+    "value": pl.String(),
+    "identity": pl.String(),
+    "timestamp_ms": pl.Int64(),
+}
+"""A stored row: the update of a key that was sent on last."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Updates told apart: those sent on, one row per run of those suppressed, and how many these are of each task.
+
+    `superseded` were overtaken by a newer one of their key before anything was decided.
+    """
+
+    emitted: pl.DataFrame
+    suppressed: pl.DataFrame
+    skipped: Mapping[int, int] = field(default_factory=dict)
+    superseded: int = 0
+
+    @property
+    def suppressed_n(self) -> int:
+        """How many updates were suppressed."""
+        return sum(self.skipped.values())
+
+    @property
+    def stored(self) -> pl.DataFrame:
+        """The stored rows that the emitted updates leave: the last one of each key."""
+        rows = self.emitted.select(key="_key", value="_value", identity="_identity", timestamp_ms="_timestamp_ms")
+        return rows.unique("key", keep="last", maintain_order=True)
+
+
+def with_value(records: pl.DataFrame, columns: Sequence[str], *, identity: Sequence[str] | None = None) -> pl.DataFrame:
+    """*records* as updates of the value that *columns* make up; values are compared by the columns *identity*."""
+    text, digest = value_text(columns, records.schema), identity_of(records, identity or columns)
+    return records.with_columns(_value=text, _identity=digest).with_columns(
+        pl.when(~pl.col("_deleted")).then(name).alias(name) for name in ("_value", "_identity")
+    )
+
+
+def sent_on(updates: pl.DataFrame, stored: pl.DataFrame, emission: Emission) -> Judged:
+    """What becomes of *updates*, in their order, by a strategy that holds nothing; *stored* are those of their keys."""
+    kept = updates
+    if emission.decide is Decide.BATCH:
+        kept = updates.unique("_key", keep="last", maintain_order=True)
+    result = judged(kept, stored, emission.rule) if emission.strategy is Strategy.ON_CHANGE else replacing(kept, stored)
+    return replace(result, superseded=updates.height - kept.height)
+
+
+def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> Judged:
+    """*updates* told apart by *rule* from what is *stored* of their keys, and from each other."""
+    verdicts = judge(
+        updates.select(key="_key", value="_identity", timestamp_ms="_timestamp_ms"),
+        stored.select("key", "timestamp_ms", value="identity"),
+        rule=rule,
+    )
+    rows = updates.with_columns(
+        _emit=verdicts["emit"], _old_identity=verdicts["old_value"], _old_timestamp_ms=verdicts["old_timestamp_ms"]
+    )
+    per_task = dict(rows.group_by("_task").agg((~pl.col("_emit")).sum()).iter_rows())
+    return Judged(rows.filter("_emit").drop("_emit"), _runs(rows.filter(~pl.col("_emit"))), per_task)
+
+
+def replacing(updates: pl.DataFrame, stored: pl.DataFrame) -> Judged:
+    """All of *updates* sent on, each in place of the one before of its key."""
+    old = stored.select(_key="key", _stored_identity="identity", _stored_ms="timestamp_ms")
+    rows = updates.join(old, on="_key", how="left", maintain_order="left").with_columns(
+        _old_identity=pl.col("_identity").shift().over("_key"),
+        _old_timestamp_ms=pl.col("_timestamp_ms").shift().over("_key"),
+    )
+    first = pl.col("_key").is_first_distinct()
+    rows = rows.with_columns(
+        _old_identity=pl.when(first).then("_stored_identity").otherwise("_old_identity"),
+        _old_timestamp_ms=pl.when(first).then("_stored_ms").otherwise("_old_timestamp_ms"),
+    )
+    emitted = rows.drop("_stored_identity", "_stored_ms")
+    return Judged(emitted, _runs(emitted.clear()))
+
+
+def _runs(skipped: pl.DataFrame) -> pl.DataFrame:
+    return skipped.group_by("_key", "_identity", "_old_timestamp_ms", "_partition", maintain_order=True).agg(
+        n=pl.len(),
+        first_offset=pl.col("_offset").min(),
+        last_offset=pl.col("_offset").max(),
+        max_timestamp=pl.col("_timestamp_ms").max(),
+    )

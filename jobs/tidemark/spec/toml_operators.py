@@ -1,0 +1,269 @@
+"""Reads one operator from its table in a topology's TOML file: docs/topologies.md lists the keys of each kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tidemark.errors import InvalidSpec
+from tidemark.semantics.change import Rule
+from tidemark.semantics.strategy import Strategy
+from tidemark.spec.operators import (
+    Aggregate,
+    Decide,
+    Emission,
+    Format,
+    Join,
+    KeyedTable,
+    Kind,
+    Map,
+    Operator,
+    Repartition,
+    Shape,
+    Sink,
+    Source,
+    Windows,
+)
+from tidemark.spec.tables import TABLES
+from tidemark.spec.toml_keys import IDENTIFIER, Keys
+
+FIELD_TYPES = ("string", "boolean", "int", "bigint", "double", "timestamp")
+TIMESTAMP_UNITS = ("s", "ms", "us", "ns")
+AGGREGATE_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last", "approx_distinct")
+TAKES_BACK = frozenset({"count", "sum", "avg"})
+"""Aggregate functions that can take back what they added."""
+
+_AGGREGATE = re.compile(r"(\w+)\(\s*(\w+|\*)\s*\)")
+_PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
+
+
+def read_operator(file: str, name: str, content: Any, *, folder: Path | None) -> Operator:
+    """The operator *name* of *file*, as its table *content* says; schema files are looked for in *folder*."""
+    keys = Keys(file, f"operators.{name}", content if isinstance(content, dict) else {})
+    if not IDENTIFIER.fullmatch(name) or name.endswith("_source"):
+        raise InvalidSpec.at(file, keys.at, "is no name for an operator", "use letters, digits and _; not …_source")
+    kind = keys.choice("kind", Kind, None)
+    common = {"name": name, "kind": kind, "sub_topology": keys.name("sub_topology", "status", None)}
+    operator = _READERS[kind](keys, common, folder)
+    keys.done()
+    return operator
+
+
+def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator:
+    place = keys.one_of({"topic": "events", "delta": "reference/events", "files": "/data/events"})
+    fields = _fields(keys)
+    timestamp = keys.text("timestamp", "event_time", None if "topic" in place else ...)
+    if timestamp is not None and fields.get(timestamp) not in {"bigint", "timestamp"}:
+        keys.fail("timestamp", f"is {timestamp!r}", "name a field of type bigint or timestamp among `fields`")
+    unit = keys.text("timestamp_unit", "ms", "ms")
+    if unit not in TIMESTAMP_UNITS:
+        keys.fail("timestamp_unit", f"is {unit!r}", f"use one of {', '.join(TIMESTAMP_UNITS)}")
+    low, high = keys.pair("timestamp_range", _PLAUSIBLE, ("2000-01-01", "2100-01-01"))
+    key = keys.text("key", "id", None)
+    if key is not None and ("topic" not in place or fields.get(key) != "string"):
+        keys.fail("key", f"is {key!r}", "name a field of type string, which the key of the topic's records fills")
+    other_fields = keys.name("other_fields", "other", None)
+    if other_fields in fields:
+        keys.fail("other_fields", f"is {other_fields!r}, which is a field", "choose a name that no field has")
+    max_records = keys.get("max_records", int, "100000", None)
+    if max_records is not None and max_records < 1:
+        keys.fail("max_records", f"is {max_records}", "use 1 or more, or leave it out")
+    return Source(
+        **common,
+        **place,
+        **_format(keys, place, folder),
+        fields=fields,
+        timestamp=timestamp,
+        timestamp_unit=unit,
+        timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
+        bound_ms=keys.duration("bound", "3 s"),
+        idle_after_ms=keys.duration("idle_after", "30 s", None),
+        allowed_lateness_ms=keys.duration("allowed_lateness", "1 min", None),
+        key=key,
+        other_fields=other_fields,
+        max_records=max_records,
+    )
+
+
+def _format(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
+    """The format of records in a topic or in files, with the text of its Avro schema."""
+    allowed = {"topic": (Format.JSON, Format.AVRO), "files": (Format.JSON, Format.CSV, Format.PARQUET)}
+    (kind,) = place
+    if kind not in allowed:
+        return {}
+    chosen = keys.choice("format", Format, Format.JSON)
+    if chosen not in allowed[kind]:
+        keys.fail("format", f"is {chosen.value!r}", f"a {kind} has one of {', '.join(allowed[kind])}")
+    if chosen is not Format.AVRO:
+        return {"format": chosen}
+    name = keys.text("avro_schema", "events.avsc")
+    try:
+        return {"format": chosen, "avro_schema": ((folder or Path()) / name).read_text(encoding="utf-8")}
+    except OSError as error:
+        keys.fail("avro_schema", f"is {name!r}: {error.strerror}", f"put the schema into the folder of {keys.file}")
+
+
+def _fields(keys: Keys) -> Mapping[str, str]:
+    fields: dict[str, str] = {}
+    for part in keys.text("fields", "id string, event_time bigint").split(","):
+        name, _, kind = part.strip().partition(" ")
+        if not IDENTIFIER.fullmatch(name) or kind.strip() not in FIELD_TYPES:
+            keys.fail("fields", f"has {part.strip()!r}", f"write `name type` with one of {', '.join(FIELD_TYPES)}")
+        if name in fields:
+            keys.fail("fields", f"has {name!r} twice", "name each field once")
+        fields[name] = kind.strip()
+    return MappingProxyType(fields)
+
+
+def _emission(keys: Keys, rule: Rule, *, windowed: bool = False) -> Emission:
+    """The keys that say when updates are sent on."""
+    emission = Emission(
+        strategy=keys.choice("strategy", Strategy, Strategy.ON_CHANGE),
+        rule=keys.choice("rule", Rule, rule),
+        decide=keys.choice("decide", Decide, Decide.RECORD),
+        interval_ms=keys.duration("interval", "10 s", None),
+    )
+    if (emission.strategy is Strategy.PERIODIC) != (emission.interval_ms is not None):
+        found = f"is {keys.content.get('interval')!r} and strategy is {emission.strategy.value!r}"
+        keys.fail("interval", found, 'give an interval, such as "10 s", to the strategy "periodic" and to no other')
+    if emission.strategy is Strategy.ON_WINDOW_CLOSE and not windowed:
+        keys.fail(
+            "strategy", 'is "on_window_close" and there is no window', "give an aggregate a window, or use another"
+        )
+    return emission
+
+
+def _map(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
+    judges = "strategy" in keys.content
+    return Map(
+        **common,
+        inputs=(keys.text("input", "events"),),
+        select=keys.mapping("select", '{ id = "id" }'),
+        where=keys.text("where", "id is not null", None),
+        emission=_emission(keys, Rule.STRICTLY_NEWER) if judges else None,
+        key=keys.names("key", '["id"]', ()) if judges else (),
+        identity=keys.text("identity", "round(amount)", None) if judges else None,
+    )
+
+
+def _table(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
+    return KeyedTable(
+        **common,
+        inputs=(keys.text("input", "events"),),
+        key=keys.names("key", '["id"]'),
+        columns=keys.names("columns", '["status"]', ()),
+        emission=_emission(keys, Rule.STRICTLY_NEWER),
+    )
+
+
+def _join(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
+    found = keys.one_of({"table": "weather_now", "delta": "reference/airports"})
+    inputs = (keys.text("input", "events"), *(found[k] for k in ("table",) if k in found))
+    how = keys.text("how", "left", "left")
+    if how not in {"left", "inner"}:
+        keys.fail("how", f"is {how!r}", "use left (columns without a match are null) or inner (the record is left out)")
+    return Join(**common, **found, inputs=inputs, on=keys.mapping("on", '{ id = "id" }'), inner=how == "inner")
+
+
+def _repartition(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
+    partitions = keys.get("partitions", int, "2", 1)
+    if partitions < 1:
+        keys.fail("partitions", f"is {partitions}", "use 1 or more")
+    id_ = keys.names("id", '["id"]', ())
+    return Repartition(
+        **common,
+        inputs=(keys.text("input", "events"),),
+        id=id_,
+        key=keys.names("key", '["group"]'),
+        columns=keys.names("columns", '["amount"]'),
+        partitions=partitions,
+        emission=_emission(keys, Rule.STRICTLY_NEWER) if id_ else Emission(),
+    )
+
+
+def _aggregate(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
+    calls = {}
+    for name, call in keys.mapping("aggregates", '{ n = "count(*)" }').items():
+        match = _AGGREGATE.fullmatch(call)
+        if not match or match[1] not in AGGREGATE_FUNCTIONS or (match[2] == "*" and match[1] != "count"):
+            known = ", ".join(f"{function}(column)" for function in AGGREGATE_FUNCTIONS)
+            keys.fail(f"aggregates.{name}", f"is {call!r}, which cannot be merged", f"use count(*) or {known}")
+        if not IDENTIFIER.fullmatch(name):
+            keys.fail(f"aggregates.{name}", "is no name", "use lower-case letters, digits and _")
+        calls[name] = (match[1], match[2])
+    windows = _windows(keys)
+    return Aggregate(
+        **common,
+        inputs=(keys.text("input", "by_group"),),
+        key=keys.names("key", '["group"]', ()),
+        windows=windows,
+        aggregates=MappingProxyType(calls),
+        select=keys.mapping("select", '{ n = "n" }', {name: name for name in calls}),
+        emission=_emission(keys, Rule.SAME_INSTANT, windowed=windows is not None),
+    )
+
+
+def _windows(keys: Keys) -> Windows | None:
+    content = keys.mapping("window", '{ tumbling = "1 min" }', None)
+    allowed_lateness_ms = keys.duration("allowed_lateness", "1 min", None)
+    if content is None:
+        if allowed_lateness_ms is not None:
+            keys.fail(
+                "allowed_lateness", "is that of no window", 'write window = { tumbling = "1 min" }, or leave it out'
+            )
+        return None
+    inner = Keys(keys.file, f"{keys.at}.window", content)
+    ((shape, _),) = inner.one_of({shape.value: "1 min" for shape in Shape}).items()
+    size_ms = inner.duration(shape, "1 min")
+    hop_ms = inner.duration("every", "10 s") if shape == Shape.HOPPING else size_ms
+    offset_ms = inner.duration("offset", "15 min", 0) if shape != Shape.SESSION else 0
+    inner.done()
+    if hop_ms > size_ms:
+        inner.fail(
+            "every", f"is longer than the window ({content})", "make it at most as long, or records fall between"
+        )
+    return Windows(
+        shape=Shape(shape),
+        size_ms=size_ms,
+        hop_ms=hop_ms,
+        offset_ms=offset_ms,
+        allowed_lateness_ms=allowed_lateness_ms or 0,
+    )
+
+
+def _sink(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator:
+    place = keys.one_of({"topic": "alerts", "table": "alerts"})
+    if (table := place.get("table")) is not None and not IDENTIFIER.fullmatch(table):
+        keys.fail("table", f"is {table!r}", "use a lower-case letter, then lower-case letters, digits and _")
+    if table in TABLES or (table or "").startswith("hop_"):
+        keys.fail("table", f"is {table!r}, a table of Tidemark's own", "choose another name")
+    mode = keys.text("mode", "append", "append") if table else "append"
+    if mode not in {"append", "current"}:
+        keys.fail("mode", f"is {mode!r}", "use append (every record) or current (the current row of each key)")
+    return Sink(
+        **common,
+        **place,
+        **_sink_format(keys, place, folder),
+        inputs=(keys.text("input", "events"),),
+        key=keys.names("key", '["id"]') if mode == "current" else (),
+    )
+
+
+def _sink_format(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
+    return _format(keys, place, folder) if "topic" in place else {}
+
+
+_READERS: Mapping[Kind, Callable[[Keys, dict[str, Any], Path | None], Operator]] = MappingProxyType(
+    {
+        Kind.SOURCE: _source,
+        Kind.MAP: _map,
+        Kind.TABLE: _table,
+        Kind.JOIN: _join,
+        Kind.REPARTITION: _repartition,
+        Kind.AGGREGATE: _aggregate,
+        Kind.SINK: _sink,
+    }
+)

@@ -1,0 +1,132 @@
+"""One aggregate in one batch: its kernel, with the states of earlier batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from tidemark.errors import InvalidArgument
+from tidemark.kernels import META
+from tidemark.kernels.aggregates import aggregate_functions
+from tidemark.kernels.aggregation import Aggregation, merged_sessions
+from tidemark.kernels.emission import with_value
+from tidemark.kernels.expressions import Expressions
+from tidemark.kernels.values import key_text
+from tidemark.spec.operators import Aggregate, Decide, Shape, Windows
+from tidemark.stream.batch import Moment
+from tidemark.stream.emitting import HELD, Emitted, Emitter
+from tidemark.stream.state import KeyedRows, Memory, Moves
+
+GROUP = "_group"
+"""Of the state of a session: the key without the window, by which the sessions that may merge are found."""
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """What became of the records: `emitted` as updates, and those `late` that no open window takes.
+
+    `updates` counts the others after fan-out: one for each window that a record is in, and each session that ended by
+    becoming part of another.
+    """
+
+    emitted: Emitted
+    late: pl.DataFrame
+    updates: int
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """`newest` states of the keys that moved, `gone` keys, `late` records, and `results` to be judged one by one."""
+
+    newest: pl.DataFrame
+    gone: pl.Series
+    late: pl.DataFrame
+    results: pl.DataFrame
+    updates: int
+
+
+class Aggregating:
+    """The aggregate *operator* over records with *schema*; what it keeps is in *memory*."""
+
+    def __init__(
+        self, operator: Aggregate, schema: Mapping[str, pl.DataType], sql: Expressions, memory: Memory
+    ) -> None:
+        self._operator, self._sql, self._memory = operator, sql, memory
+        self.kernel = Aggregation(operator, aggregate_functions(operator.aggregates, schema), schema)
+        taken = {*self.kernel.key, "window_end"} & {*operator.aggregates} | {*self.kernel.key} & {*operator.select}
+        if taken:
+            msg = f"aggregates and select name {sorted(taken)}, which the result has already; choose other names"
+            raise InvalidArgument(msg)
+        by = [c for c in ("window_end",) if operator.windows] + [GROUP for _ in range(self._in_sessions)]
+        group = {GROUP: pl.String()} if self._in_sessions else {}
+        states = KeyedRows({**self.kernel.state_schema, **group, HELD: pl.Boolean()}, key="_key", by=by)
+        memory.keep(operator.name, states)
+        self._states = states
+        self.emitter = Emitter(operator.name, operator.emission, memory, self._updates_of, operator.windows)
+
+    @property
+    def _in_sessions(self) -> bool:
+        return self._operator.windows is not None and self._operator.windows.shape is Shape.SESSION
+
+    def run(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> Aggregated:
+        """What becomes of *records*, which have a key."""
+        windows = self._operator.windows
+        if windows is not None and windows.shape is Shape.SESSION:
+            moved = self._sessions(windows, records, moment)
+        else:
+            moved = self._windows(records, moment)
+        if self._operator.emission.holds:
+            emitted = self.emitter.hold(self._kept(moved.newest), moved.updates, moved.gone, moves, moment)
+        else:
+            emitted = self.emitter.at_once(self._updates_of(moved.results), moves)
+            kept = self._kept(moved.newest).with_columns(pl.lit(value=False).alias(HELD))
+            self.emitter.keep(kept.select(*self._states.schema), moved.gone, moves, moment)
+        return Aggregated(emitted, moved.late, moved.updates)
+
+    def _windows(self, records: pl.DataFrame, moment: Moment) -> _Moved:
+        assigned, late = self.kernel.assigned(records, moment.was_watermark_ms)
+        fresh = self.kernel.states_of(assigned)
+        known = self._states.of(fresh["_key"]).select(fresh.columns)
+        newest = self.kernel.merged(pl.concat([known, fresh]))
+        results = fresh.clear() if self._operator.emission.holds else fresh
+        return _Moved(newest, _NO_KEYS, late, self.kernel.running(known, results), fresh.height)
+
+    def _sessions(self, windows: Windows, records: pl.DataFrame, moment: Moment) -> _Moved:
+        """One pass for all records, or, since each decides, one for the first of each key, the second, and so on."""
+        group = records.select(key_text(self._operator.key, records.schema)).to_series()
+        known = self._states.with_any(GROUP, group.unique(maintain_order=True)).select(self.kernel.state_schema.keys())
+        turn = pl.int_range(pl.len()).over(group)
+        if self._operator.emission.decide is Decide.BATCH:
+            turn = pl.lit(0)
+        numbered = records.with_columns(_turn=turn)
+        open_, late, results, moved = known, records.clear(), [], [_NO_KEYS]
+        for _, part in sorted(numbered.group_by("_turn"), key=lambda item: item[0]):
+            made = merged_sessions(self.kernel, windows, open_, part.drop("_turn"), moment.was_watermark_ms)
+            replaced = pl.concat([made.moved["_key"], made.gone["_key"]])
+            open_ = pl.concat([open_.filter(~pl.col("_key").is_in(replaced.implode())), made.moved])
+            late = pl.concat([late, made.late])
+            results += [made.gone, made.moved]
+            moved.append(made.moved["_key"])
+        newest = open_.filter(pl.col("_key").is_in(pl.concat(moved).implode()))
+        gone = known.filter(~pl.col("_key").is_in(open_["_key"].implode()))["_key"]
+        judged = self.kernel.results(pl.concat(results or [known.clear()]))
+        merges = int(judged["_deleted"].sum()) if not self._operator.emission.holds else 0
+        return _Moved(newest, gone, late, judged, records.height - late.height + merges)
+
+    def _updates_of(self, states: pl.DataFrame) -> pl.DataFrame:
+        """The updates that *states* are; those that have no results yet are given them."""
+        operator = self._operator
+        results = states if {*operator.aggregates} <= {*states.columns} else self.kernel.results(states)
+        selected = self._sql.select(results, operator.select, keep=(*self.kernel.key, *META))
+        updates = with_value(selected, tuple(operator.select))
+        return updates.with_columns(_window_end=results["window_end"]) if operator.windows else updates
+
+    def _kept(self, states: pl.DataFrame) -> pl.DataFrame:
+        if not self._in_sessions:
+            return states
+        return states.with_columns(key_text(self._operator.key, states.schema).alias(GROUP))
+
+
+_NO_KEYS = pl.Series("_key", [], pl.String())

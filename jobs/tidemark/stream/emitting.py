@@ -1,0 +1,124 @@
+"""What becomes of an operator's updates in one batch: sent on, suppressed, or held for a later one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from tidemark.kernels.emission import Judged, replacing, sent_on
+from tidemark.kernels.windows import is_closed
+from tidemark.semantics import strategy
+from tidemark.semantics.strategy import Decision, Strategy
+from tidemark.spec.operators import Emission, Windows
+from tidemark.stream.batch import Moment
+from tidemark.stream.state import KeyedRows, Memory, Moves
+
+HELD = "_held"
+"""Of a state row: that its newest update was not sent on yet."""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """Updates as they were judged; `repeated` results had been sent on before; the held ones wait for a later batch."""
+
+    judged: Judged
+    repeated: pl.DataFrame
+    held_before: int = 0
+    held_after: int = 0
+
+    @property
+    def output(self) -> pl.DataFrame:
+        """All that the next operators read."""
+        return pl.concat([self.judged.emitted, self.repeated], how="diagonal")
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Updates by outcome; what came in and was set aside is the caller's to know."""
+        return Counter(
+            held_before=self.held_before,
+            emitted=self.judged.emitted.height,
+            suppressed=self.judged.suppressed_n,
+            superseded=self.judged.superseded,
+            held_after=self.held_after,
+            repeated=self.repeated.height,
+        )
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """Sends on the updates of the operator *name* by its *emission*, and says what is kept of them.
+
+    *prepared* turns state rows into updates, one for each; *windows* are those that the states are about.
+    """
+
+    name: str
+    emission: Emission
+    memory: Memory
+    prepared: Callable[[pl.DataFrame], pl.DataFrame]
+    windows: Windows | None = None
+
+    def at_once(self, updates: pl.DataFrame, moves: Moves) -> Emitted:
+        """What becomes of *updates* that need not wait."""
+        result = sent_on(updates, self.memory.stored[self.name].of(updates["_key"]), self.emission)
+        moves.stored[self.name] = result.stored
+        return Emitted(result, updates.clear())
+
+    def keep(self, states: pl.DataFrame, gone: pl.Series, moves: Moves, moment: Moment) -> None:
+        """Have *states* kept as they are and those of the keys *gone*, and of windows that close, forgotten."""
+        moves.states[self.name] = states
+        moves.dropped[self.name] = pl.concat([gone, self._closed(states, moment)["_key"]])
+
+    def hold(self, newest: pl.DataFrame, updates: int, gone: pl.Series, moves: Moves, moment: Moment) -> Emitted:
+        """What becomes of the states *newest*, which so many *updates* moved, and of those held from earlier batches.
+
+        The keys *gone* are part of others now.
+        """
+        waiting = newest.with_columns(pl.lit(value=True).alias(HELD)).select(*self._states.schema)
+        released, closed = self._released(waiting, gone, moment)
+        rows = self.prepared(released.drop(HELD)).with_columns(released[HELD])
+        if self.emission.strategy is Strategy.ON_WINDOW_CLOSE:
+            rows = rows.with_columns(_timestamp_ms=pl.col("_window_end") - 1)
+        stored = self.memory.stored[self.name].of(rows["_key"])
+        result = replacing(rows.filter(HELD).drop(HELD), stored)
+        settled = released.with_columns(pl.lit(value=False).alias(HELD))
+        moves.stored[self.name] = result.stored
+        moves.states[self.name] = pl.concat([waiting, settled]).unique("_key", keep="last", maintain_order=True)
+        moves.dropped[self.name] = pl.concat([gone, closed, settled.filter("_deleted")["_key"]])
+        overtaken = int(self._states.of(pl.concat([waiting["_key"], gone]))[HELD].sum())
+        held_before = self.memory.held[self.name]
+        held_after = held_before - overtaken + waiting.height - result.emitted.height
+        moves.held[self.name] = held_after
+        repeated = rows.filter(~pl.col(HELD) & ~pl.col("_deleted")).drop(HELD)
+        superseded = updates - waiting.height + overtaken
+        return Emitted(replace(result, superseded=superseded), repeated, held_before, held_after)
+
+    @property
+    def _states(self) -> KeyedRows:
+        return self.memory.states[self.name]
+
+    def _released(self, waiting: pl.DataFrame, gone: pl.Series, moment: Moment) -> tuple[pl.DataFrame, pl.Series]:
+        """The states whose updates are sent on now, and the keys of those that are not kept after it."""
+        closed = self._closed(waiting, moment).filter(~pl.col("_key").is_in(gone.implode()))
+        if not is_due(self.emission, moment.was_decided_at_ms, moment.decided_at_ms):
+            return closed.filter(HELD), closed["_key"]
+        rest = self._states.all().filter(~pl.col("_key").is_in(pl.concat([waiting["_key"], gone]).implode()))
+        return pl.concat([rest, waiting]), closed["_key"]
+
+    def _closed(self, moved: pl.DataFrame, moment: Moment) -> pl.DataFrame:
+        """The states, the ones that *moved* among them, whose windows the batch closes."""
+        if self.windows is None or moment.watermark_ms is None:
+            return moved.clear()
+        end_ms = moment.watermark_ms + 1 - self.windows.allowed_lateness_ms
+        before = self._states.up_to("window_end", end_ms).filter(~pl.col("_key").is_in(moved["_key"].implode()))
+        return pl.concat([before, moved.filter(is_closed(self.windows, moment.watermark_ms))])
+
+
+def is_due(emission: Emission, was_decided_at_ms: int | None, decided_at_ms: int) -> bool:
+    """Whether an interval of *emission* has ended since the batch that was decided at *was_decided_at_ms*."""
+    if emission.interval_ms is None or was_decided_at_ms is None:
+        return False
+    ends = strategy.periodic(emission.interval_ms, held_since_ms=was_decided_at_ms, now_ms=decided_at_ms)
+    return ends is Decision.EMIT
