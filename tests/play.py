@@ -11,14 +11,14 @@ import polars as pl
 
 from tidemark.delta import scan
 from tidemark.kernels.schemas import HEADERS
-from tidemark.report.findings import Finding
-from tidemark.report.why import why
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Source
 from tidemark.spec.topology import SubTopology, parse
 from tidemark.stream.engine import Engine
 from tidemark.stream.sources import TICK
 from tidemark.stream.wiring import Stream, build_engine
+from tidemark.why.findings import Finding
+from tidemark.why.walk import why
 
 NOON = 1_399_982_400_000
 """2014-05-13 12:00 UTC: the times of a play are seconds after it."""

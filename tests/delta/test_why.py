@@ -10,8 +10,8 @@ from play import Play, bad, ms, record
 
 from tidemark.control import Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
-from tidemark.report.findings import Cause, Finding
 from tidemark.stream.heartbeats import Heartbeats
+from tidemark.why.findings import Cause, Finding
 
 SOURCE = """
 name = "play"

@@ -106,8 +106,8 @@ class StreamFacts:
         newest = newest.unique(["source", "partition"], keep="last", maintain_order=True)
         rows = newest.select("source", "partition", "watermark", "max_timestamp", "activity", "held_by").iter_rows()
         return {
-            (source, partition): Mark(*times, Activity(activity) if activity else None, held_by)
-            for source, partition, *times, activity, held_by in rows
+            (source, partition): Mark(watermark_ms, newest_ms, Activity(activity) if activity else None, held_by)
+            for source, partition, watermark_ms, newest_ms, activity, held_by in rows
         }
 
     @cached_property
@@ -156,7 +156,8 @@ class StreamFacts:
     def handed_on(self, repartition: str) -> int:
         """The newest batch that *repartition* handed something on in; -1: none."""
         hop = _scan(self._home / f"hop_{repartition}", HOP).filter(pl.col("batch_id") <= self._newest)
-        return hop.select(pl.col("batch_id").max().fill_null(-1)).collect().item()
+        newest = hop.select("batch_id").collect()["batch_id"].max()
+        return newest if isinstance(newest, int) else -1
 
     @cached_property
     def _newest(self) -> int:
