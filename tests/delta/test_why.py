@@ -143,7 +143,9 @@ def test_a_window_that_has_not_closed(tmp_path: Path) -> None:
         "1 results wait, the first for a watermark of 2014-05-13T12:01:59.999Z (window end 2014-05-13T12:02:00.000Z); "
         "it is at 2014-05-13T12:01:13.999Z"
     )
-    assert finding.remedy == "a record of 2014-05-13T12:02:01.000Z or later closes it"
+    assert (
+        finding.remedy == "a record of 2014-05-13T12:02:01.000Z or later in each partition that is not idle closes it"
+    )
 
 
 def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
@@ -249,6 +251,43 @@ def tell(history: Heartbeats, at_s: float, state: StreamState = StreamState.RUNN
     history.tell(beat, thread_id="t", batch_started_at_ms=None)
 
 
+@pytest.mark.parametrize(
+    ("state", "asked_s", "seen"),
+    [
+        (StreamState.DRAINED, 21, "the driver of 0 was drained"),
+        (StreamState.RUNNING, 81, "the driver of 0 does not beat any more"),
+    ],
+)
+def test_a_driver_that_is_gone(tmp_path: Path, state: StreamState, asked_s: float, seen: str) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    tell(Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0"), 20, state)
+    assert first(play, 19).cause is Cause.NOTHING_WRONG
+    finding = first(play, asked_s)
+    assert place(finding) == (Cause.DRIVER_DEAD, "board", None, None, ms(20))
+    assert finding.seen == seen
+
+
+def test_a_batch_that_has_been_running_for_long(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80.001), pid=1)
+    history = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    history.tell(beat, thread_id="t", batch_started_at_ms=ms(20))
+    finding = first(play, 81)
+    assert place(finding) == (Cause.SLOW_BATCH, "board", None, None, ms(20))
+    assert finding.seen == "one batch of 0 has been running for 60,001 ms"
+
+
+def test_a_driver_without_a_batch(tmp_path: Path) -> None:
+    tell(Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0"), 0, StreamState.STARTING)
+    (finding,) = newest(tmp_path).why(1)
+    assert (finding.cause, finding.seen) == (
+        Cause.NEVER_STARTED,
+        "the driver of 0 lives and has not finished a batch yet",
+    )
+
+
 def test_all_that_came_in_was_suppressed(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
@@ -265,7 +304,8 @@ def test_what_a_hop_has_not_read_yet_is_a_backlog(tmp_path: Path) -> None:
     play.batch(10, record(5), sub="reads")
     play.batch(11, sub="sums")
     play.batch(20, record(6, amount=2.0), sub="reads")
-    play.batch(30, record(7, amount=3.0), sub="reads")
+    play.batch(25, record(7, amount=3.0), sub="reads")
+    assert play.why(30, "totals")[0].cause is Cause.NOTHING_WRONG
     finding = play.why(31, "totals")[0]
     assert place(finding) == (Cause.BACKLOG, "by_amount_source", "by_amount", None, ms(20))
     assert finding.seen == "2 batches that by_amount handed on wait unread"

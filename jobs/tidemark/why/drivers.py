@@ -46,11 +46,14 @@ def _driver(scene: Scene, name: str) -> Finding | None:
         said, remedy = dead
         return scene.found(Cause.DRIVER_DEAD, name, f"the driver of {sub} {said}", remedy, since_ms=beat.at_ms)
     began_ms = beat.batch_started_at_ms
-    if began_ms is None or beat.at_ms - began_ms <= SLOW_AFTER_MS:
+    if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
+        seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
+        remedy = "look for the slow operator in the table operator_latency, or at the driver's log"
+        return scene.found(Cause.SLOW_BATCH, name, seen, remedy, since_ms=began_ms)
+    if facts.batches.height:
         return None
-    seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
-    remedy = "look for the slow operator in the table operator_latency, or at the driver's log"
-    return scene.found(Cause.SLOW_BATCH, name, seen, remedy, since_ms=began_ms)
+    seen = f"the driver of {sub} lives and has not finished a batch yet"
+    return scene.found(Cause.NEVER_STARTED, name, seen, "wait, or look at its log", since_ms=beat.at_ms)
 
 
 def _upstreams(scene: Scene, name: str) -> dict[str, None]:

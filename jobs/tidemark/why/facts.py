@@ -112,7 +112,10 @@ class StreamFacts:
 
     @cached_property
     def reads(self) -> pl.DataFrame:
-        """By batch, source and partition: n read, `bad` of them, and `unread` (null: the broker was not asked)."""
+        """By batch, source and partition: n read, `bad` of them, and `unread` (null: the broker was not asked).
+
+        n counts offsets: where a topic has gaps, more than there were records.
+        """
         parts = self.batches.explode("sources").filter(pl.col("sources").is_not_null()).unnest("sources")
         bad = self.quarantine.group_by("batch_id", "source", "partition").agg(bad=pl.len())
         return parts.join(bad, on=["batch_id", "source", "partition"], how="left", maintain_order="left").select(

@@ -12,7 +12,7 @@ class Cause(StrEnum):
     """Why an operator gives nothing."""
 
     NEVER_STARTED = "never_started"
-    """Its driver left no heartbeat and no batch."""
+    """Its driver has not finished a batch, or never was there."""
     DRIVER_DEAD = "driver_dead"
     """Its driver failed, was drained, or does not beat any more."""
     UPSTREAM_DEAD = "upstream_dead"

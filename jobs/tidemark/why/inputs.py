@@ -16,6 +16,9 @@ from tidemark.why.findings import Cause, Finding
 from tidemark.why.scene import Scene, first, length, shown
 from tidemark.why.time_unit import plausible_unit
 
+UNREAD_AFTER_MS = 10_000
+"""What was handed on to the next sub-topology so long ago, by the finish clock of its batch, has been read or waits."""
+
 
 class Inputs:
     """The sources and hops of *scene*."""
@@ -43,14 +46,12 @@ class Inputs:
         unread = [found for number in self.partitions(source.name) for found in self.blocked(source, number)]
         if unread:
             return unread
-        first = self._scene.of(source.name).batches["finished_at"].head(1)
+        started = self._scene.of(source.name).batches["finished_at"].head(1)
         place = source.topic or source.delta or source.files
         seen = f"{place} never had a record"
         remedy = "look whether its producer runs and writes there"
-        since_ms = first.item() if first.len() else None
-        return [
-            self._scene.found(Cause.SOURCE_EMPTY, source.name, seen, remedy, input=source.name, since_ms=since_ms),
-        ]
+        since_ms = started.item() if started.len() else None
+        return [self._scene.found(Cause.SOURCE_EMPTY, source.name, seen, remedy, input=source.name, since_ms=since_ms)]
 
     def source(self, source: Source) -> list[Finding]:
         """Why *source* gives nothing, or a partition of it."""
@@ -180,19 +181,20 @@ class Inputs:
         return [found]
 
     def hop(self, source: HopSource) -> list[Finding]:
-        """Whether *source* has not read all that its repartition handed on."""
+        """Whether *source* has not read what its repartition handed on more than UNREAD_AFTER_MS ago."""
         handed = self._scene.of(source.repartition).handed_on(source.repartition)
         until = self._scene.of(source.name).of_partition(source.name, 0).tail(1)["until_offset"].sum()
-        if handed < until:
+        unread = self._scene.of(source.repartition).batches.filter(pl.col("batch_id").is_between(until, handed))
+        since_ms = unread["finished_at"].min()
+        if not isinstance(since_ms, int) or self._scene.at_ms - since_ms <= UNREAD_AFTER_MS:
             return []
-        finished = self._scene.of(source.repartition).batches.filter(pl.col("batch_id") >= until)["finished_at"]
         return [
             self._scene.found(
                 Cause.BACKLOG,
                 source.name,
-                f"{handed + 1 - until:,} batches that {source.repartition} handed on wait unread",
+                f"{unread.height:,} batches that {source.repartition} handed on wait unread",
                 f"look whether the driver of {self._scene.sub(source.name).name} runs and keeps up",
                 input=source.repartition,
-                since_ms=finished.head(1).item() if finished.len() else None,
+                since_ms=since_ms,
             )
         ]

@@ -64,7 +64,7 @@ class _Walk:
     def about(self, name: str) -> list[Finding]:
         """Why the operator *name* gives nothing; never empty."""
         found = list(drivers(self._scene, name))
-        if any(finding.cause is Cause.NEVER_STARTED and finding.operator == name for finding in found):
+        if not self._scene.of(name).batches.height:
             return found
         found += self._walk(name)
         return found or [self._in_time(name)]
@@ -130,7 +130,11 @@ class _Walk:
         mark = self._scene.of(name).marks.get((None, None))
         held_by = mark.held_by if mark else None
         source = self._scene.first_source(name)
-        record = f"a record of {iso(needed_ms + source.bound_ms + 1)} or later closes it" if source else "wait"
+        record = (
+            f"a record of {iso(needed_ms + source.bound_ms + 1)} or later in each partition that is not idle closes it"
+            if source
+            else "wait"
+        )
         yield self._scene.found(
             Cause.WINDOW_NOT_CLOSED,
             name,
