@@ -165,16 +165,15 @@ class Inputs:
         partitions = records["partition"].unique()
         lateness_ms = records["lateness_ms"].max() or 0
         source = self._scene.first_source(operator.name)
-        bound_ms = source.bound_ms if source else 0
         assert isinstance(lateness_ms, int)
         found = self._scene.found(
             Cause.BOUND_TOO_SMALL,
             operator.name,
             f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
-            f"{length(lateness_ms)}, with a bound of {length(bound_ms)}",
-            f"a bound of {length(bound_ms + lateness_ms + 1)} takes them in; "
+            f"{length(lateness_ms)}, with a bound of {length(source.bound_ms)}",
+            f"a bound of {length(source.bound_ms + lateness_ms + 1)} takes them in; "
             f"tidemark bound {self._scene.topology.name} shows what each bound costs",
-            input=source.name if source else None,
+            input=source.name,
             partition=partitions.item() if partitions.len() == 1 else None,
             since_ms=first(rows, "late"),
         )

@@ -33,7 +33,7 @@ class Scene:
         """What the tables say of the sub-topology that runs the operator *name*."""
         return self._facts[self._subs[name].name]
 
-    def first_source(self, name: str) -> Source | None:
+    def first_source(self, name: str) -> Source:
         """The source at the end of the first inputs of the operator *name*."""
         operator = self.operator(name)
         match operator:

@@ -130,18 +130,13 @@ class _Walk:
         mark = self._scene.of(name).marks.get((None, None))
         held_by = mark.held_by if mark else None
         source = self._scene.first_source(name)
-        record = (
-            f"a record of {iso(needed_ms + source.bound_ms + 1)} or later in each partition that is not idle closes it"
-            if source
-            else "wait"
-        )
         yield self._scene.found(
             Cause.WINDOW_NOT_CLOSED,
             name,
             f"{n:,} results wait, the first for a watermark of {iso(needed_ms)} (window end {iso(end_ms)}); "
             f"it is at {shown(mark.watermark_ms if mark else None)}",
-            record,
-            input=held_by or (source.name if source else None),
+            f"a record of {iso(needed_ms + source.bound_ms + 1)} or later in each partition that is not idle closes it",
+            input=held_by or source.name,
             partition=self._watermarks.slowest(sub, held_by),
             since_ms=since_ms,
         )
@@ -155,8 +150,8 @@ class _Walk:
             return self._scene.found(Cause.UNEXPLAINED, name, seen, remedy)
         at_ms = rows["finished_at"].item()
         source = self._scene.first_source(name)
-        read_ms = self._inputs.last_read_ms(source) if source else None
-        if source and read_ms is not None and self._scene.at_ms - read_ms > (source.idle_after_ms or QUIET_AFTER_MS):
+        read_ms = self._inputs.last_read_ms(source)
+        if read_ms is not None and self._scene.at_ms - read_ms > (source.idle_after_ms or QUIET_AFTER_MS):
             seen = f"it has been silent for {length(self._scene.at_ms - read_ms)}; all that had come gave results"
             remedy = "look whether its producer runs, if you expect more"
             return self._scene.found(Cause.SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
