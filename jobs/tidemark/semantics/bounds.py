@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from itertools import accumulate
 
-from tidemark.semantics.buckets import RELATIVE_ERROR, bucket_of, quantile
+from tidemark.semantics.buckets import RELATIVE_ERROR, bucket_of, value_of
 
 SHARES = ("50", "90", "99", "99.9", "99.99", "100")
-"""Percent of the records that are to be in time, and thereby the bounds that are compared."""
+"""Percent of the records that are to be in time at least, and thereby the bounds that are compared."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,17 @@ def bound_costs(counts: Sequence[tuple[int, int]], *, bound_ms: int) -> list[Bou
     """
     if not any(n for _, n in counts):
         return []
-    asked = {f"{share} % in time": _longest(quantile(counts, float(share) / 100) or 0) for share in SHARES}
+    asked = {f"{share} % in time": _bound_ms(counts, Decimal(share)) for share in SHARES}
     return [_cost(choice, length_ms, counts) for choice, length_ms in {"none": 0, **asked, "current": bound_ms}.items()]
 
 
-def _longest(value_ms: float) -> int:
-    """The upper edge, in whole ms, of the bucket that stands for *value_ms*."""
-    return math.floor(value_ms / (1 - RELATIVE_ERROR) + 1e-6)
+def _bound_ms(counts: Sequence[tuple[int, int]], share: Decimal) -> int:
+    """The upper edge, in whole ms, of the first bucket up to which there are *share* percent of the records."""
+    ordered = sorted(counts)
+    whole = sum(n for _, n in ordered)
+    in_time = accumulate(n for _, n in ordered)
+    bucket = next(bucket for (bucket, _), n in zip(ordered, in_time, strict=True) if n * 100 >= share * whole)
+    return math.floor(value_of(bucket) / (1 - RELATIVE_ERROR) + 1e-6)
 
 
 def _cost(choice: str, bound_ms: int, counts: Sequence[tuple[int, int]]) -> BoundCost:
