@@ -311,6 +311,21 @@ def test_what_a_hop_has_not_read_yet_is_a_backlog(tmp_path: Path) -> None:
     assert finding.seen == "2 batches that by_amount handed on wait unread"
 
 
+def test_a_window_behind_a_hop_leads_to_the_partition_that_holds_it_back(tmp_path: Path) -> None:
+    hop = '[operators.by_id]\nkind = "repartition"\ninput = "events"\nkey = ["id"]\ncolumns = ["amount"]\n'
+    behind = WINDOWS.replace('input = "events"\nkey = ["id"]', 'input = "by_id"\nsub_topology = "minutes"')
+    toml = SOURCE.format(top="", source='sub_topology = "reads"') + hop + behind
+    play = Play(tmp_path, toml, partitions=2)
+    play.batch(10, record(5, part=0), record(5, part=1), sub="reads")
+    play.batch(11, sub="minutes")
+    play.batch(70, record(65, part=0), sub="reads")
+    play.batch(71, sub="minutes")
+    assert play.why(12, "counts")[0].cause is Cause.WINDOW_NOT_CLOSED
+    holding, waiting = play.why(72, "counts")
+    assert place(holding) == (Cause.PARTITION_IDLE_HOLDS_BACK, "events", "events", 1, ms(10))
+    assert place(waiting) == (Cause.WINDOW_NOT_CLOSED, "per_minute", "by_id_source", None, ms(11))
+
+
 def test_results_that_wait_for_an_interval(tmp_path: Path) -> None:
     play = newest(tmp_path, table='strategy = "periodic"\ninterval = "1 min"')
     play.batch(10, record(5))
