@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import polars as pl
 from typing_extensions import override
@@ -30,6 +31,13 @@ class AggregateFunction(ABC):
     name: str
     column: str
     kind: pl.DataType
+
+    of_numbers: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.of_numbers and not self.kind.is_numeric():
+            msg = f"{self.name} is of {self.column}, a {self.kind}, and needs a number; use count, first or last"
+            raise InvalidArgument(msg)
 
     @property
     def state(self) -> str:
@@ -91,8 +99,7 @@ class Count(AggregateFunction):
 class Sum(AggregateFunction):
     """sum(column), 0 where there is no value."""
 
-    def __post_init__(self) -> None:
-        _check_number(self)
+    of_numbers = True
 
     @property
     @override
@@ -122,8 +129,7 @@ class Sum(AggregateFunction):
 class Average(AggregateFunction):
     """avg(column), null where there is no value."""
 
-    def __post_init__(self) -> None:
-        _check_number(self)
+    of_numbers = True
 
     @property
     def _parts(self) -> tuple[Sum, Count]:
@@ -163,8 +169,7 @@ class Extreme(AggregateFunction):
 
     lowest: bool
 
-    def __post_init__(self) -> None:
-        _check_number(self)
+    of_numbers = True
 
     @property
     @override
@@ -344,11 +349,3 @@ def aggregate_functions(
             raise InvalidArgument(msg)
         found.append(FUNCTIONS[function](name, column, schema.get(column, pl.Int64())))
     return tuple(found)
-
-
-def _check_number(function: AggregateFunction) -> None:
-    if not function.kind.is_numeric():
-        msg = (
-            f"{function.name} is of {function.column}, a {function.kind}, and needs a number; use count, first or last"
-        )
-        raise InvalidArgument(msg)

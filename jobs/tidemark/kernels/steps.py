@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.aggregates import OLD
 from tidemark.kernels.emission import with_value
@@ -85,6 +86,9 @@ def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> pl
 
 
 def _joined(operator: Join, joined: pl.DataFrame, columns: Sequence[str], added: Sequence[str]) -> pl.DataFrame:
+    if both := sorted(set(columns) & set(added)):
+        msg = f"{both} are columns of both sides; leave them out of the table's `columns`, or name them anew in a map"
+        raise InvalidArgument(msg)
     matched = pl.col(MATCHED).fill_null(value=False) | pl.lit(value=not operator.inner)
     return joined.filter(matched | pl.col("_deleted")).select(*columns, *added)
 
