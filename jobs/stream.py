@@ -72,8 +72,8 @@ def arguments() -> argparse.ArgumentParser:
         type=Time,
         choices=list(Time),
         default=Time.EVENT,
-        help="processing: the instant of a batch is the time of its records, with tables and a checkpoint of their own, "
-        "to see whether watermarks are what results wait for (%(default)s)",
+        help="processing: the instant of a batch is the time of its records, with tables and a checkpoint of its own "
+        "(%(default)s)",
     )
     parser.add_argument("--launch-id", default="", help="named in the heartbeat, to tell drivers apart")
     parser.add_argument(
