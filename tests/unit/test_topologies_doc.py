@@ -20,6 +20,7 @@ EMISSION = {"strategy", "rule", "decide", "interval"}
 NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be meant
     ("source", "delta"): {"topic": None},
     ("source", "files"): {"topic": None},
+    ("source", "idle_advances"): {"idle_after": "30 s"},
     ("source", "avro_schema"): {"format": "avro"},
     ("map", "key"): {"strategy": "on_change"},
     ("map", "identity"): {"strategy": "on_change"},

@@ -90,7 +90,12 @@ class Reader:
             progress = processing_time(was, seen, now_ms=batch.decided_at_ms)
         else:
             progress = advance(
-                was, seen, bound_ms=source.bound_ms, idle_after_ms=source.idle_after_ms, now_ms=batch.decided_at_ms
+                was,
+                seen,
+                bound_ms=source.bound_ms,
+                idle_after_ms=source.idle_after_ms,
+                idle_advances=source.idle_advances,
+                now_ms=batch.decided_at_ms,
             )
         counts = Counter(
             records_in=fresh.height,
