@@ -66,7 +66,8 @@ class Listener(StreamingQueryListener):
     def __init__(self, spark: SparkSession, layout: Layout, topology: str) -> None:
         self._session, self._layout, self._topology = spark, layout, topology
         self._news: SimpleQueue[str | None] = SimpleQueue()
-        self._running: dict[str, Query] = {}
+        self._running: set[str] = set()
+        self._heard_of: set[Query] = set()
         self._ended = threading.Condition()
         self._writers: dict[Query, Writer] = {}
         self._watermarks: dict[Query, int | None] = {}
@@ -75,9 +76,9 @@ class Listener(StreamingQueryListener):
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         """Called by Spark before `start()` returns."""
-        query = self._query(event.name, str(event.id))
-        self._running[str(event.runId)] = query
-        _listened_to.add(query)
+        self._running.add(str(event.runId))
+        self._heard_of.add(self._query(event.name, str(event.id)))
+        _listened_to.update(self._heard_of)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Called by Spark some time after each batch."""
@@ -86,7 +87,7 @@ class Listener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Called by Spark after the last progress of a query."""
         with self._ended:
-            self._running.pop(str(event.runId), None)
+            self._running.discard(str(event.runId))
             self._ended.notify_all()
 
     def close(self) -> None:
@@ -94,7 +95,7 @@ class Listener(StreamingQueryListener):
         with self._ended:
             self._ended.wait_for(self._has_heard_all, timeout=FLUSH_S)
         self._session.streams.removeListener(self)
-        _listened_to.difference_update(self._running.values())
+        _listened_to.difference_update(self._heard_of)
         self._news.put(None)
         self._thread.join()
 
@@ -106,7 +107,7 @@ class Listener(StreamingQueryListener):
 
     def _has_heard_all(self) -> bool:
         active = {str(query.runId) for query in self._session.streams.active}
-        return active >= set(self._running)
+        return active >= self._running
 
     def _query(self, name: str | None, query_id: str) -> Query:
         return Query(self._layout, self._topology, name if name and NAME.fullmatch(name) else query_id)
