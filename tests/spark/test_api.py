@@ -243,15 +243,19 @@ def test_a_batch_without_records_writes_nothing(shop):
     assert not shop.path("batches").exists()
 
 
-def test_two_operators_of_one_query_share_its_tables_and_its_batch(shop):
+def test_two_operators_of_one_query_share_its_tables_and_its_batches(shop):
     shop.orders(("a", "new", -1_000))
-    names = {**shop.names, "timestamp": "ordered_at", "clock": Clock()}
+    shop.orders(("b", "new", -2_000))
+    names = {**shop.names, "timestamp": "ordered_at", "clock": Clock(), "strict": True}
     inner = api.measured(ignore, **names, operator="inner")
 
     shop.run(api.measured(inner, **names, operator="outer"))
 
-    assert shop.rows("operator_latency", "operator", "max_ms") == [("inner", 1_000), ("outer", 1_000)]
-    assert shop.rows("batches", "batch_id") == [(0,)]
+    assert shop.rows("operator_latency", "batch_id", "operator", "max_ms") == [
+        *((0, "inner", 1_000), (0, "outer", 1_000)),
+        *((1, "inner", 2_000), (1, "outer", 2_000)),
+    ]
+    assert shop.rows("batches", "batch_id") == [(0,), (1,)]
 
 
 def test_a_new_checkpoint_under_an_old_name_is_refused(shop):

@@ -19,7 +19,7 @@ from tidemark.kernels.schemas import rows_of
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Kind, Level
-from tidemark.spec.tables import BATCHES, BECAME, LATENCY_BUCKETS, OPERATOR_LATENCY, OUTCOMES
+from tidemark.spec.tables import BATCHES, BECAME, LATENCY_BUCKETS, OPERATOR_LATENCY, OUTCOMES, Table
 from tidemark.stream.journal import Entry, Journal
 
 log = logging.getLogger("tidemark.api")
@@ -94,11 +94,10 @@ class _Meter:
     def tell(self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int) -> None:
         """Write down what is measured of *rows*; what was before, where the batch is run again."""
         journal = Journal(self._query.control / "measured" / self._operator, "facts")
-        newest = journal.newest()
-        if newest is not None and newest.batch_id > batch_id:
-            raise replaced(self._query.control, batch_id, newest.batch_id)
-        entry = newest
-        if entry is None or entry.batch_id != batch_id:
+        entry = journal.newest()
+        if entry is not None and entry.batch_id > batch_id:
+            raise replaced(self._query.control, batch_id, entry.batch_id)
+        if entry is None or entry.batch_id < batch_id:
             entry = Entry(batch_id, self._facts(rows, batch_id, started_at_ms, finished_at_ms))
             if not entry.tables:
                 return
@@ -112,44 +111,24 @@ class _Meter:
         records, measured_n = (int(frame["n"].sum()) for frame in (latencies, known))
         if not records:
             return {}
-        if unknown := records - measured_n:
+        if without := records - measured_n:
             log.warning(
-                "batch %s of %s: %s records have no usable %s", batch_id, self._operator, unknown, self._timestamp
+                "batch %s of %s: %s records have no usable %s", batch_id, self._operator, without, self._timestamp
             )
-        same = self._query.same(batch_id)
-        operator = {"operator": self._operator, "kind": Kind.SINK.value}
-        clocks = {"started_at": started_at_ms, "finished_at": finished_at_ms}
-        of_all = {"records_in": records, "passed": records, "held_before": 0, "fan_out": 0}
-        outcome = {**operator, **dict.fromkeys(BECAME, 0), **of_all}
-        batch = {
-            **clocks,
-            "level": Level.INFO.value,
-            "duration_ms": finished_at_ms - started_at_ms,
-            "records_in": records,
-        }
-        tables = {
-            OPERATOR_LATENCY.name: rows_of(
-                OPERATOR_LATENCY,
-                _statistics(known),
-                **same,
-                **operator,
-                **clocks,
-                level=Level.INFO.value,
-                thread_id=rows.sparkSession.sparkContext.applicationId,
-                queued_ms=0,
-            ),
-            LATENCY_BUCKETS.name: rows_of(
-                LATENCY_BUCKETS,
-                known.select("task_id", "bucket", "n"),
-                **same,
-                **operator,
-                finished_at=finished_at_ms,
-            ),
-            OUTCOMES.name: rows_of(OUTCOMES, [outcome], **same),
+        thread_id = rows.sparkSession.sparkContext.applicationId
+        clocks = {"started_at": started_at_ms, "finished_at": finished_at_ms, "level": Level.INFO.value}
+        of_operator = {"operator": self._operator, "kind": Kind.SINK.value}
+        outcome = {"records_in": records, "held_before": 0, **dict.fromkeys(BECAME, 0), "passed": records, "fan_out": 0}
+        batch = {**clocks, "duration_ms": finished_at_ms - started_at_ms, "records_in": records}
+        facts: dict[Table, pl.DataFrame] = {
+            OPERATOR_LATENCY: _with(_statistics(known), **of_operator, **clocks, thread_id=thread_id, queued_ms=0),
+            LATENCY_BUCKETS: _with(known.select("task_id", "bucket", "n"), **of_operator, finished_at=finished_at_ms),
+            OUTCOMES: pl.DataFrame({**of_operator, **outcome}),
         }
         if not is_listened_to(self._query):
-            tables[BATCHES.name] = rows_of(BATCHES, [batch], **same)
-        return tables
+            facts[BATCHES] = pl.DataFrame(batch)
+        same = self._query.same(batch_id)
+        return {table.name: rows_of(table, frame, **same) for table, frame in facts.items()}
 
     def _latencies(self, rows: DataFrame, finished_at_ms: int) -> DataFrame:
         """Per task and bucket: n, min_ms, max_ms and sum_ms of the latencies; null of the records without one."""
@@ -163,6 +142,10 @@ class _Meter:
             F.max("latency_ms").alias("max_ms"),
             F.sum("latency_ms").alias("sum_ms"),
         )
+
+
+def _with(frame: pl.DataFrame, **same: object) -> pl.DataFrame:
+    return frame.with_columns(pl.lit(value).alias(name) for name, value in same.items())
 
 
 def _statistics(known: pl.DataFrame) -> pl.DataFrame:

@@ -66,9 +66,9 @@ class Writer:
     """
 
     def __init__(self, query: Query, operator: str, clock: Clock) -> None:
-        app = f"{query.topology}/{query.name}"
-        self._query = query
-        self._shared, self._own = Committer(app, clock), Committer(f"{app}/{usable(operator)}", clock)
+        self._query, self._clock = query, clock
+        self._app = f"{query.topology}/{query.name}"
+        self._own = Committer(f"{self._app}/{usable(operator)}", clock)
         self._newest: dict[str, int] = {}
 
     def append(self, tables: Mapping[str, pa.Table], batch_id: int) -> None:
@@ -90,7 +90,8 @@ class Writer:
             raise replaced(path, batch_id, self._newest[name])
 
     def _committer(self, name: str) -> Committer:
-        return self._shared if name == BATCHES.name else self._own
+        # Others write `batches` too: only a committer that has just opened it knows which batches it has.
+        return Committer(self._app, self._clock) if name == BATCHES.name else self._own
 
 
 def replaced(where: Path, batch_id: int, newest: int) -> Contradiction:
