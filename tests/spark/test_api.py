@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import rollup
 from tidemark import api
@@ -349,16 +350,20 @@ def test_a_batch_that_runs_again_after_its_state_moved_hands_out_the_same_rows(s
     assert shop.rows("suppressed", "batch_id", "n") == [(2, 1)]
 
 
+def test_a_state_that_missed_a_batch_is_read_anew(shop):
+    one, other = (api.State(**shop.names, operator="status") for _ in range(2))
+    reached: list[list[int]] = []
+    for batch_id, (state, status) in enumerate(((one, "new"), (other, "paid"), (one, "new"))):
+        write(order(shop, status, at=batch_id), batch_id, state, reached)
+    assert reached == [[0], [1], [2]]
+    assert shop.rows("changes", "batch_id", "old_timestamp") == [(0, None), (1, 0), (2, 1)]
+
+
 def test_a_batch_that_has_other_rows_when_it_runs_again_is_refused_before_its_output(shop):
     state, reached = api.State(**shop.names, operator="status"), []
-    for status, ending in (("new", False), ("paid", True)):
-        rows = shop.spark.createDataFrame([("a", status, NOON, 0, 0)], SCHEMA.replace("timestamp", "bigint"))
-        timed = rows.selectExpr("* except (ordered_at)", "timestamp_millis(ordered_at) as ordered_at")
-        if ending:
-            with pytest.raises(Contradiction, match="batch 0 of status sent other updates on"):
-                write(timed, 0, state, reached)
-        else:
-            write(timed, 0, state, reached)
+    write(order(shop, "new", at=0), 0, state, reached)
+    with pytest.raises(Contradiction, match="batch 0 of status sent other updates on"):
+        write(order(shop, "paid", at=0), 0, state, reached)
     assert reached == [[0]]
 
 
@@ -519,6 +524,12 @@ def hops_of(rows: DataFrame) -> list[tuple[str, int]]:
 
 def ignore(rows: DataFrame, batch_id: int) -> None:
     """A team's function that needs no rows."""
+
+
+def order(shop: Shop, status: str, at: int) -> DataFrame:
+    """One row of order a, whose offset is its record time in ms after noon."""
+    rows = shop.spark.createDataFrame([("a", status, NOON + at, 0, at)], SCHEMA.replace("timestamp", "bigint"))
+    return rows.withColumn("ordered_at", F.timestamp_millis("ordered_at"))
 
 
 def write(rows: DataFrame, batch_id: int, state: api.State, reached: list[list[int]]) -> None:

@@ -29,7 +29,8 @@ class State:
     """The update of each key that *operator* sent on last.
 
     Its home is the table `changes`, whose newest row of a key is the key's state; what is kept in memory is rebuilt
-    from there at the start and whenever a batch is run again. Make one per operator, outside of the function.
+    from there whenever it is not that of the batch before: at the start, when a batch is run again, or when another
+    process ran some. Make one per operator, outside of the function.
 
     Args:
         warehouse: folder of Tidemark's tables.
@@ -50,7 +51,7 @@ class State:
     ) -> None:
         self._query = Query(Layout(Path(warehouse)), topology, sub_topology)
         self._operator, self._rule = operator, rule
-        self._writer = Writer(self._query, operator, wall_clock_ms)
+        self._writer = self._new_writer()
         self._stored = KeyedRows(STORED)
         self._batch_id: int | None = None
 
@@ -59,7 +60,7 @@ class State:
 
         Raises Contradiction when the batch was judged before and something else was sent on then.
         """
-        known = self._load(batch_id) if self._batch_id is None or self._batch_id >= batch_id else None
+        known = self._load(batch_id) if self._batch_id != batch_id - 1 else None
         result = judged(updates, self._stored.of(updates["_key"]), self._rule)
         if known is not None and not known.equals(result.emitted.select(key="_key", value_hash="_identity")):
             msg = (
@@ -86,8 +87,12 @@ class State:
         self._stored.put(result.stored)
         self._batch_id = batch_id
 
+    def _new_writer(self) -> Writer:
+        return Writer(self._query, self._operator, wall_clock_ms)
+
     def _load(self, batch_id: int) -> pl.DataFrame | None:
         """Rebuild what was stored before *batch_id*; what that batch sent on, where it was run before."""
+        self._writer = self._new_writer()  # one that knows what others have written
         self._writer.open(CHANGES.name, batch_id)
         columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
         rows = read_before(self._query.table(CHANGES.name), batch_id + 1, columns)
