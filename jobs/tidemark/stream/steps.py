@@ -14,6 +14,7 @@ from tidemark.kernels import META
 from tidemark.kernels.aggregates import OLD
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.facts import TIMES
+from tidemark.kernels.proofs import changes_rows, suppressed_rows
 from tidemark.kernels.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.steps import (
     MATCHED,
@@ -274,7 +275,7 @@ class Steps:
         counts = emitted.counts + Counter(
             records_in=records.height, quarantined=records.height - updates.height, fan_out=rows.height
         )
-        tables = {operator.name: rows, "suppressed": self._suppressed(operator, emitted)}
+        tables = {operator.name: rows, "suppressed": suppressed_rows(operator.name, emitted.judged)}
         tables |= self._state_rows(operator, moves) | bad
         return Run(rows, _times(emitted.judged.emitted), counts, tables, emitted.judged.skipped)
 
@@ -293,37 +294,11 @@ class Steps:
         return Run(output, _times(records), counts, rows, done.emitted.judged.skipped)
 
     def _judged_rows(self, operator: Operator, emitted: Emitted) -> dict[str, pl.DataFrame]:
-        updates = emitted.judged.emitted
         window = {}
         if isinstance(operator, Aggregate) and operator.windows:
             window = {"window_start": "window_start", "window_end": "_window_end"}
-        changes = updates.select(
-            seq=pl.int_range(pl.len(), dtype=pl.Int64),
-            operator=pl.lit(operator.name),
-            key="_key",
-            value="_value",
-            timestamp="_timestamp_ms",
-            old_timestamp="_old_timestamp_ms",
-            value_hash="_identity",
-            source_partition="_partition",
-            source_offset="_offset",
-            **window,
-        )
-        return {"changes": changes, "suppressed": self._suppressed(operator, emitted)}
-
-    def _suppressed(self, operator: Operator, emitted: Emitted) -> pl.DataFrame:
-        runs = emitted.judged.suppressed
-        return runs.select(
-            "n",
-            "first_offset",
-            "last_offset",
-            "max_timestamp",
-            operator=pl.lit(operator.name),
-            key="_key",
-            source_partition="_partition",
-            old_timestamp="_old_timestamp_ms",
-            value_hash="_identity",
-        )
+        changes = changes_rows(operator.name, emitted.judged, **window)
+        return {"changes": changes, "suppressed": suppressed_rows(operator.name, emitted.judged)}
 
     def _state_rows(self, operator: Operator, moves: Moves) -> dict[str, pl.DataFrame]:
         """The states that moved, and those that are gone, as rows of their table."""
