@@ -18,12 +18,12 @@ from tidemark.spec.operators import Join, KeyedTable, Map, Repartition
 def map_records(operator: Map, records: pl.DataFrame, sql: Expressions, *, updates: bool) -> pl.DataFrame:
     """The records for which `where` is true, with the columns that `select` names.
 
-    Of *updates* of a table, one that `where` leaves out deletes its key, for those behind had perhaps been given it;
-    in a stream there is nothing to delete.
+    One that deletes its key always goes on. So does, of *updates* of a table, one that `where` leaves out, and deletes
+    its key from then on, for those behind had perhaps been given it.
     """
-    if not updates:
-        return sql.select(records.filter(~pl.col("_deleted")), operator.select, keep=META, where=operator.where)
     condition = f"coalesce(({operator.where}), false)" if operator.where else "true"
+    if not updates:
+        return sql.select(records, operator.select, keep=META, where=f"_deleted or {condition}")
     mapped = sql.select(records, {**operator.select, "_kept": condition}, keep=META)
     return mapped.with_columns(_deleted=pl.col("_deleted") | ~pl.col("_kept")).drop("_kept")
 
