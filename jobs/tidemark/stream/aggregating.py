@@ -55,6 +55,9 @@ class Aggregating:
         self, operator: Aggregate, schema: Mapping[str, pl.DataType], sql: Expressions, memory: Memory
     ) -> None:
         self._operator, self._sql, self._memory = operator, sql, memory
+        if unknown := sorted({*operator.key} - {*schema}):
+            msg = f"key names {unknown}, which are no columns"
+            raise InvalidArgument(msg)
         self.kernel = Aggregation(operator, aggregate_functions(operator.aggregates, schema), schema)
         taken = {*self.kernel.key, "window_end"} & {*operator.aggregates} | {*self.kernel.key} & {*operator.select}
         if taken:

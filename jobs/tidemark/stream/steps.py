@@ -9,7 +9,7 @@ from functools import partial
 
 import polars as pl
 
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels import META
 from tidemark.kernels.aggregates import OLD
 from tidemark.kernels.expressions import Expressions
@@ -100,8 +100,10 @@ class Steps:
             try:
                 self._prepare(operator)
             except (InvalidArgument, pl.exceptions.PolarsError) as error:
-                msg = f"{topology.name}: operators.{operator.name} does not fit what it reads: {error}"
-                raise InvalidArgument(msg) from error
+                known = ", ".join(c for name in operator.inputs for c in self.schemas[name] if not c.startswith("_"))
+                file, at = f"{topology.name}.toml", f"operators.{operator.name}"
+                problem = f"does not fit what it reads: {error}"
+                raise InvalidSpec.at(file, at, problem, f"it reads the columns {known}") from error
 
     def _prepare(self, operator: Operator) -> None:
         match operator:
