@@ -1,4 +1,4 @@
-"""What becomes of particular records: those that delete, that only keep alive, that have no key, that look things up."""
+"""What becomes of particular records: of deletions, keep-alives, records without a key, and look-ups."""
 
 from __future__ import annotations
 
