@@ -29,12 +29,12 @@ Row = dict[str, Any]
 class Silence:
     """A broker whose partitions have nothing that was not read, and that remembers what was published."""
 
-    def __init__(self, partitions: int = 1) -> None:
+    def __init__(self, partitions: int | Mapping[str, int] = 1) -> None:
         self._partitions = partitions
         self.published: list[tuple[str, Row]] = []
 
     def partitions(self, topic: str) -> int:
-        return self._partitions
+        return self._partitions if isinstance(self._partitions, int) else self._partitions[topic]
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         return dict.fromkeys(partitions, (0, 0))
@@ -167,3 +167,17 @@ def _hop_row(source: str, row: Row) -> Row:
         "source": source, "partition": row["partition"], "offset": row["batch_id"], "timestamp_ms": row["timestamp"],
         "headers": row["headers"], source: struct,
     }  # fmt: skip
+
+
+class Crash(Exception):
+    """The driver is gone."""
+
+
+def crash_at(step: str) -> Callable[[str], None]:
+    """Ends a driver when it reaches *step*."""
+
+    def reached(name: str) -> None:
+        if name == step:
+            raise Crash(step)
+
+    return reached

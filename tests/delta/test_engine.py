@@ -8,16 +8,16 @@ without.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from playing import RAW, Crash, Silence, crash_at
 
 from tidemark.delta import scan
 from tidemark.errors import Contradiction
-from tidemark.kernels.schemas import HEADERS
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import load
 from tidemark.stream.engine import Engine
@@ -29,34 +29,6 @@ NOON = 1_400_000_000_000
 FLIGHT = {"flight": "UA1", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
 CLOCKS = {"started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at", "bucket", "epoch"}
 LATENCIES = {"min_ms", "max_ms", "sum_ms", "thread_id"}
-
-
-class Silence:
-    """A broker whose partitions have nothing that was not read, and that remembers what was published."""
-
-    def __init__(self) -> None:
-        self.published: list[tuple[str, list[dict[str, Any]]]] = []
-
-    def partitions(self, topic: str) -> int:
-        return {"flight_events": 3, "weather": 1}[topic]
-
-    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        return dict.fromkeys(partitions, (0, 0))
-
-    def publish(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
-        self.published.append((topic, rows.to_dicts()))
-
-
-class Crash(Exception):
-    """The driver is gone."""
-
-
-def crash_at(step: str) -> Callable[[str], None]:
-    def reached(name: str) -> None:
-        if name == step:
-            raise Crash(step)
-
-    return reached
 
 
 def record(source: str, partition: int, offset: int, key: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -100,16 +72,14 @@ def raw(rows: list[dict[str, Any]], batch_id: int) -> pl.DataFrame:
         name: pl.Struct({field: kinds[word] for field, word in FLIGHTS.operators[name].fields.items()})
         for name in ("flight_events", "weather")
     }
-    schema = {
-        "source": pl.String(), "partition": pl.Int32(), "offset": pl.Int64(), "key": pl.Binary(), "value": pl.Binary(),
-        "headers": HEADERS, "deleted": pl.Boolean(), "timestamp_ms": pl.Int64(), "reason": pl.String(), **payloads,
-    }  # fmt: skip
-    return pl.DataFrame([*rows, tick], schema=schema)
+    return pl.DataFrame([*rows, tick], schema={**RAW, **payloads})
 
 
 def engine(home: Path, *, epoch: int = 1, reached: Callable[[str], None] = lambda step: None) -> Engine:
     stream = Stream(FLIGHTS, FLIGHTS.sub_topology("status"), Layout(home))
-    return build_engine(stream, Silence(), thread_id="t", epoch=epoch, slow_ms={}, reached=reached)
+    return build_engine(
+        stream, Silence({"flight_events": 3, "weather": 1}), thread_id="t", epoch=epoch, slow_ms={}, reached=reached
+    )
 
 
 def run(engine: Engine, batches: Sequence[int]) -> None:

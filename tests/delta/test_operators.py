@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import Play
+from playing import Crash, Play, crash_at
 
 from tidemark.semantics.strategy import Strategy
 from tidemark.spec.tables import BECAME, CAME_IN
@@ -296,18 +295,6 @@ def test_a_new_driver_after_each_batch_goes_on_as_the_old_one_would(tmp_path: Pa
     assert tables(restarted) == tables(undisturbed)
     assert len(undisturbed.rows("out")) > 1
     check_accounting(undisturbed)
-
-
-class Crash(Exception):
-    """The driver is gone."""
-
-
-def crash_at(step: str) -> Callable[[str], None]:
-    def reached(name: str) -> None:
-        if name == step:
-            raise Crash(step)
-
-    return reached
 
 
 @pytest.mark.parametrize("name", ["closing", "merging", "periodic", "current"])

@@ -66,7 +66,23 @@ class AggregateFunction(ABC):
         """What the aggregate is after each of *states*, taking in all before it of the same `_key`."""
 
 
-class Count(AggregateFunction):
+class Additive(AggregateFunction):
+    """An aggregate whose states add up."""
+
+    @override
+    def merged(self) -> dict[str, pl.Expr]:
+        return {self.state: pl.col(self.state).sum()}
+
+    @override
+    def result(self) -> pl.Expr:
+        return pl.col(self.state)
+
+    @override
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        return states.select(pl.col(self.state).cum_sum().over(KEY)).to_series()
+
+
+class Count(Additive):
     """count(*) of rows, count(column) of values."""
 
     @property
@@ -83,20 +99,8 @@ class Count(AggregateFunction):
             count -= old.is_not_null().cast(pl.Int64)
         return {self.state: count}
 
-    @override
-    def merged(self) -> dict[str, pl.Expr]:
-        return {self.state: pl.col(self.state).sum()}
 
-    @override
-    def result(self) -> pl.Expr:
-        return pl.col(self.state)
-
-    @override
-    def running(self, states: pl.DataFrame) -> pl.Series:
-        return states.select(pl.col(self.state).cum_sum().over(KEY)).to_series()
-
-
-class Sum(AggregateFunction):
+class Sum(Additive):
     """sum(column), 0 where there is no value."""
 
     of_numbers = True
@@ -112,18 +116,6 @@ class Sum(AggregateFunction):
         if OLD in rows.columns:
             total -= pl.col(OLD).struct.field(self.column).cast(self.schema[self.state]).fill_null(0)
         return {self.state: total}
-
-    @override
-    def merged(self) -> dict[str, pl.Expr]:
-        return {self.state: pl.col(self.state).sum()}
-
-    @override
-    def result(self) -> pl.Expr:
-        return pl.col(self.state)
-
-    @override
-    def running(self, states: pl.DataFrame) -> pl.Series:
-        return states.select(pl.col(self.state).cum_sum().over(KEY)).to_series()
 
 
 class Average(AggregateFunction):
