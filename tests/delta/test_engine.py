@@ -8,6 +8,7 @@ without.
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from playing import RAW, Crash, Silence, crash_at
 from tidemark.delta import scan
 from tidemark.errors import Contradiction
 from tidemark.spec.layout import Layout
-from tidemark.spec.topology import load
+from tidemark.spec.topology import parse
 from tidemark.stream.engine import Engine
 from tidemark.stream.sources import TICK
 from tidemark.stream.wiring import Stream, build_engine
 
-FLIGHTS = load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
+TOML = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()
+# Time stands still in silence, so that there is a batch in which nothing at all happens.
+FLIGHTS = parse(tomllib.loads(TOML.replace("idle_advances = true", "")), file="flights.toml")
 NOON = 1_400_000_000_000
 FLIGHT = {"flight": "UA1", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
 CLOCKS = {"started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at", "bucket", "epoch"}
