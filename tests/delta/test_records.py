@@ -197,3 +197,34 @@ table = "all_of_it"
     play.start("0")
     play.batch([event(play, 2), event(play, 4)], at_ms=T + 1000)
     assert [row["fact"] for row in play.rows("all_of_it")][3:] == ["x", None]
+
+
+def test_a_record_as_late_as_is_allowed_still_finds_the_row_that_was_valid_then(tmp_path: Path) -> None:
+    toml = SOURCE + """
+allowed_lateness = "10 s"
+[operators.facts]
+kind = "source"
+topic = "facts"
+key = "who"
+fields = "who string, fact string"
+bound = "1 s"
+[operators.facts_now]
+kind = "table"
+input = "facts"
+key = ["who"]
+[operators.told]
+kind = "join"
+input = "events"
+table = "facts_now"
+on = { id = "who" }
+[operators.all]
+kind = "sink"
+input = "told"
+table = "all_of_it"
+"""  # fmt: skip
+    play = Play(toml, tmp_path)
+    facts = [play.row("facts", T + second * 1000, key="a", who="a", fact=fact) for second, fact in ((1, "x"), (8, "y"))]
+    play.batch([*facts, event(play, 12)], at_ms=T)
+    play.batch([play.row("facts", T + 9_000, key="a", who="a", fact="z"), event(play, 12)], at_ms=T + 1000)
+    play.batch([event(play, 2)], at_ms=T + 2000)
+    assert [row["fact"] for row in play.rows("all_of_it")] == ["y", "z", "x"]

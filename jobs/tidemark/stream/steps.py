@@ -142,12 +142,15 @@ class Steps:
         }
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
-        """Make *moves* what the next batch finds, and drop versions that no record after *watermark_ms* asks for."""
+        """Make *moves* what the next batch finds, and drop versions that no record still taken in can ask for."""
         self.memory.take(moves)
+        sources = [o for o in self._topology.operators.values() if isinstance(o, Source)]
+        allowed_ms = max((source.allowed_lateness_ms or 0 for source in sources), default=0)
         for name in moves.versions:
             table = self._topology.operators[name]
             if isinstance(table, KeyedTable) and watermark_ms is not None:
-                self.memory.versions[name] = pruned(self.memory.versions[name], table.key, before_ms=watermark_ms)
+                before_ms = watermark_ms - allowed_ms
+                self.memory.versions[name] = pruned(self.memory.versions[name], table.key, before_ms=before_ms)
 
     def is_due(self, operator: Operator, was_decided_at_ms: int | None, decided_at_ms: int) -> bool:
         """Whether *operator* has something to say in a batch without records: its interval has ended."""
