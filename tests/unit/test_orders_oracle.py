@@ -31,7 +31,7 @@ def alive(at: int) -> Record:
 
 
 def pricing(*batches: list[Record], stock: Sequence[Fields] = ()) -> Pricing:
-    """The first sub-topology after these batches of one partition each, a second apart; *stock* is read by the first."""
+    """The first sub-topology after these batches of one partition each, a second apart; the first reads *stock*."""
     messages: dict[str, list[Message]] = {ORDERS: [], PRICES: []}
     read = []
     for number, records in enumerate(batches):
