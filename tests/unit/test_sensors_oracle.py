@@ -33,7 +33,7 @@ def after(*batches: list[Record]) -> SensorsOracle:
 
 
 def test_an_equal_value_is_not_sent_on_whenever_it_was_measured() -> None:
-    oracle = after([reading(0, 20.0), reading(5, 20), reading(1, 20.0)])
+    oracle = after([reading(0, 20.0), reading(5, 20), reading(-1, 20.0)])
     value = '{"temp_c":20.0,"battery":50,"other":null}'
     assert oracle.device_now.sent == [Update("a", value, T, None, 0, 0)]
     assert oracle.device_now.skipped == {"a": 2}
