@@ -168,7 +168,8 @@ class SensorsOracle:
             and watermark_ms is not None
             and is_closed(reading.timestamp_ms + GAP_MS, ALLOWED_LATENESS_MS, watermark_ms)
         ):
-            self.late["device_sessions"].append(Late(place, reading.timestamp_ms, watermark_ms))
+            at = place._replace(topic="device_sessions")
+            self.late["device_sessions"].append(Late(at, reading.timestamp_ms, watermark_ms))
             count["late"] += 1
             return
         count["superseded"] += len(joined)

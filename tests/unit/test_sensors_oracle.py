@@ -101,7 +101,7 @@ def test_late_at_the_source_is_what_no_session_takes_and_late_at_the_sessions_wh
         [reading(15_000, 1.0), reading(15_001, 2.0, "b"), reading(15_002, 3.0, "c")],
     )
     assert oracle.late["readings"] == [Late(Place("readings", 0, 1), T + 15_000, T + 30_000)]
-    assert oracle.late["device_sessions"] == [Late(Place("readings", 0, 2), T + 15_001, T + 30_000)]
+    assert oracle.late["device_sessions"] == [Late(Place("device_sessions", 0, 2), T + 15_001, T + 30_000)]
     assert oracle.outcomes[1]["readings"] == Counter(records_in=3, late=1, passed=2)
     assert {device for device, sessions in oracle.open.items() if sessions} == {"c"}
 
