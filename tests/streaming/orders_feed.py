@@ -65,6 +65,8 @@ def _prices(start_ms: int, chance: Random) -> Iterator[Sent]:
             continue
         now[product] += chance.choice((0, 0, 0.25, 0.5, -0.25))
         yield _price(product, now[product], start_ms + at, start_ms + at + chance.choice((0, 100, 2_500)))
+    # The watermark passes this one before the orders on the edge ask for the price that it replaces.
+    yield _price("apples", 9.75, start_ms + LENGTH + 1_000, start_ms + LENGTH + 1_000)
 
 
 def _stock(start_ms: int, chance: Random) -> Iterator[Sent]:
