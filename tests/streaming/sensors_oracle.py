@@ -149,9 +149,13 @@ class SensorsOracle:
             self.devices[device] = row
 
     def _valid(self, place: Place, fields: Fields) -> None:
-        """`valid_readings`: a record that deletes is no reading."""
+        """`valid_readings`, which hands on what deletes a device; no session counts that."""
         self._count["valid_readings"]["records_in"] += 1
-        if fields["deleted"] or fields["temp_c"] is None or not -60 <= fields["temp_c"] <= 120:
+        if fields["deleted"]:
+            self._count["valid_readings"]["passed"] += 1
+            self._count["device_sessions"].update(("records_in", "filtered"))
+            return
+        if fields["temp_c"] is None or not -60 <= fields["temp_c"] <= 120:
             self._count["valid_readings"]["filtered"] += 1
             return
         self._count["valid_readings"]["passed"] += 1

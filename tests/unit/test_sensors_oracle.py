@@ -57,7 +57,8 @@ def test_a_record_without_a_value_deletes_its_device_once() -> None:
 
 def test_a_deletion_and_a_temperature_that_cannot_be_are_no_readings() -> None:
     oracle = after([reading(0, 120.5), reading(1, None), reading(2, -60.0), ("a", None, 3)])
-    assert oracle.outcomes[0]["valid_readings"] == Counter(records_in=4, filtered=3, passed=1)
+    assert oracle.outcomes[0]["valid_readings"] == Counter(records_in=4, filtered=2, passed=2)
+    assert oracle.outcomes[0]["device_sessions"] == Counter(records_in=2, filtered=1, held_after=1)
 
 
 def test_readings_the_gap_apart_share_a_session_that_is_final_when_nothing_more_can_come() -> None:
