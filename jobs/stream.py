@@ -19,7 +19,8 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
-from tidemark.spec.topology import load
+from tidemark.spec.operators import Time
+from tidemark.spec.topology import load, on_processing_time
 from tidemark.stream.engine import Engine
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.kafka import KafkaBroker
@@ -40,6 +41,8 @@ def main() -> int:
     options = arguments().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     topology = load(options.topology)
+    if options.time is Time.PROCESSING:
+        topology = on_processing_time(topology)
     sub = topology.sub_topology(options.sub_topology)
     control = Control(Layout(options.warehouse).control(topology.name, sub.name))
     try:
@@ -67,6 +70,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--topology", type=Path, required=True, help="TOML file of the topology")
     parser.add_argument("--sub-topology", required=True, help="which of its sub-topologies to run")
     parser.add_argument("--bootstrap", required=True, help="Kafka broker, host:port")
+    parser.add_argument(
+        "--time",
+        type=Time,
+        choices=list(Time),
+        default=Time.EVENT,
+        help="processing: the instant of a batch is the time of its records, with tables and a checkpoint of its own "
+        "(%(default)s)",
+    )
     parser.add_argument("--launch-id", default="", help="named in the heartbeat, to tell drivers apart")
     parser.add_argument(
         "--slow", action="append", default=[], metavar="OPERATOR=MS", help="sleep so long once per batch"

@@ -93,6 +93,11 @@ class Committer:
         merging.when_not_matched_insert(columns, predicate="not new.deleted").execute()
         return self._clock()
 
+    def newest(self, path: Path) -> int | None:
+        """The newest batch that was committed at *path*; None before the first."""
+        table = DeltaTable(str(path))
+        return table.transaction_version(f"{self._app}/{path.name}")
+
     def _table(self, path: Path) -> DeltaTable:
         if path not in self._open:
             self._open[path] = DeltaTable(str(path))

@@ -1,5 +1,6 @@
 """The real DAG files, as Airflow reads them."""
 
+import shutil
 import subprocess
 import sys
 from copy import deepcopy
@@ -88,6 +89,14 @@ def test_a_broken_topology_is_an_import_error_and_leaves_the_others_alone(
     ((file, error),) = found.import_errors.items()
     assert file.endswith("tidemark_topologies.py")
     assert "bad.toml: level" in error
+
+
+def test_a_topology_file_is_all_it_takes_to_get_dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(DAGS.parent / "tests" / "streaming" / "topologies" / "orders.toml", tmp_path)
+    monkeypatch.setattr(tidemark_dags, "TOPOLOGIES", tmp_path)
+    found = DagBag(dag_folder=str(DAGS))
+    assert set(found.dags) == {"tidemark_orders_streams", "tidemark_orders_reports", "tidemark_orders_alerts"}
+    assert set(found.dags["tidemark_orders_streams"].task_ids) == {"pricing", "regions", "products"}
 
 
 def test_parsing_the_dags_imports_neither_spark_nor_great_expectations() -> None:

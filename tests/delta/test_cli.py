@@ -57,7 +57,7 @@ def test_tables_are_listed_with_their_size(home: Path) -> None:
 
 def test_help_names_every_command_and_shows_examples(home: Path) -> None:
     told = tidemark(home, "--help").stdout
-    for command in ("demo", "up", "down", "sql", "why", "bound", "tables", "replay"):
+    for command in ("demo", "up", "down", "check", "sql", "why", "bound", "tables", "replay"):
         assert f"\n    {command} " in told
         assert f"\n  tidemark {command}" in told
 
@@ -88,3 +88,16 @@ def test_why_tells_a_line_or_an_object_per_finding(home: Path) -> None:
         | {"partition": None, "since": None, "seen": "status left no heartbeat and no batch"}
         | {"remedy": "start the driver of status"}
     ]
+
+
+def test_check_lists_what_would_run_and_refuses_what_could_not(tmp_path: Path) -> None:
+    topologies = Path(__file__).parents[1] / "streaming" / "topologies"
+    good = tidemark(tmp_path, "check", str(topologies / "sensors.toml"))
+    assert good.returncode == 0
+    assert good.stdout.startswith("sensors.toml: sensors/0: readings, ")
+    bad = tmp_path / "bad.toml"
+    bad.write_text((topologies / "sensors.toml").read_text().replace("temp_c between", "temp_k between"))
+    refused = tidemark(tmp_path, "check", str(bad))
+    assert refused.returncode == 1
+    assert "operators.valid_readings: does not fit what it reads" in refused.stderr
+    assert 'Referenced column "temp_k" not found' in refused.stderr

@@ -8,57 +8,32 @@ without.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from playing import RAW, Crash, Silence, crash_at
 
 from tidemark.delta import scan
 from tidemark.errors import Contradiction
-from tidemark.kernels.schemas import HEADERS
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Level
-from tidemark.spec.topology import load
+from tidemark.spec.topology import parse
 from tidemark.stream.engine import Engine
 from tidemark.stream.sources import TICK
 from tidemark.stream.wiring import Stream, build_engine
 
-FLIGHTS = load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
+TOML = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()
+# Time stands still in silence, so that there is a batch in which nothing at all happens.
+FLIGHTS = parse(tomllib.loads(TOML.replace("idle_advances = true", "")), file="flights.toml")
 NOON = 1_400_000_000_000
 FLIGHT = {"flight": "UA1", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
 CLOCKS = {"started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at", "bucket", "epoch"}
 LATENCIES = {"min_ms", "max_ms", "sum_ms", "thread_id"}
-
-
-class Silence:
-    """A broker whose partitions have nothing that was not read, and that remembers what was published."""
-
-    def __init__(self) -> None:
-        self.published: list[tuple[str, list[dict[str, Any]]]] = []
-
-    def partitions(self, topic: str) -> int:
-        return {"flight_events": 3, "weather": 1}[topic]
-
-    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        return dict.fromkeys(partitions, (0, 0))
-
-    def publish(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
-        self.published.append((topic, rows.to_dicts()))
-
-
-class Crash(Exception):
-    """The driver is gone."""
-
-
-def crash_at(step: str) -> Callable[[str], None]:
-    def reached(name: str) -> None:
-        if name == step:
-            raise Crash(step)
-
-    return reached
 
 
 def record(source: str, partition: int, offset: int, key: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -102,18 +77,16 @@ def raw(rows: list[dict[str, Any]], batch_id: int) -> pl.DataFrame:
         name: pl.Struct({field: kinds[word] for field, word in FLIGHTS.operators[name].fields.items()})
         for name in ("flight_events", "weather")
     }
-    schema = {
-        "source": pl.String(), "partition": pl.Int32(), "offset": pl.Int64(), "key": pl.Binary(), "value": pl.Binary(),
-        "headers": HEADERS, "deleted": pl.Boolean(), "timestamp_ms": pl.Int64(), "reason": pl.String(), **payloads,
-    }  # fmt: skip
-    return pl.DataFrame([*rows, tick], schema=schema)
+    return pl.DataFrame([*rows, tick], schema={**RAW, **payloads})
 
 
 def engine(
     home: Path, *, epoch: int = 1, level: Level = FLIGHTS.level, reached: Callable[[str], None] = lambda step: None
 ) -> Engine:
     stream = Stream(replace(FLIGHTS, level=level), FLIGHTS.sub_topology("status"), Layout(home))
-    return build_engine(stream, Silence(), thread_id="t", epoch=epoch, slow_ms={}, reached=reached)
+    return build_engine(
+        stream, Silence({"flight_events": 3, "weather": 1}), thread_id="t", epoch=epoch, slow_ms={}, reached=reached
+    )
 
 
 def run(engine: Engine, batches: Sequence[int]) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from play import Play, bad, ms, record
+from playing import Play, Row, Silence
 
 from tidemark.control import Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
+from tidemark.spec.layout import Layout
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.why.findings import Cause, Finding
+from tidemark.why.walk import why
 
+NOON = 1_399_982_400_000
+"""2014-05-13 12:00 UTC: the times of a play are seconds after it."""
 SOURCE = """
 name = "play"
 {top}
@@ -51,18 +56,65 @@ table = "board"
 """
 
 
-def windows(home: Path, *, source: str = "", partitions: int = 2) -> Play:
+def ms(seconds: float) -> int:
+    return NOON + round(seconds * 1_000)
+
+
+def record(at_s: float, key: str = "a", amount: float = 1.0, *, part: int = 0) -> Callable[[Play], Row]:
+    """A record of that time."""
+    return lambda play: play.row("events", ms(at_s), partition=part, key=key, id=key, amount=amount)
+
+
+def bad(reason: str, value: bytes = b"\xff", *, part: int = 0) -> Callable[[Play], Row]:
+    """A record that cannot be used."""
+    unusable = {"source": "events", "partition": part, "value": value, "reason": reason}
+    return lambda play: {**unusable, "offset": play.row("events", NOON, partition=part)["offset"]}
+
+
+class Ends(Silence):
+    """A broker whose partitions may have unread records: up to these offsets."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__(partitions)
+        self.ends: dict[int, int] = {}
+
+    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        return {number: (0, self.ends.get(number, 0)) for number in partitions}
+
+
+class Asked:
+    """A play in which every clock of a batch is that of its tick, and that can be asked why."""
+
+    def __init__(self, home: Path, toml: str, *, partitions: int = 1) -> None:
+        self._play = Play(toml, home, partitions=partitions)
+        self._play.broker = self.broker = Ends(partitions)
+
+    def batch(self, at_s: float, *records: Callable[[Play], Row], sub: str | None = None) -> None:
+        """A batch with *records*, or with what the hops into *sub* have."""
+        if sub in BEHIND_A_HOP:
+            self._play.hop(sub, at_ms=ms(at_s))
+        else:
+            self._play.batch([record(self._play) for record in records], at_ms=ms(at_s), sub=sub)
+
+    def why(self, at_s: float, operator: str | None = None) -> list[Finding]:
+        return why(self._play.topology, Layout(self._play.home), at_ms=ms(at_s), operator=operator)
+
+
+BEHIND_A_HOP = {"sums", "minutes"}
+
+
+def windows(home: Path, *, source: str = "", partitions: int = 2) -> Asked:
     """Counts per minute, given out when the minute is over; each minute needs a watermark of its last millisecond."""
-    return Play(home, SOURCE.format(top="", source=source) + WINDOWS, partitions=partitions)
+    return Asked(home, SOURCE.format(top="", source=source) + WINDOWS, partitions=partitions)
 
 
-def newest(home: Path, *, top: str = "", source: str = "", table: str = "", partitions: int = 1) -> Play:
+def newest(home: Path, *, top: str = "", source: str = "", table: str = "", partitions: int = 1) -> Asked:
     """The newest amount per id, given out when it changes."""
     toml = SOURCE.format(top=top, source=source) + NEWEST.format(table=table)
-    return Play(home, toml, partitions=partitions)
+    return Asked(home, toml, partitions=partitions)
 
 
-def first(play: Play, at_s: float) -> Finding:
+def first(play: Asked, at_s: float) -> Finding:
     return play.why(at_s)[0]
 
 
@@ -111,7 +163,7 @@ def test_a_partition_with_older_records_than_the_others(tmp_path: Path) -> None:
 def test_a_backlog(tmp_path: Path) -> None:
     play = windows(tmp_path)
     play.batch(10, record(5, part=0), record(5, part=1))
-    play.unread[1] = 7
+    play.broker.ends[1] = 8
     play.batch(70, record(65, part=0))
     assert first(play, 11).cause is Cause.WINDOW_NOT_CLOSED
     finding = first(play, 71)
@@ -186,18 +238,19 @@ def test_a_timestamp_that_is_plausible_in_no_unit_is_poison(tmp_path: Path, valu
 def test_records_that_wait_for_a_slower_partition(tmp_path: Path) -> None:
     play = newest(tmp_path, top='max_drift = "1 min"', partitions=2)
     play.batch(10, record(5, part=0), record(4, part=1))
-    play.batch(20, record(65, part=0), record(4.5, part=1))
+    play.batch(20, record(3_600, amount=2, part=0), record(5, part=1))
+    play.batch(30, record(3_601, part=0))
     assert first(play, 11).cause is Cause.NOTHING_WRONG
-    finding = first(play, 21)
-    assert place(finding) == (Cause.ALIGNMENT_WAIT, "events", "events", 0, ms(20))
-    # 12:01:05 makes a watermark of 12:01:03.999, and 12:00:03.499 + 1 min is less.
+    finding = first(play, 31)
+    assert place(finding) == (Cause.ALIGNMENT_WAIT, "events", "events", 0, ms(30))
+    # 13:00:00 and 12:00:05, each less 1 s and 1 ms
     assert finding.seen == (
-        "1 records wait, which are more than 1 min (max_drift) ahead of "
-        "events partition 1 at 2014-05-13T12:00:03.499Z"
-    )  # fmt: skip
-    play.batch(30, record(6, amount=2, part=1))
-    play.batch(40, record(7, amount=3, part=1))
-    assert first(play, 41).cause is Cause.NOTHING_WRONG
+        "1 records wait; at 2014-05-13T12:59:58.999Z it is more than 1 min (max_drift) ahead of "
+        "events partition 1 at 2014-05-13T12:00:03.999Z"
+    )
+    play.batch(40, record(3_602, amount=3, part=1))
+    play.batch(50, record(3_603, amount=4, part=1))
+    assert first(play, 51).cause is Cause.NOTHING_WRONG
 
 
 def test_a_source_that_is_empty(tmp_path: Path) -> None:
@@ -208,7 +261,7 @@ def test_a_source_that_is_empty(tmp_path: Path) -> None:
 
 
 def test_an_upstream_that_is_dead(tmp_path: Path) -> None:
-    play = Play(tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS)
+    play = Asked(tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS)
     beats = {
         name: Heartbeats(tmp_path / "streams" / "play" / name, topology="play", sub_topology=name)
         for name in ("reads", "sums")
@@ -300,7 +353,7 @@ def test_all_that_came_in_was_suppressed(tmp_path: Path) -> None:
 
 
 def test_what_a_hop_has_not_read_yet_is_a_backlog(tmp_path: Path) -> None:
-    play = Play(tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS)
+    play = Asked(tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS)
     play.batch(10, record(5), sub="reads")
     play.batch(11, sub="sums")
     play.batch(20, record(6, amount=2.0), sub="reads")
@@ -315,7 +368,7 @@ def test_a_window_behind_a_hop_leads_to_the_partition_that_holds_it_back(tmp_pat
     hop = '[operators.by_id]\nkind = "repartition"\ninput = "events"\nkey = ["id"]\ncolumns = ["amount"]\n'
     behind = WINDOWS.replace('input = "events"\nkey = ["id"]', 'input = "by_id"\nsub_topology = "minutes"')
     toml = SOURCE.format(top="", source='sub_topology = "reads"') + hop + behind
-    play = Play(tmp_path, toml, partitions=2)
+    play = Asked(tmp_path, toml, partitions=2)
     play.batch(10, record(5, part=0), record(5, part=1), sub="reads")
     play.batch(11, sub="minutes")
     play.batch(70, record(65, part=0), sub="reads")
@@ -342,7 +395,7 @@ def test_all_that_came_in_was_left_out_by_a_condition(tmp_path: Path) -> None:
         '[operators.large]\nkind = "map"\ninput = "events"\nselect = { id = "id" }\nwhere = "amount > 10"\n'
         '[operators.board]\nkind = "sink"\ninput = "large"\ntable = "board"\n'
     )
-    play = Play(tmp_path, toml)
+    play = Asked(tmp_path, toml)
     play.batch(10, record(5), record(6))
     assert place(first(play, 11)) == (Cause.ALL_FILTERED, "large", None, None, ms(10))
 
@@ -355,7 +408,7 @@ def test_an_inner_join_with_an_empty_table_leads_to_the_table_s_source(tmp_path:
         '[operators.rated]\nkind = "join"\ninput = "events"\ntable = "rate"\non = { id = "id" }\nhow = "inner"\n'
         '[operators.board]\nkind = "sink"\ninput = "rated"\ntable = "board"\n'
     )
-    play = Play(tmp_path, toml)
+    play = Asked(tmp_path, toml)
     play.batch(10, record(5))
     filtered, empty = play.why(11)
     assert (filtered.cause, filtered.operator) == (Cause.ALL_FILTERED, "rated")

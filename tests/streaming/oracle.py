@@ -15,14 +15,26 @@ Instants are epoch ms, UTC; texts are JSON as the tables have it.
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from streaming.oracle_parts import (
+    PLAUSIBLE_MS,
+    Batch,
+    EmitOnChange,
+    Fields,
+    Late,
+    Message,
+    Place,
+    Reached,
+    Read,
+    SourceTime,
+    text,
+)
 
 FLIGHTS, WEATHER = "flight_events", "weather"
 OBSERVED = ("temp_f", "wind_mph", "precip_in", "visibility_mi")
-PLAUSIBLE_MS = range(946_684_800_000, 4_102_444_800_000)  # 2000-01-01 to before 2100-01-01
 TYPES: Mapping[str, Mapping[str, type]] = {
     FLIGHTS: {
         **dict.fromkeys(("flight", "carrier", "origin", "dest", "tailnum", "status"), str),
@@ -35,96 +47,6 @@ TYPES: Mapping[str, Mapping[str, type]] = {
         "event_time": int,
     },
 }
-
-Fields = dict[str, Any]
-
-
-class Place(NamedTuple):
-    """Where a record lies in Kafka."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
-class Message(NamedTuple):
-    """A record as Kafka has it."""
-
-    place: Place
-    key: bytes | None
-    value: bytes | None
-
-
-class Read(NamedTuple):
-    """What a batch read of one partition: offsets from (inclusive) until (exclusive), the broker's end if asked."""
-
-    topic: str
-    partition: int
-    from_offset: int
-    until_offset: int
-    latest_offset: int | None
-
-
-class Batch(NamedTuple):
-    """A batch that changed anything."""
-
-    decided_at_ms: int
-    reads: Sequence[Read]
-
-
-class Update(NamedTuple):
-    """An update that was sent on: what became of which key, when in record time, and because of which record."""
-
-    key: str
-    value: str
-    timestamp_ms: int
-    old_timestamp_ms: int | None
-    partition: int
-    offset: int
-
-
-class Late(NamedTuple):
-    """A record that came at or behind the watermark."""
-
-    place: Place
-    timestamp_ms: int
-    watermark_ms: int
-
-
-@dataclass
-class EmitOnChange:
-    """One operator's stored values, and what it sent on and what it did not."""
-
-    value_only: bool = False
-    stored: dict[str, tuple[str, int]] = field(default_factory=dict)
-    sent: list[Update] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def offer(self, key: str, value: str, timestamp_ms: int, place: Place) -> bool:
-        """Whether the update is sent on, and so stored: an equal value is not, if strictly newer or *value_only*."""
-        old_value, old_ms = self.stored.get(key, (None, None))
-        if value == old_value and (self.value_only or (old_ms is not None and timestamp_ms > old_ms)):
-            self.skipped[key] += 1
-            return False
-        self.stored[key] = (value, timestamp_ms)
-        self.sent.append(Update(key, value, timestamp_ms, old_ms, place.partition, place.offset))
-        return True
-
-
-@dataclass
-class Partition:
-    """How far time has come in one partition, and when a batch last had records of it."""
-
-    heard_at_ms: int
-    newest_ms: int = 0  # 0: no usable record yet
-    activity: str = "active"
-
-
-class Reached(NamedTuple):
-    """What a batch leaves of a partition or a whole source: its watermark, and active, idle or backlogged."""
-
-    watermark_ms: int | None
-    activity: str
 
 
 @dataclass
@@ -155,9 +77,8 @@ class Oracle:
     def __init__(
         self, messages: Iterable[Message], batches: Iterable[Batch], *, bound_ms: int, idle_after_ms: int
     ) -> None:
-        self._bound_ms, self._idle_after_ms = bound_ms, idle_after_ms
         self._log = {message.place: message for message in messages}
-        self._partitions: dict[str, dict[int, Partition]] = {FLIGHTS: {}, WEATHER: {}}
+        self._time = {topic: SourceTime(bound_ms, idle_after_ms) for topic in (FLIGHTS, WEATHER)}
         self._observations: dict[str, list[tuple[int, Fields]]] = defaultdict(list)
         self.quarantined: list[Place] = []
         self.late: list[Late] = []
@@ -165,7 +86,7 @@ class Oracle:
         self.flight_status = EmitOnChange()
         self.weather_now = EmitOnChange()
         self.by_carrier = EmitOnChange()
-        self.carrier_state = EmitOnChange(value_only=True)
+        self.carrier_state = EmitOnChange("value_only")
         self.board: list[tuple[Fields, int, Place]] = []
         self.carriers: dict[str, Carrier] = defaultdict(Carrier)
         for batch in batches:
@@ -174,15 +95,11 @@ class Oracle:
     @property
     def watermark_ms(self) -> int | None:
         """Of `flight_events`, combined, and so of all that reads it."""
-        return self._watermark_ms(FLIGHTS)
-
-    def _watermark_ms(self, topic: str) -> int | None:
-        return self.times[-1][topic, None].watermark_ms if self.times else None
+        return self._time[FLIGHTS].watermark_ms
 
     def usable(self, read: Read) -> Iterator[tuple[Place, Fields]]:
         """The records of *read* that can be used, in order."""
-        for offset in range(read.from_offset, read.until_offset):
-            place = Place(read.topic, read.partition, offset)
+        for place in read.places():
             fields = fields_of(self._log[place])
             if fields is not None:
                 yield place, fields
@@ -190,13 +107,14 @@ class Oracle:
     def _run(self, batch: Batch) -> None:
         for read in sorted(batch.reads, key=lambda read: (read.topic == FLIGHTS, read.partition)):
             usable = dict(self.usable(read))
-            offsets = range(read.from_offset, read.until_offset)
-            places = (Place(read.topic, read.partition, offset) for offset in offsets)
-            self.quarantined += (place for place in places if place not in usable)
+            self.quarantined += (place for place in read.places() if place not in usable)
             for place, fields in usable.items():
                 (self._flight if read.topic == FLIGHTS else self._weather)(place, fields)
-            self._listen(read, [fields["event_time"] for fields in usable.values()], batch.decided_at_ms)
-        self.times.append(self._reached(FLIGHTS) | self._reached(WEATHER))
+            timestamps_ms = [fields["event_time"] for fields in usable.values()]
+            self._time[read.topic].listen(read, timestamps_ms, batch.decided_at_ms)
+        self.times.append(
+            {(topic, n): reached for topic, time in self._time.items() for n, reached in time.move().items()}
+        )
 
     def _weather(self, place: Place, fields: Fields) -> None:
         value = {name: fields[name] for name in OBSERVED}
@@ -235,31 +153,6 @@ class Oracle:
         carrier.newest_ms = max(carrier.newest_ms, timestamp_ms)
         self.carrier_state.offer(key, text({"delay_band": carrier.band()}), carrier.newest_ms, place)
 
-    def _listen(self, read: Read, event_times_ms: list[int], decided_at_ms: int) -> None:
-        partition = self._partitions[read.topic].setdefault(read.partition, Partition(decided_at_ms))
-        partition.newest_ms = max([partition.newest_ms, *event_times_ms])
-        partition.activity = "active"
-        if read.until_offset > read.from_offset:
-            partition.heard_at_ms = decided_at_ms
-        elif read.latest_offset is None or read.latest_offset > read.until_offset:
-            partition.activity = "backlogged"
-        elif decided_at_ms - partition.heard_at_ms > self._idle_after_ms:
-            partition.activity = "idle"
-
-    def _reached(self, topic: str) -> dict[tuple[str, int | None], Reached]:
-        """Each partition, and the source: the lowest of those that are not idle; when all are, the highest of all."""
-        partitions = self._partitions[topic]
-        awake = [partition.newest_ms for partition in partitions.values() if partition.activity != "idle"]
-        leading_ms = min(awake) if awake else max(partition.newest_ms for partition in partitions.values())
-        never_back = [ms for ms in (self._watermark_ms(topic), self._behind(leading_ms)) if ms is not None]
-        return {
-            (topic, None): Reached(max(never_back, default=None), "active" if awake else "idle"),
-            **{(topic, n): Reached(self._behind(part.newest_ms), part.activity) for n, part in partitions.items()},
-        }
-
-    def _behind(self, newest_ms: int) -> int | None:
-        return newest_ms - self._bound_ms - 1 if newest_ms else None
-
 
 def fields_of(message: Message) -> Fields | None:
     """The fields of a record, numbers as floats where the topology says double; None when it cannot be used."""
@@ -279,8 +172,3 @@ def fields_of(message: Message) -> Fields | None:
             return None
         fields[name] = value
     return fields if fields["event_time"] in PLAUSIBLE_MS else None
-
-
-def text(fields: Fields) -> str:
-    """*fields* as one JSON object without spaces."""
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)

@@ -7,39 +7,30 @@ tables as if every batch had run once, so every law is checked of both.
 from __future__ import annotations
 
 import json
-import os
-import random
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import polars as pl
-import polars.selectors as cs
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from streaming.oracle import FLIGHTS, WEATHER, Batch, EmitOnChange, Message, Oracle, Place, Reached, Read, fields_of
+from confluent_kafka import Producer
+from streaming.drivers import BECAME, PATIENCE_S, PROJECT, Driver, Row, batch_of, in_kafka, rows_of
+from streaming.oracle import FLIGHTS, WEATHER, Oracle, fields_of
+from streaming.oracle_parts import EmitOnChange, Message, Place, Reached
 
-from tidemark.control import Control
 from tidemark.embedded import broker as embedded
-from tidemark.embedded.process import wait_until
-from tidemark.spec.layout import Layout
 
-PROJECT = Path(__file__).resolve().parents[2]
 TOPICS = {FLIGHTS: 3, WEATHER: 1, "carrier_delays": 1}
 REPLAY = ["--from", "2013-06-27", "--to", "2013-06-28", "--speed", "14400", "--weather-first", "--seed", "7"]
 REPLAY += ["--offline-share", "0.02", "--repeat-share", "0.2", "--bad-records", "8"]
 
 # The demo plays a day in a minute, this test in six seconds: the topology's times are shortened likewise.
 BOUND_MS, IDLE_AFTER_MS, WINDOW_MS = 1_000, 2_000, 1_000
-SHORTENED = {"bound": "1 s", "idle_after": "2 s", "window": "1 s"}
+# Time stands still in its silence, so that what lies on the edge of the watermark can be sent (send_on_the_edge).
+SHORTENED = {"bound": '"1 s"', "idle_after": '"2 s"', "window": '"1 s"', "idle_advances": "false"}
 
 OPERATORS = {
     "status": [
@@ -68,67 +59,8 @@ REASONS = {  # of quarantine, by the fault that the replay injected
     ),
 }
 
-PATIENCE_S = 180
-SEED = 20130627
+SOURCES = {FLIGHTS: FLIGHTS, WEATHER: WEATHER}
 EDGE = "on the edge"
-Row = dict[str, Any]
-
-
-class Driver:
-    """A `jobs/stream.py` as a user starts it; its output goes to a file."""
-
-    def __init__(self, sub_topology: str, home: Path, address: str) -> None:
-        self._name, self._warehouse, self._log = sub_topology, home / "warehouse", home / f"{sub_topology}.log"
-        self.control = Control(Layout(self._warehouse).control("flights", sub_topology))
-        command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--warehouse", str(self._warehouse)]
-        command += ["--topology", str(home / "flights.toml"), "--sub-topology", sub_topology, "--bootstrap", address]
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, start_new_session=True)
-
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Return as soon as *condition* holds; fail as soon as the driver has ended before."""
-
-        def holds() -> bool:
-            assert self._process.poll() is None, f"{what}: the driver ended\n{self._log.read_text()[-5_000:]}"
-            return condition()
-
-        wait_until(holds, what, PATIENCE_S)
-
-    def offsets(self) -> dict[str, int]:
-        """How far it has come per `source/partition`; a driver before it does not count."""
-        heartbeat = self.control.heartbeat()
-        return heartbeat.offsets if heartbeat is not None and heartbeat.pid == self._process.pid else {}
-
-    def kill_in_the_middle_of_a_batch(self) -> None:
-        """SIGKILL at a seeded instant at which it has decided a batch and not carried all of it out."""
-        chance = random.Random(SEED)
-
-        def is_caught() -> bool:
-            time.sleep(chance.uniform(0, 0.1))
-            os.kill(self._process.pid, signal.SIGSTOP)
-            if self._last_decided() > rows_of(self._warehouse, self._name, "batches")[-1]["batch_id"]:
-                return True
-            os.kill(self._process.pid, signal.SIGCONT)
-            return False
-
-        self.wait(lambda: self.offsets().get(f"{FLIGHTS}/0", 0) > 0, "flights")
-        self.wait(is_caught, "a driver in the middle of a batch")
-        self._process.kill()
-        self._process.wait()
-
-    def _last_decided(self) -> int:
-        return max(int(path.name.split(".")[0]) for path in (self.control.home / "journal").glob("*.data.zip"))
-
-    def drain(self) -> int:
-        """Have it end by itself; its exit status."""
-        self.control.request_drain(by="test", now_ms=time.time_ns() // 1_000_000)
-        return self._process.wait(PATIENCE_S)
-
-    def end(self) -> None:
-        """Leave nothing of it, nor of the JVM that it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(PATIENCE_S)
 
 
 @dataclass(frozen=True)
@@ -146,7 +78,7 @@ class Flow:
 
     def rows(self, table: str, *sub_topologies: str) -> list[Row]:
         """The rows of one table, of both sub-topologies unless some are named."""
-        return [row for name in sub_topologies or OPERATORS for row in rows_of(self.warehouse, name, table)]
+        return [row for name in sub_topologies or OPERATORS for row in rows_of(self.warehouse, "flights", name, table)]
 
     def judges(self) -> dict[str, EmitOnChange]:
         """What the oracle has of each operator that tells changes."""
@@ -154,43 +86,9 @@ class Flow:
         return {name: getattr(self.oracle, name) for name in names}
 
 
-def rows_of(warehouse: Path, sub_topology: str, table: str) -> list[Row]:
-    """The rows of one table, instants as epoch ms, in the order of batches and within them."""
-    path = Layout(warehouse).stream_table("flights", sub_topology, table)
-    frame = pl.read_delta(str(path)).with_columns(cs.datetime().dt.epoch("ms"))
-    return frame.sort([name for name in ("batch_id", "seq") if name in frame.columns], maintain_order=True).to_dicts()
-
-
-def batch_of(row: Row) -> Batch:
-    """A row of `batches` as the oracle takes it."""
-    names = ("source", "partition", "from_offset", "until_offset", "latest_offset")
-    return Batch(row["decided_at"], [Read(*(part[name] for name in names)) for part in row["sources"]])
-
-
-def in_kafka(address: str, topic: str) -> list[Message]:
-    """All records of a topic, those of one partition in their order."""
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
-    places = [TopicPartition(topic, number, 0) for number in range(TOPICS[topic])]
-    number = sum(consumer.get_watermark_offsets(place)[1] for place in places)
-    consumer.assign(places)
-    found = consumer.consume(number, timeout=PATIENCE_S)
-    consumer.close()
-    assert len(found) == number
-    return [Message(Place(topic, m.partition() or 0, m.offset() or 0), m.key(), m.value()) for m in found]
-
-
-def read_everything(driver: Driver, address: str) -> None:
-    """Return when *driver* has come to the end of every partition that it reads."""
-    places = [(topic, number) for topic in (FLIGHTS, WEATHER) for number in range(TOPICS[topic])]
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "test"})
-    ends = {f"{t}/{n}": consumer.get_watermark_offsets(TopicPartition(t, n))[1] for t, n in places}
-    consumer.close()
-    driver.wait(lambda: driver.offsets() == ends, f"offsets {ends}")
-
-
 def time_of_flights(warehouse: Path) -> Row:
     """How far record time has come over all airports, and whether every one is idle: then it has come to its end."""
-    rows = rows_of(warehouse, "status", "watermarks")
+    rows = rows_of(warehouse, "flights", "status", "watermarks")
     return [row for row in rows if row["source"] == FLIGHTS and row["partition"] is None][-1]
 
 
@@ -211,8 +109,8 @@ def send_on_the_edge(address: str, watermark_ms: int) -> list[int]:
 
 def shortened_topology() -> str:
     toml = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text()
-    for key, length in SHORTENED.items():
-        toml, number = re.subn(rf"(?m)^{key} = .*", f'{key} = "{length}"', toml)
+    for key, value in SHORTENED.items():
+        toml, number = re.subn(rf"(?m)^{key} = .*", f"{key} = {value}", toml)
         assert number, key
     return toml
 
@@ -221,7 +119,7 @@ def play(home: Path, stack: ExitStack, *, kills: bool) -> Flow:
     """Play the day; whatever is started ends with *stack* at the latest."""
 
     def start(sub_topology: str) -> Driver:
-        driver = Driver(sub_topology, home, address)
+        driver = Driver(sub_topology, home, address, topology="flights")
         stack.callback(driver.end)
         return driver
 
@@ -237,21 +135,22 @@ def play(home: Path, stack: ExitStack, *, kills: bool) -> Flow:
     replay = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
     stack.callback(replay.kill)
     if kills:
+        status.wait(lambda: status.offsets().get(f"{FLIGHTS}/0", 0) > 0, "flights")
         status.kill_in_the_middle_of_a_batch()
         status = start("status")
     printed, _ = replay.communicate(timeout=PATIENCE_S)
     assert replay.returncode == 0
-    read_everything(status, address)
+    status.read_everything(address, SOURCES)
     status.wait(lambda: bool(time_of_flights(warehouse)["activity"] == "idle"), "silence at every airport")
     edge_ms = send_on_the_edge(address, time_of_flights(warehouse)["watermark"])
-    read_everything(status, address)
+    status.read_everything(address, SOURCES)
     exits = [status.drain()]
-    last = rows_of(warehouse, "status", "hop_by_carrier")[-1]["batch_id"]
+    last = rows_of(warehouse, "flights", "status", "hop_by_carrier")[-1]["batch_id"]
     carriers.wait(lambda: carriers.offsets() == {"by_carrier_source/0": last + 1}, "the end of the hop")
     exits.append(carriers.drain())
 
     messages = [message for topic in (FLIGHTS, WEATHER) for message in in_kafka(address, topic)]
-    batches = map(batch_of, rows_of(warehouse, "status", "batches"))
+    batches = map(batch_of, rows_of(warehouse, "flights", "status", "batches"))
     return Flow(
         drivers=1 + kills,
         exits=exits,
@@ -413,19 +312,8 @@ def test_the_delay_bands_in_kafka_are_the_changes_of_the_aggregate(flow: Flow) -
 
 
 def test_accounting_closes_for_every_batch_and_operator(flow: Flow) -> None:
-    became = (
-        "emitted",
-        "suppressed",
-        "late",
-        "quarantined",
-        "duplicate",
-        "filtered",
-        "passed",
-        "superseded",
-        "held_after",
-    )
     for row in flow.rows("outcomes"):
-        assert row["records_in"] + row["held_before"] == sum(row[word] for word in became), row
+        assert row["records_in"] + row["held_before"] == sum(row[word] for word in BECAME), row
 
 
 def test_what_an_operator_sends_on_is_what_the_next_one_takes_in(flow: Flow) -> None:

@@ -5,25 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
+from playing import HOP as ROW
 
 from tidemark.kernels.arrivals import hop_arrivals
 from tidemark.kernels.schemas import HEADERS
 from tidemark.spec.operators import HopSource, Kind
 
 HOP = HopSource(name="by_carrier_source", kind=Kind.SOURCE, repartition="by_carrier", upstream="status")
-ROW = pl.Struct(
-    {
-        "seq": pl.Int64(),
-        "id": pl.String(),
-        "key": pl.String(),
-        "old_value": pl.String(),
-        "value": pl.String(),
-        "old_timestamp_ms": pl.Int64(),
-        "source_partition": pl.Int32(),
-        "source_offset": pl.Int64(),
-        "watermark_ms": pl.Int64(),
-    }
-)
 
 
 def raw(*rows: tuple[int, int | None, dict[str, Any]]) -> pl.DataFrame:

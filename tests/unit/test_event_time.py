@@ -74,3 +74,23 @@ def test_a_sub_topology_waits_for_its_slowest_input():
     inputs = {"fast": InputProgress(watermark_ms=900), "slow": InputProgress(watermark_ms=100)}
     assert combined(inputs, previous_ms=None).watermark_ms == 100
     assert combined(inputs, previous_ms=None).held_by == "slow"
+
+
+def test_while_all_are_idle_time_goes_on_whenever_the_silence_has_doubled():
+    def quiet(was: InputProgress, after_ms: int) -> InputProgress:
+        seen = {0: silent(3, latest=3), 1: silent(1, latest=1)}
+        return advance(was, seen, bound_ms=10, idle_after_ms=5_000, now_ms=NOW + after_ms, idle_advances=True)
+
+    now = after(InputProgress(), {0: read(3, 200), 1: read(1, 50)})
+    reached = []
+    for silence_ms in (5_000, 5_001, 9_999, 10_000, 19_999, 20_000, 45_000):
+        now = quiet(now, silence_ms)
+        reached.append(now.watermark_ms)
+    assert reached == [39, 5_189, 5_189, 10_189, 10_189, 20_189, 40_189]
+
+
+def test_one_partition_that_is_not_read_to_its_end_keeps_time_from_going_on():
+    one = after(InputProgress(), {0: read(3, 200), 1: read(1, 50)})
+    seen = {0: silent(3, latest=3), 1: silent(1, latest=2)}
+    two = advance(one, seen, bound_ms=10, idle_after_ms=5_000, now_ms=NOW + 60_000, idle_advances=True)
+    assert (two.watermark_ms, two.held_by) == (39, "1")

@@ -64,9 +64,14 @@ def test_a_mistake_is_told_with_file_key_and_remedy(changes, message):
         specs(**changes)
 
 
-def test_a_topology_without_slas_is_refused():
+def test_a_topology_that_promises_nothing_by_name_loses_nothing():
+    (spec,) = parse({"trains": {}}, FLIGHTS, file="slas.toml")
+    assert (spec.name, spec.measure, spec.subject) == ("nothing_gets_lost", Measure.COMPLETENESS, "outcomes")
+
+
+def test_a_topology_with_an_empty_table_of_slas_is_refused():
     with pytest.raises(InvalidSpec, match=r"slas\.toml: flights: has no SLAs; write a table \[flights\.NAME\]"):
-        parse({"trains": {}}, FLIGHTS, file="slas.toml")
+        parse({"flights": {}}, FLIGHTS, file="slas.toml")
 
 
 def test_what_is_no_toml_is_refused(tmp_path):

@@ -165,3 +165,13 @@ def test_a_record_that_is_deleted_takes_its_value_back_from_the_group_it_was_in(
     (row,) = hop_rows(BY_CARRIER, with_old_value(emitted, stored)).to_dicts()
     assert (row["key"], row["value"]) == ('{"carrier":"UA","origin":"EWR"}', None)
     assert json.loads(row["old_value"])["delay_min"] == 5.0
+
+
+def test_a_map_hands_on_what_deletes_a_key_and_deletes_what_its_condition_leaves_out_of_a_table():
+    operator = Map(name="m", kind=Kind.MAP, select={"flight": "flight"}, where="delay_min > 10")
+    three = flights(("f1", None, None, None, 1), ("f2", "UA", "EWR", 5.0, 2), ("f3", "UA", "EWR", 15.0, 3))
+    three = three.with_columns(_deleted=pl.Series([True, False, False]))
+    stream = map_records(operator, three, Expressions(), updates=False)
+    assert stream.select("flight", "_deleted").rows() == [("f1", True), ("f3", False)]
+    table = map_records(operator, three, Expressions(), updates=True)
+    assert table.select("flight", "_deleted").rows() == [("f1", True), ("f2", True), ("f3", False)]

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 from tidemark.cli import bound, demo, why
+from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import FORMATS, aligned
@@ -32,6 +33,7 @@ examples:
   tidemark demo                                 the main job on real flights, in about five minutes
   tidemark up                                   start Kafka, Airflow and the streams, and leave them running
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
+  tidemark check jobs/topologies/clicks.toml    whether a topology can run, before it does
   tidemark tables                               which tables there are, and how large they are
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
@@ -78,6 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     _demo_options(command("demo", _demo, "run the main job on real flights, print what it found, stop everything"))
     _slow_option(command("up", _up, "start Kafka, Airflow and the streams, and leave them running"))
     command("down", _down, "drain the streams and stop everything that runs")
+    checked = command("check", _check, "see whether topology files can run, down to their columns and SQL")
+    checked.add_argument("files", nargs="*", type=Path, help="TOML files (all of jobs/topologies)")
     sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
     sql.add_argument("query", help="one statement that reads, for example: select count(*) from changes")
     sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
@@ -165,6 +169,11 @@ def _down(options: argparse.Namespace) -> int:
             conductor.drain(airflow.api(conductor.home.airflow), by="tidemark down")
     with conductor.step("stopping everything"):
         stack.stop(conductor.home)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    _say("\n".join(check(options.files, Home(options.home).warehouse)))
     return 0
 
 

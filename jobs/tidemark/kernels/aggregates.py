@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import polars as pl
 from typing_extensions import override
@@ -30,6 +31,13 @@ class AggregateFunction(ABC):
     name: str
     column: str
     kind: pl.DataType
+
+    of_numbers: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.of_numbers and not self.kind.is_numeric():
+            msg = f"{self.name} is of {self.column}, a {self.kind}, and needs a number; use count, first or last"
+            raise InvalidArgument(msg)
 
     @property
     def state(self) -> str:
@@ -58,7 +66,23 @@ class AggregateFunction(ABC):
         """What the aggregate is after each of *states*, taking in all before it of the same `_key`."""
 
 
-class Count(AggregateFunction):
+class Additive(AggregateFunction):
+    """An aggregate whose states add up."""
+
+    @override
+    def merged(self) -> dict[str, pl.Expr]:
+        return {self.state: pl.col(self.state).sum()}
+
+    @override
+    def result(self) -> pl.Expr:
+        return pl.col(self.state)
+
+    @override
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        return states.select(pl.col(self.state).cum_sum().over(KEY)).to_series()
+
+
+class Count(Additive):
     """count(*) of rows, count(column) of values."""
 
     @property
@@ -75,24 +99,11 @@ class Count(AggregateFunction):
             count -= old.is_not_null().cast(pl.Int64)
         return {self.state: count}
 
-    @override
-    def merged(self) -> dict[str, pl.Expr]:
-        return {self.state: pl.col(self.state).sum()}
 
-    @override
-    def result(self) -> pl.Expr:
-        return pl.col(self.state)
-
-    @override
-    def running(self, states: pl.DataFrame) -> pl.Series:
-        return states.select(pl.col(self.state).cum_sum().over(KEY)).to_series()
-
-
-class Sum(AggregateFunction):
+class Sum(Additive):
     """sum(column), 0 where there is no value."""
 
-    def __post_init__(self) -> None:
-        _check_number(self)
+    of_numbers = True
 
     @property
     @override
@@ -106,24 +117,11 @@ class Sum(AggregateFunction):
             total -= pl.col(OLD).struct.field(self.column).cast(self.schema[self.state]).fill_null(0)
         return {self.state: total}
 
-    @override
-    def merged(self) -> dict[str, pl.Expr]:
-        return {self.state: pl.col(self.state).sum()}
-
-    @override
-    def result(self) -> pl.Expr:
-        return pl.col(self.state)
-
-    @override
-    def running(self, states: pl.DataFrame) -> pl.Series:
-        return states.select(pl.col(self.state).cum_sum().over(KEY)).to_series()
-
 
 class Average(AggregateFunction):
     """avg(column), null where there is no value."""
 
-    def __post_init__(self) -> None:
-        _check_number(self)
+    of_numbers = True
 
     @property
     def _parts(self) -> tuple[Sum, Count]:
@@ -163,8 +161,7 @@ class Extreme(AggregateFunction):
 
     lowest: bool
 
-    def __post_init__(self) -> None:
-        _check_number(self)
+    of_numbers = True
 
     @property
     @override
@@ -344,11 +341,3 @@ def aggregate_functions(
             raise InvalidArgument(msg)
         found.append(FUNCTIONS[function](name, column, schema.get(column, pl.Int64())))
     return tuple(found)
-
-
-def _check_number(function: AggregateFunction) -> None:
-    if not function.kind.is_numeric():
-        msg = (
-            f"{function.name} is of {function.column}, a {function.kind}, and needs a number; use count, first or last"
-        )
-        raise InvalidArgument(msg)

@@ -58,8 +58,9 @@ class Aggregation:
     def running(self, known: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
         """*states* with the aggregates after each, on top of what is *known* of their keys."""
         both = pl.concat([known, states])
-        newest = pl.col("_timestamp_ms").cum_max().over("_key")
-        return both.with_columns(newest, **{f.name: f.running(both) for f in self.functions}).slice(known.height)
+        growing = ["_timestamp_ms", *(("window_end",) if self.operator.windows else ())]
+        so_far = pl.col(growing).cum_max().over("_key")
+        return both.with_columns(so_far, **{f.name: f.running(both) for f in self.functions}).slice(known.height)
 
     def assigned(self, records: pl.DataFrame, watermark_ms: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
         """*records* in the windows that are open at *watermark_ms*, and those that have none; not for sessions."""
@@ -69,6 +70,34 @@ class Aggregation:
         rows = in_windows(records.with_row_index("_row"), windows).filter(~is_closed(windows, watermark_ms))
         late = records.with_row_index("_row").join(rows.select("_row").unique(), on="_row", how="anti")
         return rows.drop("_row"), late.sort("_row").drop("_row")
+
+
+def in_open_sessions(
+    kernel: Aggregation, windows: Windows, known: pl.DataFrame, records: pl.DataFrame, watermark_ms: int | None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """*records* with the session that each is in, and those of keys for which this way of finding it does not do.
+
+    It does where the records of a key are in order and none is before the start of its newest session that is *known*:
+    then no two sessions merge, each record goes on with the newest one or opens another. A record alone in a session
+    that would be closed at *watermark_ms* is left to `merged_sessions` too.
+    """
+    group = key_text(kernel.operator.key, records.schema)
+    newest = known.with_columns(_group=group).sort("window_start").unique("_group", keep="last", maintain_order=True)
+    newest = newest.select("_group", _newest_start="window_start", _newest_end="window_end")
+    at = pl.col("_timestamp_ms")
+    rows = records.with_columns(_group=group, window_end=at + windows.size_ms)
+    rows = rows.join(newest, on="_group", how="left", maintain_order="left", nulls_equal=True)
+    before = at.shift().over("_group")
+    orderly = (at >= pl.coalesce(before, "_newest_start", at)) & ~is_closed(windows, watermark_ms)
+    rows = rows.with_columns(
+        _orderly=orderly.all().over("_group"),
+        _reach=pl.coalesce(pl.max_horizontal(before + windows.size_ms, "_newest_end"), at - 1),
+    )
+    opens = at > pl.col("_reach")
+    start = pl.when(opens).then(at).forward_fill().over("_group")
+    found = rows.with_columns(window_start=pl.coalesce(start, "_newest_start"))
+    columns = [*records.columns, *WINDOW]
+    return found.filter("_orderly").select(columns), rows.filter(~pl.col("_orderly")).select(records.columns)
 
 
 @dataclass(frozen=True)

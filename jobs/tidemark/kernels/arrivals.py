@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tidemark.kernels.buckets import bucket_of
+from tidemark.kernels.values import value_text
 from tidemark.semantics.event_time import Seen
 from tidemark.spec.operators import HopSource, Source
 
@@ -58,12 +59,18 @@ class Arrivals:
 
 
 def arrivals(
-    source: Source, rows: pl.DataFrame, waiting: pl.DataFrame, *, late_up_to_ms: int | None, allowed_ms: int | None
+    source: Source,
+    rows: pl.DataFrame,
+    waiting: pl.DataFrame,
+    newest_ms: Mapping[int, int],
+    *,
+    late_up_to_ms: int | None,
+    allowed_ms: int | None,
 ) -> Arrivals:
     """The *rows* of *source* in offset order, after the records that were *waiting*.
 
-    A record at or before *late_up_to_ms* is late (None: none is). One whose watermark would be above *allowed_ms* is
-    held, and with it what comes after it in its partition (None: none is).
+    A record at or before *late_up_to_ms* is late (None: none is). What comes in a partition after a watermark above
+    *allowed_ms* is held (None: nothing is); *newest_ms* is the newest record that each partition has sent on.
     """
     usable = rows.filter(pl.col("reason").is_null())
     payload = pl.col(source.name).struct
@@ -84,10 +91,33 @@ def arrivals(
         _headers="headers",
     )
     here = pl.concat([waiting, fresh]).sort("_partition", "_offset")
-    ahead = pl.col("_timestamp_ms") - source.bound_ms - 1 > pl.lit(allowed_ms, pl.Int64)
-    held = ahead.fill_null(value=False).cum_max().over("_partition")
+    newest = pl.col("_partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
+    before = pl.max_horizontal(newest, pl.col("_timestamp_ms").cum_max().shift().over("_partition"))
+    held = (before - source.bound_ms - 1 > pl.lit(allowed_ms, pl.Int64)).fill_null(value=False)
+    here = here.with_columns(_held=held)
+    released, ahead = here.filter(~pl.col("_held")).drop("_held"), here.filter("_held").drop("_held")
+    too_late = (pl.col("_timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)
     return Arrivals(
-        here.filter(~held), here.filter(held), alive, records.filter(late), rows.filter(pl.col("reason").is_not_null())
+        on_time=released.filter(~too_late),
+        held=ahead,
+        alive=alive,
+        late=pl.concat([_late(records.filter(late)), _late_by_waiting(source, released.filter(too_late))]),
+        bad=rows.filter(pl.col("reason").is_not_null()),
+    )
+
+
+def _late(records: pl.DataFrame) -> pl.DataFrame:
+    return records.select("partition", "offset", "timestamp_ms", "value", key=pl.col("key").cast(pl.String))
+
+
+def _late_by_waiting(source: Source, records: pl.DataFrame) -> pl.DataFrame:
+    """Records that turn out, now that their partition goes on, to be behind it; their bytes are gone."""
+    return records.select(
+        partition="_partition",
+        offset="_offset",
+        timestamp_ms="_timestamp_ms",
+        value=value_text(list(source.columns), records.schema).cast(pl.Binary),
+        key="_key",
     )
 
 

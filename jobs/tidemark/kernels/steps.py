@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.aggregates import OLD
 from tidemark.kernels.emission import with_value
@@ -17,12 +18,12 @@ from tidemark.spec.operators import Join, KeyedTable, Map, Repartition
 def map_records(operator: Map, records: pl.DataFrame, sql: Expressions, *, updates: bool) -> pl.DataFrame:
     """The records for which `where` is true, with the columns that `select` names.
 
-    Of *updates* of a table, one that `where` leaves out deletes its key, for those behind had perhaps been given it;
-    in a stream there is nothing to delete.
+    One that deletes its key always goes on. So does, of *updates* of a table, one that `where` leaves out, and deletes
+    its key from then on, for those behind had perhaps been given it.
     """
-    if not updates:
-        return sql.select(records.filter(~pl.col("_deleted")), operator.select, keep=META, where=operator.where)
     condition = f"coalesce(({operator.where}), false)" if operator.where else "true"
+    if not updates:
+        return sql.select(records, operator.select, keep=META, where=f"_deleted or {condition}")
     mapped = sql.select(records, {**operator.select, "_kept": condition}, keep=META)
     return mapped.with_columns(_deleted=pl.col("_deleted") | ~pl.col("_kept")).drop("_kept")
 
@@ -85,6 +86,9 @@ def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> pl
 
 
 def _joined(operator: Join, joined: pl.DataFrame, columns: Sequence[str], added: Sequence[str]) -> pl.DataFrame:
+    if both := sorted(set(columns) & set(added)):
+        msg = f"{both} are columns of both sides; leave them out of the table's `columns`, or name them anew in a map"
+        raise InvalidArgument(msg)
     matched = pl.col(MATCHED).fill_null(value=False) | pl.lit(value=not operator.inner)
     return joined.filter(matched | pl.col("_deleted")).select(*columns, *added)
 

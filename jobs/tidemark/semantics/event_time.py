@@ -5,7 +5,7 @@ Decision times (`*_at_ms`, `now_ms`) and record times are epoch ms UTC.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from tidemark.semantics.idleness import Activity, activity
@@ -39,9 +39,18 @@ class Seen:
 
 
 def advance(
-    was: InputProgress, seen: Mapping[int, Seen], *, bound_ms: int, idle_after_ms: int | None, now_ms: int
+    was: InputProgress,
+    seen: Mapping[int, Seen],
+    *,
+    bound_ms: int,
+    idle_after_ms: int | None,
+    now_ms: int,
+    idle_advances: bool = False,
 ) -> InputProgress:
-    """The source after a batch that read what *seen* says of every partition, decided at *now_ms*."""
+    """The source after a batch that read what *seen* says of every partition, decided at *now_ms*.
+
+    With *idle_advances* time goes on while all partitions are idle: as far as the clock has come since the last record.
+    """
     partitions = {
         number: _partition(was.partitions.get(number, PartitionProgress()), part, bound_ms, idle_after_ms, now_ms)
         for number, part in seen.items()
@@ -50,7 +59,27 @@ def advance(
         str(number): Progress(watermark_ms=part.watermark_ms, activity=part.activity)
         for number, part in partitions.items()
     }
-    return _with(replace(was, partitions=partitions), combine(parts, previous_ms=was.watermark_ms))
+    now = combine(parts, previous_ms=was.watermark_ms)
+    if now.idle and idle_advances and idle_after_ms is not None:
+        gone_on_ms = _in_silence(partitions.values(), bound_ms=bound_ms, idle_after_ms=idle_after_ms, now_ms=now_ms)
+        now = replace(now, watermark_ms=later(now.watermark_ms, gone_on_ms))
+    return _with(replace(was, partitions=partitions), now)
+
+
+def _in_silence(
+    partitions: Collection[PartitionProgress], *, bound_ms: int, idle_after_ms: int, now_ms: int
+) -> int | None:
+    """The watermark that a record would have that came now and were as old as the newest one was when that came.
+
+    It moves when the silence has lasted for *idle_after_ms*, twice as long, four times, and so on: a whole night takes
+    a dozen steps, and nothing waits for more than twice as long as it must.
+    """
+    newest_ms = max((p.max_timestamp_ms for p in partitions if p.max_timestamp_ms is not None), default=None)
+    silence_ms = now_ms - max((p.active_at_ms for p in partitions if p.active_at_ms is not None), default=now_ms)
+    if newest_ms is None or silence_ms < idle_after_ms:
+        return None
+    step_ms = idle_after_ms << (silence_ms // idle_after_ms).bit_length() - 1
+    return bounded_out_of_orderness(newest_ms + step_ms, bound_ms=bound_ms)
 
 
 def _partition(

@@ -114,7 +114,7 @@ class Source(Operator):
 
     `timestamp` is a field of the payload, or None for Kafka's own timestamp. `key` is the field that Kafka's key fills;
     with it a record without a value deletes its key. `other_fields` names the column that takes, as JSON, the fields
-    that are not declared.
+    that are not declared. With `idle_advances` time goes on while every partition is idle.
     """
 
     topic: str | None = None
@@ -128,6 +128,7 @@ class Source(Operator):
     timestamp_range_ms: tuple[int, int]
     bound_ms: int
     idle_after_ms: int | None = None
+    idle_advances: bool = False
     allowed_lateness_ms: int | None = None
     key: str | None = None
     other_fields: str | None = None

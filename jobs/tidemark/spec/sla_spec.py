@@ -56,6 +56,16 @@ class SlaSpec:
     ignore_when_idle: bool
 
 
+UNLESS_SAID: Mapping[str, Any] = {
+    "nothing_gets_lost": {
+        "subject": OUTCOMES.name,
+        "measure": Measure.COMPLETENESS,
+        "error_after": "1 ms",
+        "owner": "tidemark",
+    }
+}
+
+
 def load(path: Path, topology: Topology) -> tuple[SlaSpec, ...]:
     """The SLAs of *topology* in the file at *path*; raises InvalidSpec with file, key and remedy."""
     try:
@@ -66,8 +76,11 @@ def load(path: Path, topology: Topology) -> tuple[SlaSpec, ...]:
 
 
 def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple[SlaSpec, ...]:
-    """The SLAs of *topology* in *content*, a parsed TOML file named *file* in errors."""
-    tables = content.get(topology.name)
+    """The SLAs of *topology* in *content*, a parsed TOML file named *file* in errors.
+
+    One that the file does not name promises that nothing gets lost.
+    """
+    tables = content.get(topology.name, UNLESS_SAID)
     if not isinstance(tables, dict) or not tables:
         remedy = f"write a table [{topology.name}.NAME] for each"
         raise InvalidSpec.at(file, topology.name, "has no SLAs", remedy)

@@ -137,8 +137,8 @@ LATENCY_BUCKETS = Table(
     (
         *_BATCH,
         *_OPERATOR,
+        *_TASK,
         *_columns(
-            ("task_id", "string", "<sub_topology>_<input partition>"),
             ("finished_at", "timestamp", "driver clock when the operator finished"),
             ("bucket", "int", "signed index of the log-scaled bucket"),
             ("n", "bigint", "records in it"),

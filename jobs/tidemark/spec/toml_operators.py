@@ -71,6 +71,10 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
     max_records = keys.get("max_records", int, "100000", None)
     if max_records is not None and max_records < 1:
         keys.fail("max_records", f"is {max_records}", "use 1 or more, or leave it out")
+    idle_after_ms = keys.duration("idle_after", "30 s", None)
+    idle_advances = keys.get("idle_advances", bool, "true", False)
+    if idle_advances and idle_after_ms is None:
+        keys.fail("idle_advances", "is true and there is no idle_after", 'write idle_after = "30 s"')
     return Source(
         **common,
         **place,
@@ -80,7 +84,8 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
         timestamp_unit=unit,
         timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
         bound_ms=keys.duration("bound", "3 s"),
-        idle_after_ms=keys.duration("idle_after", "30 s", None),
+        idle_after_ms=idle_after_ms,
+        idle_advances=idle_advances,
         allowed_lateness_ms=keys.duration("allowed_lateness", "1 min", None),
         key=key,
         other_fields=other_fields,

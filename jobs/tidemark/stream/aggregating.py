@@ -10,10 +10,11 @@ import polars as pl
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.aggregates import aggregate_functions
-from tidemark.kernels.aggregation import Aggregation, merged_sessions
+from tidemark.kernels.aggregation import Aggregation, in_open_sessions, merged_sessions
 from tidemark.kernels.emission import with_value
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.values import key_text
+from tidemark.kernels.windows import is_closed
 from tidemark.spec.operators import Aggregate, Decide, Shape, Windows
 from tidemark.stream.batch import Moment
 from tidemark.stream.emitting import HELD, Emitted, Emitter
@@ -54,6 +55,9 @@ class Aggregating:
         self, operator: Aggregate, schema: Mapping[str, pl.DataType], sql: Expressions, memory: Memory
     ) -> None:
         self._operator, self._sql, self._memory = operator, sql, memory
+        if unknown := sorted({*operator.key} - {*schema}):
+            msg = f"key names {unknown}, which are no columns"
+            raise InvalidArgument(msg)
         self.kernel = Aggregation(operator, aggregate_functions(operator.aggregates, schema), schema)
         taken = {*self.kernel.key, "window_end"} & {*operator.aggregates} | {*self.kernel.key} & {*operator.select}
         if taken:
@@ -87,6 +91,10 @@ class Aggregating:
 
     def _windows(self, records: pl.DataFrame, moment: Moment) -> _Moved:
         assigned, late = self.kernel.assigned(records, moment.was_watermark_ms)
+        return self._each(assigned, late)
+
+    def _each(self, assigned: pl.DataFrame, late: pl.DataFrame) -> _Moved:
+        """What moves when every one of the *assigned* records is a result, for which the windows need not be merged."""
         fresh = self.kernel.states_of(assigned)
         known = self._states.of(fresh["_key"]).select(fresh.columns)
         newest = self.kernel.merged(pl.concat([known, fresh]))
@@ -94,16 +102,37 @@ class Aggregating:
         return _Moved(newest, _NO_KEYS, late, self.kernel.running(known, results), fresh.height)
 
     def _sessions(self, windows: Windows, records: pl.DataFrame, moment: Moment) -> _Moved:
-        """One pass for all records, or, since each decides, one for the first of each key, the second, and so on."""
         group = records.select(key_text(self._operator.key, records.schema)).to_series()
         known = self._states.with_any(GROUP, group.unique(maintain_order=True)).select(self.kernel.state_schema.keys())
-        turn = pl.int_range(pl.len()).over(group)
-        if self._operator.emission.decide is Decide.BATCH:
-            turn = pl.lit(0)
-        numbered = records.with_columns(_turn=turn)
-        open_, late, results, moved = known, records.clear(), [], [_NO_KEYS]
-        for _, part in sorted(numbered.group_by("_turn"), key=lambda item: item[0]):
-            made = merged_sessions(self.kernel, windows, open_, part.drop("_turn"), moment.was_watermark_ms)
+        alone = records.select(window_end=pl.col("_timestamp_ms") + windows.size_ms)
+        any_late = bool(alone.select(is_closed(windows, moment.was_watermark_ms).any()).item())
+        emission = self._operator.emission
+        if emission.decide is Decide.BATCH or (emission.holds and not any_late):
+            return self._merging(windows, known, records, moment, turn=pl.lit(0))
+        assigned, rest = in_open_sessions(self.kernel, windows, known, records, moment.was_watermark_ms)
+        plain = self._each(assigned, records.clear())
+        if rest.is_empty():
+            return plain
+        turn = pl.int_range(pl.len()).over(rest.select(key_text(self._operator.key, rest.schema)).to_series())
+        other = self._merging(windows, known, rest, moment, turn=turn)
+        return _Moved(
+            newest=pl.concat([plain.newest.select(other.newest.columns), other.newest]),
+            gone=other.gone,
+            late=other.late,
+            results=pl.concat([plain.results.select(other.results.columns), other.results]),
+            updates=plain.updates + other.updates,
+        )
+
+    def _merging(
+        self, windows: Windows, known: pl.DataFrame, records: pl.DataFrame, moment: Moment, *, turn: pl.Expr
+    ) -> _Moved:
+        """What moves when sessions may merge: one pass for all *records* of a *turn*.
+
+        Since each record decides, they take turns: the first of each key, the second, and so on.
+        """
+        open_, late, results, moved = known, records.clear(), [known.clear()], [_NO_KEYS]
+        for part in records.with_columns(_turn=turn).partition_by("_turn", maintain_order=True, include_key=False):
+            made = merged_sessions(self.kernel, windows, open_, part, moment.was_watermark_ms)
             replaced = pl.concat([made.moved["_key"], made.gone["_key"]])
             open_ = pl.concat([open_.filter(~pl.col("_key").is_in(replaced.implode())), made.moved])
             late = pl.concat([late, made.late])
@@ -111,8 +140,8 @@ class Aggregating:
             moved.append(made.moved["_key"])
         newest = open_.filter(pl.col("_key").is_in(pl.concat(moved).implode()))
         gone = known.filter(~pl.col("_key").is_in(open_["_key"].implode()))["_key"]
-        judged = self.kernel.results(pl.concat(results or [known.clear()]))
-        merges = int(judged["_deleted"].sum()) if not self._operator.emission.holds else 0
+        judged = self.kernel.results(pl.concat(results))
+        merges = 0 if self._operator.emission.holds else int(judged["_deleted"].sum())
         return _Moved(newest, gone, late, judged, records.height - late.height + merges)
 
     def _updates_of(self, states: pl.DataFrame) -> pl.DataFrame:

@@ -190,7 +190,7 @@ class Decider:
             for name, rows in run.rows.items():
                 if rows.height and name in TABLES:
                     found.setdefault(name, []).append(rows)
-        return {name: rows_of(TABLES[name], pl.concat(parts), **same) for name, parts in found.items()}
+        return {name: rows_of(TABLES[name], pl.concat(parts, how="diagonal"), **same) for name, parts in found.items()}
 
     def _mark_hops(
         self, tables: dict[str, pa.Table], batch: Batch, was: StreamProgress, now: StreamProgress, closed: list[int]

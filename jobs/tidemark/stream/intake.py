@@ -59,8 +59,8 @@ class Reader:
     ) -> Intake:
         """What *source* has among the rows *raw* that Spark read, after it had come as far as *was*.
 
-        A record at or before *late_up_to_ms* is late and set aside (None: none is); one whose watermark would be above
-        *allowed_ms* waits (None: none does).
+        A record at or before *late_up_to_ms* is late and set aside (None: none is); what comes in a partition after a
+        watermark above *allowed_ms* waits (None: nothing does).
         """
         if isinstance(source, HopSource):
             return self._hop(source, raw, was, batch)
@@ -81,13 +81,21 @@ class Reader:
         if self._processing_time:
             fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))
         waiting = self._steps.waiting(source)
-        rows = arrivals(source, fresh, waiting, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms)
+        newest_ms = {
+            n: part.max_timestamp_ms for n, part in was.partitions.items() if part.max_timestamp_ms is not None
+        }
+        rows = arrivals(source, fresh, waiting, newest_ms, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms)
         seen = self._seen(source, rows, read_to)
         if self._processing_time:
             progress = processing_time(was, seen, now_ms=batch.decided_at_ms)
         else:
             progress = advance(
-                was, seen, bound_ms=source.bound_ms, idle_after_ms=source.idle_after_ms, now_ms=batch.decided_at_ms
+                was,
+                seen,
+                bound_ms=source.bound_ms,
+                idle_after_ms=source.idle_after_ms,
+                idle_advances=source.idle_advances,
+                now_ms=batch.decided_at_ms,
             )
         counts = Counter(
             records_in=fresh.height,
@@ -152,7 +160,7 @@ def _late_rows(source: Source, late: pl.DataFrame, was: InputProgress) -> pl.Dat
         "offset",
         "value",
         operator=pl.lit(source.name),
-        key=pl.col("key").cast(pl.String),
+        key="key",
         timestamp="timestamp_ms",
         watermark=watermark_ms,
         lateness_ms=watermark_ms - pl.col("timestamp_ms"),

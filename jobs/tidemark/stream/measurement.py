@@ -80,7 +80,8 @@ class Measurer:
             histograms.append(histogram)
         if not stats:
             return {}
-        buckets = pl.concat(histograms).with_columns(task_id=pl.format(self._task("{}"), "_task")).drop("_task")
+        task_id = pl.format(self._task("{}"), "_task")
+        buckets = pl.concat(histograms).with_columns(task_id=task_id, thread_id=pl.lit(self._thread_id)).drop("_task")
         return {
             OPERATOR_LATENCY.name: rows_of(OPERATOR_LATENCY, stats, **same),
             LATENCY_BUCKETS.name: rows_of(LATENCY_BUCKETS, buckets, **same),

@@ -9,11 +9,12 @@ from functools import partial
 
 import polars as pl
 
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels import META
 from tidemark.kernels.aggregates import OLD
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.facts import TIMES
+from tidemark.kernels.proofs import changes_rows, suppressed_rows
 from tidemark.kernels.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.steps import (
     MATCHED,
@@ -99,8 +100,10 @@ class Steps:
             try:
                 self._prepare(operator)
             except (InvalidArgument, pl.exceptions.PolarsError) as error:
-                msg = f"{topology.name}: operators.{operator.name} does not fit what it reads: {error}"
-                raise InvalidArgument(msg) from error
+                known = ", ".join(c for name in operator.inputs for c in self.schemas[name] if not c.startswith("_"))
+                file, at = f"{topology.name}.toml", f"operators.{operator.name}"
+                problem = f"does not fit what it reads: {error}"
+                raise InvalidSpec.at(file, at, problem, f"it reads the columns {known}") from error
 
     def _prepare(self, operator: Operator) -> None:
         match operator:
@@ -139,12 +142,15 @@ class Steps:
         }
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
-        """Make *moves* what the next batch finds, and drop versions that no record after *watermark_ms* asks for."""
+        """Make *moves* what the next batch finds, and drop versions that no record still taken in can ask for."""
         self.memory.take(moves)
+        sources = [o for o in self._topology.operators.values() if isinstance(o, Source)]
+        allowed_ms = max((source.allowed_lateness_ms or 0 for source in sources), default=0)
         for name in moves.versions:
             table = self._topology.operators[name]
             if isinstance(table, KeyedTable) and watermark_ms is not None:
-                self.memory.versions[name] = pruned(self.memory.versions[name], table.key, before_ms=watermark_ms)
+                before_ms = watermark_ms - allowed_ms
+                self.memory.versions[name] = pruned(self.memory.versions[name], table.key, before_ms=before_ms)
 
     def is_due(self, operator: Operator, was_decided_at_ms: int | None, decided_at_ms: int) -> bool:
         """Whether *operator* has something to say in a batch without records: its interval has ended."""
@@ -274,7 +280,7 @@ class Steps:
         counts = emitted.counts + Counter(
             records_in=records.height, quarantined=records.height - updates.height, fan_out=rows.height
         )
-        tables = {operator.name: rows, "suppressed": self._suppressed(operator, emitted)}
+        tables = {operator.name: rows, "suppressed": suppressed_rows(operator.name, emitted.judged)}
         tables |= self._state_rows(operator, moves) | bad
         return Run(rows, _times(emitted.judged.emitted), counts, tables, emitted.judged.skipped)
 
@@ -293,37 +299,11 @@ class Steps:
         return Run(output, _times(records), counts, rows, done.emitted.judged.skipped)
 
     def _judged_rows(self, operator: Operator, emitted: Emitted) -> dict[str, pl.DataFrame]:
-        updates = emitted.judged.emitted
         window = {}
         if isinstance(operator, Aggregate) and operator.windows:
             window = {"window_start": "window_start", "window_end": "_window_end"}
-        changes = updates.select(
-            seq=pl.int_range(pl.len(), dtype=pl.Int64),
-            operator=pl.lit(operator.name),
-            key="_key",
-            value="_value",
-            timestamp="_timestamp_ms",
-            old_timestamp="_old_timestamp_ms",
-            value_hash="_identity",
-            source_partition="_partition",
-            source_offset="_offset",
-            **window,
-        )
-        return {"changes": changes, "suppressed": self._suppressed(operator, emitted)}
-
-    def _suppressed(self, operator: Operator, emitted: Emitted) -> pl.DataFrame:
-        runs = emitted.judged.suppressed
-        return runs.select(
-            "n",
-            "first_offset",
-            "last_offset",
-            "max_timestamp",
-            operator=pl.lit(operator.name),
-            key="_key",
-            source_partition="_partition",
-            old_timestamp="_old_timestamp_ms",
-            value_hash="_identity",
-        )
+        changes = changes_rows(operator.name, emitted.judged, **window)
+        return {"changes": changes, "suppressed": suppressed_rows(operator.name, emitted.judged)}
 
     def _state_rows(self, operator: Operator, moves: Moves) -> dict[str, pl.DataFrame]:
         """The states that moved, and those that are gone, as rows of their table."""

@@ -21,7 +21,6 @@ from tidemark.semantics.idleness import Activity
 from tidemark.spec.tables import (
     BATCHES,
     HEARTBEATS,
-    HELD_RECORDS,
     HOP,
     LATE_RECORDS,
     OPERATOR_STATE,
@@ -142,11 +141,6 @@ class StreamFacts:
     def late_records(self) -> pl.DataFrame:
         """Records behind the watermark."""
         return self._rows(LATE_RECORDS)
-
-    @cached_property
-    def held_records(self) -> pl.DataFrame:
-        """Records that were read too early, those that have been sent on since among them."""
-        return self._rows(HELD_RECORDS)
 
     def open_windows(self, operator: str) -> pl.Series:
         """The ends of the windows with results that *operator* holds, one for each."""

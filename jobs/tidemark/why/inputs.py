@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from tidemark.semantics.alignment import lowest_reported, max_allowed_ms
+from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import Progress
 from tidemark.spec.operators import HopSource, Operator, Source
@@ -123,34 +123,38 @@ class Inputs:
     def _waiting(self, source: Source) -> Iterator[Finding]:
         """The partitions of *source* whose records wait for others that are too far behind."""
         facts, drift_ms = self._scene.of(source.name), self._scene.topology.max_drift_ms
-        if drift_ms is None or not facts.of_operator(source.name).tail(1)["held_after"].sum():
+        rows = facts.of_operator(source.name)
+        held = rows["held_after"].tail(1).sum()
+        if drift_ms is None or not held:
             return
-        sources = {o.name for o in self._scene.sub(source.name).operators if isinstance(o, Source)}
-        sources -= self._scene.sub(source.name).table_inputs()
-        group = {
-            (name, number): Progress(watermark_ms=mark.watermark_ms, activity=mark.activity or Activity.ACTIVE)
-            for (name, number), mark in facts.marks.items()
-            if name in sources and number is not None
-        }
+        group = self._group(source)
         lowest_ms = lowest_reported(group.values())
         allowed_ms = max_allowed_ms(group.values(), max_drift_ms=drift_ms)
-        slowest = [place for place, part in group.items() if part.watermark_ms == lowest_ms]
-        ahead = facts.held_records.filter(
-            pl.col("source") == source.name, pl.col("timestamp") - source.bound_ms - 1 > pl.lit(allowed_ms, pl.Int64)
-        )
-        rows = ahead.group_by("partition").agg(pl.len(), pl.col("batch_id").min()).sort("partition").iter_rows()
-        for number, n, batch_id in rows:
-            name, behind = slowest[0]
-            yield self._scene.found(
-                Cause.ALIGNMENT_WAIT,
-                source.name,
-                f"{n:,} records wait, which are more than {length(drift_ms)} (max_drift) ahead of "
-                f"{name} partition {behind} at {shown(lowest_ms)}",
-                f"find out why {name} partition {behind} is slow, give it an idle_after, or allow a longer max_drift",
-                input=source.name,
-                partition=number,
-                since_ms=facts.batches.filter(pl.col("batch_id") == batch_id)["finished_at"].item(),
-            )
+        name, slowest = next(place for place, part in group.items() if part.watermark_ms == lowest_ms)
+        free = rows.filter(pl.col("held_after") == 0)["batch_id"].max()
+        since_ms = first(rows if free is None else rows.filter(pl.col("batch_id") > free), "held_after")
+        for number, mark in self.partitions(source.name).items():
+            if must_wait(mark.watermark_ms, allowed_ms=allowed_ms):
+                yield self._scene.found(
+                    Cause.ALIGNMENT_WAIT,
+                    source.name,
+                    f"{held:,} records wait; at {shown(mark.watermark_ms)} it is more than {length(drift_ms)} "
+                    f"(max_drift) ahead of {name} partition {slowest} at {shown(lowest_ms)}",
+                    f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
+                    input=source.name,
+                    partition=number,
+                    since_ms=since_ms,
+                )
+
+    def _group(self, source: Source) -> dict[tuple[str, int], Progress]:
+        """All partitions that wait for each other in the sub-topology of *source*."""
+        sub = self._scene.sub(source.name)
+        names = {o.name for o in sub.operators if isinstance(o, Source)} - sub.table_inputs()
+        return {
+            (name, number): Progress(watermark_ms=mark.watermark_ms, activity=mark.activity or Activity.ACTIVE)
+            for name in sorted(names)
+            for number, mark in self.partitions(name).items()
+        }
 
     def late(self, operator: Operator) -> list[Finding]:
         """Whether more than half of what came in lately was late."""

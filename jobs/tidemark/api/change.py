@@ -1,0 +1,199 @@
+"""Emit-on-change for any rows inside a team's own `foreachBatch` function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tidemark.api.query import Query, Writer, kept, record_time_ms
+from tidemark.clock import wall_clock_ms
+from tidemark.delta import read_before
+from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
+from tidemark.kernels.emission import STORED, Judged, judged, with_value
+from tidemark.kernels.proofs import changes_rows, suppressed_rows
+from tidemark.kernels.schemas import rows_of
+from tidemark.kernels.values import key_text
+from tidemark.semantics.change import Rule
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Kind
+from tidemark.spec.tables import BECAME, CHANGES, OUTCOMES, SUPPRESSED
+from tidemark.stream.state import KeyedRows
+
+
+class State:
+    """The update of each key that *operator* sent on last.
+
+    Its home is the table `changes`, whose newest row of a key is the key's state; what is kept in memory is rebuilt
+    from there whenever it is not that of the batch before: at the start, when a batch is run again, or when another
+    process ran some. Make one per operator, outside of the function.
+
+    Args:
+        warehouse: folder of Tidemark's tables.
+        topology: name under which reports show the query.
+        sub_topology: name of the query.
+        operator: name of the step that judges.
+        rule: when an update says nothing new.
+    """
+
+    def __init__(
+        self,
+        *,
+        warehouse: str | Path,
+        topology: str,
+        sub_topology: str,
+        operator: str,
+        rule: Rule = Rule.STRICTLY_NEWER,
+    ) -> None:
+        self._query = Query(Layout(Path(warehouse)), topology, sub_topology)
+        self._operator, self._rule = operator, rule
+        self._writer = self._new_writer()
+        self._stored = KeyedRows(STORED)
+        self._batch_id: int | None = None
+
+    def judge(self, updates: pl.DataFrame, batch_id: int) -> Judged:
+        """What becomes of *updates* of batch *batch_id*, given the batches before it; nothing moves yet.
+
+        Raises Contradiction when the batch was judged before and something else was sent on then.
+        """
+        known = self._load(batch_id) if self._batch_id != batch_id - 1 else None
+        result = judged(updates, self._stored.of(updates["_key"]), self._rule)
+        if known is not None and not known.equals(result.emitted.select(key="_key", value_hash="_identity")):
+            msg = (
+                f"{self._query.table(CHANGES.name)}: batch {batch_id} of {self._operator} sent other updates on when "
+                "it was run before; have it read the same rows every time, and use a state once in a batch"
+            )
+            raise Contradiction(msg)
+        return result
+
+    def move(self, result: Judged, batch_id: int, *, passed: int) -> None:
+        """Write *result* down and keep it; *passed* rows of the batch were not judged."""
+        emitted, suppressed = result.emitted.height, result.suppressed_n
+        counts = {"records_in": emitted + suppressed + passed, "held_before": 0, "fan_out": 0}
+        became = {**dict.fromkeys(BECAME, 0), "emitted": emitted, "suppressed": suppressed, "passed": passed}
+        outcome = {"operator": self._operator, "kind": Kind.TABLE.value, **counts, **became}
+        same = self._query.same(batch_id)
+        if counts["records_in"]:
+            tables = {
+                CHANGES.name: rows_of(CHANGES, changes_rows(self._operator, result), **same),
+                SUPPRESSED.name: rows_of(SUPPRESSED, suppressed_rows(self._operator, result), **same),
+                OUTCOMES.name: rows_of(OUTCOMES, [outcome], **same),
+            }
+            self._writer.append(tables, batch_id)
+        self._stored.put(result.stored)
+        self._batch_id = batch_id
+
+    def _new_writer(self) -> Writer:
+        return Writer(self._query, self._operator, wall_clock_ms)
+
+    def _load(self, batch_id: int) -> pl.DataFrame | None:
+        """Rebuild what was stored before *batch_id*; what that batch sent on, where it was run before."""
+        self._writer = self._new_writer()  # one that knows what others have written
+        self._writer.open(CHANGES.name, batch_id)
+        columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
+        rows = read_before(self._query.table(CHANGES.name), batch_id + 1, columns)
+        mine = rows.filter(pl.col("operator") == self._operator).sort("batch_id", "seq")
+        before, known = mine.filter(pl.col("batch_id") < batch_id), mine.filter(pl.col("batch_id") == batch_id)
+        self._stored = KeyedRows(STORED)
+        self._stored.put(
+            before.select("key", "value", identity="value_hash", timestamp_ms=pl.col("timestamp").dt.epoch("ms"))
+        )
+        self._batch_id = batch_id - 1
+        return known.select("key", "value_hash") if known.height else None
+
+
+@contextmanager
+def changed(
+    rows: DataFrame,
+    batch_id: int,
+    *,
+    key: Sequence[str],
+    columns: Sequence[str],
+    timestamp: str,
+    order: tuple[str, str],
+    state: State,
+) -> Iterator[DataFrame]:
+    """The *rows* that say something new about their key; write them inside the `with` block.
+
+    Purpose: send on only what changed, prove each skip (`suppressed`), and never lose an update.
+
+    How it works: the rows of a key are judged in *order* against the one sent on last, as a `table` of Tidemark does
+    (`semantics/change.py`). The state moves when the block ends without an error, which is after the output. Were it
+    the other way round, a crash between the two would leave a state that takes the update for sent: the batch that is
+    run again would suppress it, and nobody would ever get it. That is KAFKA-12508, for which Kafka took this feature
+    back. This way a crash leaves the state as it was, or the whole batch done; since a batch is always judged by the
+    batches before it, running it again gives the same rows.
+
+    What it does not do: make the output itself exactly-once. The batch that is run again writes the same rows again;
+    whether that shows is up to the output (Delta: `txnAppId` and `txnVersion`).
+
+    Known limitation: key, columns, time and order of a batch pass through the driver, where they are judged; bound the
+    batch (`maxOffsetsPerTrigger`). A batch must have the same rows when it is run again, as Spark demands of them too.
+
+    Args:
+        rows: of one batch.
+        batch_id: its number, as `foreachBatch` gives it.
+        key: the columns of the key. Rows whose single key column is null are sent on unjudged, and counted as `passed`.
+        columns: those that make up the value; rows of equal values have equal ones of all of these, null being equal
+            to null.
+        timestamp: TIMESTAMP column with the record time.
+        order: two integer columns that say in which order the updates of a key are judged, and name a row: Kafka's
+            partition and offset.
+        state: what was sent on before.
+
+    Raises:
+        InvalidTimestamp: a record has no time, or one before 1970, so that it cannot be judged; a guess could hide a
+            later update. Filter such rows out before.
+        InvalidArgument: *order* is null somewhere or names two rows, or *timestamp* is no TIMESTAMP.
+        Contradiction: the batch comes before others that the state knows, the checkpoint having been replaced; or it
+            was run before with other rows. Either is found before the block, and so before the output.
+    """
+    with kept(rows):
+        records = _records(rows, key, columns, timestamp, order)
+        updates = _updates(records, columns, timestamp)
+        result = state.judge(updates, batch_id)
+        yield _without(rows, order, updates.join(result.emitted, on=["_partition", "_offset"], how="anti"))
+        state.move(result, batch_id, passed=records.height - updates.height)
+
+
+def _records(
+    rows: DataFrame, key: Sequence[str], columns: Sequence[str], timestamp: str, order: tuple[str, str]
+) -> pl.DataFrame:
+    """What judging needs of *rows*, on the driver, in order; refuses rows that cannot be judged."""
+    partition, offset = order
+    read = rows.select(
+        *dict.fromkeys((*key, *columns)),
+        record_time_ms(rows, timestamp).alias("_timestamp_ms"),
+        F.col(partition).cast("int").alias("_partition"),
+        F.col(offset).cast("bigint").alias("_offset"),
+    )
+    records = pl.DataFrame(read.toArrow()).sort("_partition", "_offset")
+    places = records.select("_partition", "_offset")
+    if places.null_count().sum_horizontal().sum() or places.is_duplicated().any():
+        msg = f"{partition} and {offset} name a row of the batch, got nulls or two rows of one name; choose others"
+        raise InvalidArgument(msg)
+    return records.with_columns(_key=key_text(key, records.schema), _task="_partition", _deleted=pl.lit(value=False))
+
+
+def _updates(records: pl.DataFrame, columns: Sequence[str], timestamp: str) -> pl.DataFrame:
+    """Those of *records* that have a key, with their value."""
+    keyed = records.filter(pl.col("_key").is_not_null())
+    if timeless := keyed.filter(pl.col("_timestamp_ms").is_null() | (pl.col("_timestamp_ms") < 0)).height:
+        msg = (
+            f"an update is judged by its record time, got {timeless} rows without a usable {timestamp}; filter them out"
+        )
+        raise InvalidTimestamp(msg)
+    return with_value(keyed, columns)
+
+
+def _without(rows: DataFrame, order: tuple[str, str], left_out: pl.DataFrame) -> DataFrame:
+    """*rows* less those *left_out*, named by `_partition` and `_offset`. Whatever is not named stays."""
+    if left_out.is_empty():
+        return rows
+    named = rows.sparkSession.createDataFrame(left_out.select("_partition", "_offset").to_arrow())
+    same = [F.col(column) == F.col(f"_{name}") for column, name in zip(order, ("partition", "offset"), strict=True)]
+    return rows.join(F.broadcast(named), on=same, how="left_anti")

@@ -1,0 +1,159 @@
+"""Measures a team's own `foreachBatch` function as the sink of a topology."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tidemark.api.listen import is_listened_to
+from tidemark.api.query import Query, Writer, kept, record_time_ms, replaced
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.kernels.schemas import rows_of
+from tidemark.semantics.buckets import bucket_sql
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Kind, Level
+from tidemark.spec.tables import BATCHES, BECAME, LATENCY_BUCKETS, OPERATOR_LATENCY, OUTCOMES, Table
+from tidemark.stream.journal import Entry, Journal
+
+log = logging.getLogger("tidemark.api")
+
+BatchFunction = Callable[[DataFrame, int], None]
+
+
+def measured(
+    function: BatchFunction,
+    *,
+    warehouse: str | Path,
+    topology: str,
+    sub_topology: str,
+    operator: str,
+    timestamp: str,
+    partition: str | None = None,
+    strict: bool = False,
+    clock: Clock = wall_clock_ms,
+) -> BatchFunction:
+    """*function*, for `foreachBatch`, with the end-to-end latency of every batch written down after it.
+
+    Purpose: the work stays the team's; how old each record is once it is done stands in `operator_latency`,
+    `latency_buckets`, `outcomes` and `batches`, beside what Tidemark's own streams measure.
+
+    How it works: the clock is read when *function* has returned (KIP-613), then one Spark job counts the latencies per
+    partition and bucket, so that no record reaches Python; the rows are kept by Spark while both use them. What was
+    measured is written into a journal before any table, so that a batch that is run again after a crash is told once,
+    with the clock that was read first.
+
+    What it does not do: touch the outcome of *function*. Whatever it raises ends the batch unmeasured; what fails in
+    measuring is logged and the batch goes on, unless *strict*.
+
+    Args:
+        function: does the work of a batch before it returns; called with the rows and the number of the batch.
+        warehouse: folder of Tidemark's tables.
+        topology: name under which reports show the query.
+        sub_topology: name of the query; give it the same with `queryName`, for `listen` files it under that.
+        operator: name of the work.
+        timestamp: TIMESTAMP column with the record time. A record without one, or before 1970, has no latency; it is
+            counted as `passed` all the same, since *function* had it, and `quarantined` would promise a copy. How many
+            there were is `passed` in `outcomes` − `n` in `operator_latency`.
+        partition: integer column with the record's input partition, which tells tasks apart; without it there is one.
+        strict: have the batch fail when it cannot be measured.
+        clock: epoch ms UTC.
+    """
+    query = Query(Layout(Path(warehouse)), topology, sub_topology)
+    meter = _Meter(query, operator, timestamp, partition, clock)
+
+    @wraps(function)
+    def each_batch(rows: DataFrame, batch_id: int) -> None:
+        with kept(rows):
+            started_at_ms = clock()
+            function(rows, batch_id)
+            finished_at_ms = clock()
+            try:
+                meter.tell(rows, batch_id, started_at_ms, finished_at_ms)
+            except Exception:
+                if strict:
+                    raise
+                log.exception("batch %s of %s/%s was not measured", batch_id, sub_topology, operator)
+
+    return each_batch
+
+
+class _Meter:
+    """Tells how late the records of a batch were when *operator* was done with them."""
+
+    def __init__(self, query: Query, operator: str, timestamp: str, partition: str | None, clock: Clock) -> None:
+        self._query, self._operator, self._timestamp, self._partition = query, operator, timestamp, partition
+        self._writer = Writer(query, operator, clock)
+
+    def tell(self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int) -> None:
+        """Write down what is measured of *rows*; what was before, where the batch is run again."""
+        journal = Journal(self._query.control / "measured" / self._operator, "facts")
+        entry = journal.newest()
+        if entry is not None and entry.batch_id > batch_id:
+            raise replaced(self._query.control, batch_id, entry.batch_id)
+        if entry is None or entry.batch_id < batch_id:
+            entry = Entry(batch_id, self._facts(rows, batch_id, started_at_ms, finished_at_ms))
+            if not entry.tables:
+                return
+            journal.write(entry)
+        self._writer.append(entry.tables, batch_id)
+
+    def _facts(self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int) -> dict[str, pa.Table]:
+        """The rows of each table; none at all of a batch without records."""
+        latencies = pl.DataFrame(self._latencies(rows, finished_at_ms).toArrow())
+        known = latencies.filter(pl.col("bucket").is_not_null())
+        records, measured_n = (int(frame["n"].sum()) for frame in (latencies, known))
+        if not records:
+            return {}
+        if without := records - measured_n:
+            log.warning(
+                "batch %s of %s: %s records have no usable %s", batch_id, self._operator, without, self._timestamp
+            )
+        thread_id = rows.sparkSession.sparkContext.applicationId
+        clocks = {"started_at": started_at_ms, "finished_at": finished_at_ms, "level": Level.INFO.value}
+        of_operator = {"operator": self._operator, "kind": Kind.SINK.value}
+        outcome = {"records_in": records, "held_before": 0, **dict.fromkeys(BECAME, 0), "passed": records, "fan_out": 0}
+        batch = {**clocks, "duration_ms": finished_at_ms - started_at_ms, "records_in": records}
+        facts: dict[Table, pl.DataFrame] = {
+            OPERATOR_LATENCY: _with(_statistics(known), **of_operator, **clocks, thread_id=thread_id, queued_ms=0),
+            LATENCY_BUCKETS: _with(known.select("task_id", "bucket", "n"), **of_operator, finished_at=finished_at_ms),
+            OUTCOMES: pl.DataFrame({**of_operator, **outcome}),
+        }
+        if not is_listened_to(self._query):
+            facts[BATCHES] = pl.DataFrame(batch)
+        same = self._query.same(batch_id)
+        return {table.name: rows_of(table, frame, **same) for table, frame in facts.items()}
+
+    def _latencies(self, rows: DataFrame, finished_at_ms: int) -> DataFrame:
+        """Per task and bucket: n, min_ms, max_ms and sum_ms of the latencies; null of the records without one."""
+        timestamp_ms = record_time_ms(rows, self._timestamp)
+        task = F.concat(F.lit(f"{self._query.name}_"), F.col(self._partition) if self._partition else F.lit(0))
+        latency_ms = F.when(timestamp_ms >= 0, F.lit(finished_at_ms).cast("bigint") - timestamp_ms)
+        each = rows.select(task.alias("task_id"), latency_ms.alias("latency_ms"))
+        return each.groupBy("task_id", F.expr(bucket_sql("latency_ms")).alias("bucket")).agg(
+            F.count(F.lit(1)).alias("n"),
+            F.min("latency_ms").alias("min_ms"),
+            F.max("latency_ms").alias("max_ms"),
+            F.sum("latency_ms").alias("sum_ms"),
+        )
+
+
+def _with(frame: pl.DataFrame, **same: object) -> pl.DataFrame:
+    return frame.with_columns(pl.lit(value).alias(name) for name, value in same.items())
+
+
+def _statistics(known: pl.DataFrame) -> pl.DataFrame:
+    """The rows of all buckets of a task put together; latencies in buckets below 0 are negative."""
+    return known.group_by("task_id", maintain_order=True).agg(
+        pl.sum("n"),
+        pl.min("min_ms"),
+        pl.max("max_ms"),
+        pl.sum("sum_ms"),
+        negative_n=pl.col("n").filter(pl.col("bucket") < 0).sum(),
+    )

@@ -1,0 +1,331 @@
+"""Every strategy, every window and what is held, through the engine and Delta, with results worked out by hand."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playing import Crash, Play, crash_at
+
+from tidemark.semantics.strategy import Strategy
+from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.spec.topology import on_processing_time
+
+T = 1_400_000_000_000
+SOURCE = """
+name = "play"
+level = "trace"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+"""
+COUNTS = """
+[operators.counts]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+aggregates = { n = "count(*)", top = "max(v)" }
+select = { n = "n", top = "top" }
+"""
+OUT = """
+[operators.out]
+kind = "sink"
+input = "counts"
+table = "out"
+"""
+TUMBLING = SOURCE + COUNTS + 'window = { tumbling = "10 s" }\n'
+
+
+def event(play: Play, second: float, id_: str = "a", v: int | None = 1) -> dict[str, Any]:
+    return play.row("events", T + round(second * 1000), id=id_, v=v)
+
+
+def sent(play: Play, *columns: str) -> list[tuple[Any, ...]]:
+    """What reached the sink: batch, then *columns*; instants in seconds after T."""
+    return [
+        (row["batch_id"], *((row[c] - T) / 1000 if c in {"window_start", "timestamp"} else row[c] for c in columns))
+        for row in play.rows("out")
+    ]
+
+
+def check_accounting(play: Play) -> None:
+    for sub in play.topology.sub_topologies:
+        for row in play.rows("outcomes", sub.name):
+            assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
+
+
+def test_on_change_sends_each_result_that_is_another_one(tmp_path: Path) -> None:
+    play = Play(
+        SOURCE + COUNTS.replace('{ n = "n", top = "top" }', '{ top = "top" }') + 'rule = "value_only"\n' + OUT, tmp_path
+    )
+    play.batch([event(play, 1, v=3), event(play, 2, v=2), event(play, 3, v=5)], at_ms=T)
+    play.batch([event(play, 4, v=5), event(play, 5, v=6)], at_ms=T + 1000)
+    assert sent(play, "top", "timestamp") == [(0, 3, 1), (0, 5, 3), (1, 6, 5)]
+    (first, second) = [row for row in play.rows("outcomes") if row["operator"] == "counts"]
+    assert (first["emitted"], first["suppressed"], second["emitted"], second["suppressed"]) == (2, 1, 1, 1)
+    check_accounting(play)
+
+
+def test_decided_once_per_batch_only_the_last_update_of_a_key_counts(tmp_path: Path) -> None:
+    play = Play(SOURCE + COUNTS + 'decide = "batch"\n' + OUT, tmp_path)
+    play.batch([event(play, 1), event(play, 2), event(play, 3, "b")], at_ms=T)
+    assert sent(play, "id", "n") == [(0, "a", 2), (0, "b", 1)]
+    (row,) = [row for row in play.rows("outcomes") if row["operator"] == "counts"]
+    assert (row["records_in"], row["emitted"], row["superseded"]) == (3, 2, 1)
+
+
+def test_on_update_sends_everything(tmp_path: Path) -> None:
+    same = COUNTS.replace('{ n = "n", top = "top" }', '{ top = "top" }') + 'strategy = "on_update"\n'
+    play = Play(SOURCE + same + OUT, tmp_path)
+    play.batch([event(play, 1), event(play, 2)], at_ms=T)
+    play.batch([event(play, 3)], at_ms=T + 1000)
+    assert sent(play, "top") == [(0, 1), (0, 1), (1, 1)]
+    assert [row["old_timestamp"] and (row["old_timestamp"] - T) / 1000 for row in play.rows("changes")] == [None, 1, 2]
+
+
+def test_a_window_takes_late_records_until_its_allowed_lateness_is_over(tmp_path: Path) -> None:
+    play = Play(TUMBLING + 'allowed_lateness = "5 s"\n' + OUT, tmp_path)
+    play.batch([event(play, 3), event(play, 12)], at_ms=T)  # watermark 10.999
+    play.batch([event(play, 4), event(play, 15.9)], at_ms=T + 1000)  # re-opens [0, 10); watermark 14.899
+    play.batch([event(play, 9.999), event(play, 16)], at_ms=T + 2000)  # as late as can be; watermark 14.999
+    play.batch([event(play, 9.999), event(play, 17)], at_ms=T + 3000)  # the window closed with the batch before
+    assert sent(play, "window_start", "n") == [
+        (0, 0, 1), (0, 10, 1), (1, 0, 2), (1, 10, 2), (2, 0, 3), (2, 10, 3), (3, 10, 4),
+    ]  # fmt: skip
+    (late,) = play.rows("late_records")
+    assert (late["operator"], late["offset"], late["lateness_ms"], late["held_by"]) == ("counts", 6, 5_000, "events")
+    check_accounting(play)
+
+
+def test_on_window_close_speaks_once_when_nothing_more_can_come(tmp_path: Path) -> None:
+    play = Play(TUMBLING + 'strategy = "on_window_close"\nallowed_lateness = "5 s"\n' + OUT, tmp_path)
+    play.batch([event(play, 3, v=4), event(play, 5, "b"), event(play, 12)], at_ms=T)
+    play.batch([event(play, 4), event(play, 15.9)], at_ms=T + 1000)
+    assert sent(play, "n") == []
+    play.batch([event(play, 16)], at_ms=T + 2000)  # watermark 14.999 = 10 + 5 − 1 ms
+    assert sorted(sent(play, "id", "window_start", "n", "top", "timestamp")) == [
+        (2, "a", 0, 2, 4, 9.999), (2, "b", 0, 1, 1, 9.999),
+    ]  # fmt: skip
+    play.batch([event(play, 4), event(play, 17)], at_ms=T + 3000)
+    assert len(sent(play)) == 2
+    assert [row["offset"] for row in play.rows("late_records")] == [6]
+    check_accounting(play)
+
+
+def test_periodic_sends_every_current_result_once_per_interval_changed_or_not(tmp_path: Path) -> None:
+    play = Play(SOURCE + COUNTS + 'strategy = "periodic"\ninterval = "10 s"\n' + OUT, tmp_path)
+    play.batch([event(play, 1), event(play, 2)], at_ms=T + 1_000)
+    play.batch([event(play, 3, "b")], at_ms=T + 9_999)
+    assert sent(play, "id") == []
+    play.batch(at_ms=T + 10_000)
+    play.batch([event(play, 4, "b")], at_ms=T + 19_000)
+    play.batch(at_ms=T + 45_000)  # three intervals later, once
+    assert sorted(sent(play, "id", "n")) == [(2, "a", 2), (2, "b", 1), (4, "a", 2), (4, "b", 2)]
+    outcomes = {row["batch_id"]: row for row in play.rows("outcomes") if row["operator"] == "counts"}
+    assert [(outcomes[b]["emitted"], outcomes[b]["repeated"]) for b in (2, 4)] == [(2, 0), (1, 1)]
+    assert [outcomes[b]["held_after"] for b in (0, 1, 2, 3, 4)] == [1, 2, 0, 1, 0]
+    check_accounting(play)
+
+
+def test_a_periodic_window_that_closes_within_the_interval_loses_no_change(tmp_path: Path) -> None:
+    play = Play(TUMBLING + 'strategy = "periodic"\ninterval = "1 h"\n' + OUT, tmp_path)
+    play.batch([event(play, 1), event(play, 2)], at_ms=T)
+    play.batch([event(play, 30)], at_ms=T + 1000)
+    assert sent(play, "window_start", "n") == [(1, 0, 2)]
+
+
+def test_sessions_merge_and_the_one_that_is_gone_is_deleted(tmp_path: Path) -> None:
+    play = Play(SOURCE + COUNTS + 'window = { session = "4 s" }\nallowed_lateness = "9 s"\n' + OUT, tmp_path)
+    play.batch([event(play, 1), event(play, 8)], at_ms=T)
+    play.batch([event(play, 4.5)], at_ms=T + 1000)
+    assert sent(play, "window_start", "deleted") == [(0, 1, False), (0, 8, False), (1, 8, True), (1, 1, False)]
+    assert [row["n"] for row in play.rows("out") if not row["deleted"]] == [1, 1, 3]
+    assert [(row["value"] is None, (row["window_end"] - T) / 1000) for row in play.rows("changes")] == [
+        (False, 5), (False, 12), (True, 12), (False, 12),
+    ]  # fmt: skip
+    check_accounting(play)
+
+
+def test_time_moves_on_and_windows_close_where_every_update_is_suppressed(tmp_path: Path) -> None:
+    """The KIP's worry: an operator that sends nothing on must not stop the time of those behind it."""
+    toml = SOURCE + """
+[operators.now]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+rule = "value_only"
+[operators.by_v]
+kind = "repartition"
+input = "now"
+id = ["id"]
+key = ["v"]
+columns = ["id"]
+[operators.per_v]
+kind = "aggregate"
+sub_topology = "second"
+input = "by_v"
+aggregates = { n = "count(*)" }
+"""  # fmt: skip
+    play = Play(toml, tmp_path)
+    play.batch([event(play, 1)], at_ms=T)
+    play.hop("second", at_ms=T)
+    play.batch([event(play, 50)], at_ms=T + 1000)
+    play.hop("second", at_ms=T + 1000)
+    assert [row["emitted"] for row in play.rows("outcomes") if row["operator"] == "now"] == [1, 0]
+    assert [(row["watermark"] - T) / 1000 for row in play.rows("batches", "second")] == [-0.001, 48.999]
+    assert [(row["operator"], (row["window_start"] - T) / 1000) for row in play.rows("operator_windows", "second")] == [
+        ("by_v_source", 0), ("per_v", 0),
+    ]  # fmt: skip
+
+
+def test_a_partition_that_is_too_far_ahead_waits_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
+    play = Play(
+        SOURCE.replace('level = "trace"', 'level = "trace"\nmax_drift = "5 s"') + COUNTS + OUT, tmp_path, partitions=2
+    )
+    ahead = [play.row("events", T + at * 1000, partition=1, id="x", v=at) for at in (3, 20, 4, 40)]
+    play.batch([event(play, 1), *ahead[:1]], at_ms=T)  # watermarks 0 − 1 ms and 2 − 1 ms: up to 5 s − 1 ms is allowed
+    play.batch([event(play, 2), *ahead[1:]], at_ms=T + 1000)
+    source = {row["batch_id"]: row for row in play.rows("outcomes") if row["operator"] == "events"}
+    assert (source[1]["passed"], source[1]["held_after"]) == (2, 2), "a record may take its partition too far ahead"
+    play.start("0")  # another driver finds in the tables what waits
+    play.batch(at_ms=T + 2000)
+    play.batch([event(play, 17)], at_ms=T + 3000)  # the slower one's watermark is 16 s − 1 ms: 21 s − 1 ms is allowed
+    assert [row["top"] for row in play.rows("out") if row["id"] == "x"] == [3, 20]
+    play.batch([event(play, 18)], at_ms=T + 4000)
+    assert [row["top"] for row in play.rows("out") if row["id"] == "x"] == [3, 20, 40]
+    assert [row["offset"] for row in play.rows("held_records")] == [2, 3], "held twice, written once"
+    assert [(row["partition"], row["offset"]) for row in play.rows("late_records")] == [(1, 2)], "it was out of order"
+    check_accounting(play)
+
+
+def test_on_processing_time_no_record_is_late_and_windows_close_by_the_clock(tmp_path: Path) -> None:
+    toml = TUMBLING + 'strategy = "on_window_close"\n' + OUT
+    play = Play(toml, tmp_path, change=on_processing_time)
+    play.batch([event(play, 3_000), event(play, 1)], at_ms=T + 4_000)
+    play.batch([event(play, 2)], at_ms=T + 9_000)
+    play.batch(at_ms=T + 10_000)
+    assert play.topology.name == "play_on_processing_time"
+    assert sent(play, "window_start", "n", "timestamp") == [(2, 0, 3, 9.999)]
+    assert play.rows("late_records") == []
+
+
+EVERYTHING = {
+    "tumbling": TUMBLING + OUT,
+    "closing": TUMBLING + 'strategy = "on_window_close"\n' + OUT,
+    "sessions": SOURCE + COUNTS + 'window = { session = "4 s" }\nstrategy = "on_window_close"\n' + OUT,
+    "merging": SOURCE + COUNTS + 'window = { session = "4 s" }\n' + OUT,
+    "periodic": SOURCE + COUNTS + 'strategy = "periodic"\ninterval = "3 s"\n' + OUT,
+    "periodic_table": SOURCE + """
+[operators.counts]
+kind = "table"
+input = "events"
+key = ["id"]
+strategy = "periodic"
+interval = "3 s"
+""" + OUT,
+    "judged_map": SOURCE + """
+[operators.counts]
+kind = "map"
+input = "events"
+select = { id = "id", v = "v" }
+strategy = "on_change"
+key = ["id"]
+identity = "v // 2"
+rule = "value_only"
+""" + OUT,
+    "current": SOURCE + COUNTS + """
+[operators.out]
+kind = "sink"
+input = "counts"
+table = "out"
+mode = "current"
+key = ["id"]
+""",
+}  # fmt: skip
+BATCHES = [
+    [(1, "a", 1), (2, "b", 7), (3.5, "a", 2)],
+    [(5, "a", 3), (9, "b", 1)],
+    [],
+    [(4, "a", 9), (16, "b", 2), (17, "c", None)],
+    [(30, "a", 4)],
+]
+CLOCKS = {
+    "negative_n",
+    "started_at",
+    "finished_at",
+    "duration_ms",
+    "queued_ms",
+    "ewt_at",
+    "ewt_adjusted_at",
+    "epoch",
+    "bucket",
+}
+
+
+def run(play: Play, batches: list[int], *, restarting: bool = False) -> None:
+    for number in batches:
+        if restarting:
+            play.start("0")
+        rows = [event(play, second, id_, v) for second, id_, v in BATCHES[number]]
+        play.batch(rows, at_ms=T + number * 1_700)
+
+
+def tables(play: Play) -> dict[str, list[str]]:
+    """Every table's rows without clocks and what follows from them, as text, sorted."""
+    folder = play.home / "streams" / "play" / "0"
+    names = sorted(path.name for path in folder.iterdir() if path.name != "latency_buckets")
+    found = {
+        n: [{k: v for k, v in row.items() if k not in CLOCKS and not k.endswith("_ms")} for row in play.rows(n)]
+        for n in names
+    }
+    return {name: sorted(map(str, rows)) for name, rows in found.items()}
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_a_new_driver_after_each_batch_goes_on_as_the_old_one_would(tmp_path: Path, name: str) -> None:
+    undisturbed, restarted = (Play(EVERYTHING[name], tmp_path / how) for how in ("undisturbed", "restarted"))
+    run(undisturbed, [0, 1, 2, 3, 4])
+    run(restarted, [0, 1, 2, 3, 4], restarting=True)
+    assert tables(restarted) == tables(undisturbed)
+    assert len(undisturbed.rows("out")) > 1
+    check_accounting(undisturbed)
+
+
+@pytest.mark.parametrize("name", ["closing", "merging", "periodic", "current"])
+def test_a_driver_that_ends_between_any_two_writes_leaves_nothing_out_and_nothing_twice(
+    tmp_path: Path, name: str
+) -> None:
+    before, undisturbed = (Play(EVERYTHING[name], tmp_path / how) for how in ("before", "undisturbed"))
+    run(undisturbed, [0, 1, 2, 3, 4])
+    run(before, [0, 1, 2])
+    steps: list[str] = []
+    shutil.copytree(before.home, tmp_path / "watched")
+    watched = before.copy(tmp_path / "watched")
+    watched.start("0", steps.append)
+    run(watched, [3])
+    assert len(steps) > 8, steps
+    for step in steps:
+        shutil.copytree(before.home, tmp_path / step)
+        play = before.copy(tmp_path / step)
+        play.start("0", crash_at(step))
+        with pytest.raises(Crash):
+            run(play, [3])
+        play = before.copy(tmp_path / step)
+        run(play, [3, 4])
+        assert tables(play) == tables(undisturbed), f"after {step}"
+
+
+def test_every_strategy_has_been_played() -> None:
+    played = {
+        o.emission.strategy
+        for toml in EVERYTHING.values()
+        for o in Play(toml, Path()).topology.operators.values()
+        if hasattr(o, "emission") and o.emission
+    }
+    assert played | {Strategy.ON_UPDATE} == set(Strategy)

@@ -1,0 +1,230 @@
+"""What becomes of particular records: of deletions, keep-alives, records without a key, and look-ups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from deltalake import write_deltalake
+from playing import Play
+
+T = 1_400_000_000_000
+SOURCE = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+key = "id"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+"""
+
+
+def event(play: Play, second: float, id_: str | None = "a", v: int | None = 1) -> dict[str, Any]:
+    return play.row("events", T + round(second * 1000), key=id_, id=id_, v=v)
+
+
+def gone(play: Play, second: float, id_: str) -> dict[str, Any]:
+    """A record without a value: its key is gone."""
+    return event(play, second, id_, None) | {"deleted": True}
+
+
+def counts(play: Play, operator: str, sub: str | None = None) -> list[dict[str, int]]:
+    rows = [row for row in play.rows("outcomes", sub) if row["operator"] == operator]
+    return [{k: v for k, v in row.items() if isinstance(v, int) and v and k != "batch_id"} for row in rows]
+
+
+def test_a_key_that_is_deleted_is_deleted_everywhere_and_counts_as_one_change(tmp_path: Path) -> None:
+    toml = SOURCE + """
+[operators.seen]
+kind = "map"
+input = "events"
+select = { id = "id", v = "v" }
+where = "v > 0"
+[operators.now]
+kind = "table"
+input = "seen"
+key = ["id"]
+[operators.current]
+kind = "sink"
+input = "now"
+table = "current"
+mode = "current"
+key = ["id"]
+[operators.all]
+kind = "sink"
+input = "now"
+table = "all_of_it"
+[operators.by_v]
+kind = "repartition"
+input = "now"
+id = ["id"]
+key = ["v"]
+columns = ["id"]
+[operators.per_v]
+kind = "aggregate"
+sub_topology = "second"
+input = "by_v"
+aggregates = { n = "count(*)" }
+[operators.alerts]
+kind = "sink"
+input = "now"
+topic = "alerts"
+"""  # fmt: skip
+    play = Play(toml, tmp_path)
+    play.batch([event(play, 1, "a", 7), event(play, 2, "b", 7)], at_ms=T)
+    play.batch([gone(play, 3, "a"), gone(play, 4, "nobody"), gone(play, 5, "a")], at_ms=T + 1000)
+    play.hop("second", at_ms=T + 1000)
+    assert [(row["id"], row["v"]) for row in play.rows("current", "0")] == [("b", 7)]
+    assert [(row["id"], row["deleted"]) for row in play.rows("all_of_it", "0")] == [
+        ("a", False),
+        ("b", False),
+        ("a", True),
+    ]
+    assert counts(play, "now", "0")[1] == {"records_in": 3, "emitted": 1, "suppressed": 2}
+    assert [(row["key"], row["value"]) for row in play.rows("changes", "second")] == [
+        ("7", '{"n":1}'), ("7", '{"n":2}'), ("7", '{"n":1}'),
+    ]  # fmt: skip
+    assert [row["_deleted"] for _, row in play.broker.published] == [False, False, True]
+
+
+def test_a_key_that_comes_back_is_a_change(tmp_path: Path) -> None:
+    play = Play(
+        SOURCE + '[operators.now]\nkind = "table"\ninput = "events"\nkey = ["id"]\nrule = "value_only"\n', tmp_path
+    )
+    play.batch([event(play, 1), gone(play, 2, "a"), event(play, 3), event(play, 4)], at_ms=T)
+    assert [row["value"] for row in play.rows("changes")] == [
+        '{"v":1,"event_time":1400000001000}',
+        None,
+        '{"v":1,"event_time":1400000003000}',
+        '{"v":1,"event_time":1400000004000}',
+    ]
+
+
+def test_a_record_with_a_timestamp_and_nothing_else_moves_time_and_goes_no_further(tmp_path: Path) -> None:
+    play = Play(SOURCE + '[operators.all]\nkind = "sink"\ninput = "events"\ntable = "all_of_it"\n', tmp_path)
+    play.batch([event(play, 1), event(play, 60, None, None)], at_ms=T)
+    assert len(play.rows("all_of_it")) == 1
+    assert counts(play, "events") == [{"records_in": 2, "filtered": 1, "passed": 1}]
+    assert play.rows("batches")[-1]["watermark"] == T + 58_999
+    assert play.rows("quarantine") == []
+
+
+def test_a_record_whose_column_for_a_key_is_null_is_quarantined_by_the_operator_that_needs_it(tmp_path: Path) -> None:
+    toml = SOURCE.replace('key = "id"\n', "") + """
+[operators.now]
+kind = "table"
+input = "events"
+key = ["id"]
+[operators.per_id]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+aggregates = { n = "count(*)" }
+"""  # fmt: skip
+    play = Play(toml, tmp_path)
+    play.batch([play.row("events", T, key="k", id=None, v=3), event(play, 1)], at_ms=T)
+    rows = play.rows("quarantine")
+    assert sorted((row["source"], row["offset"], row["reason"]) for row in rows) == [
+        ("now", 0, "null_key"),
+        ("per_id", 0, "null_key"),
+    ]
+    assert rows[0]["value"] == b'{"id":null,"v":3,"event_time":1400000000000}'
+    assert counts(play, "now") == [{"records_in": 2, "emitted": 1, "quarantined": 1}]
+    assert counts(play, "per_id") == [{"records_in": 2, "emitted": 1, "quarantined": 1}]
+
+
+def test_a_join_with_a_delta_table_sees_its_newest_version(tmp_path: Path) -> None:
+    def names(rows: dict[str, str]) -> None:
+        frame = pl.DataFrame({"who": list(rows), "name": list(rows.values())})
+        write_deltalake(str(tmp_path / "reference" / "names"), frame.to_arrow(), mode="overwrite")
+
+    toml = SOURCE + """
+[operators.named]
+kind = "join"
+input = "events"
+delta = "reference/names"
+on = { id = "who" }
+[operators.known]
+kind = "join"
+input = "events"
+delta = "reference/names"
+on = { id = "who" }
+how = "inner"
+[operators.all]
+kind = "sink"
+input = "named"
+table = "all_of_it"
+"""  # fmt: skip
+    names({"a": "Ann"})
+    play = Play(toml, tmp_path)
+    play.batch([event(play, 1, "a"), event(play, 2, "b")], at_ms=T)
+    names({"a": "Anna", "b": "Bob"})
+    play.batch([event(play, 3, "a"), event(play, 4, "b")], at_ms=T + 1000)
+    assert [row["name"] for row in play.rows("all_of_it")] == ["Ann", None, "Anna", "Bob"]
+    assert counts(play, "known") == [{"records_in": 2, "filtered": 1, "passed": 1}, {"records_in": 2, "passed": 2}]
+
+
+def test_a_join_sees_no_row_where_the_key_had_been_deleted_by_then(tmp_path: Path) -> None:
+    toml = SOURCE.replace("1 s", "10 s") + """
+[operators.facts]
+kind = "source"
+topic = "facts"
+key = "who"
+fields = "who string, fact string"
+bound = "1 s"
+[operators.facts_now]
+kind = "table"
+input = "facts"
+key = ["who"]
+[operators.told]
+kind = "join"
+input = "events"
+table = "facts_now"
+on = { id = "who" }
+[operators.all]
+kind = "sink"
+input = "told"
+table = "all_of_it"
+"""  # fmt: skip
+    play = Play(toml, tmp_path)
+    told = play.row("facts", T + 1000, key="a", who="a", fact="x")
+    untold = play.row("facts", T + 3000, key="a", who="a") | {"deleted": True}
+    play.batch([told, untold, event(play, 0.5), event(play, 2), event(play, 4)], at_ms=T)
+    assert [row["fact"] for row in play.rows("all_of_it")] == [None, "x", None]
+    play.start("0")
+    play.batch([event(play, 2), event(play, 4)], at_ms=T + 1000)
+    assert [row["fact"] for row in play.rows("all_of_it")][3:] == ["x", None]
+
+
+def test_a_record_as_late_as_is_allowed_still_finds_the_row_that_was_valid_then(tmp_path: Path) -> None:
+    toml = SOURCE + """
+allowed_lateness = "10 s"
+[operators.facts]
+kind = "source"
+topic = "facts"
+key = "who"
+fields = "who string, fact string"
+bound = "1 s"
+[operators.facts_now]
+kind = "table"
+input = "facts"
+key = ["who"]
+[operators.told]
+kind = "join"
+input = "events"
+table = "facts_now"
+on = { id = "who" }
+[operators.all]
+kind = "sink"
+input = "told"
+table = "all_of_it"
+"""  # fmt: skip
+    play = Play(toml, tmp_path)
+    facts = [play.row("facts", T + second * 1000, key="a", who="a", fact=fact) for second, fact in ((1, "x"), (8, "y"))]
+    play.batch([*facts, event(play, 12)], at_ms=T)
+    play.batch([play.row("facts", T + 9_000, key="a", who="a", fact="z"), event(play, 12)], at_ms=T + 1000)
+    play.batch([event(play, 2)], at_ms=T + 2000)
+    assert [row["fact"] for row in play.rows("all_of_it")] == ["y", "z", "x"]

@@ -1,0 +1,183 @@
+"""Runs the batches of a topology's sub-topologies without Spark: what Spark would read is written by hand.
+
+All else is the real thing: the engine, its journal, and Delta tables.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+
+from tidemark.delta import scan
+from tidemark.kernels.schemas import HEADERS, record_schema
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import HopSource, Source
+from tidemark.spec.topology import Topology, parse
+from tidemark.stream.engine import Engine
+from tidemark.stream.sources import TICK
+from tidemark.stream.wiring import Stream, build_engine
+
+Row = dict[str, Any]
+
+
+class Silence:
+    """A broker whose partitions have nothing that was not read, and that remembers what was published."""
+
+    def __init__(self, partitions: int | Mapping[str, int] = 1) -> None:
+        self._partitions = partitions
+        self.published: list[tuple[str, Row]] = []
+
+    def partitions(self, topic: str) -> int:
+        return self._partitions if isinstance(self._partitions, int) else self._partitions[topic]
+
+    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        return dict.fromkeys(partitions, (0, 0))
+
+    def publish(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
+        self.published += [(topic, row) for row in rows.to_dicts()]
+
+
+class Play:
+    """A topology in the warehouse *home*; offsets count up per source and partition, batches per sub-topology."""
+
+    def __init__(
+        self,
+        toml: str,
+        home: Path,
+        *,
+        partitions: int = 1,
+        change: Callable[[Topology], Topology] = lambda topology: topology,
+    ) -> None:
+        self.toml, self.partitions = toml, partitions
+        self.topology = change(parse(tomllib.loads(toml), file="play.toml"))
+        self.home, self.broker = home, Silence(partitions)
+        self._offsets: dict[tuple[str, int], int] = defaultdict(int)
+        self._batches: dict[str, int] = defaultdict(int)
+        self._engines: dict[str, Engine] = {}
+        self.now_ms = 0
+
+    def copy(self, home: Path) -> Play:
+        """The same, as far as it has come, in the warehouse *home*, with drivers of its own."""
+        play = Play(self.toml, home, partitions=self.partitions)
+        play._offsets, play._batches = self._offsets.copy(), self._batches.copy()
+        return play
+
+    def row(self, source: str, at_ms: int, *, partition: int = 0, key: str | None = "k", **fields: Any) -> Row:
+        """A usable record of *source*; its timestamp field is filled, missing fields are null."""
+        operator = self.topology.operators[source]
+        assert isinstance(operator, Source)
+        offset = self._offsets[source, partition]
+        self._offsets[source, partition] += 1
+        stamp = {operator.timestamp: at_ms} if operator.timestamp else {}
+        return {
+            "source": source, "partition": partition, "offset": offset, "key": key and key.encode(), "deleted": False,
+            "timestamp_ms": at_ms, source: dict.fromkeys(operator.columns) | fields | stamp,
+        }  # fmt: skip
+
+    def batch(self, rows: Sequence[Row] = (), *, at_ms: int, sub: str | None = None) -> None:
+        """Run the next batch of *sub* (the first one unless named), decided at *at_ms*."""
+        name = sub or self.topology.sub_topologies[0].name
+        self.process(self._batches[name], rows, at_ms=at_ms, sub=name)
+        self._batches[name] += 1
+
+    def hop(self, sub: str, *, at_ms: int) -> None:
+        """Run the next batch of *sub* over all that its upstreams have written since its last one."""
+        name = f"{sub}/hop"
+        rows: list[Row] = []
+        for source in self.topology.sub_topology(sub).operators:
+            if isinstance(source, HopSource):
+                path = Layout(self.home).hop(self.topology.name, source.upstream, source.repartition)
+                written = scan(path).filter(pl.col("batch_id") >= self._batches[name]).collect()
+                rows += [
+                    _hop_row(source.name, row) for row in written.with_columns(cs.datetime().dt.epoch("ms")).to_dicts()
+                ]
+        self._batches[name] = max([self._batches[name], *(row["offset"] + 1 for row in rows)])
+        self.batch(rows, at_ms=at_ms, sub=sub)
+
+    def process(self, batch_id: int, rows: Sequence[Row], *, at_ms: int, sub: str) -> None:
+        """Run batch *batch_id* of *sub*."""
+        if sub not in self._engines:
+            self.start(sub)
+        self.now_ms = at_ms
+        tick = {"source": TICK, "partition": 0, "offset": batch_id, "timestamp_ms": at_ms}
+        frame = pl.DataFrame([*rows, tick], schema=self._schema(sub))
+        self._engines[sub].process(batch_id, lambda late: frame.to_arrow())
+
+    def start(self, sub: str, reached: Callable[[str], None] = lambda step: None, epoch: int = 1) -> None:
+        """Have a new driver run *sub* from now on."""
+        stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
+        self._engines[sub] = build_engine(
+            stream, self.broker, thread_id="t", epoch=epoch, slow_ms={}, clock=lambda: self.now_ms, reached=reached
+        )
+
+    def rows(self, table: str, sub: str | None = None) -> list[Row]:
+        """The rows of one table of *sub*, instants as epoch ms, in the order of batches and within them."""
+        name = sub or self.topology.sub_topologies[0].name
+        path = Layout(self.home).stream_table(self.topology.name, name, table)
+        frame = scan(path).collect().with_columns(cs.datetime().dt.epoch("ms"))
+        order = [c for c in ("batch_id", "seq") if c in frame.columns]
+        return frame.sort(order, maintain_order=True).to_dicts()
+
+    def _schema(self, sub: str) -> dict[str, pl.DataType]:
+        structs: dict[str, pl.DataType] = {}
+        for o in self.topology.sub_topology(sub).operators:
+            if isinstance(o, Source):
+                structs[o.name] = pl.Struct({c: k for c, k in record_schema(o.columns).items() if c in o.columns})
+            elif isinstance(o, HopSource):
+                structs[o.name] = HOP
+        return {**RAW, **structs}
+
+
+RAW = {
+    "source": pl.String(),
+    "partition": pl.Int32(),
+    "offset": pl.Int64(),
+    "key": pl.Binary(),
+    "value": pl.Binary(),
+    "headers": HEADERS,
+    "deleted": pl.Boolean(),
+    "timestamp_ms": pl.Int64(),
+    "reason": pl.String(),
+}
+HOP = pl.Struct(
+    {
+        "seq": pl.Int64(),
+        "id": pl.String(),
+        "key": pl.String(),
+        "old_value": pl.String(),
+        "value": pl.String(),
+        "old_timestamp_ms": pl.Int64(),
+        "source_partition": pl.Int32(),
+        "source_offset": pl.Int64(),
+        "watermark_ms": pl.Int64(),
+    }
+)
+
+
+def _hop_row(source: str, row: Row) -> Row:
+    renamed = {"old_timestamp_ms": row["old_timestamp"], "watermark_ms": row["watermark"]}
+    struct = {name: renamed.get(name, row.get(name)) for name in HOP.to_schema()}
+    return {
+        "source": source, "partition": row["partition"], "offset": row["batch_id"], "timestamp_ms": row["timestamp"],
+        "headers": row["headers"], source: struct,
+    }  # fmt: skip
+
+
+class Crash(Exception):
+    """The driver is gone."""
+
+
+def crash_at(step: str) -> Callable[[str], None]:
+    """Ends a driver when it reaches *step*."""
+
+    def reached(name: str) -> None:
+        if name == step:
+            raise Crash(step)
+
+    return reached

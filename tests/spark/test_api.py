@@ -1,0 +1,543 @@
+"""What a team's own queries get from `tidemark.api`: real streams from files, real Delta tables, replays by hand."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import rollup
+from tidemark import api
+from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
+from tidemark.semantics.change import Rule
+from tidemark.spec.intervals import Interval, instant_ms, iso
+from tidemark.spec.layout import Layout
+
+NOON = instant_ms("2026-03-01T12:00")
+SCHEMA = "order_id string, status string, ordered_at timestamp, partition int, offset bigint"
+COMPARED = {"key": ["order_id"], "columns": ["status"], "timestamp": "ordered_at", "order": ("partition", "offset")}
+
+
+@dataclass
+class Clock:
+    """Stands still unless a test moves it."""
+
+    now_ms: int = NOON
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@dataclass
+class Shop:
+    """A query `orders` of the topology `shop` that reads one file per batch."""
+
+    spark: SparkSession
+    home: Path
+    files: int = 0
+
+    def __post_init__(self) -> None:
+        (self.home / "feed").mkdir()
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return {"warehouse": self.home / "warehouse", "topology": "shop", "sub_topology": "orders"}
+
+    def orders(self, *rows: tuple[str | None, str, int | None]) -> None:
+        """The next batch: order, status, and record time in ms after noon; each has the next offset of partition 0."""
+        first = self.files * 100
+        lines = [
+            {"order_id": order, "status": status, "partition": 0, "offset": first + n}
+            | ({} if at is None else {"ordered_at": iso(NOON + at)})
+            for n, (order, status, at) in enumerate(rows)
+        ]
+        file = self.home / "feed" / f"{self.files}.json"
+        file.write_text("\n".join(map(json.dumps, lines)))
+        os.utime(file, (1_000 + self.files, 1_000 + self.files))  # Spark reads the oldest first
+        self.files += 1
+
+    def stream(self) -> DataFrame:
+        return self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.home / "feed"))
+
+    def run(self, function: Callable[[DataFrame, int], None], name: str = "orders") -> None:
+        """Run all batches that there are; raises what the query fails with."""
+        writer = self.stream().writeStream.queryName(name).foreachBatch(function)
+        checkpoint = str(self.home / "checkpoint")
+        writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+
+    def forget_end_of(self, batch_id: int) -> None:
+        """Leave the checkpoint as a crash would have, right before Spark noted the end of the batch."""
+        for file in (self.home / "checkpoint" / "commits").glob(f"*{batch_id}*"):
+            file.unlink()
+
+    def path(self, table: str, sub_topology: str = "orders") -> Path:
+        return Layout(self.home / "warehouse").stream_table("shop", sub_topology, table)
+
+    def rows(self, table: str, *columns: str, sub_topology: str = "orders") -> list[tuple[Any, ...]]:
+        """These columns of all rows, sorted; instants as ms after noon."""
+        found = DeltaTable(self.path(table, sub_topology)).to_pyarrow_table().select(columns).to_pylist()
+        return sorted((tuple(map(after_noon, row.values())) for row in found), key=str)
+
+
+def after_noon(value: Any) -> Any:
+    return instant_ms(value.isoformat()) - NOON if hasattr(value, "isoformat") else value
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Shop:
+    return Shop(spark, tmp_path)
+
+
+def offsets(rows: DataFrame) -> list[int]:
+    return sorted(row["offset"] for row in rows.collect())
+
+
+class Written:
+    """A team's function that writes what changed, and can be made to fail right after it has."""
+
+    def __init__(self, shop: Shop, state: api.State | None = None) -> None:
+        self.state = state or api.State(**shop.names, operator="status")
+        self.batches: list[list[int]] = []
+        self.fails = False
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        with api.changed(rows, batch_id, **COMPARED, state=self.state) as news:
+            self.batches.append(offsets(news))
+            if self.fails:
+                msg = "the lake is full"
+                raise OSError(msg)
+
+
+# measured
+
+
+def test_latency_is_measured_when_the_work_is_done(shop):
+    shop.orders(("a", "new", -1_000), ("b", "new", -3_000), ("c", "new", 500))
+    clock = Clock(NOON - 250)
+
+    def work(rows: DataFrame, batch_id: int) -> None:
+        clock.now_ms += 250
+
+    shop.run(api.measured(work, **shop.names, operator="board", timestamp="ordered_at", clock=clock))
+
+    (latency,) = shop.rows("operator_latency", "n", "min_ms", "max_ms", "sum_ms", "negative_n", "queued_ms")
+    assert latency == (3, -500, 3_000, 3_500, 1, 0)
+    assert shop.rows("operator_latency", "operator", "kind", "level", "task_id") == [
+        ("board", "sink", "info", "orders_0")
+    ]
+    assert shop.rows("operator_latency", "started_at", "finished_at") == [(-250, 0)]
+    # ln 1000 / ln 1.02 = 348.8, so bucket 1 + 349; ln 3000 and ln 500 likewise
+    assert shop.rows("latency_buckets", "bucket", "n", "finished_at") == [(-315, 1, 0), (350, 1, 0), (406, 1, 0)]
+    assert shop.rows("batches", "batch_id", "records_in", "duration_ms", "finished_at") == [(0, 3, 250, 0)]
+
+
+def test_a_record_without_a_usable_time_is_counted_and_has_no_latency(shop, caplog):
+    shop.orders(("a", "new", -1_000), ("b", "new", None), ("c", "new", -NOON - 1))
+
+    shop.run(api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", clock=Clock()))
+
+    assert shop.rows("operator_latency", "n", "max_ms") == [(1, 1_000)]
+    assert shop.rows("latency_buckets", "n") == [(1,)]
+    assert shop.rows("outcomes", "operator", "records_in", "passed", "emitted", "quarantined") == [
+        ("board", 3, 3, 0, 0)
+    ]
+    assert "batch 0 of board: 2 records have no usable ordered_at" in caplog.text
+
+
+def test_partitions_are_tasks(shop):
+    rows = shop.spark.createDataFrame([(0, NOON - 10), (3, NOON - 20), (3, NOON - 40)], "partition int, at_ms bigint")
+    each_batch = api.measured(
+        ignore, **shop.names, operator="board", timestamp="at", partition="partition", clock=Clock()
+    )
+
+    each_batch(rows.selectExpr("partition", "timestamp_millis(at_ms) as at"), 0)
+
+    assert shop.rows("operator_latency", "task_id", "n", "sum_ms") == [("orders_0", 1, 10), ("orders_3", 2, 60)]
+
+
+def test_a_batch_that_runs_again_is_told_once_with_the_first_clock(shop):
+    shop.orders(("a", "new", -1_000))
+    shop.orders(("b", "new", -2_000))
+    clock, ran = Clock(), []
+    each_batch = api.measured(
+        lambda rows, batch_id: ran.append(batch_id),
+        **shop.names,
+        operator="board",
+        timestamp="ordered_at",
+        clock=clock,
+    )
+    shop.run(each_batch)
+    shop.forget_end_of(1)
+    clock.now_ms += 60_000
+
+    shop.run(each_batch)
+
+    assert ran == [0, 1, 1]
+    assert shop.rows("operator_latency", "batch_id", "max_ms", "finished_at") == [(0, 1_000, 0), (1, 2_000, 0)]
+    assert shop.rows("batches", "batch_id") == [(0,), (1,)]
+    assert shop.rows("outcomes", "batch_id") == [(0,), (1,)]
+
+
+def test_what_was_not_committed_yet_is_committed_by_the_batch_that_runs_again(shop):
+    shop.orders(("a", "new", -1_000))
+    clock = Clock()
+    names = {**shop.names, "operator": "board", "timestamp": "ordered_at"}
+    shop.run(api.measured(ignore, **names, clock=clock))
+    shop.forget_end_of(0)
+    shutil.rmtree(shop.path("latency_buckets"))  # as if the driver had died before it committed there
+    clock.now_ms += 60_000
+
+    shop.run(api.measured(ignore, **names, clock=clock))
+
+    assert shop.rows("latency_buckets", "bucket", "n", "finished_at") == [(350, 1, 0)]
+    assert shop.rows("operator_latency", "n", "finished_at") == [(1, 0)]
+
+
+def test_a_batch_that_cannot_be_measured_goes_on_and_says_so(shop, caplog):
+    shop.orders(("a", "new", -1_000))
+    done = []
+
+    shop.run(
+        api.measured(
+            lambda rows, batch_id: done.append(offsets(rows)), **shop.names, operator="board", timestamp="offset"
+        )
+    )
+
+    assert done == [[0]]
+    assert "batch 0 of orders/board was not measured" in caplog.text
+    assert "a record time is a TIMESTAMP, got offset: bigint" in caplog.text
+
+
+def test_a_strict_batch_that_cannot_be_measured_fails(shop):
+    shop.orders(("a", "new", -1_000))
+    with pytest.raises(StreamingQueryException, match="a record time is a TIMESTAMP"):
+        shop.run(api.measured(ignore, **shop.names, operator="board", timestamp="offset", strict=True))
+
+
+def test_what_the_function_raises_ends_the_batch_unmeasured(shop):
+    shop.orders(("a", "new", -1_000))
+
+    def fail(rows: DataFrame, batch_id: int) -> None:
+        msg = "the lake is full"
+        raise OSError(msg)
+
+    with pytest.raises(StreamingQueryException, match="the lake is full"):
+        shop.run(api.measured(fail, **shop.names, operator="board", timestamp="ordered_at"))
+    assert not shop.path("operator_latency").exists()
+
+
+def test_a_batch_without_records_writes_nothing(shop):
+    none = shop.spark.createDataFrame([], SCHEMA)
+    api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", strict=True)(none, 0)
+    assert not shop.path("batches").exists()
+
+
+def test_two_operators_of_one_query_share_its_tables_and_its_batches(shop):
+    shop.orders(("a", "new", -1_000))
+    shop.orders(("b", "new", -2_000))
+    names = {**shop.names, "timestamp": "ordered_at", "clock": Clock(), "strict": True}
+    inner = api.measured(ignore, **names, operator="inner")
+
+    shop.run(api.measured(inner, **names, operator="outer"))
+
+    assert shop.rows("operator_latency", "batch_id", "operator", "max_ms") == [
+        *((0, "inner", 1_000), (0, "outer", 1_000)),
+        *((1, "inner", 2_000), (1, "outer", 2_000)),
+    ]
+    assert shop.rows("batches", "batch_id") == [(0,), (1,)]
+
+
+def test_a_new_checkpoint_under_an_old_name_is_refused(shop):
+    shop.orders(("a", "new", -1_000))
+    shop.orders(("b", "new", -1_000))
+    each_batch = api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", strict=True)
+    shop.run(each_batch)
+    shutil.rmtree(shop.home / "checkpoint")
+    with pytest.raises(StreamingQueryException, match="goes on with batch 0, but batch 1 was told of before"):
+        shop.run(each_batch)
+
+
+def test_a_name_that_cannot_be_a_folder_is_refused(shop):
+    names = {**shop.names, "sub_topology": "a/b"}
+    with pytest.raises(InvalidArgument, match="got 'a/b'"):
+        api.measured(ignore, **names, operator="board", timestamp="ordered_at")
+
+
+def test_the_reports_have_what_was_measured(shop):
+    shop.orders(("a", "new", -1_000), ("b", "new", -3_000))
+    shop.run(api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", clock=Clock()))
+
+    layout = Layout(shop.home / "warehouse")
+    rollup.run(shop.spark, layout, "shop", Interval(NOON, NOON + 1))
+
+    rows = DeltaTable(layout.report_table("shop", "latency_rollup")).to_pyarrow_table().to_pylist()
+    assert [(row["sub_topology"], row["operator"], row["grain"], row["n"], row["avg_ms"]) for row in rows] == [
+        ("orders", "board", grain, 2, 2_000.0) for grain in ("minute", "hour", "day")
+    ]
+
+
+# changed
+
+
+def test_only_rows_that_say_something_new_are_handed_out(shop):
+    shop.orders(("a", "new", 1), ("a", "new", 2), ("b", "new", 1), (None, "new", 1))
+    shop.orders(("a", "new", 3), ("a", "paid", 4), ("b", "new", 1), ("a", "new", 5))
+    written = Written(shop)
+
+    shop.run(written)
+
+    # a row without a key cannot be judged; b's second one has the time of its first, which tells (KAFKA-12508)
+    assert written.batches == [[0, 2, 3], [101, 102, 103]]
+    assert shop.rows("changes", "batch_id", "seq", "key", "value", "timestamp", "old_timestamp", "source_offset") == [
+        (0, 0, "a", '{"status":"new"}', 1, None, 0),
+        (0, 1, "b", '{"status":"new"}', 1, None, 2),
+        (1, 0, "a", '{"status":"paid"}', 4, 1, 101),
+        (1, 1, "b", '{"status":"new"}', 1, 1, 102),
+        (1, 2, "a", '{"status":"new"}', 5, 4, 103),
+    ]
+    suppressed = ("batch_id", "key", "n", "first_offset", "last_offset", "old_timestamp", "max_timestamp")
+    assert shop.rows("suppressed", *suppressed) == [(0, "a", 1, 1, 1, 1, 2), (1, "a", 1, 100, 100, 1, 3)]
+    outcomes = ("batch_id", "operator", "kind", "records_in", "emitted", "suppressed", "passed")
+    assert shop.rows("outcomes", *outcomes) == [(0, "status", "table", 4, 2, 1, 1), (1, "status", "table", 4, 3, 1, 0)]
+
+
+def test_an_update_whose_output_failed_is_handed_out_again(shop):
+    shop.orders(("a", "new", 1))
+    written = Written(shop)
+    written.fails = True
+    with pytest.raises(StreamingQueryException, match="the lake is full"):
+        shop.run(written)
+    assert shop.rows("changes", "key") == []
+
+    written.fails = False
+    shop.run(written)
+
+    assert written.batches == [[0], [0]]
+    assert shop.rows("changes", "key") == [("a",)]
+
+
+@pytest.mark.parametrize("restarted", [True, False], ids=["in a new process", "in the same one"])
+def test_a_batch_that_runs_again_after_its_state_moved_hands_out_the_same_rows(shop, restarted):
+    shop.orders(("a", "new", 1))
+    shop.orders(("a", "paid", 5), ("a", "paid", 2))  # the first would be unchanged, were the second known already
+    written = Written(shop)
+    shop.run(written)
+    shop.forget_end_of(1)
+    again = Written(shop) if restarted else written
+
+    shop.orders(("a", "paid", 4), ("a", "sent", 5))
+    shop.run(again)
+
+    assert again.batches[-2:] == [[100, 101], [201]]
+    assert shop.rows("changes", "batch_id", "value") == [
+        (0, '{"status":"new"}'),
+        (1, '{"status":"paid"}'),
+        (1, '{"status":"paid"}'),
+        (2, '{"status":"sent"}'),
+    ]
+    assert shop.rows("suppressed", "batch_id", "n") == [(2, 1)]
+
+
+def test_a_state_that_missed_a_batch_is_read_anew(shop):
+    one, other = (api.State(**shop.names, operator="status") for _ in range(2))
+    reached: list[list[int]] = []
+    for batch_id, (state, status) in enumerate(((one, "new"), (other, "paid"), (one, "new"))):
+        write(order(shop, status, at=batch_id), batch_id, state, reached)
+    assert reached == [[0], [1], [2]]
+    assert shop.rows("changes", "batch_id", "old_timestamp") == [(0, None), (1, 0), (2, 1)]
+
+
+def test_a_batch_that_has_other_rows_when_it_runs_again_is_refused_before_its_output(shop):
+    state, reached = api.State(**shop.names, operator="status"), []
+    write(order(shop, "new", at=0), 0, state, reached)
+    with pytest.raises(Contradiction, match="batch 0 of status sent other updates on"):
+        write(order(shop, "paid", at=0), 0, state, reached)
+    assert reached == [[0]]
+
+
+def test_a_batch_before_those_that_the_state_knows_is_refused_before_its_output(shop):
+    shop.orders(("a", "new", 1))
+    shop.orders(("a", "paid", 2))
+    written = Written(shop)
+    shop.run(written)
+    shutil.rmtree(shop.home / "checkpoint")
+    with pytest.raises(StreamingQueryException, match="goes on with batch 0, but batch 1 was told of before"):
+        shop.run(Written(shop))
+    assert written.batches == [[0], [100]]
+
+
+def test_rows_that_cannot_be_judged_are_refused_before_anything_is_written(shop):
+    state = api.State(**shop.names, operator="status")
+    timeless = shop.spark.createDataFrame([("a", "new", None, 0, 0)], SCHEMA)
+    with pytest.raises(InvalidTimestamp, match="got 1 rows without a usable ordered_at"):
+        write(timeless, 0, state, [])
+    nameless = shop.spark.createDataFrame([(None, "new", None, 0, 7), (None, "new", None, 0, 7)], SCHEMA)
+    with pytest.raises(InvalidArgument, match="partition and offset name a row of the batch"):
+        write(nameless, 0, state, [])
+
+
+def test_states_of_two_operators_do_not_mix(shop):
+    shop.orders(("a", "new", 1))
+    shop.run(Written(shop))
+    other = Written(shop, api.State(**shop.names, operator="other", rule=Rule.VALUE_ONLY))
+    shop.forget_end_of(0)
+    shop.run(other)
+    assert other.batches == [[0]]
+    assert shop.rows("changes", "operator", "key") == [("other", "a"), ("status", "a")]
+
+
+# listen
+
+
+def test_a_listener_records_the_batches_of_a_query_that_knows_nothing_of_it(shop):
+    shop.orders(("a", "new", 1_000), ("b", "new", 3_000))
+    shop.orders(("c", "new", 9_000))
+    with api.listen(shop.spark, warehouse=shop.home / "warehouse", topology="shop"):
+        marked = shop.stream().withWatermark("ordered_at", "1 second").writeStream.queryName("orders")
+        checkpointed = marked.foreachBatch(lambda rows, batch_id: rows.count() and None)
+        checkpointed.option("checkpointLocation", str(shop.home / "checkpoint")).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+
+    batches = shop.rows("batches", "batch_id", "records_in", "watermark")
+    assert batches[:2] == [(0, 2, None), (1, 1, 2_000)]
+    assert all(duration > 0 for (duration,) in shop.rows("batches", "duration_ms"))
+    assert shop.rows("watermarks", "batch_id", "source", "partition", "watermark")[0] == (1, None, None, 2_000)
+
+
+def test_a_measured_query_that_is_listened_to_has_one_row_per_batch_the_listeners(shop):
+    shop.orders(("a", "new", -1_000))
+    shop.orders(("b", "new", -1_000))
+    each_batch = api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", clock=Clock())
+    with api.listen(shop.spark, warehouse=shop.home / "warehouse", topology="shop"):
+        shop.run(each_batch)
+    shop.orders(("c", "new", -1_000))
+    shop.run(each_batch)
+
+    assert shop.rows("batches", "batch_id", "records_in") == [(0, 1), (1, 1), (2, 1)]
+    by_the_stopped_clock = [started_at == 0 for _, started_at in shop.rows("batches", "batch_id", "started_at")]
+    assert by_the_stopped_clock == [False, False, True]
+    assert shop.rows("operator_latency", "batch_id") == [(0,), (1,), (2,)]
+
+
+@pytest.mark.parametrize("name", [None, "nightly orders"])
+def test_a_query_whose_name_cannot_be_a_folder_is_filed_under_its_id(shop, name):
+    shop.orders(("a", "new", 1))
+    with api.listen(shop.spark, warehouse=shop.home / "warehouse", topology="shop"):
+        writer = shop.stream().writeStream.foreachBatch(ignore)
+        writer = writer.queryName(name) if name else writer
+        checkpointed = writer.option("checkpointLocation", str(shop.home / "checkpoint"))
+        query = checkpointed.trigger(availableNow=True).start()
+        query.awaitTermination()
+    assert shop.rows("batches", "batch_id", sub_topology=str(query.id)) == [(0,)]
+
+
+def test_a_listener_that_cannot_write_fails_no_query(shop, caplog):
+    shop.orders(("a", "new", 1))
+    (shop.home / "warehouse").write_text("no folder")
+    with api.listen(shop.spark, warehouse=shop.home / "warehouse", topology="shop"):
+        shop.run(ignore)
+    assert "not recorded" in caplog.text
+
+
+# hops
+
+
+def test_hops_come_back_in_order_beside_other_headers(spark):
+    rows = spark.createDataFrame(
+        [("a", [("trace", b"7"), ("tidemark-hop", b"\xff"), ("tidemark-hop", b"x:")])], HEADERS
+    )
+    noted = api.with_hop(api.with_hop(rows, "enrichment", clock=lambda: 1_000), "billing", clock=lambda: 2_500)
+
+    assert [header["key"] for header in noted.first()["headers"]] == ["trace", *["tidemark-hop"] * 4]
+    assert noted.first()["headers"][3]["value"] == b"enrichment:1000"
+    assert hops_of(noted) == [("enrichment", 1_000), ("billing", 2_500)]
+
+
+def test_rows_without_headers_get_them(spark):
+    assert hops_of(api.with_hop(spark.range(1), "first", clock=lambda: 5)) == [("first", 5)]
+    none = spark.createDataFrame([("a", None)], HEADERS)
+    assert hops_of(none) == []
+    assert hops_of(api.with_hop(none, "first", clock=lambda: 5)) == [("first", 5)]
+
+
+def test_of_more_than_32_hops_the_first_are_kept(spark):
+    noted = [("tidemark-hop", f"h:{n}".encode()) for n in range(31)]
+    rows = spark.createDataFrame([("a", noted)], HEADERS)
+    for at_ms in (100, 101):
+        rows = api.with_hop(rows, "late", clock=lambda at_ms=at_ms: at_ms)
+    assert hops_of(rows) == [*(("h", n) for n in range(31)), ("late", 100)]
+
+
+def test_a_stream_gets_no_hop(shop):
+    with pytest.raises(InvalidArgument, match=r"call with_hop\('orders'\) inside foreachBatch"):
+        api.with_hop(shop.stream(), "orders")
+
+
+# docs/api.md
+
+
+def test_the_documented_example_runs(shop):
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    example = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    shop.orders(("a", "new", 1), ("a", "new", 2), ("b", "new", 1))
+    shop.orders(("a", "paid", 3))
+    warehouse, lake = shop.home / "warehouse", shop.home / "lake"
+
+    exec(example, {"spark": shop.spark, "orders": shop.stream(), "warehouse": warehouse, "lake": lake})
+
+    written = shop.spark.read.format("delta").load(f"{lake}/order_status")
+    assert sorted((row["order_id"], row["status"]) for row in written.collect()) == [
+        ("a", "new"),
+        ("a", "paid"),
+        ("b", "new"),
+    ]
+    outcomes = ("batch_id", "operator", "records_in", "emitted", "suppressed", "passed")
+    assert shop.rows("outcomes", *outcomes) == [
+        (0, "order_board", 3, 0, 0, 3),
+        (0, "order_status", 3, 2, 1, 0),
+        (1, "order_board", 1, 0, 0, 1),
+        (1, "order_status", 1, 1, 0, 0),
+    ]
+    assert shop.rows("operator_latency", "operator", "n") == [("order_board", 1), ("order_board", 3)]
+    assert shop.rows("batches", "batch_id", "records_in") == [(0, 3), (1, 1)]
+
+
+HEADERS = "id string, headers array<struct<key:string,value:binary>>"
+
+
+def hops_of(rows: DataFrame) -> list[tuple[str, int]]:
+    return [tuple(hop) for hop in api.hops(rows).first()["hops"]]
+
+
+def ignore(rows: DataFrame, batch_id: int) -> None:
+    """A team's function that needs no rows."""
+
+
+def order(shop: Shop, status: str, at: int) -> DataFrame:
+    """One row of order a, whose offset is its record time in ms after noon."""
+    rows = shop.spark.createDataFrame([("a", status, NOON + at, 0, at)], SCHEMA.replace("timestamp", "bigint"))
+    return rows.withColumn("ordered_at", F.timestamp_millis("ordered_at"))
+
+
+def write(rows: DataFrame, batch_id: int, state: api.State, reached: list[list[int]]) -> None:
+    with api.changed(rows, batch_id, **COMPARED, state=state) as news:
+        reached.append(offsets(news))
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.WARNING, logger="tidemark.api"):
+        yield

@@ -1,0 +1,144 @@
+"""What the flow tests share: drivers as users start them, and the tables and topics that they leave."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+from confluent_kafka import Consumer, TopicPartition
+from streaming.oracle_parts import Batch, Message, Place, Read
+
+from tidemark.control import Control
+from tidemark.embedded.process import wait_until
+from tidemark.spec.layout import Layout
+
+PROJECT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 180
+SEED = 20130627
+BECAME = (  # what an update that came in, or waited, can have become
+    "emitted",
+    "suppressed",
+    "late",
+    "quarantined",
+    "duplicate",
+    "filtered",
+    "passed",
+    "superseded",
+    "held_after",
+)
+
+Row = dict[str, Any]
+
+
+class Driver:
+    """A `jobs/stream.py` as a user starts it; its output goes to a file. The topology's file lies in *home*."""
+
+    def __init__(self, sub_topology: str, home: Path, address: str, *, topology: str) -> None:
+        self._name, self._topology = sub_topology, topology
+        self._warehouse, self._log = home / "warehouse", home / f"{sub_topology}.log"
+        self.control = Control(Layout(self._warehouse).control(topology, sub_topology))
+        command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--warehouse", str(self._warehouse)]
+        command += ["--topology", str(home / f"{topology}.toml"), "--sub-topology", sub_topology]
+        command += ["--bootstrap", address]
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, start_new_session=True)
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Return as soon as *condition* holds; fail as soon as the driver has ended before."""
+
+        def holds() -> bool:
+            assert self._process.poll() is None, f"{what}: the driver ended\n{self._log.read_text()[-5_000:]}"
+            return condition()
+
+        wait_until(holds, what, PATIENCE_S)
+
+    def offsets(self) -> dict[str, int]:
+        """How far it has come per `source/partition`; a driver before it does not count."""
+        heartbeat = self.control.heartbeat()
+        return heartbeat.offsets if heartbeat is not None and heartbeat.pid == self._process.pid else {}
+
+    def read_everything(self, address: str, topics: dict[str, str]) -> None:
+        """Return when it has come to the end of every partition of *topics*, which are given by source."""
+        consumer = Consumer({"bootstrap.servers": address, "group.id": "test"})
+        ends = {
+            f"{source}/{place.partition}": consumer.get_watermark_offsets(place)[1]
+            for source, topic in topics.items()
+            for place in _partitions(consumer, topic)
+        }
+        consumer.close()
+        self.wait(lambda: ends.items() <= self.offsets().items(), f"offsets {ends}")
+
+    def kill_in_the_middle_of_a_batch(self) -> None:
+        """SIGKILL at a seeded instant at which it has decided a batch and not carried all of it out."""
+        chance = random.Random(SEED)
+
+        def is_caught() -> bool:
+            time.sleep(chance.uniform(0, 0.1))
+            os.kill(self._process.pid, signal.SIGSTOP)
+            committed = rows_of(self._warehouse, self._topology, self._name, "batches")
+            if self._last_decided() > committed[-1]["batch_id"]:
+                return True
+            os.kill(self._process.pid, signal.SIGCONT)
+            return False
+
+        self.wait(is_caught, "a driver in the middle of a batch")
+        self._process.kill()
+        self._process.wait()
+
+    def _last_decided(self) -> int:
+        return max(int(path.name.split(".")[0]) for path in (self.control.home / "journal").glob("*.data.zip"))
+
+    def drain(self) -> int:
+        """Have it end by itself; its exit status."""
+        self.control.request_drain(by="test", now_ms=time.time_ns() // 1_000_000)
+        return self._process.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        """Leave nothing of it, nor of the JVM that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(PATIENCE_S)
+
+
+def rows_of(warehouse: Path, topology: str, sub_topology: str, table: str) -> list[Row]:
+    """The rows of one table, instants as epoch ms, in the order of batches and within them."""
+    path = Layout(warehouse).stream_table(topology, sub_topology, table)
+    frame = pl.read_delta(str(path)).with_columns(cs.datetime().dt.epoch("ms"))
+    return frame.sort([name for name in ("batch_id", "seq") if name in frame.columns], maintain_order=True).to_dicts()
+
+
+def batch_of(row: Row) -> Batch:
+    """A row of `batches` as an oracle takes it."""
+    names = ("source", "partition", "from_offset", "until_offset", "latest_offset")
+    reads = [Read(*(part[name] for name in names)) for part in row["sources"]]
+    return Batch(row["decided_at"], reads, row["batch_id"])
+
+
+def in_kafka(address: str, topic: str, *, source: str | None = None) -> list[Message]:
+    """All records of a topic, those of one partition in their order, each placed in *source* if given."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
+    places = _partitions(consumer, topic)
+    number = sum(consumer.get_watermark_offsets(place)[1] for place in places)
+    consumer.assign(places)
+    found = consumer.consume(number, timeout=PATIENCE_S) if number else []
+    consumer.close()
+    assert len(found) == number
+    return [
+        Message(Place(source or topic, m.partition() or 0, m.offset() or 0), m.key(), m.value(), m.timestamp()[1])
+        for m in found
+    ]
+
+
+def _partitions(consumer: Consumer, topic: str) -> Sequence[TopicPartition]:
+    known = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+    return [TopicPartition(topic, number, 0) for number in sorted(known)]

@@ -1,0 +1,114 @@
+"""What holds of every topology's tables, whatever it calculates."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from streaming.drivers import BECAME, Row
+from streaming.oracle_parts import Late, Place, Reached, Update
+
+COUNTED = ("records_in", "held_before", *BECAME, "fan_out", "repeated")
+UPDATE = ("key", "value", "timestamp", "old_timestamp", "source_partition", "source_offset")
+
+Outcomes = dict[tuple[int, str, str], int]
+"""Updates by batch id, operator and outcome; none of 0."""
+
+
+def outcomes_of(rows: Iterable[Row]) -> Outcomes:
+    return {(r["batch_id"], r["operator"], word): r[word] for r in rows for word in COUNTED if r[word]}
+
+
+def counted(outcomes: Mapping[int, Mapping[str, Mapping[str, int]]]) -> Outcomes:
+    """An oracle's counts in the same form."""
+    return {(b, name, word): n for b, of in outcomes.items() for name, c in of.items() for word, n in c.items() if n}
+
+
+def check_accounting(outcomes: Iterable[Row]) -> None:
+    """What came in, or waited, has become something, in every batch and operator."""
+    for row in outcomes:
+        assert row["records_in"] + row["held_before"] == sum(row[word] for word in BECAME), row
+
+
+def check_suppressed(outcomes: Iterable[Row], suppressed: Iterable[Row]) -> None:
+    """The proofs of what was not sent on add up to the count, in every batch and operator."""
+    proofs: Counter[tuple[int, str]] = Counter()
+    for row in suppressed:
+        proofs[row["batch_id"], row["operator"]] += row["n"]
+    assert proofs == {(r["batch_id"], r["operator"]): r["suppressed"] for r in outcomes if r["suppressed"]}
+
+
+def check_never_back(watermarks: Iterable[Row]) -> None:
+    """No watermark, of a partition, a source or the whole, is behind what it was."""
+    reached_ms: dict[tuple[str | None, int | None], int] = {}
+    for row in watermarks:
+        place = (row["source"], row["partition"])
+        assert (row["watermark"] or 0) >= reached_ms.get(place, 0), row
+        reached_ms[place] = row["watermark"] or 0
+    assert reached_ms
+
+
+def check_final(batches: Iterable[Row], changes: Iterable[Row], *, closed_after_ms: int) -> None:
+    """A window's result comes once, with the first batch whose watermark is *closed_after_ms* past its last instant."""
+    watermarks_ms = {row["batch_id"]: row["watermark"] or 0 for row in batches}
+    before_ms = dict(zip(list(watermarks_ms)[1:], watermarks_ms.values(), strict=False))
+    rows = list(changes)
+    assert max(Counter(row["key"] for row in rows).values()) == 1
+    for row in rows:
+        due_ms = row["window_end"] - 1 + closed_after_ms
+        assert before_ms.get(row["batch_id"], 0) < due_ms <= watermarks_ms[row["batch_id"]], row
+
+
+def updates_of(changes: Iterable[Row], operator: str) -> list[Update]:
+    """What an operator sent on, in its order."""
+    return [Update(*(row[name] for name in UPDATE)) for row in changes if row["operator"] == operator]
+
+
+def by_batch(changes: Iterable[Row], operator: str) -> dict[int, list[Update]]:
+    """What an operator sent on with each batch, by key: for those that do so with many keys at once."""
+    found: dict[int, list[Update]] = defaultdict(list)
+    for row in changes:
+        found[row["batch_id"]] += updates_of([row], operator)
+    return {batch_id: sorted(updates) for batch_id, updates in found.items() if updates}
+
+
+def skips_of(suppressed: Iterable[Row], operator: str) -> Counter[str]:
+    """How many updates of each key an operator did not send on."""
+    found: Counter[str] = Counter()
+    for row in suppressed:
+        found[row["key"]] += row["n"] if row["operator"] == operator else 0
+    return +found
+
+
+def late_of(late_records: Iterable[Row], operator: str) -> list[Late]:
+    """What an operator found late, by place."""
+    rows = [row for row in late_records if row["operator"] == operator]
+    assert all(row["lateness_ms"] == row["watermark"] - row["timestamp"] for row in rows)
+    return sorted(
+        Late(Place(operator, row["partition"], row["offset"]), row["timestamp"], row["watermark"]) for row in rows
+    )
+
+
+def times_of(watermarks: Iterable[Row], batches: Iterable[Row], source: str) -> dict[int, dict[int | None, Reached]]:
+    """How far *source* and its partitions had come after each batch; the table says what a batch changed."""
+    rows: dict[int, list[Row]] = defaultdict(list)
+    for row in watermarks:
+        rows[row["batch_id"]] += [row] if row["source"] == source else []
+    so_far: dict[int | None, Reached] = {}
+    found = {}
+    for batch in batches:
+        so_far |= {row["partition"]: Reached(row["watermark"], row["activity"]) for row in rows[batch["batch_id"]]}
+        found[batch["batch_id"]] = so_far.copy()
+    return found
+
+
+def check_read_once(batches: Iterable[Row]) -> None:
+    """Every batch reads on where the one before it ended."""
+    ends: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+    for batch in batches:
+        for part in batch["sources"]:
+            ends[part["source"], part["partition"]].append((part["from_offset"], part["until_offset"]))
+    for parts in ends.values():
+        assert parts[0][0] == 0
+        assert all(one[1] == other[0] for one, other in pairwise(parts))

@@ -1,0 +1,195 @@
+"""Devices that report, fall silent and come back: `topologies/sensors.toml`, judged against a plain-Python calculation.
+
+One day's trouble in ten seconds, through a real broker and a driver as a user starts it, undisturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from streaming.drivers import Driver, Row, batch_of, in_kafka, rows_of
+from streaming.laws import (
+    by_batch,
+    check_accounting,
+    check_final,
+    check_never_back,
+    check_read_once,
+    check_suppressed,
+    counted,
+    late_of,
+    outcomes_of,
+    skips_of,
+    times_of,
+    updates_of,
+)
+from streaming.oracle_parts import Message, Place
+from streaming.sending import send
+from streaming.sensors_feed import ALL_CLOSED, LENGTH, SETTLED, TOPIC, closing, edge, feed
+from streaming.sensors_oracle import ALLOWED_LATENESS_MS, BOUND_MS, SensorsOracle
+
+from tidemark.embedded.broker import create_topics
+
+TOPOLOGY, SUB = "sensors", "0"
+SPEED = 4  # so that the silence of a device is longer than idle_after
+EVERY_DEVICE_HAS_REPORTED = 5_000
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What was played left: in Kafka, in Delta, and by calculation."""
+
+    start_ms: int
+    exit: int
+    messages: list[Message]
+    warehouse: Path
+    oracle: SensorsOracle
+
+    def rows(self, table: str) -> list[Row]:
+        return rows_of(self.warehouse, TOPOLOGY, SUB, table)
+
+
+def play(home: Path, address: str, driver: Driver) -> int:
+    """Send the feed, then what is on the edge of being late, then what closes every session; when the feed began."""
+    start_ms = time.time_ns() // 1_000_000 - LENGTH
+    sent = feed(start_ms)
+    settled_ms = start_ms + SETTLED - BOUND_MS - 1
+    driver.wait(lambda: bool(driver.offsets()), "a first batch")
+    early = [one for one in sent if one.at_ms < start_ms + EVERY_DEVICE_HAS_REPORTED]
+    for part in (early, sent[len(early) :], edge(settled_ms), closing(start_ms)):
+        send(part, address, speed=SPEED)
+        driver.read_everything(address, {"readings": TOPIC})
+    return start_ms
+
+
+@pytest.fixture(scope="module")
+def flow(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Flow:
+    home = tmp_path_factory.mktemp(TOPOLOGY)
+    shutil.copy(Path(__file__).parent / "topologies" / f"{TOPOLOGY}.toml", home)
+    create_topics(broker, {TOPIC: 3})
+    driver = Driver(SUB, home, broker, topology=TOPOLOGY)
+    try:
+        start_ms = play(home, broker, driver)
+        exit_status = driver.drain()
+    finally:
+        driver.end()
+    messages = in_kafka(broker, TOPIC, source="readings")
+    batches = rows_of(home / "warehouse", TOPOLOGY, SUB, "batches")
+    oracle = SensorsOracle(messages, map(batch_of, batches))
+    return Flow(start_ms, exit_status, messages, home / "warehouse", oracle)
+
+
+def test_the_driver_ends_with_0_when_it_is_drained(flow: Flow) -> None:
+    assert flow.exit == 0
+
+
+def test_every_record_is_read_by_one_batch(flow: Flow) -> None:
+    check_read_once(flow.rows("batches"))
+    read = [place for row in flow.rows("batches") for part in batch_of(row).reads for place in part.places()]
+    assert sorted(read) == sorted(message.place for message in flow.messages)
+
+
+def test_every_operator_counts_what_became_of_its_updates_in_every_batch(flow: Flow) -> None:
+    check_accounting(flow.rows("outcomes"))
+    assert outcomes_of(flow.rows("outcomes")) == counted(flow.oracle.outcomes)
+
+
+def test_a_record_that_cannot_be_used_is_in_quarantine_with_its_reason(flow: Flow) -> None:
+    rows = flow.rows("quarantine")
+    seen = [(Place(row["source"], row["partition"], row["offset"]), row["reason"]) for row in rows]
+    assert sorted(seen) == sorted(flow.oracle.quarantined)
+    assert len({reason for _, reason in seen}) == 7
+    kept = {message.place: (message.key, message.value) for message in flow.messages}
+    assert {place: (row["key"], row["value"]) for row, (place, _) in zip(rows, seen, strict=True)} == {
+        place: kept[place] for place, _ in seen
+    }
+
+
+def test_a_day_of_old_readings_is_late_at_the_source(flow: Flow) -> None:
+    late = late_of(flow.rows("late_records"), "readings")
+    assert late == sorted(flow.oracle.late["readings"])
+    assert sum(one.timestamp_ms < flow.start_ms for one in late) == 24
+
+
+def test_a_reading_is_late_for_its_session_exactly_when_that_has_closed(flow: Flow) -> None:
+    assert late_of(flow.rows("late_records"), "device_sessions") == sorted(flow.oracle.late["device_sessions"])
+    edge = {
+        (row["key"], row["operator"], row["lateness_ms"])
+        for row in flow.rows("late_records")
+        if row["key"] in {"late", "closed", "open"}
+    }
+    assert edge == {("late", "readings", 15_000), ("closed", "device_sessions", 14_999)}
+    assert [row["readings"] for row in flow.rows("sessions") if row["device"] == "open"] == [1]
+
+
+def test_a_devices_state_changes_when_a_value_does_whenever_it_was_measured(flow: Flow) -> None:
+    assert updates_of(flow.rows("changes"), "device_now") == flow.oracle.device_now.sent
+    assert skips_of(flow.rows("suppressed"), "device_now") == flow.oracle.device_now.skipped
+    assert flow.oracle.device_now.skipped.total() > 100
+    check_suppressed(flow.rows("outcomes"), flow.rows("suppressed"))
+
+
+def test_every_skip_names_the_change_that_it_repeats(flow: Flow) -> None:
+    changes = {(r["operator"], r["key"], r["value_hash"], r["timestamp"]) for r in flow.rows("changes")}
+    skips = [r for r in flow.rows("suppressed") if r["key"] != "a ghost"]
+    assert {(r["operator"], r["key"], r["value_hash"], r["old_timestamp"]) for r in skips} <= changes
+
+
+def test_devices_has_the_state_of_each_device_that_was_not_deleted(flow: Flow) -> None:
+    rows = flow.rows("devices")
+    said = ("device", "temp_c", "battery", "other", "timestamp", "batch_id")
+    assert {row["device"]: {name: row[name] for name in said} for row in rows} == flow.oracle.devices
+    assert len(rows) == len(flow.oracle.devices)
+    assert {"a", "c", "d", "e"} <= set(flow.oracle.devices)
+    assert "b" not in flow.oracle.devices
+    assert flow.oracle.devices["a"]["other"] in {'{"humidity":40}', '{"humidity":41}'}
+
+
+def test_the_final_result_of_each_session_is_sent_on_once_and_not_before_it_has_closed(flow: Flow) -> None:
+    changes = [row for row in flow.rows("changes") if row["operator"] == "device_sessions"]
+    assert by_batch(changes, "device_sessions") == {n: found for n, found in flow.oracle.sessions.items() if found}
+    check_final(flow.rows("batches"), changes, closed_after_ms=ALLOWED_LATENESS_MS)
+    assert all(
+        (row["window_start"], row["window_end"])
+        == (json.loads(row["key"])["window_start"], json.loads(row["value"])["window_end"])
+        for row in changes
+    )
+
+
+def test_the_sink_has_a_row_per_session_and_the_feed_closes_all(flow: Flow) -> None:
+    expected = [
+        {
+            **json.loads(update.key),
+            **json.loads(update.value or ""),
+            "timestamp": update.timestamp_ms,
+            "batch_id": batch_id,
+            "source_partition": update.partition,
+            "source_offset": update.offset,
+            "deleted": False,
+        }
+        for batch_id, updates in flow.oracle.sessions.items()
+        for update in updates
+    ]
+    rows = sorted(flow.rows("sessions"), key=lambda row: (row["batch_id"], row["device"], row["window_start"]))
+    assert rows == sorted(expected, key=lambda row: (row["batch_id"], row["device"], row["window_start"]))
+    assert [row["readings"] for row in rows if row["device"] == "joined"] == [3]
+    assert not any(flow.oracle.open.values())
+
+
+def test_partitions_and_their_source_come_as_far_as_the_records_say(flow: Flow) -> None:
+    check_never_back(flow.rows("watermarks"))
+    batches = flow.rows("batches")
+    assert times_of(flow.rows("watermarks"), batches, "readings") == flow.oracle.times
+    whole = {batch["batch_id"]: batch["watermark"] for batch in batches}
+    assert whole == {batch_id: times[None].watermark_ms for batch_id, times in flow.oracle.times.items()}
+    assert batches[-1]["watermark"] == flow.start_ms + ALL_CLOSED - BOUND_MS - 1
+
+
+def test_a_device_that_falls_silent_holds_the_others_back_no_longer_than_until_it_is_idle(flow: Flow) -> None:
+    activity = [times[2].activity for times in flow.oracle.times.values()]
+    assert "idle" in activity
+    assert "active" in activity[activity.index("idle") :], "it came back"

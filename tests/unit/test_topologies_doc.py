@@ -1,0 +1,112 @@
+"""docs/topologies.md has every key, and each example in it is taken as it stands."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.errors import InvalidSpec
+from tidemark.spec import toml_operators
+from tidemark.spec.operators import Kind
+from tidemark.spec.toml_keys import Keys
+from tidemark.spec.topology import parse
+
+TEXT = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
+EMISSION = {"strategy", "rule", "decide", "interval"}
+NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be meant
+    ("source", "delta"): {"topic": None},
+    ("source", "files"): {"topic": None},
+    ("source", "idle_advances"): {"idle_after": "30 s"},
+    ("source", "avro_schema"): {"format": "avro"},
+    ("map", "key"): {"strategy": "on_change"},
+    ("map", "identity"): {"strategy": "on_change"},
+    ("aggregate", "allowed_lateness"): {"window": {"tumbling": "1 min"}},
+    ("aggregate", "strategy"): {"window": {"tumbling": "1 min"}},
+    ("join", "table"): {"delta": None},
+    ("sink", "topic"): {"table": None},
+    ("sink", "format"): {"table": None, "topic": "alerts"},
+    ("sink", "avro_schema"): {"table": None, "topic": "alerts", "format": "avro"},
+    ("sink", "mode"): {"key": ["device"]},
+    ("sink", "key"): {"mode": "current"},
+}
+
+
+def section(title: str) -> str:
+    return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def keys_in(text: str) -> dict[str, str]:
+    """Key and example of each row of the tables in *text*."""
+    return dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", text, flags=re.MULTILINE))
+
+
+def example_of(kind: Kind) -> dict[str, Any]:
+    (block,) = re.findall(r"```toml\n(.*?)```", section(kind), flags=re.DOTALL)
+    ((_, table),) = tomllib.loads(block)["operators"].items()
+    return dict(table)
+
+
+def read(table: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The keys that reading *table* asked for, at its own level."""
+    asked: set[str] = set()
+    done = Keys.done
+    monkeypatch.setattr(
+        Keys, "done", lambda keys: (asked.update(keys._asked if keys.at == "operators.x" else ()), done(keys))[1]
+    )
+    toml_operators.read_operator("x.toml", "x", table, folder=folder)
+    monkeypatch.undo()
+    return asked
+
+
+def test_the_first_example_is_a_topology() -> None:
+    topology = parse(tomllib.loads(TEXT.split("```toml\n")[1].split("```")[0]), file="docs/topologies.md")
+    assert list(topology.operators) == ["clicks", "per_page", "page_board"]
+
+
+def test_every_key_of_the_topology_is_explained_by_an_example_that_is_taken() -> None:
+    keys = keys_in(section("The topology"))
+    source = {"operators": {"readings": example_of(Kind.SOURCE)}}
+    for key, example in keys.items():
+        parse({"name": "x", **source, **tomllib.loads(f"{key} = {example}")}, file="x.toml")
+    with pytest.raises(InvalidSpec, match=", ".join(sorted({*keys, "operators"}))):
+        parse({"name": "x", **source, "zzzzzzzz": 1}, file="x.toml")
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_every_key_of_a_kind_is_explained_by_an_example_that_is_taken(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("readings.avsc", "alerts.avsc"):
+        (tmp_path / name).write_text("{}")
+    text = section(kind).split("A window is one of these")[0]
+    explained = keys_in(text)
+    known = read(example_of(kind), tmp_path, monkeypatch)
+    for key, example in explained.items():
+        table = example_of(kind) | NOT_TOGETHER.get((kind, key), {}) | tomllib.loads(f"{key} = {example}")
+        known |= read({k: v for k, v in table.items() if v is not None}, tmp_path, monkeypatch)
+    judges = EMISSION - {"strategy"} if "strategy" in explained else set()
+    assert set(explained) | judges | {"kind", "sub_topology"} == known | {"kind"}
+
+
+def test_every_kind_of_window_is_explained_by_an_example_that_is_taken(tmp_path: Path) -> None:
+    explained = keys_in(section("aggregate").split("A window is one of these")[1])
+    assert set(explained) == {"tumbling", "hopping", "every", "session", "offset"}
+    for key, example in explained.items():
+        beside = {"every": {"hopping": "1 min"}, "hopping": {"every": "10 s"}, "offset": {"tumbling": "1 h"}}.get(
+            key, {}
+        )
+        window = beside | tomllib.loads(f"{key} = {example}")
+        toml_operators.read_operator("x", "x", example_of(Kind.AGGREGATE) | {"window": window}, folder=tmp_path)
+
+
+def test_every_key_of_emission_is_explained_by_an_example_that_is_taken(tmp_path: Path) -> None:
+    explained = keys_in(section("When an operator sends on"))
+    assert set(explained) == EMISSION
+    for key, example in explained.items():
+        beside = {"strategy": "periodic"} if key == "interval" else {}
+        table = example_of(Kind.TABLE) | beside | tomllib.loads(f"{key} = {example}")
+        toml_operators.read_operator("x", "x", table, folder=tmp_path)
