@@ -20,8 +20,9 @@ from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Time
-from tidemark.spec.topology import SubTopology, Topology, load, on_processing_time
+from tidemark.spec.topology import load, on_processing_time
 from tidemark.stream.engine import Engine
+from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.kafka import KafkaBroker
 from tidemark.stream.sources import stream, with_bytes_where_needed
 from tidemark.stream.wiring import Stream, build_engine
@@ -49,9 +50,11 @@ def main() -> int:
     except AlreadyRunning as error:
         log.error("%s", error)
         return 3
-    pulse = Pulse(control, epoch, options.launch_id)
+    stream_of = Stream(topology, sub, Layout(options.warehouse))
+    history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
+    pulse = Pulse(control, history, epoch, options.launch_id)
     try:
-        run(options, topology, sub, control, pulse)
+        run(options, stream_of, control, pulse)
     except Exception as error:
         log.exception("stream %s/%s failed", topology.name, sub.name)
         pulse.end(StreamState.FAILED, reason=f"{type(error).__name__}: {error}"[:2_000])
@@ -85,18 +88,19 @@ def arguments() -> argparse.ArgumentParser:
 class Pulse:
     """Beats once a second beside the query; what the driver is doing is set from outside."""
 
-    def __init__(self, control: Control, epoch: int, launch_id: str) -> None:
+    def __init__(self, control: Control, history: Heartbeats, epoch: int, launch_id: str) -> None:
         self.epoch = epoch
-        self._control, self._launch_id = control, launch_id
+        self._control, self._history, self._launch_id = control, history, launch_id
         self._engine: Engine | None = None
+        self._thread_id: str | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._beat(StreamState.STARTING, None)
         self._thread.start()
 
-    def follow(self, engine: Engine) -> None:
+    def follow(self, engine: Engine, thread_id: str) -> None:
         """From now on the stream is running, and its progress is told."""
-        self._engine = engine
+        self._thread_id, self._engine = thread_id, engine
 
     def end(self, state: StreamState, *, reason: str | None = None) -> None:
         """The last beat."""
@@ -114,23 +118,24 @@ class Pulse:
     def _beat(self, state: StreamState, reason: str | None) -> None:
         progress = self._engine.progress if self._engine else None
         inputs = progress.inputs if progress else {}
-        self._control.beat(
-            Heartbeat(
-                state=state,
-                epoch=self.epoch,
-                launch_id=self._launch_id,
-                at_ms=wall_clock_ms(),
-                pid=os.getpid(),
-                batch_id=progress.batch_id if progress else -1,
-                offsets={f"{n}/{p}": part.until_offset for n, i in inputs.items() for p, part in i.partitions.items()},
-                reason=reason,
-            )
+        beat = Heartbeat(
+            state=state,
+            epoch=self.epoch,
+            launch_id=self._launch_id,
+            at_ms=wall_clock_ms(),
+            pid=os.getpid(),
+            batch_id=progress.batch_id if progress else -1,
+            offsets={f"{n}/{p}": part.until_offset for n, i in inputs.items() for p, part in i.partitions.items()},
+            reason=reason,
         )
+        self._control.beat(beat)
+        batch_started_at_ms = self._engine.batch_started_at_ms if self._engine else None
+        self._history.tell(beat, thread_id=self._thread_id, batch_started_at_ms=batch_started_at_ms)
 
 
-def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, control: Control, pulse: Pulse) -> None:
+def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse) -> None:
     """Run the query until a drain ends it; raises what made it fail."""
-    stream_of = Stream(topology, sub, Layout(options.warehouse))
+    topology, sub = stream_of.topology, stream_of.sub
     spark = session(f"tidemark-{topology.name}-{sub.name}")
     slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
     broker = KafkaBroker(options.bootstrap, sub.name)
@@ -158,7 +163,7 @@ def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, contr
         .trigger(processingTime=f"{topology.trigger_ms} milliseconds")
         .start()
     )
-    pulse.follow(engine)
+    pulse.follow(engine, thread_id)
     try:
         query.awaitTermination()
     except StreamingQueryException as error:

@@ -57,7 +57,7 @@ def test_tables_are_listed_with_their_size(home: Path) -> None:
 
 def test_help_names_every_command_and_shows_examples(home: Path) -> None:
     told = tidemark(home, "--help").stdout
-    for command in ("demo", "up", "down", "check", "sql", "tables", "replay"):
+    for command in ("demo", "up", "down", "check", "sql", "why", "bound", "tables", "replay"):
         assert f"\n    {command} " in told
         assert f"\n  tidemark {command}" in told
 
@@ -73,6 +73,21 @@ def test_an_option_that_nobody_knows_is_refused(home: Path) -> None:
 def test_down_is_content_where_nothing_runs(home: Path) -> None:
     answer = tidemark(home, "down")
     assert (answer.returncode, answer.stdout) == (0, f"nothing runs in {home}\n")
+
+
+def test_why_tells_a_line_or_an_object_per_finding(home: Path) -> None:
+    line = (
+        "never_started: flight_board: status left no heartbeat and no batch; start the driver of status\n"
+        "never_started: carrier_delays: carriers left no heartbeat and no batch; start the driver of carriers\n"
+        "never_started: by_carrier: status left no heartbeat and no batch; start the driver of status\n"
+    )
+    assert tidemark(home, "why", "flights").stdout == line
+    told = tidemark(home, "why", "flights", "flight_status", "--at", "2026-01-01T12:00Z", "--format", "json")
+    assert json.loads(told.stdout) == [
+        {"cause": "never_started", "sub_topology": "status", "operator": "flight_status", "input": None}
+        | {"partition": None, "since": None, "seen": "status left no heartbeat and no batch"}
+        | {"remedy": "start the driver of status"}
+    ]
 
 
 def test_check_lists_what_would_run_and_refuses_what_could_not(tmp_path: Path) -> None:

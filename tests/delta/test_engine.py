@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from playing import RAW, Crash, Silence, crash_at
 from tidemark.delta import scan
 from tidemark.errors import Contradiction
 from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Level
 from tidemark.spec.topology import parse
 from tidemark.stream.engine import Engine
 from tidemark.stream.sources import TICK
@@ -78,8 +80,10 @@ def raw(rows: list[dict[str, Any]], batch_id: int) -> pl.DataFrame:
     return pl.DataFrame([*rows, tick], schema={**RAW, **payloads})
 
 
-def engine(home: Path, *, epoch: int = 1, reached: Callable[[str], None] = lambda step: None) -> Engine:
-    stream = Stream(FLIGHTS, FLIGHTS.sub_topology("status"), Layout(home))
+def engine(
+    home: Path, *, epoch: int = 1, level: Level = FLIGHTS.level, reached: Callable[[str], None] = lambda step: None
+) -> Engine:
+    stream = Stream(replace(FLIGHTS, level=level), FLIGHTS.sub_topology("status"), Layout(home))
     return build_engine(
         stream, Silence({"flight_events": 3, "weather": 1}), thread_id="t", epoch=epoch, slow_ms={}, reached=reached
     )
@@ -172,3 +176,28 @@ def test_a_batch_that_changes_nothing_writes_nothing(tmp_path):
     before = tables(tmp_path)
     quiet.process(3, lambda late: raw([], 3).to_arrow())
     assert tables(tmp_path) == before
+
+
+def test_another_level_loses_no_state_and_changes_what_is_measured_alone(tmp_path, undisturbed):
+    for batch_id, level in enumerate([Level.INFO, Level.TRACE, Level.DEBUG, Level.INFO]):
+        run(engine(tmp_path, epoch=batch_id + 1, level=level), [batch_id])
+    found = tables(tmp_path)
+    measured = {"operator_latency", "latency_buckets", "emission_metrics", "batches"}
+    assert {n: rows for n, rows in found.items() if n not in measured} == {
+        n: rows for n, rows in undisturbed.items() if n not in measured
+    }
+    home = tmp_path / "streams" / "flights" / "status"
+    latency = scan(home / "operator_latency").select("batch_id", "operator").unique().collect()
+    ends = {"flight_events", "weather", "flight_board", "by_carrier"}
+    stateful = {"flight_status", "weather_now"}
+    # Only batch 0 has weather, and batch 2 has no record at all.
+    assert {n: set(latency.filter(pl.col("batch_id") == n)["operator"]) for n in range(4)} == {
+        0: ends,
+        1: ends - {"weather"} | stateful - {"weather_now"},
+        2: set(),
+        3: ends - {"weather"},
+    }
+    # The totals of batch 1 have the update that batch 0 skipped when nobody wrote it down.
+    assert found["emission_metrics"] == [row for row in undisturbed["emission_metrics"] if row[2] == 1]
+    totals = scan(home / "emission_metrics").select("operator", "idempotent_update_skip_total").collect()
+    assert ("flight_status", 1) in totals.rows()

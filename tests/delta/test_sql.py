@@ -9,10 +9,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tidemark.cli.inventory import inventory
-from tidemark.cli.sql import Warehouse
+from tidemark.cli.sql import Answer, Warehouse
 from tidemark.cli.text_table import aligned, as_csv, as_json
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.schemas import rows_of
 from tidemark.spec.layout import Layout
+from tidemark.spec.tables import EMISSION_METRICS, OPERATOR_LATENCY, Table
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -57,6 +59,58 @@ def test_only_one_statement_that_reads_is_taken(home: Path, text: str) -> None:
 def test_a_warehouse_that_is_not_there_has_no_tables(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="so far: none"):
         Warehouse(tmp_path / "nowhere").ask("select * from batches")
+
+
+def test_latency_and_emission_are_there_under_kafka_s_names(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    stream = {"topology": "flights", "sub_topology": "status", "batch_id": 3}
+    task = {**stream, "thread_id": "app-1", "task_id": "status_0"}
+    latencies = [
+        {**task, "operator": "weather", "kind": "source", "level": "info", "finished_at": 1_767_268_800_250}
+        | {"n": 4, "min_ms": -5, "max_ms": 15, "sum_ms": 22},
+        {**task, "operator": "weather_now", "kind": "table", "level": "trace", "finished_at": 1_767_268_800_250}
+        | {"n": 1, "min_ms": 7, "max_ms": 7, "sum_ms": 7},
+    ]
+    write(layout, OPERATOR_LATENCY, latencies)
+    assert Warehouse(tmp_path).ask("from kafka_metrics where metric like '%-avg' order by node_id") == Answer(
+        ("metric", "metric_group", "thread_id", "task_id", "node_id", "recording_level", "value", "at"),
+        (
+            (
+                "record-e2e-latency-avg",
+                "stream-processor-node-metrics",
+                "app-1",
+                "status_0",
+                "weather",
+                "INFO",
+                5.5,
+                NOON,
+            ),
+            ("record-e2e-latency-avg", "stream-state-metrics", "app-1", "status_0", "weather_now", "TRACE", 7.0, NOON),
+        ),
+    )
+    skips = {"idempotent_update_skip_total": 12, "idempotent_update_skip_rate": 0.5, "decided_at": 1_767_268_800_250}
+    write(layout, EMISSION_METRICS, [{**task, "operator": "weather_now", **skips}])
+    found = (
+        Warehouse(tmp_path).ask("select metric, node_id, recording_level, value from kafka_metrics order by all").rows
+    )
+    assert found == (
+        ("idempotent-update-skip-rate", "weather_now", "DEBUG", 0.5),
+        ("idempotent-update-skip-total", "weather_now", "DEBUG", 12.0),
+        ("record-e2e-latency-avg", "weather", "INFO", 5.5),
+        ("record-e2e-latency-avg", "weather_now", "TRACE", 7.0),
+        ("record-e2e-latency-max", "weather", "INFO", 15.0),
+        ("record-e2e-latency-max", "weather_now", "TRACE", 7.0),
+        ("record-e2e-latency-min", "weather", "INFO", -5.0),
+        ("record-e2e-latency-min", "weather_now", "TRACE", 7.0),
+    )
+
+
+def write(layout: Layout, table: Table, rows: list[dict[str, object]]) -> None:
+    write_deltalake(layout.stream_table("flights", "status", table.name), rows_of(table, rows))
+
+
+def test_without_tables_kafka_s_names_have_no_values(tmp_path: Path) -> None:
+    assert Warehouse(tmp_path).ask("from kafka_metrics").rows == ()
 
 
 def test_the_inventory_counts_rows_and_files_from_the_log(home: Path) -> None:

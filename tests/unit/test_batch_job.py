@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tidemark.report.batch_job import interval_parser
+from tidemark.report.batch_job import TOPOLOGIES, interval_parser, topology
 
 GOOD = {"--warehouse": "wh", "--topology": "flights", "--from": "1970-01-01T00:00:01Z", "--to": "1970-01-01T00:00:02"}
 
@@ -19,6 +20,11 @@ def test_a_batch_job_gets_a_layout_a_topology_and_instants():
     given = parsed()
     assert (given.warehouse.warehouse, given.topology.name) == (Path("wh"), "flights")
     assert (given.start_ms, given.end_ms) == (1_000, 2_000)
+
+
+def test_a_topology_may_be_a_file_of_one_s_own(tmp_path):
+    shutil.copy(TOPOLOGIES / "flights.toml", tmp_path / "mine.toml")
+    assert topology(str(tmp_path / "mine.toml")) == topology("flights")
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,20 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import demo
+from tidemark.cli import bound, demo, why
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import FORMATS, aligned
+from tidemark.clock import wall_clock_ms
 from tidemark.embedded import airflow, broker, stack
 from tidemark.embedded.conductor import Conductor
 from tidemark.embedded.stack import ROOT, Home
 from tidemark.errors import TidemarkError
+from tidemark.report.batch_job import topology
+from tidemark.spec.intervals import instant_ms
+from tidemark.spec.layout import Layout
+from tidemark.why import walk
 
 DESCRIPTION = "How late your streams are, why, and which step to blame; and only what changed is sent on."
 EXAMPLES = """\
@@ -32,6 +37,8 @@ examples:
   tidemark tables                               which tables there are, and how large they are
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
+  tidemark why flights                          why there are no results: who waits, for what, and what to do
+  tidemark bound flights                        what a longer or shorter bound costs: late records against waiting
   tidemark down                                 drain the streams and stop everything
 """
 PASSED_ON = "replay"
@@ -78,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
     sql.add_argument("query", help="one statement that reads, for example: select count(*) from changes")
     sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+    _why_options(command("why", _why, "say why a topology gives no results: who waits, for what, and what to do"))
+    _bound_options(command("bound", _bound, "compare bounds of a source: late records against waiting"))
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
     command(PASSED_ON, _replay, "play real flights of 2013 into Kafka; `tidemark replay --help` shows how")
     return parser
@@ -90,6 +99,25 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same feed (%(default)s)")
     parser.add_argument("--keep", action="store_true", help="leave Kafka and Airflow running when all went well")
     _slow_option(parser, "carrier_state=400")
+
+
+def _why_options(parser: argparse.ArgumentParser) -> None:
+    _topology_option(parser)
+    parser.add_argument("operator", nargs="?", help="the operator without results (each that nobody reads)")
+    parser.add_argument("--at", metavar="INSTANT", help="ask about a past instant, ISO 8601 (now)")
+    parser.add_argument("--format", choices=why.FORMATS, default="table", help="(%(default)s)")
+
+
+def _bound_options(parser: argparse.ArgumentParser) -> None:
+    _topology_option(parser)
+    parser.add_argument("--source", help="one source (all)")
+    parser.add_argument("--from", dest="start", metavar="INSTANT", help="first instant of decision, ISO 8601 (all)")
+    parser.add_argument("--to", dest="end", metavar="INSTANT", help="the instant before which to end (none)")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+
+
+def _topology_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topology", metavar="TOPOLOGY", help="its name, or its TOML file")
 
 
 def _slow_option(parser: argparse.ArgumentParser, *default: str) -> None:
@@ -152,6 +180,22 @@ def _check(options: argparse.Namespace) -> int:
 def _sql(options: argparse.Namespace) -> int:
     answer = Warehouse(Home(options.home).warehouse).ask(options.query)
     _say(FORMATS[options.format](answer.columns, answer.rows))
+    return 0
+
+
+def _why(options: argparse.Namespace) -> int:
+    at_ms = instant_ms(options.at) if options.at else wall_clock_ms()
+    layout = Layout(Home(options.home).warehouse)
+    found = walk.why(topology(options.topology), layout, at_ms=at_ms, operator=options.operator)
+    _say(why.FORMATS[options.format](found))
+    return 0
+
+
+def _bound(options: argparse.Namespace) -> int:
+    start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
+    of = topology(options.topology)
+    rows = bound.bound_rows(Home(options.home).warehouse, of, source=options.source, start_ms=start_ms, end_ms=end_ms)
+    _say(FORMATS[options.format](bound.COLUMNS, rows))
     return 0
 
 

@@ -1,4 +1,7 @@
-"""Answers SQL over a warehouse with DuckDB: a view per table name, over all Delta tables of that name (ring 2)."""
+"""Answers SQL over a warehouse with DuckDB (ring 2).
+
+There is a view per table name, over all Delta tables of that name, and `kafka_metrics`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 
 import duckdb
 
+from tidemark.cli import kafka_metrics
 from tidemark.errors import InvalidArgument
 from tidemark.spec.layout import Layout
 
@@ -69,4 +73,6 @@ def _connect(tables: Mapping[str, Sequence[Path]]) -> duckdb.DuckDBPyConnection:
     for name, paths in tables.items():
         scans = (f"SELECT * FROM delta_scan('{str(path).replace(chr(39), chr(39) * 2)}')" for path in paths)
         connection.execute(f'CREATE VIEW "{name}" AS {" UNION ALL BY NAME ".join(scans)}')
+    if kafka_metrics.VIEW not in tables:
+        connection.execute(kafka_metrics.view_sql(frozenset(tables)))
     return connection

@@ -40,7 +40,9 @@ def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: 
 
 
 def topology(name: str) -> Topology:
-    """The topology *name*; raises InvalidArgument that lists the known ones."""
+    """The topology *name*, or that of the TOML file *name*; raises InvalidArgument that lists the known ones."""
+    if name.endswith(".toml") and Path(name).is_file():
+        return load(Path(name))
     files = {path.stem: path for path in sorted(TOPOLOGIES.glob("*.toml"))}
     if name not in files:
         msg = f"a topology is a file in {TOPOLOGIES}, got {name!r}; known: {', '.join(files)}"

@@ -33,6 +33,7 @@ class Engine:
     Purpose: the function that `foreachBatch` calls, whole.
     How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and
     carried out; only then does what is kept in memory move. The first call rebuilds that from the tables.
+    `batch_started_at_ms` is the clock at which the batch that runs now began; None between batches.
     Known limitation: between a record's arrival in a Kafka sink and the end of the batch a crash sends it twice.
     """
 
@@ -51,6 +52,7 @@ class Engine:
         self._sub, self._home, self._steps, self._decider = sub, home, steps, decider
         self._journal, self._committing, self._clock, self._epoch = journal, committing, clock, epoch
         self.progress: StreamProgress | None = None
+        self.batch_started_at_ms: int | None = None
 
     def process(self, batch_id: int, collect: Collect) -> None:
         """Have the tables say what becomes of batch *batch_id*, whose rows *collect* reads."""
@@ -58,7 +60,7 @@ class Engine:
             self.progress = self._recover(batch_id)
         if batch_id <= self.progress.batch_id:
             return
-        started_at_ms = self._clock()
+        started_at_ms = self.batch_started_at_ms = self._clock()
         raw = pl.DataFrame(collect(self._decider.late_up_to_ms(self.progress)))
         batch = Batch(
             batch_id=batch_id,
@@ -68,12 +70,12 @@ class Engine:
             read_at_ms=self._clock(),
         )
         decision = self._decider.decide(raw, batch, self.progress)
-        if decision is None:
-            return
-        self._journal.write(decision.entry)
-        self._committing.carry_out(decision.entry)
-        self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
-        self.progress = decision.progress
+        if decision is not None:
+            self._journal.write(decision.entry)
+            self._committing.carry_out(decision.entry)
+            self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
+            self.progress = decision.progress
+        self.batch_started_at_ms = None
 
     def _decision_time(self, raw: pl.DataFrame, started_at_ms: int) -> int:
         """The newest tick of the batch; without one that of the batch before, and never earlier than that."""

@@ -1,0 +1,58 @@
+"""The history of a driver's heartbeats, as a Delta table: what tells a silent stream from a dead one afterwards."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from deltalake import DeltaTable, write_deltalake
+
+from tidemark.control import Heartbeat, StreamState
+from tidemark.delta import create
+from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.spec.tables import HEARTBEATS
+
+log = logging.getLogger(__name__)
+
+EVERY_MS = 15_000
+_LAST = frozenset({StreamState.DRAINED, StreamState.FAILED})
+
+
+class Heartbeats:
+    """Appends beats to the table `heartbeats` of a sub-topology, whose tables lie in *home*.
+
+    How it works: of the beats that it is told it keeps the first, the last, and one every EVERY_MS of their clock.
+    What it does not do: fail. A beat that cannot be written is logged, for the stream matters more.
+    """
+
+    def __init__(self, home: Path, *, topology: str, sub_topology: str) -> None:
+        self._path = home / HEARTBEATS.name
+        self._same = {"topology": topology, "sub_topology": sub_topology}
+        self._table: DeltaTable | None = None
+        self._kept_at_ms: int | None = None
+
+    def tell(self, beat: Heartbeat, *, thread_id: str | None, batch_started_at_ms: int | None) -> None:
+        """Keep *beat* if it is due; *batch_started_at_ms* (epoch ms) is None when no batch runs."""
+        kept_ago_ms = None if self._kept_at_ms is None else beat.at_ms - self._kept_at_ms
+        if beat.state not in _LAST and kept_ago_ms is not None and 0 <= kept_ago_ms < EVERY_MS:
+            return
+        self._kept_at_ms = beat.at_ms
+        row: dict[str, object] = {
+            "at": beat.at_ms,
+            "state": beat.state.value,
+            "epoch": beat.epoch,
+            "thread_id": thread_id,
+            "batch_id": beat.batch_id,
+            "batch_started_at": batch_started_at_ms,
+            "reason": beat.reason,
+        }
+        try:
+            self._append(row)
+        except Exception:
+            log.exception("%s: a heartbeat could not be written", self._path)
+
+    def _append(self, row: dict[str, object]) -> None:
+        if self._table is None:
+            create(self._path, arrow_schema(HEARTBEATS), description=HEARTBEATS.row)
+            self._table = DeltaTable(str(self._path))
+        write_deltalake(self._table, rows_of(HEARTBEATS, [row], **self._same), mode="append")

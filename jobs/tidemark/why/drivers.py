@@ -1,0 +1,64 @@
+"""Whether the drivers live whose results an operator needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tidemark.control import StreamState
+from tidemark.spec.operators import HopSource
+from tidemark.why.findings import Cause, Finding
+from tidemark.why.scene import Scene, length
+
+BEATS_WITHIN_MS = 60_000
+"""A driver that has not beaten for longer, four beats of 15 s, is dead."""
+SLOW_AFTER_MS = 60_000
+"""A batch that has been running for longer is worth a word."""
+
+
+def drivers(scene: Scene, name: str) -> Iterator[Finding]:
+    """What is wrong with the driver of the operator *name*, then with those of the sub-topologies it reads from."""
+    own = _driver(scene, name)
+    if own:
+        yield own
+    for operator in _upstreams(scene, name):
+        hop = scene.operator(operator)
+        if isinstance(hop, HopSource):
+            for finding in drivers(scene, hop.repartition):
+                dead = finding.cause is Cause.DRIVER_DEAD
+                yield replace(finding, cause=Cause.UPSTREAM_DEAD) if dead else finding
+
+
+def _driver(scene: Scene, name: str) -> Finding | None:
+    facts, sub = scene.of(name), scene.sub(name).name
+    beat, start = facts.beat, f"start the driver of {sub}"
+    if beat is None and facts.batches.height:
+        return None  # Its driver is of a time before there were heartbeats.
+    if beat is None:
+        return scene.found(Cause.NEVER_STARTED, name, f"{sub} left no heartbeat and no batch", start)
+    dead = {
+        StreamState.FAILED: (f"failed: {beat.reason}", f"mend that and {start}"),
+        StreamState.DRAINED: ("was drained", start),
+    }.get(beat.state)
+    if dead is None and scene.at_ms - beat.at_ms > BEATS_WITHIN_MS:
+        dead = ("does not beat any more", f"look at its log and {start}")
+    if dead is not None:
+        said, remedy = dead
+        return scene.found(Cause.DRIVER_DEAD, name, f"the driver of {sub} {said}", remedy, since_ms=beat.at_ms)
+    began_ms = beat.batch_started_at_ms
+    if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
+        seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
+        remedy = "look for the slow operator in the table operator_latency, or at the driver's log"
+        return scene.found(Cause.SLOW_BATCH, name, seen, remedy, since_ms=began_ms)
+    if facts.batches.height:
+        return None
+    seen = f"the driver of {sub} lives and has not finished a batch yet"
+    return scene.found(Cause.NEVER_STARTED, name, seen, "wait, or look at its log", since_ms=beat.at_ms)
+
+
+def _upstreams(scene: Scene, name: str) -> dict[str, None]:
+    """The operator *name* and those of its sub-topology that it needs, once each."""
+    found = {name: None}
+    for upstream in scene.operator(name).inputs:
+        found |= _upstreams(scene, upstream)
+    return found

@@ -1,0 +1,173 @@
+"""What the Delta tables of one sub-topology said at an instant (ring 2).
+
+A batch counts from its `finished_at` on, which is written with the last of its tables, and a heartbeat from its `at`
+on. Instants in the frames are epoch ms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+import polars.selectors as cs
+from deltalake import DeltaTable
+
+from tidemark.control import StreamState
+from tidemark.delta import scan
+from tidemark.kernels.schemas import arrow_schema
+from tidemark.semantics.idleness import Activity
+from tidemark.spec.tables import (
+    BATCHES,
+    HEARTBEATS,
+    HOP,
+    LATE_RECORDS,
+    OPERATOR_STATE,
+    OUTCOMES,
+    QUARANTINE,
+    WATERMARKS,
+    Table,
+)
+
+LATELY = 5
+"""Lately means: the last so many batches in which something came in."""
+
+GAVE = pl.col("emitted") + pl.col("passed") + pl.col("repeated").fill_null(0)
+"""Results that an operator sent on."""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The newest heartbeat."""
+
+    state: StreamState
+    at_ms: int
+    batch_started_at_ms: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The newest watermark of a partition, of a source or of all; record times, and who holds it back."""
+
+    watermark_ms: int | None
+    max_timestamp_ms: int | None
+    activity: Activity | None
+    held_by: str | None
+
+
+class StreamFacts:
+    """The tables under *home* as they were at *at_ms*; a table that is not there has no rows."""
+
+    def __init__(self, home: Path, at_ms: int) -> None:
+        self._home, self._at_ms = home, at_ms
+
+    @cached_property
+    def beat(self) -> Beat | None:
+        """The newest heartbeat."""
+        beats = _scan(self._home / HEARTBEATS.name, HEARTBEATS).filter(pl.col("at") <= self._at_ms)
+        newest = beats.sort("at", "epoch").tail(1).select("state", "at", "batch_started_at", "reason").collect()
+        for state, at_ms, batch_started_at_ms, reason in newest.iter_rows():
+            return Beat(StreamState(state), at_ms, batch_started_at_ms, reason)
+        return None
+
+    @cached_property
+    def batches(self) -> pl.DataFrame:
+        """The batches, oldest first."""
+        found = _scan(self._home / BATCHES.name, BATCHES).filter(pl.col("finished_at") <= self._at_ms)
+        return found.select("batch_id", "decided_at", "finished_at", "sources").sort("batch_id").collect()
+
+    @cached_property
+    def outcomes(self) -> pl.DataFrame:
+        """What became of updates, by batch and operator, oldest first; `gave` is what was sent on."""
+        found = self._rows(OUTCOMES).with_columns(gave=GAVE).join(self.batches, on="batch_id")
+        return found.sort("batch_id", maintain_order=True)
+
+    def of_operator(self, operator: str) -> pl.DataFrame:
+        """The rows of `outcomes` about *operator*."""
+        return self.outcomes.filter(pl.col("operator") == operator)
+
+    def since_last_result(self, operator: str) -> pl.DataFrame:
+        """The rows about *operator* of the batches after the newest one in which it had results."""
+        rows = self.of_operator(operator)
+        last = rows.filter(pl.col("gave") > 0)["batch_id"].max()
+        return rows if last is None else rows.filter(pl.col("batch_id") > last)
+
+    def lately(self, operator: str) -> pl.DataFrame:
+        """The rows about *operator* of the last LATELY batches in which something came in."""
+        return self.of_operator(operator).filter(pl.col("records_in") > 0).tail(LATELY)
+
+    @cached_property
+    def marks(self) -> dict[tuple[str | None, int | None], Mark]:
+        """The newest watermark by source and partition; None and None: that of all."""
+        newest = self._rows(WATERMARKS).sort("batch_id", maintain_order=True)
+        newest = newest.unique(["source", "partition"], keep="last", maintain_order=True)
+        rows = newest.select("source", "partition", "watermark", "max_timestamp", "activity", "held_by").iter_rows()
+        return {
+            (source, partition): Mark(watermark_ms, newest_ms, Activity(activity) if activity else None, held_by)
+            for source, partition, watermark_ms, newest_ms, activity, held_by in rows
+        }
+
+    @cached_property
+    def reads(self) -> pl.DataFrame:
+        """By batch, source and partition: n read, `bad` of them, and `unread` (null: the broker was not asked).
+
+        n counts offsets: where a topic has gaps, more than there were records.
+        """
+        parts = self.batches.explode("sources").filter(pl.col("sources").is_not_null()).unnest("sources")
+        bad = self.quarantine.group_by("batch_id", "source", "partition").agg(bad=pl.len())
+        return parts.join(bad, on=["batch_id", "source", "partition"], how="left", maintain_order="left").select(
+            "batch_id",
+            "source",
+            "partition",
+            "finished_at",
+            "until_offset",
+            n=pl.col("until_offset") - pl.col("from_offset"),
+            unread=pl.col("latest_offset") - pl.col("until_offset"),
+            bad=pl.col("bad").fill_null(0).cast(pl.Int64),
+        )
+
+    def of_partition(self, source: str, partition: int) -> pl.DataFrame:
+        """The rows of `reads` about one partition."""
+        return self.reads.filter(pl.col("source") == source, pl.col("partition") == partition)
+
+    @cached_property
+    def quarantine(self) -> pl.DataFrame:
+        """Records that could not be used."""
+        return self._rows(QUARANTINE)
+
+    @cached_property
+    def late_records(self) -> pl.DataFrame:
+        """Records behind the watermark."""
+        return self._rows(LATE_RECORDS)
+
+    def open_windows(self, operator: str) -> pl.Series:
+        """The ends of the windows with results that *operator* holds, one for each."""
+        states = _scan(self._home / OPERATOR_STATE.name, OPERATOR_STATE).filter(
+            pl.col("operator") == operator, pl.col("batch_id") <= self._newest
+        )
+        moved = states.select("batch_id", "key", "held", "window_end").collect().sort("batch_id", maintain_order=True)
+        return moved.unique("key", keep="last", maintain_order=True).filter("held")["window_end"]
+
+    def handed_on(self, repartition: str) -> int:
+        """The newest batch that *repartition* handed something on in; -1: none."""
+        hop = _scan(self._home / f"hop_{repartition}", HOP).filter(pl.col("batch_id") <= self._newest)
+        newest = hop.select("batch_id").collect()["batch_id"].max()
+        return newest if isinstance(newest, int) else -1
+
+    @cached_property
+    def _newest(self) -> int:
+        found = self.batches["batch_id"].max()
+        return found if isinstance(found, int) else -1
+
+    def _rows(self, table: Table) -> pl.DataFrame:
+        """The rows of batches that count."""
+        found = _scan(self._home / table.name, table).filter(pl.col("batch_id") <= self._newest)
+        return found.drop("topology", "sub_topology").collect()
+
+
+def _scan(path: Path, table: Table) -> pl.LazyFrame:
+    none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
+    rows = scan(path) if DeltaTable.is_deltatable(str(path)) else none
+    return rows.with_columns(cs.datetime().dt.epoch("ms"))

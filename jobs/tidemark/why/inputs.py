@@ -1,0 +1,203 @@
+"""Why a source gives nothing: its records are not there, not read, not usable, late, or wait for others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import polars as pl
+
+from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.watermark import Progress
+from tidemark.spec.operators import HopSource, Operator, Source
+from tidemark.why.facts import LATELY, Mark
+from tidemark.why.findings import Cause, Finding
+from tidemark.why.scene import Scene, first, length, shown
+from tidemark.why.time_unit import plausible_unit
+
+UNREAD_AFTER_MS = 10_000
+"""What was handed on to the next sub-topology so long ago, by the finish clock of its batch, has been read or waits."""
+
+
+class Inputs:
+    """The sources and hops of *scene*."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def partitions(self, source: str) -> dict[int, Mark]:
+        """The newest watermarks of the partitions of *source*."""
+        marks = self._scene.of(source).marks
+        return {number: mark for (name, number), mark in marks.items() if name == source and number is not None}
+
+    def last_read_ms(self, source: Source) -> int | None:
+        """When the newest batch that read anything of *source* finished; None: none did."""
+        reads = self._scene.of(source.name).reads.filter(pl.col("source") == source.name, pl.col("n") > 0)
+        finished_ms = reads["finished_at"].max()
+        return finished_ms if isinstance(finished_ms, int) else None
+
+    def never_read(self, source: str) -> bool:
+        """Whether nothing of *source* was ever read."""
+        return not self._scene.of(source).reads.filter(pl.col("source") == source)["n"].sum()
+
+    def empty(self, source: Source) -> list[Finding]:
+        """What there is to say of a *source* of which nothing was ever read."""
+        unread = [found for number in self.partitions(source.name) for found in self.blocked(source, number)]
+        if unread:
+            return unread
+        started = self._scene.of(source.name).batches["finished_at"].head(1)
+        place = source.topic or source.delta or source.files
+        seen = f"{place} never had a record"
+        remedy = "look whether its producer runs and writes there"
+        since_ms = started.item() if started.len() else None
+        return [self._scene.found(Cause.SOURCE_EMPTY, source.name, seen, remedy, input=source.name, since_ms=since_ms)]
+
+    def source(self, source: Source) -> list[Finding]:
+        """Why *source* gives nothing, or a partition of it."""
+        if self.never_read(source.name):
+            return self.empty(source)
+        facts = self._scene.of(source.name)
+        gives = facts.since_last_result(source.name)["records_in"].sum() == 0
+        found = list(self._waiting(source))
+        for number in self.partitions(source.name):
+            found += self.blocked(source, number, lately=LATELY if gives else 1)
+        found += self.late(source)
+        kept_alive = facts.since_last_result(source.name)["filtered"].sum()
+        if kept_alive:
+            seen = f"{kept_alive:,} records since its newest result only kept it alive"
+            remedy, since_ms = "nothing is to be done", self._scene.since(source.name, "filtered")
+            found.append(self._scene.found(Cause.ALL_FILTERED, source.name, seen, remedy, since_ms=since_ms))
+        return found
+
+    def blocked(self, source: Source, number: int, *, lately: int = 1) -> list[Finding]:
+        """What keeps the records of a partition from being used.
+
+        Nobody reads them; or all after the last usable one, and all of its last *lately* batches, are quarantined.
+        """
+        facts = self._scene.of(source.name)
+        reads = facts.of_partition(source.name, number)
+        mark = facts.marks.get((source.name, number))
+        unread = int(reads["unread"].tail(1).sum())
+        if mark and mark.activity is Activity.BACKLOGGED and unread:
+            return [self._backlog(source, number, unread, reads)]
+        read = reads.filter(pl.col("n") > 0)
+        usable = read.filter(pl.col("n") > pl.col("bad"))["batch_id"].max()
+        bad = read if usable is None else read.filter(pl.col("batch_id") > usable)
+        if not bad.height or bad.height < min(lately, read.height):
+            return []
+        return [self._poison(source, number, bad)]
+
+    def _backlog(self, source: Source, number: int, unread: int, reads: pl.DataFrame) -> Finding:
+        last = reads.filter(pl.col("n") > 0).tail(1)["finished_at"]
+        return self._scene.found(
+            Cause.BACKLOG,
+            source.name,
+            f"{unread:,} records of it wait unread, and the newest batch read none of them",
+            "look whether the driver can read the partition, or raise max_records",
+            input=source.name,
+            partition=number,
+            since_ms=last.item() if last.len() else None,
+        )
+
+    def _poison(self, source: Source, number: int, bad: pl.DataFrame) -> Finding:
+        rows = self._scene.of(source.name).quarantine.filter(
+            pl.col("source") == source.name,
+            pl.col("partition") == number,
+            pl.col("batch_id").is_in(bad["batch_id"].implode()),
+        )
+        where = {"input": source.name, "partition": number, "since_ms": bad["finished_at"].head(1).item()}
+        absurd = rows.filter(pl.col("reason") == "timestamp_out_of_range")
+        if absurd.height * 2 > rows.height and (unit := plausible_unit(source, absurd["value"].to_list())):
+            seen = f"the timestamps of its newest {absurd.height:,} records are out of range as {source.timestamp_unit}"
+            seen += f" and plausible as {unit}"
+            remedy = (
+                f'set timestamp_unit = "{unit}" for {source.name}, or have the producer send {source.timestamp_unit}'
+            )
+            return self._scene.found(Cause.WRONG_TIME_UNIT, source.name, seen, remedy, **where)
+        reasons = Counter(rows["reason"].to_list()).most_common()
+        seen = f"its newest {rows.height:,} records are quarantined ({', '.join(f'{n:,} {why}' for why, n in reasons)})"
+        remedy = "look at them in the table quarantine, mend the producer, and send them again with tidemark requeue"
+        return self._scene.found(Cause.POISON_AT_HEAD, source.name, seen, remedy, **where)
+
+    def _waiting(self, source: Source) -> Iterator[Finding]:
+        """The partitions of *source* whose records wait for others that are too far behind."""
+        facts, drift_ms = self._scene.of(source.name), self._scene.topology.max_drift_ms
+        rows = facts.of_operator(source.name)
+        held = rows["held_after"].tail(1).sum()
+        if drift_ms is None or not held:
+            return
+        group = self._group(source)
+        lowest_ms = lowest_reported(group.values())
+        allowed_ms = max_allowed_ms(group.values(), max_drift_ms=drift_ms)
+        name, slowest = next(place for place, part in group.items() if part.watermark_ms == lowest_ms)
+        free = rows.filter(pl.col("held_after") == 0)["batch_id"].max()
+        since_ms = first(rows if free is None else rows.filter(pl.col("batch_id") > free), "held_after")
+        for number, mark in self.partitions(source.name).items():
+            if must_wait(mark.watermark_ms, allowed_ms=allowed_ms):
+                yield self._scene.found(
+                    Cause.ALIGNMENT_WAIT,
+                    source.name,
+                    f"{held:,} records wait; at {shown(mark.watermark_ms)} it is more than {length(drift_ms)} "
+                    f"(max_drift) ahead of {name} partition {slowest} at {shown(lowest_ms)}",
+                    f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
+                    input=source.name,
+                    partition=number,
+                    since_ms=since_ms,
+                )
+
+    def _group(self, source: Source) -> dict[tuple[str, int], Progress]:
+        """All partitions that wait for each other in the sub-topology of *source*."""
+        sub = self._scene.sub(source.name)
+        names = {o.name for o in sub.operators if isinstance(o, Source)} - sub.table_inputs()
+        return {
+            (name, number): Progress(watermark_ms=mark.watermark_ms, activity=mark.activity or Activity.ACTIVE)
+            for name in sorted(names)
+            for number, mark in self.partitions(name).items()
+        }
+
+    def late(self, operator: Operator) -> list[Finding]:
+        """Whether more than half of what came in lately was late."""
+        facts = self._scene.of(operator.name)
+        rows = facts.lately(operator.name)
+        late, n = rows["late"].sum(), rows["records_in"].sum()
+        if late * 2 <= n:
+            return []
+        records = facts.late_records.filter(
+            pl.col("operator") == operator.name, pl.col("batch_id").is_in(rows["batch_id"].implode())
+        )
+        partitions = records["partition"].unique()
+        lateness_ms = records["lateness_ms"].max() or 0
+        source = self._scene.first_source(operator.name)
+        assert isinstance(lateness_ms, int)
+        found = self._scene.found(
+            Cause.BOUND_TOO_SMALL,
+            operator.name,
+            f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
+            f"{length(lateness_ms)}, with a bound of {length(source.bound_ms)}",
+            f"a bound of {length(source.bound_ms + lateness_ms + 1)} takes them in; "
+            f"tidemark bound {self._scene.topology.name} shows what each bound costs",
+            input=source.name,
+            partition=partitions.item() if partitions.len() == 1 else None,
+            since_ms=first(rows, "late"),
+        )
+        return [found]
+
+    def hop(self, source: HopSource) -> list[Finding]:
+        """Whether *source* has not read what its repartition handed on more than UNREAD_AFTER_MS ago."""
+        handed = self._scene.of(source.repartition).handed_on(source.repartition)
+        until = self._scene.of(source.name).of_partition(source.name, 0).tail(1)["until_offset"].sum()
+        unread = self._scene.of(source.repartition).batches.filter(pl.col("batch_id").is_between(until, handed))
+        since_ms = unread["finished_at"].min()
+        if not isinstance(since_ms, int) or self._scene.at_ms - since_ms <= UNREAD_AFTER_MS:
+            return []
+        return [
+            self._scene.found(
+                Cause.BACKLOG,
+                source.name,
+                f"{unread.height:,} batches that {source.repartition} handed on wait unread",
+                f"look whether the driver of {self._scene.sub(source.name).name} runs and keeps up",
+                input=source.repartition,
+                since_ms=since_ms,
+            )
+        ]

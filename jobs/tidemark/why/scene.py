@@ -1,0 +1,91 @@
+"""What is reasoned about: a topology, what its tables said at an instant, and words for what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from tidemark.spec.intervals import iso
+from tidemark.spec.operators import HopSource, Operator, Source
+from tidemark.spec.topology import SubTopology, Topology
+from tidemark.why.facts import StreamFacts
+from tidemark.why.findings import Cause, Finding
+
+
+class Scene:
+    """*topology* at *at_ms*, epoch ms, with the *facts* of each of its sub-topologies."""
+
+    def __init__(self, topology: Topology, facts: Mapping[str, StreamFacts], at_ms: int) -> None:
+        self.topology, self.at_ms = topology, at_ms
+        self._facts = facts
+        self._subs = {operator.name: sub for sub in topology.sub_topologies for operator in sub.operators}
+
+    def operator(self, name: str) -> Operator:
+        """The operator *name*."""
+        return self.topology.operators[name]
+
+    def sub(self, name: str) -> SubTopology:
+        """The sub-topology that runs the operator *name*."""
+        return self._subs[name]
+
+    def of(self, name: str) -> StreamFacts:
+        """What the tables say of the sub-topology that runs the operator *name*."""
+        return self._facts[self._subs[name].name]
+
+    def first_source(self, name: str) -> Source:
+        """The source at the end of the first inputs of the operator *name*."""
+        operator = self.operator(name)
+        match operator:
+            case Source():
+                return operator
+            case HopSource():
+                return self.first_source(operator.repartition)
+            case _:
+                return self.first_source(operator.inputs[0])
+
+    def since(self, name: str, word: str) -> int | None:
+        """When, after the newest result of the operator *name*, the first batch ended that counts any *word*."""
+        return first(self.of(name).since_last_result(name), word)
+
+    def found(
+        self,
+        cause: Cause,
+        name: str,
+        seen: str,
+        remedy: str,
+        *,
+        input: str | None = None,
+        partition: int | None = None,
+        since_ms: int | None = None,
+    ) -> Finding:
+        """A finding about the operator *name*."""
+        return Finding(
+            cause=cause,
+            sub_topology=self._subs[name].name,
+            operator=name,
+            input=input,
+            partition=partition,
+            since_ms=since_ms,
+            seen=seen,
+            remedy=remedy,
+        )
+
+
+def first(rows: pl.DataFrame, word: str) -> int | None:
+    """When the first of *rows* finished in which the count *word* was above 0."""
+    found = rows.filter(pl.col(word) > 0)["finished_at"].head(1)
+    return found.item() if found.len() else None
+
+
+def shown(at_ms: int | None) -> str:
+    """ISO text of a watermark."""
+    return "none yet" if at_ms is None else iso(at_ms)
+
+
+def length(ms: int) -> str:
+    """A length of time as a topology's file has it."""
+    for unit, size_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= size_ms and ms % size_ms == 0:
+            return f"{ms // size_ms:,} {unit}"
+    return f"{ms:,} ms"

@@ -1,0 +1,159 @@
+"""Why an operator gives no results, reasoned from what the tables of its topology said at an instant.
+
+From the operator upstream: what came in after its newest result and was not sent on is the reason where there is such;
+otherwise the reason lies further up. Where a window waits for the watermark, it is followed to the partition that
+holds it back. The first finding explains most. Instants are epoch ms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import polars as pl
+
+from tidemark.errors import InvalidArgument
+from tidemark.spec.intervals import iso
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Aggregate, HopSource, Join, Operator, Source, emission_of
+from tidemark.spec.topology import Topology
+from tidemark.why.drivers import drivers
+from tidemark.why.facts import StreamFacts
+from tidemark.why.findings import Cause, Finding, in_order
+from tidemark.why.inputs import Inputs
+from tidemark.why.scene import Scene, first, length, shown
+from tidemark.why.watermarks import Watermarks
+
+QUIET_AFTER_MS = 60_000
+"""A source without an idle timeout is quiet when it had no record for longer."""
+_LEFT_OUT = {
+    "suppressed": (Cause.ALL_SUPPRESSED, "nothing is to be done if the values are the same; suppressed has each skip"),
+    "filtered": (Cause.ALL_FILTERED, "look at its `where`"),
+    "quarantined": (Cause.POISON_AT_HEAD, "its key is null: look at the records in the table quarantine"),
+}
+"""By outcome: what it is a case of, and what to do."""
+
+
+def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None = None) -> list[Finding]:
+    """Why *operator* of *topology*, or each terminal one, gave no results at *at_ms*; the best explanation first.
+
+    Raises:
+        InvalidArgument: there is no such operator.
+    """
+    if operator is not None and operator not in topology.operators:
+        msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
+        raise InvalidArgument(msg)
+    facts = {
+        sub.name: StreamFacts(layout.stream_table(topology.name, sub.name, "_").parent, at_ms)
+        for sub in topology.sub_topologies
+    }
+    read = {name for names in topology.upstreams.values() for name in names}
+    asked = [operator] if operator else [name for name in topology.operators if name not in read]
+    walk = _Walk(Scene(topology, facts, at_ms))
+    return in_order([finding for name in asked for finding in walk.about(name)])
+
+
+class _Walk:
+    """Goes upstream through *scene*."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._inputs = Inputs(scene)
+        self._watermarks = Watermarks(scene, self._inputs)
+
+    def about(self, name: str) -> list[Finding]:
+        """Why the operator *name* gives nothing; never empty."""
+        found = list(drivers(self._scene, name))
+        if not self._scene.of(name).batches.height:
+            return found
+        found += self._walk(name)
+        return found or [self._in_time(name)]
+
+    def _walk(self, name: str) -> list[Finding]:
+        """The reasons that lie in the operator *name* or, without any, further up."""
+        operator = self._scene.operator(name)
+        match operator:
+            case Source():
+                return self._inputs.source(operator)
+            case HopSource():
+                return self._inputs.hop(operator) or self._walk(operator.repartition)
+            case _:
+                waiting = [*self._inputs.late(operator), *self._held(operator)]
+                return [*waiting, *self._walk(operator.inputs[0]), *self._left_out(operator)]
+
+    def _left_out(self, operator: Operator) -> list[Finding]:
+        """What became of all that came in after the newest result of *operator* and does not wait; most first."""
+        rows = self._scene.of(operator.name).since_last_result(operator.name)
+        whole = f"of {rows['records_in'].sum():,} updates since its newest result"
+        counts = Counter({word: int(rows[word].sum()) for word in _LEFT_OUT})
+        found = []
+        for word, n in counts.most_common():
+            if n:
+                cause, remedy = _LEFT_OUT[word]
+                if isinstance(operator, Join):
+                    remedy = f"look at `on` and at the rows of {operator.table or operator.delta}, or use how = left"
+                since_ms = first(rows, word)
+                seen = f"{n:,} {whole} were {word}"
+                found.append(self._scene.found(cause, operator.name, seen, remedy, since_ms=since_ms))
+        if counts["filtered"] and isinstance(operator, Join) and operator.table:
+            found += self._walk(operator.table)
+        return found
+
+    def _held(self, operator: Operator) -> Iterator[Finding]:
+        """Why results of *operator* wait, unless its newest batch had some."""
+        newest = self._scene.of(operator.name).of_operator(operator.name).tail(1)
+        held = newest["held_after"].sum()
+        if not held or newest["gave"].sum():
+            return
+        since_ms = first(self._scene.of(operator.name).since_last_result(operator.name), "held_after")
+        emission = emission_of(operator)
+        if emission is not None and emission.interval_ms is not None:
+            due_ms = (newest["decided_at"].item() // emission.interval_ms + 1) * emission.interval_ms
+            yield self._scene.found(
+                Cause.HELD_UNTIL_INTERVAL,
+                operator.name,
+                f"{held:,} updates wait for {iso(due_ms)}, the end of an interval of {length(emission.interval_ms)}",
+                "wait, or choose a shorter interval",
+                since_ms=since_ms,
+            )
+        elif isinstance(operator, Aggregate) and operator.windows:
+            ends = self._scene.of(operator.name).open_windows(operator.name)
+            end_ms = ends.min()
+            if isinstance(end_ms, int):
+                needed_ms = end_ms - 1 + operator.windows.allowed_lateness_ms
+                yield from self._open(operator.name, ends.len(), end_ms, needed_ms, since_ms)
+
+    def _open(self, name: str, n: int, end_ms: int, needed_ms: int, since_ms: int | None) -> Iterator[Finding]:
+        """Why *n* windows wait, the first of which ends at *end_ms*, for a watermark of *needed_ms*."""
+        sub = self._scene.sub(name)
+        yield from self._watermarks.holding(sub, needed_ms)
+        mark = self._scene.of(name).marks.get((None, None))
+        held_by = mark.held_by if mark else None
+        source = self._scene.first_source(name)
+        yield self._scene.found(
+            Cause.WINDOW_NOT_CLOSED,
+            name,
+            f"{n:,} results wait, the first for a watermark of {iso(needed_ms)} (window end {iso(end_ms)}); "
+            f"it is at {shown(mark.watermark_ms if mark else None)}",
+            f"a record of {iso(needed_ms + source.bound_ms + 1)} or later in each partition that is not idle closes it",
+            input=held_by or source.name,
+            partition=self._watermarks.slowest(sub, held_by),
+            since_ms=since_ms,
+        )
+
+    def _in_time(self, name: str) -> Finding:
+        """What to say of the operator *name* when nothing explains a silence."""
+        rows = self._scene.of(name).of_operator(name).filter(pl.col("gave") > 0).tail(1)
+        if not rows.height:
+            seen = "it had no results yet, and nothing is known that keeps it from them"
+            remedy = "look at the table outcomes, and at the driver's log"
+            return self._scene.found(Cause.UNEXPLAINED, name, seen, remedy)
+        at_ms = rows["finished_at"].item()
+        source = self._scene.first_source(name)
+        read_ms = self._inputs.last_read_ms(source)
+        if read_ms is not None and self._scene.at_ms - read_ms > (source.idle_after_ms or QUIET_AFTER_MS):
+            seen = f"it has been silent for {length(self._scene.at_ms - read_ms)}; all that had come gave results"
+            remedy = "look whether its producer runs, if you expect more"
+            return self._scene.found(Cause.SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
+        seen = f"{rows['gave'].item():,} results came, of the newest records that were read"
+        return self._scene.found(Cause.NOTHING_WRONG, name, seen, "nothing is to be done", since_ms=at_ms)

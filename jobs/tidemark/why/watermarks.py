@@ -1,0 +1,89 @@
+"""What holds a watermark back: which partition of which source, across sub-topologies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from tidemark.semantics.idleness import Activity
+from tidemark.spec.operators import HopSource, Source
+from tidemark.spec.topology import SubTopology
+from tidemark.why.facts import Mark
+from tidemark.why.findings import Cause, Finding
+from tidemark.why.inputs import Inputs
+from tidemark.why.scene import Scene, length, shown
+
+
+class Watermarks:
+    """The watermarks of *scene*."""
+
+    def __init__(self, scene: Scene, inputs: Inputs) -> None:
+        self._scene, self._inputs = scene, inputs
+
+    def holding(self, sub: SubTopology, needed_ms: int) -> Iterator[Finding]:
+        """What holds the watermark of *sub* back from *needed_ms* although other records have come as far."""
+        marks = self._scene.of(sub.operators[0].name).marks
+        tables = sub.table_inputs()
+        leading = [o for o in sub.operators if isinstance(o, Source | HopSource) and o.name not in tables]
+        names = {o.name for o in leading}
+        ahead = any(_reached(mark, needed_ms) for (name, _), mark in marks.items() if name in names)
+        for source in leading:
+            if isinstance(source, Source):
+                yield from self._source_holding(source, needed_ms, ahead=ahead)
+            elif not _reached(marks.get((source.name, None)), needed_ms):
+                yield from self._inputs.hop(source) or self.holding(self._scene.sub(source.repartition), needed_ms)
+
+    def _source_holding(self, source: Source, needed_ms: int, *, ahead: bool) -> Iterator[Finding]:
+        partitions = self._inputs.partitions(source.name)
+        behind = {n: m for n, m in partitions.items() if m.activity is not Activity.IDLE and not _reached(m, needed_ms)}
+        if behind and self._inputs.never_read(source.name):
+            yield from self._inputs.empty(source)
+            return
+        for number, mark in behind.items():
+            found = self._inputs.blocked(source, number)
+            if not found and ahead:
+                found = [self._silent_or_behind(source, number, mark)]
+            yield from found
+
+    def _silent_or_behind(self, source: Source, number: int, mark: Mark) -> Finding:
+        """Why partition *number*, from which nothing keeps the driver, holds back others that are ahead."""
+        facts = self._scene.of(source.name)
+        reads = facts.of_partition(source.name, number).filter(pl.col("n") > 0)
+        newest = facts.reads.filter(pl.col("n") > 0)["batch_id"].max()
+        last = reads.tail(1)
+        if last.height and last["batch_id"].item() == newest:
+            return self._scene.found(
+                Cause.PARTITION_BEHIND_HOLDS_BACK,
+                source.name,
+                f"it gives records, the newest of {shown(mark.max_timestamp_ms)}, while others are ahead",
+                "speed up its producer, or wait until it has caught up",
+                input=source.name,
+                partition=number,
+                since_ms=last["finished_at"].item(),
+            )
+        since_ms = last["finished_at"].item() if last.height else facts.batches["finished_at"].head(1).item()
+        said = "it has been silent" if last.height else "it never had a record"
+        idle = (
+            "the source has no idle_after, so it never counts as idle"
+            if source.idle_after_ms is None
+            else f"it counts as idle only after {length(source.idle_after_ms)} (idle_after)"
+        )
+        return self._scene.found(
+            Cause.PARTITION_IDLE_HOLDS_BACK,
+            source.name,
+            f"{said} and holds the watermark at {shown(mark.watermark_ms)}; {idle}",
+            f'give {source.name} a shorter idle_after, such as "30 s", or send keep-alive records to the partition',
+            input=source.name,
+            partition=number,
+            since_ms=since_ms,
+        )
+
+    def slowest(self, sub: SubTopology, source: str | None) -> int | None:
+        """The partition that holds the watermark of *source* in *sub* back; None: none does, or none is known."""
+        mark = self._scene.of(sub.operators[0].name).marks.get((source, None)) if source else None
+        return int(mark.held_by) if mark and mark.held_by is not None else None
+
+
+def _reached(mark: Mark | None, needed_ms: int) -> bool:
+    return mark is not None and mark.watermark_ms is not None and mark.watermark_ms >= needed_ms

@@ -1,0 +1,65 @@
+"""A driver's beats are kept as history, and never stand in the way of its stream."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stream
+from tidemark.control import Control, Heartbeat, StreamState
+from tidemark.delta import scan
+from tidemark.stream.heartbeats import Heartbeats
+
+NOON = 1_400_000_000_000
+BEAT = Heartbeat(state=StreamState.STARTING, epoch=3, launch_id="l", at_ms=NOON, pid=1)
+
+
+def rows(home: Path, *columns: str) -> list[tuple[Any, ...]]:
+    return scan(home / "heartbeats").collect().sort("at").select(columns).rows()
+
+
+def history(home: Path) -> Heartbeats:
+    return Heartbeats(home, topology="flights", sub_topology="status")
+
+
+def test_the_first_beat_the_last_and_one_every_15_s_are_kept(tmp_path: Path) -> None:
+    told = history(tmp_path)
+    told.tell(BEAT, thread_id=None, batch_started_at_ms=None)
+    running = replace(BEAT, state=StreamState.RUNNING, batch_id=7)
+    for seconds in (1, 14.999, 15, 29.999):
+        beat = replace(running, at_ms=NOON + round(seconds * 1_000))
+        told.tell(beat, thread_id="app-1", batch_started_at_ms=NOON + 500)
+    failed = replace(running, state=StreamState.FAILED, at_ms=NOON + 30_000, reason="Boom: no")
+    told.tell(failed, thread_id="app-1", batch_started_at_ms=None)
+    kept = rows(tmp_path, "topology", "sub_topology", "state", "epoch", "thread_id", "batch_id", "reason")
+    assert kept == [
+        ("flights", "status", "starting", 3, None, -1, None),
+        ("flights", "status", "running", 3, "app-1", 7, None),
+        ("flights", "status", "failed", 3, "app-1", 7, "Boom: no"),
+    ]
+    clocks = [tuple(at and round(at.timestamp() * 1_000) - NOON for at in row) for row in rows(
+        tmp_path, "at", "batch_started_at"
+    )]  # fmt: skip
+    assert clocks == [(0, None), (15_000, 500), (30_000, None)]
+
+
+def test_a_clock_that_goes_back_does_not_end_the_history(tmp_path: Path) -> None:
+    told = history(tmp_path)
+    for at_ms in (NOON, NOON - 3_600_000):
+        told.tell(replace(BEAT, at_ms=at_ms), thread_id=None, batch_started_at_ms=None)
+    assert len(rows(tmp_path, "at")) == 2
+
+
+def test_a_beat_that_cannot_be_written_is_logged_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "taken").touch()
+    with caplog.at_level(logging.ERROR):
+        history(tmp_path / "taken").tell(BEAT, thread_id=None, batch_started_at_ms=None)
+    assert "a heartbeat could not be written" in caplog.text
+
+
+def test_a_driver_tells_of_its_start_and_of_its_end(tmp_path: Path) -> None:
+    pulse = stream.Pulse(Control(tmp_path / "control"), history(tmp_path), 3, "l")
+    pulse.end(StreamState.FAILED, reason="ValueError: no")
+    assert rows(tmp_path, "state", "reason") == [("starting", None), ("failed", "ValueError: no")]

@@ -1,0 +1,433 @@
+"""Situations in which a stream gives nothing, planted on purpose: each is named first, and was not there before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playing import Play, Row, Silence
+
+from tidemark.control import Heartbeat, StreamState
+from tidemark.errors import InvalidArgument
+from tidemark.spec.layout import Layout
+from tidemark.stream.heartbeats import Heartbeats
+from tidemark.why.findings import Cause, Finding
+from tidemark.why.walk import why
+
+NOON = 1_399_982_400_000
+"""2014-05-13 12:00 UTC: the times of a play are seconds after it."""
+SOURCE = """
+name = "play"
+{top}
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, amount double, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+{source}
+"""
+WINDOWS = """
+[operators.per_minute]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { tumbling = "1 min" }
+aggregates = { n = "count(*)" }
+strategy = "on_window_close"
+[operators.counts]
+kind = "sink"
+input = "per_minute"
+table = "counts"
+"""
+NEWEST = """
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["amount"]
+{table}
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+"""
+
+
+def ms(seconds: float) -> int:
+    return NOON + round(seconds * 1_000)
+
+
+def record(at_s: float, key: str = "a", amount: float = 1.0, *, part: int = 0) -> Callable[[Play], Row]:
+    """A record of that time."""
+    return lambda play: play.row("events", ms(at_s), partition=part, key=key, id=key, amount=amount)
+
+
+def bad(reason: str, value: bytes = b"\xff", *, part: int = 0) -> Callable[[Play], Row]:
+    """A record that cannot be used."""
+    unusable = {"source": "events", "partition": part, "value": value, "reason": reason}
+    return lambda play: {**unusable, "offset": play.row("events", NOON, partition=part)["offset"]}
+
+
+class Ends(Silence):
+    """A broker whose partitions may have unread records: up to these offsets."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__(partitions)
+        self.ends: dict[int, int] = {}
+
+    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        return {number: (0, self.ends.get(number, 0)) for number in partitions}
+
+
+class Asked:
+    """A play in which every clock of a batch is that of its tick, and that can be asked why."""
+
+    def __init__(self, home: Path, toml: str, *, partitions: int = 1) -> None:
+        self._play = Play(toml, home, partitions=partitions)
+        self._play.broker = self.broker = Ends(partitions)
+
+    def batch(self, at_s: float, *records: Callable[[Play], Row], sub: str | None = None) -> None:
+        """A batch with *records*, or with what the hops into *sub* have."""
+        if sub in BEHIND_A_HOP:
+            self._play.hop(sub, at_ms=ms(at_s))
+        else:
+            self._play.batch([record(self._play) for record in records], at_ms=ms(at_s), sub=sub)
+
+    def why(self, at_s: float, operator: str | None = None) -> list[Finding]:
+        return why(self._play.topology, Layout(self._play.home), at_ms=ms(at_s), operator=operator)
+
+
+BEHIND_A_HOP = {"sums", "minutes"}
+
+
+def windows(home: Path, *, source: str = "", partitions: int = 2) -> Asked:
+    """Counts per minute, given out when the minute is over; each minute needs a watermark of its last millisecond."""
+    return Asked(home, SOURCE.format(top="", source=source) + WINDOWS, partitions=partitions)
+
+
+def newest(home: Path, *, top: str = "", source: str = "", table: str = "", partitions: int = 1) -> Asked:
+    """The newest amount per id, given out when it changes."""
+    toml = SOURCE.format(top=top, source=source) + NEWEST.format(table=table)
+    return Asked(home, toml, partitions=partitions)
+
+
+def first(play: Asked, at_s: float) -> Finding:
+    return play.why(at_s)[0]
+
+
+def place(finding: Finding) -> tuple[Any, ...]:
+    return finding.cause, finding.operator, finding.input, finding.partition, finding.since_ms
+
+
+def test_an_idle_partition_that_holds_the_watermark_back(tmp_path: Path) -> None:
+    play = windows(tmp_path)
+    play.batch(10, record(5, part=0), record(5, part=1))
+    play.batch(70, record(65, part=0))
+    assert first(play, 11).cause is Cause.WINDOW_NOT_CLOSED
+    holding, waiting = play.why(71)
+    assert place(holding) == (Cause.PARTITION_IDLE_HOLDS_BACK, "events", "events", 1, ms(10))
+    # 12:00:05 − 1 s − 1 ms
+    assert "holds the watermark at 2014-05-13T12:00:03.999Z; the source has no idle_after" in holding.seen
+    assert place(waiting) == (Cause.WINDOW_NOT_CLOSED, "per_minute", "events", 1, ms(10))
+    assert "the first for a watermark of 2014-05-13T12:00:59.999Z" in waiting.seen
+
+
+def test_a_partition_that_is_not_idle_yet_says_when_it_will_be(tmp_path: Path) -> None:
+    play = windows(tmp_path, source='idle_after = "90 s"')
+    play.batch(10, record(5, part=0), record(5, part=1))
+    play.batch(70, record(65, part=0))
+    assert "it counts as idle only after 90 s (idle_after)" in first(play, 71).seen
+    play.batch(101, record(66, part=0))  # 91 s after its last record it is idle, and the window closes
+    assert first(play, 101).cause is Cause.NOTHING_WRONG
+
+
+def test_a_partition_that_never_had_a_record_while_others_had(tmp_path: Path) -> None:
+    play = windows(tmp_path)
+    play.batch(10, record(5))
+    play.batch(70, record(65))
+    finding = first(play, 71)
+    assert place(finding) == (Cause.PARTITION_IDLE_HOLDS_BACK, "events", "events", 1, ms(10))
+    assert finding.seen.startswith("it never had a record")
+
+
+def test_a_partition_with_older_records_than_the_others(tmp_path: Path) -> None:
+    play = windows(tmp_path)
+    play.batch(10, record(5, part=0), record(5, part=1))
+    play.batch(70, record(65, part=0), record(6, part=1))
+    assert place(first(play, 71)) == (Cause.PARTITION_BEHIND_HOLDS_BACK, "events", "events", 1, ms(70))
+
+
+def test_a_backlog(tmp_path: Path) -> None:
+    play = windows(tmp_path)
+    play.batch(10, record(5, part=0), record(5, part=1))
+    play.broker.ends[1] = 8
+    play.batch(70, record(65, part=0))
+    assert first(play, 11).cause is Cause.WINDOW_NOT_CLOSED
+    finding = first(play, 71)
+    assert place(finding) == (Cause.BACKLOG, "events", "events", 1, ms(10))
+    assert finding.seen.startswith("7 records of it wait unread")
+
+
+def test_poison_at_the_head(tmp_path: Path) -> None:
+    play = windows(tmp_path)
+    play.batch(10, record(5, part=0), record(5, part=1))
+    play.batch(70, record(65, part=0), bad("malformed_json", part=1))
+    play.batch(80, bad("invalid_utf8", part=1), bad("malformed_json", part=1))
+    assert first(play, 11).cause is Cause.WINDOW_NOT_CLOSED
+    finding = first(play, 81)
+    assert place(finding) == (Cause.POISON_AT_HEAD, "events", "events", 1, ms(70))
+    assert finding.seen == "its newest 3 records are quarantined (2 malformed_json, 1 invalid_utf8)"
+
+
+def test_a_window_that_has_not_closed(tmp_path: Path) -> None:
+    play = windows(tmp_path, partitions=1)
+    play.batch(10, record(5))
+    play.batch(70, record(65))
+    play.batch(80, record(75))
+    assert first(play, 71).cause is Cause.NOTHING_WRONG
+    finding = first(play, 81)
+    assert place(finding) == (Cause.WINDOW_NOT_CLOSED, "per_minute", "events", 0, ms(80))
+    # It needs 12:01:59.999 and is at 12:01:15 − 1 s − 1 ms; 12:01:59.999 + 1 s + 1 ms brings it there.
+    assert finding.seen == (
+        "1 results wait, the first for a watermark of 2014-05-13T12:01:59.999Z (window end 2014-05-13T12:02:00.000Z); "
+        "it is at 2014-05-13T12:01:13.999Z"
+    )
+    assert (
+        finding.remedy == "a record of 2014-05-13T12:02:01.000Z or later in each partition that is not idle closes it"
+    )
+
+
+def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    play.batch(20, record(-10), record(-8), record(-6), record(6))
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
+    finding = first(play, 21)
+    assert place(finding) == (Cause.BOUND_TOO_SMALL, "events", "events", 0, ms(20))
+    # The oldest is 13,999 ms behind the watermark 12:00:03.999.
+    assert finding.seen == (
+        "3 of the 5 records of its last 2 batches were late, by up to 13,999 ms, with a bound of 1 s"
+    )
+    assert finding.remedy.startswith("a bound of 15 s takes them in; tidemark bound play shows")
+
+
+@pytest.mark.parametrize(
+    ("number", "unit"), [(1_399_982_410, "s"), (1_399_982_410_000_000, "us"), (1_399_982_410_000_000_000, "ns")]
+)
+def test_a_wrong_unit_of_time(tmp_path: Path, number: int, unit: str) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    play.batch(20, bad("timestamp_out_of_range", b'{"id": "a", "event_time": %d}' % number))
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
+    finding = first(play, 21)
+    assert place(finding) == (Cause.WRONG_TIME_UNIT, "events", "events", 0, ms(20))
+    assert finding.seen == f"the timestamps of its newest 1 records are out of range as ms and plausible as {unit}"
+    assert finding.remedy.startswith(f'set timestamp_unit = "{unit}" for events')
+
+
+@pytest.mark.parametrize("value", [b'{"event_time": 7}', b'{"event_time": true}', b"[]", b"\xff", b"[" * 100_000])
+def test_a_timestamp_that_is_plausible_in_no_unit_is_poison(tmp_path: Path, value: bytes) -> None:
+    play = newest(tmp_path)
+    play.batch(10, bad("timestamp_out_of_range", value))
+    assert first(play, 11).cause is Cause.POISON_AT_HEAD
+
+
+def test_records_that_wait_for_a_slower_partition(tmp_path: Path) -> None:
+    play = newest(tmp_path, top='max_drift = "1 min"', partitions=2)
+    play.batch(10, record(5, part=0), record(4, part=1))
+    play.batch(20, record(3_600, amount=2, part=0), record(5, part=1))
+    play.batch(30, record(3_601, part=0))
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
+    finding = first(play, 31)
+    assert place(finding) == (Cause.ALIGNMENT_WAIT, "events", "events", 0, ms(30))
+    # 13:00:00 and 12:00:05, each less 1 s and 1 ms
+    assert finding.seen == (
+        "1 records wait; at 2014-05-13T12:59:58.999Z it is more than 1 min (max_drift) ahead of "
+        "events partition 1 at 2014-05-13T12:00:03.999Z"
+    )
+    play.batch(40, record(3_602, amount=3, part=1))
+    play.batch(50, record(3_603, amount=4, part=1))
+    assert first(play, 51).cause is Cause.NOTHING_WRONG
+
+
+def test_a_source_that_is_empty(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10)
+    assert first(play, 9).cause is Cause.NEVER_STARTED
+    assert place(first(play, 11)) == (Cause.SOURCE_EMPTY, "events", "events", None, ms(10))
+
+
+def test_an_upstream_that_is_dead(tmp_path: Path) -> None:
+    play = Asked(tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS)
+    beats = {
+        name: Heartbeats(tmp_path / "streams" / "play" / name, topology="play", sub_topology=name)
+        for name in ("reads", "sums")
+    }
+    play.batch(10, record(5), sub="reads")
+    play.batch(11, sub="sums")
+    for name in beats:
+        tell(beats[name], 12)
+    assert first(play, 13).cause is Cause.NOTHING_WRONG
+    tell(beats["reads"], 14, StreamState.FAILED, "OSError: no space left on device")
+    tell(beats["sums"], 27)
+    finding = play.why(28, "totals")[0]
+    assert place(finding) == (Cause.UPSTREAM_DEAD, "by_amount", None, None, ms(14))
+    assert finding.seen == "the driver of reads failed: OSError: no space left on device"
+    assert play.why(28, "board")[0].cause is Cause.DRIVER_DEAD
+    assert place(play.why(90, "totals")[0]) == (Cause.DRIVER_DEAD, "totals", None, None, ms(27))
+
+
+GROUPS = """
+[operators.by_amount]
+kind = "repartition"
+input = "newest"
+id = ["id"]
+key = ["amount"]
+columns = ["amount"]
+[operators.sums]
+kind = "aggregate"
+sub_topology = "sums"
+input = "by_amount"
+aggregates = { n = "count(*)" }
+[operators.totals]
+kind = "sink"
+input = "sums"
+table = "totals"
+"""
+
+
+def tell(history: Heartbeats, at_s: float, state: StreamState = StreamState.RUNNING, reason: str | None = None) -> None:
+    beat = Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(at_s), pid=1, reason=reason)
+    history.tell(beat, thread_id="t", batch_started_at_ms=None)
+
+
+@pytest.mark.parametrize(
+    ("state", "asked_s", "seen"),
+    [
+        (StreamState.DRAINED, 21, "the driver of 0 was drained"),
+        (StreamState.RUNNING, 81, "the driver of 0 does not beat any more"),
+    ],
+)
+def test_a_driver_that_is_gone(tmp_path: Path, state: StreamState, asked_s: float, seen: str) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    tell(Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0"), 20, state)
+    assert first(play, 19).cause is Cause.NOTHING_WRONG
+    finding = first(play, asked_s)
+    assert place(finding) == (Cause.DRIVER_DEAD, "board", None, None, ms(20))
+    assert finding.seen == seen
+
+
+def test_a_batch_that_has_been_running_for_long(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80.001), pid=1)
+    history = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    history.tell(beat, thread_id="t", batch_started_at_ms=ms(20))
+    finding = first(play, 81)
+    assert place(finding) == (Cause.SLOW_BATCH, "board", None, None, ms(20))
+    assert finding.seen == "one batch of 0 has been running for 60,001 ms"
+
+
+def test_a_driver_without_a_batch(tmp_path: Path) -> None:
+    tell(Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0"), 0, StreamState.STARTING)
+    (finding,) = newest(tmp_path).why(1)
+    assert (finding.cause, finding.seen) == (
+        Cause.NEVER_STARTED,
+        "the driver of 0 lives and has not finished a batch yet",
+    )
+
+
+def test_all_that_came_in_was_suppressed(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    play.batch(20, record(6), record(7))
+    play.batch(30, record(8))
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
+    finding = first(play, 31)
+    assert place(finding) == (Cause.ALL_SUPPRESSED, "newest", None, None, ms(20))
+    assert finding.seen == "3 of 3 updates since its newest result were suppressed"
+
+
+def test_what_a_hop_has_not_read_yet_is_a_backlog(tmp_path: Path) -> None:
+    play = Asked(tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS)
+    play.batch(10, record(5), sub="reads")
+    play.batch(11, sub="sums")
+    play.batch(20, record(6, amount=2.0), sub="reads")
+    play.batch(25, record(7, amount=3.0), sub="reads")
+    assert play.why(30, "totals")[0].cause is Cause.NOTHING_WRONG
+    finding = play.why(31, "totals")[0]
+    assert place(finding) == (Cause.BACKLOG, "by_amount_source", "by_amount", None, ms(20))
+    assert finding.seen == "2 batches that by_amount handed on wait unread"
+
+
+def test_a_window_behind_a_hop_leads_to_the_partition_that_holds_it_back(tmp_path: Path) -> None:
+    hop = '[operators.by_id]\nkind = "repartition"\ninput = "events"\nkey = ["id"]\ncolumns = ["amount"]\n'
+    behind = WINDOWS.replace('input = "events"\nkey = ["id"]', 'input = "by_id"\nsub_topology = "minutes"')
+    toml = SOURCE.format(top="", source='sub_topology = "reads"') + hop + behind
+    play = Asked(tmp_path, toml, partitions=2)
+    play.batch(10, record(5, part=0), record(5, part=1), sub="reads")
+    play.batch(11, sub="minutes")
+    play.batch(70, record(65, part=0), sub="reads")
+    play.batch(71, sub="minutes")
+    assert play.why(12, "counts")[0].cause is Cause.WINDOW_NOT_CLOSED
+    holding, waiting = play.why(72, "counts")
+    assert place(holding) == (Cause.PARTITION_IDLE_HOLDS_BACK, "events", "events", 1, ms(10))
+    assert place(waiting) == (Cause.WINDOW_NOT_CLOSED, "per_minute", "by_id_source", None, ms(11))
+
+
+def test_results_that_wait_for_an_interval(tmp_path: Path) -> None:
+    play = newest(tmp_path, table='strategy = "periodic"\ninterval = "1 min"')
+    play.batch(10, record(5))
+    play.batch(20, record(6))
+    finding = first(play, 21)
+    assert place(finding) == (Cause.HELD_UNTIL_INTERVAL, "newest", None, None, ms(10))
+    assert finding.seen == "1 updates wait for 2014-05-13T12:01:00.000Z, the end of an interval of 1 min"
+    play.batch(61)
+    assert first(play, 62).cause is Cause.NOTHING_WRONG
+
+
+def test_all_that_came_in_was_left_out_by_a_condition(tmp_path: Path) -> None:
+    toml = SOURCE.format(top="", source="") + (
+        '[operators.large]\nkind = "map"\ninput = "events"\nselect = { id = "id" }\nwhere = "amount > 10"\n'
+        '[operators.board]\nkind = "sink"\ninput = "large"\ntable = "board"\n'
+    )
+    play = Asked(tmp_path, toml)
+    play.batch(10, record(5), record(6))
+    assert place(first(play, 11)) == (Cause.ALL_FILTERED, "large", None, None, ms(10))
+
+
+def test_an_inner_join_with_an_empty_table_leads_to_the_table_s_source(tmp_path: Path) -> None:
+    toml = SOURCE.format(top="", source="") + (
+        '[operators.rates]\nkind = "source"\ntopic = "rates"\nfields = "id string, rate double, at bigint"\n'
+        'timestamp = "at"\nbound = "1 s"\n'
+        '[operators.rate]\nkind = "table"\ninput = "rates"\nkey = ["id"]\n'
+        '[operators.rated]\nkind = "join"\ninput = "events"\ntable = "rate"\non = { id = "id" }\nhow = "inner"\n'
+        '[operators.board]\nkind = "sink"\ninput = "rated"\ntable = "board"\n'
+    )
+    play = Asked(tmp_path, toml)
+    play.batch(10, record(5))
+    filtered, empty = play.why(11)
+    assert (filtered.cause, filtered.operator) == (Cause.ALL_FILTERED, "rated")
+    assert (empty.cause, empty.operator) == (Cause.SOURCE_EMPTY, "rates")
+
+
+def test_a_source_from_which_nothing_comes_any_more(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    assert first(play, 70).cause is Cause.NOTHING_WRONG
+    assert place(first(play, 71)) == (Cause.SOURCE_QUIET, "board", "events", None, ms(10))
+
+
+def test_a_partition_with_one_bad_record_among_good_ones_is_no_poison(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5), bad("null_key"))
+    assert [finding.cause for finding in play.why(11)] == [Cause.NOTHING_WRONG]
+
+
+def test_an_operator_that_is_not_there_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="play has no operator 'bord'; known: events, newest, board"):
+        newest(tmp_path).why(0, "bord")
