@@ -22,7 +22,7 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.topology import SubTopology, Topology, load
 from tidemark.stream.engine import Engine
 from tidemark.stream.kafka import KafkaBroker
-from tidemark.stream.sources import stream, with_bytes_where_needed
+from tidemark.stream.sources import collect, stream
 from tidemark.stream.wiring import Stream, build_engine
 
 log = logging.getLogger("tidemark.stream")
@@ -134,7 +134,7 @@ def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, contr
                     "a drain was requested: the query ends before batch %s, which Spark reports as an error", batch_id
                 )
                 raise Drained
-            engine.process(batch_id, lambda late_up_to_ms: with_bytes_where_needed(rows, late_up_to_ms).toArrow())
+            engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms))
         except Exception as error:
             ended.append(error)
             raise

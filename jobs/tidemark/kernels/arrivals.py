@@ -67,9 +67,8 @@ def arrivals(
     """
     usable = rows.filter(pl.col("reason").is_null())
     payload = pl.col(source.name).struct
-    nothing = pl.all_horizontal(
-        payload.field(c).is_null() for c in source.columns if c not in {source.timestamp, source.key}
-    )
+    fields = [payload.field(c) for c in source.columns if c not in {source.timestamp, source.key}]
+    nothing = pl.all_horizontal(pl.lit(value=True), *(field.is_null() for field in fields))
     alive = usable.filter(~pl.col("deleted") & nothing)
     records = usable.filter(pl.col("deleted") | ~nothing)
     late = (pl.col("timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)
@@ -92,9 +91,11 @@ def arrivals(
 
 
 def rows_in_order(source: Source, raw: pl.DataFrame, *, numbered_from: int) -> pl.DataFrame:
-    """The rows of *source* in *raw* in offset order; what has no offsets is numbered as it came."""
+    """The rows of *source* in *raw* in offset order; what has no offsets is numbered in the order of writing."""
     rows = raw.filter(pl.col("source") == source.name)
     if source.topic is None:
+        # Spark packs files by size; the rows of one piece of a file come together and in order.
+        rows = rows.sort("written", maintain_order=True)
         return rows.with_columns(offset=numbered_from + pl.int_range(pl.len(), dtype=pl.Int64))
     return rows.sort("partition", "offset")
 
