@@ -122,7 +122,7 @@ def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, contr
     stream_of = Stream(topology, sub, Layout(options.warehouse))
     spark = session(f"tidemark-{topology.name}-{sub.name}")
     slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
-    broker = KafkaBroker(options.bootstrap, sub.name)
+    broker = KafkaBroker(options.bootstrap, topology.name, sub.name, wall_clock_ms)
     thread_id = spark.sparkContext.applicationId
     engine = build_engine(stream_of, broker, thread_id=thread_id, epoch=pulse.epoch, slow_ms=slow_ms)
     ended: list[Exception] = []

@@ -19,6 +19,7 @@ from tidemark.delta import scan
 from tidemark.errors import Contradiction
 from tidemark.kernels.schemas import HEADERS
 from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Sink
 from tidemark.spec.topology import load
 from tidemark.stream.engine import Engine
 from tidemark.stream.sources import TICK
@@ -43,8 +44,8 @@ class Silence:
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         return dict.fromkeys(partitions, (0, 0))
 
-    def publish(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
-        self.published.append((topic, rows.to_dicts()))
+    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
+        self.published.append((sink.topic or "", rows.to_dicts()))
 
 
 class Crash(Exception):

@@ -17,7 +17,7 @@ class Arrivals:
     """The rows of one source, told apart.
 
     `on_time` for its readers, those that are `held` for a later batch, `alive` ones that only move time, `late` ones
-    behind the watermark, and `bad` ones, which are not usable.
+    behind the watermark, `bad` ones, which are not usable, and those `repeated` that were read before.
     """
 
     on_time: pl.DataFrame
@@ -25,6 +25,7 @@ class Arrivals:
     alive: pl.DataFrame
     late: pl.DataFrame
     bad: pl.DataFrame
+    repeated: pl.DataFrame
 
     @property
     def measured(self) -> pl.DataFrame:
@@ -40,7 +41,7 @@ class Arrivals:
         )
         held_from = dict(self.held.group_by("_partition").agg(pl.col("_offset").min()).iter_rows())
         records = [rows.select(partition="_partition", offset="_offset") for rows in (self.on_time, self.held)]
-        rest = [rows.select("partition", "offset") for rows in (self.alive, self.late, self.bad)]
+        rest = [rows.select("partition", "offset") for rows in (self.alive, self.late, self.bad, self.repeated)]
         ends = (
             pl.concat([*records, *rest])
             .group_by("partition")
@@ -58,9 +59,15 @@ class Arrivals:
 
 
 def arrivals(
-    source: Source, rows: pl.DataFrame, waiting: pl.DataFrame, *, late_up_to_ms: int | None, allowed_ms: int | None
+    source: Source,
+    rows: pl.DataFrame,
+    waiting: pl.DataFrame,
+    *,
+    repeated: pl.DataFrame,
+    late_up_to_ms: int | None,
+    allowed_ms: int | None,
 ) -> Arrivals:
-    """The *rows* of *source* in offset order, after the records that were *waiting*.
+    """The *rows* of *source* in offset order, less those *repeated*, after the records that were *waiting*.
 
     A record at or before *late_up_to_ms* is late (None: none is). One whose watermark would be above *allowed_ms* is
     held, and with it what comes after it in its partition (None: none is).
@@ -85,9 +92,8 @@ def arrivals(
     here = pl.concat([waiting, fresh]).sort("_partition", "_offset")
     ahead = pl.col("_timestamp_ms") - source.bound_ms - 1 > pl.lit(allowed_ms, pl.Int64)
     held = ahead.fill_null(value=False).cum_max().over("_partition")
-    return Arrivals(
-        here.filter(~held), here.filter(held), alive, records.filter(late), rows.filter(pl.col("reason").is_not_null())
-    )
+    bad = rows.filter(pl.col("reason").is_not_null())
+    return Arrivals(here.filter(~held), here.filter(held), alive, records.filter(late), bad, repeated)
 
 
 def rows_in_order(source: Source, raw: pl.DataFrame, *, numbered_from: int) -> pl.DataFrame:

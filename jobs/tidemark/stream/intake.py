@@ -10,6 +10,7 @@ import polars as pl
 
 from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order
 from tidemark.kernels.facts import records_per_window
+from tidemark.kernels.headers import told_apart
 from tidemark.kernels.values import value_text
 from tidemark.semantics.event_time import Seen, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress
@@ -81,7 +82,8 @@ class Reader:
         if self._processing_time:
             fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))
         waiting = self._steps.waiting(source)
-        rows = arrivals(source, fresh, waiting, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms)
+        new, repeated, writers = told_apart(fresh, {number: part.writers for number, part in was.partitions.items()})
+        rows = arrivals(source, new, waiting, repeated=repeated, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms)
         seen = self._seen(source, rows, read_to)
         if self._processing_time:
             progress = processing_time(was, seen, now_ms=batch.decided_at_ms)
@@ -89,8 +91,10 @@ class Reader:
             progress = advance(
                 was, seen, bound_ms=source.bound_ms, idle_after_ms=source.idle_after_ms, now_ms=batch.decided_at_ms
             )
+        progress = progress.with_writers(writers)
         counts = Counter(
             records_in=fresh.height,
+            duplicate=repeated.height,
             held_before=waiting.height,
             passed=rows.on_time.height,
             held_after=rows.held.height,
@@ -99,7 +103,7 @@ class Reader:
             quarantined=rows.bad.height,
         )
         run = _run(batch, rows.on_time, rows.measured, counts)
-        usable = fresh.filter(pl.col("reason").is_null())["timestamp_ms"]
+        usable = new.filter(pl.col("reason").is_null())["timestamp_ms"]
         reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
         run.rows = {
             LATE_RECORDS.name: _late_rows(source, rows.late, was),
