@@ -12,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
+import polars as pl
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -19,10 +20,12 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Source
 from tidemark.spec.topology import SubTopology, Topology, load
 from tidemark.stream.engine import Engine
+from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker
-from tidemark.stream.sources import collect, stream
+from tidemark.stream.sources import collect, planned_ends, read_again, stream
 from tidemark.stream.wiring import Stream, build_engine
 
 log = logging.getLogger("tidemark.stream")
@@ -124,8 +127,14 @@ def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, contr
     slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
     broker = KafkaBroker(options.bootstrap, topology.name, sub.name, wall_clock_ms)
     thread_id = spark.sparkContext.applicationId
-    engine = build_engine(stream_of, broker, thread_id=thread_id, epoch=pulse.epoch, slow_ms=slow_ms)
+
+    def reread(source: Source, offsets: Offsets, late_up_to_ms: int | None) -> pl.DataFrame:
+        late = {} if late_up_to_ms is None else {source.name: late_up_to_ms}
+        return pl.DataFrame(collect(read_again(spark, source, options.bootstrap, offsets), late))
+
+    engine = build_engine(stream_of, broker, thread_id=thread_id, epoch=pulse.epoch, slow_ms=slow_ms, reread=reread)
     ended: list[Exception] = []
+    checkpoint = control.home / "checkpoint"
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:
         try:
@@ -134,7 +143,8 @@ def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, contr
                     "a drain was requested: the query ends before batch %s, which Spark reports as an error", batch_id
                 )
                 raise Drained
-            engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms))
+            ends = planned_ends(checkpoint, batch_id)
+            engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms), ends)
         except Exception as error:
             ended.append(error)
             raise
@@ -143,7 +153,7 @@ def run(options: argparse.Namespace, topology: Topology, sub: SubTopology, contr
     query = (
         rows.writeStream.queryName(f"{topology.name}/{sub.name}")
         .foreachBatch(each_batch)
-        .option("checkpointLocation", str(control.home / "checkpoint"))
+        .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime=f"{topology.trigger_ms} milliseconds")
         .start()
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import demo
+from tidemark.cli import accept_loss, demo
 from tidemark.cli.inventory import Stored, inventory
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import FORMATS, aligned
@@ -30,6 +30,7 @@ examples:
   tidemark tables                               which tables there are, and how large they are
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
+  tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark down                                 drain the streams and stop everything
 """
 PASSED_ON = "replay"
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("query", help="one statement that reads, for example: select count(*) from changes")
     sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
+    accept_loss.options(command("accept-loss", _accept_loss, "go on without records that a topic lost unread"))
     command(PASSED_ON, _replay, "play real flights of 2013 into Kafka; `tidemark replay --help` shows how")
     return parser
 
@@ -148,6 +150,11 @@ def _sql(options: argparse.Namespace) -> int:
 
 def _tables(options: argparse.Namespace) -> int:
     _say(aligned(Stored._fields, inventory(Home(options.home).warehouse)))
+    return 0
+
+
+def _accept_loss(options: argparse.Namespace) -> int:
+    _say(accept_loss.accept_loss(options, Home(options.home).warehouse))
     return 0
 
 

@@ -8,6 +8,7 @@ replay, and batches in silence.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
@@ -24,6 +25,7 @@ from tidemark.spark import is_table
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Format, HopSource, Source
 from tidemark.spec.topology import SubTopology
+from tidemark.stream.intact import Offsets
 from tidemark.stream.parsing import json_lines, kafka_records, table_rows
 
 if TYPE_CHECKING:
@@ -65,7 +67,31 @@ def _kafka(spark: SparkSession, source: Source, bootstrap: str) -> DataFrame:
     raw = spark.readStream.format("kafka").options(**kafka_options(source, bootstrap), startingOffsets="earliest")
     if source.max_records is not None:
         raw = raw.option("maxOffsetsPerTrigger", source.max_records)
-    return kafka_records(raw.option("failOnDataLoss", "true").load(), source)
+    return kafka_records(raw.load(), source)
+
+
+def read_again(spark: SparkSession, source: Source, bootstrap: str, offsets: Offsets) -> DataFrame:
+    """The rows of the topic of *source* at *offsets*, as a batch."""
+    topic = source.topic or ""
+    starts, ends = ({str(number): part[side] for number, part in offsets.items()} for side in (0, 1))
+    options = {name: text for name, text in kafka_options(source, bootstrap).items() if name != "subscribe"}
+    raw = spark.read.format("kafka").options(
+        **options,
+        assign=json.dumps({topic: list(offsets)}),
+        startingOffsets=json.dumps({topic: starts}),
+        endingOffsets=json.dumps({topic: ends}),
+    )
+    return kafka_records(raw.load(), source)
+
+
+def planned_ends(checkpoint: Path, batch_id: int) -> dict[str, dict[int, int]]:
+    """Per topic and partition, the offset up to which Spark reads batch *batch_id*, as its *checkpoint* has it."""
+    ends: dict[str, dict[int, int]] = {}
+    for line in (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2:]:
+        offsets = json.loads(line) if line.startswith("{") else {}
+        topics = {topic: of for topic, of in offsets.items() if isinstance(of, dict)}
+        ends |= {topic: {int(number): end for number, end in of.items()} for topic, of in topics.items()}
+    return ends
 
 
 def kafka_options(source: Source, bootstrap: str) -> dict[str, str]:
@@ -74,6 +100,7 @@ def kafka_options(source: Source, bootstrap: str) -> dict[str, str]:
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": source.topic or "",
         "includeHeaders": "true",
+        "failOnDataLoss": "false",  # stream/intact.py looks, and says what was lost
     }
 
 
