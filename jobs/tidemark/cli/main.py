@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import accept_loss, demo
+from tidemark.cli import accept_loss, demo, requeue
 from tidemark.cli.inventory import Stored, inventory
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import FORMATS, aligned
@@ -30,6 +30,7 @@ examples:
   tidemark tables                               which tables there are, and how large they are
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
+  tidemark requeue flights --reason malformed_json --dry-run
   tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark down                                 drain the streams and stop everything
 """
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
     accept_loss.options(command("accept-loss", _accept_loss, "go on without records that a topic lost unread"))
+    requeue.options(command("requeue", _requeue, "send records from quarantine to their topics again, each once"))
     command(PASSED_ON, _replay, "play real flights of 2013 into Kafka; `tidemark replay --help` shows how")
     return parser
 
@@ -158,11 +160,22 @@ def _accept_loss(options: argparse.Namespace) -> int:
     return 0
 
 
+def _requeue(options: argparse.Namespace) -> int:
+    home = Home(options.home.resolve())
+    _say(requeue.requeue(options, home.warehouse, options.bootstrap or _running_broker(home)))
+    return 0
+
+
+def _running_broker(home: Home) -> str | None:
+    """The address of the broker that `up` started; None when none runs."""
+    return broker.start(home.broker).address if f"broker/{broker.NAME}" in home.running() else None
+
+
 def _replay(options: argparse.Namespace) -> int:
     home = Home(options.home.resolve())
     job = [sys.executable, str(ROOT / "jobs" / "replay.py")]
-    if f"broker/{broker.NAME}" in home.running():
-        job += ["--bootstrap", broker.start(home.broker).address]
+    if (address := _running_broker(home)) is not None:
+        job += ["--bootstrap", address]
     os.execv(sys.executable, [*job, *options.rest])
 
 
