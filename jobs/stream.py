@@ -12,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
+import polars as pl
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -19,12 +20,13 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Time
+from tidemark.spec.operators import Source, Time
 from tidemark.spec.topology import load, on_processing_time
 from tidemark.stream.engine import Engine
 from tidemark.stream.heartbeats import Heartbeats
+from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker
-from tidemark.stream.sources import stream, with_bytes_where_needed
+from tidemark.stream.sources import collect, planned_ends, read_again, stream
 from tidemark.stream.wiring import Stream, build_engine
 
 log = logging.getLogger("tidemark.stream")
@@ -138,10 +140,16 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
     topology, sub = stream_of.topology, stream_of.sub
     spark = session(f"tidemark-{topology.name}-{sub.name}")
     slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
-    broker = KafkaBroker(options.bootstrap, sub.name)
+    broker = KafkaBroker(options.bootstrap, topology.name, sub.name, wall_clock_ms)
     thread_id = spark.sparkContext.applicationId
-    engine = build_engine(stream_of, broker, thread_id=thread_id, epoch=pulse.epoch, slow_ms=slow_ms)
+
+    def reread(source: Source, offsets: Offsets, late_up_to_ms: int | None) -> pl.DataFrame:
+        late = {} if late_up_to_ms is None else {source.name: late_up_to_ms}
+        return pl.DataFrame(collect(read_again(spark, source, options.bootstrap, offsets), late))
+
+    engine = build_engine(stream_of, broker, thread_id=thread_id, epoch=pulse.epoch, slow_ms=slow_ms, reread=reread)
     ended: list[Exception] = []
+    checkpoint = control.home / "checkpoint"
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:
         try:
@@ -150,7 +158,8 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
                     "a drain was requested: the query ends before batch %s, which Spark reports as an error", batch_id
                 )
                 raise Drained
-            engine.process(batch_id, lambda late_up_to_ms: with_bytes_where_needed(rows, late_up_to_ms).toArrow())
+            ends = planned_ends(checkpoint, batch_id)
+            engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms), ends)
         except Exception as error:
             ended.append(error)
             raise
@@ -159,7 +168,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
     query = (
         rows.writeStream.queryName(f"{topology.name}/{sub.name}")
         .foreachBatch(each_batch)
-        .option("checkpointLocation", str(control.home / "checkpoint"))
+        .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime=f"{topology.trigger_ms} milliseconds")
         .start()
     )

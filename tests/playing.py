@@ -17,7 +17,7 @@ import polars.selectors as cs
 from tidemark.delta import scan
 from tidemark.kernels.schemas import HEADERS, record_schema
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import HopSource, Source
+from tidemark.spec.operators import HopSource, Sink, Source
 from tidemark.spec.topology import Topology, parse
 from tidemark.stream.engine import Engine
 from tidemark.stream.sources import TICK
@@ -27,20 +27,27 @@ Row = dict[str, Any]
 
 
 class Silence:
-    """A broker whose partitions have nothing that was not read, and that remembers what was published."""
+    """A broker whose partitions end where they were read to, and that remembers what was published."""
 
     def __init__(self, partitions: int | Mapping[str, int] = 1) -> None:
         self._partitions = partitions
+        self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
 
     def partitions(self, topic: str) -> int:
         return self._partitions if isinstance(self._partitions, int) else self._partitions[topic]
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        return dict.fromkeys(partitions, (0, 0))
+        return {number: (0, self._ends[topic, number]) for number in partitions}
 
-    def publish(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
-        self.published += [(topic, row) for row in rows.to_dicts()]
+    def have(self, topic: str, rows: Sequence[Row]) -> None:
+        """Have *topic* end behind its *rows*."""
+        for row in rows:
+            place = (topic, row["partition"])
+            self._ends[place] = max(self._ends[place], row["offset"] + 1)
+
+    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
+        self.published += [(sink.topic or "", row) for row in rows.to_dicts()]
 
 
 class Play:
@@ -107,6 +114,9 @@ class Play:
         self.now_ms = at_ms
         tick = {"source": TICK, "partition": 0, "offset": batch_id, "timestamp_ms": at_ms}
         frame = pl.DataFrame([*rows, tick], schema=self._schema(sub))
+        for source in self.topology.sub_topology(sub).operators:
+            if isinstance(source, Source) and source.topic:
+                self.broker.have(source.topic, [row for row in rows if row["source"] == source.name])
         self._engines[sub].process(batch_id, lambda late: frame.to_arrow())
 
     def start(self, sub: str, reached: Callable[[str], None] = lambda step: None, epoch: int = 1) -> None:

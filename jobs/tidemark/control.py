@@ -8,6 +8,7 @@ Purpose: launch, heartbeat, drain and lease without a process to ask, so that it
 | `epoch` | the driver that got the lock | how many drivers there have been: the newest lease |
 | `heartbeat.json` | the driver, every second and at its end | state, epoch, batch, offsets, when |
 | `drain.json` | whoever wants the stream to stop | who asked, and when |
+| `loss.json` | `tidemark accept-loss` | offsets that may be passed over: who gave them up, and why |
 
 Known limitation: flock(2) tells drivers of one host apart; across hosts the epoch in every journal entry does.
 Clock: `now_ms` is the caller's, epoch ms UTC.
@@ -54,6 +55,19 @@ class Heartbeat:
     batch_id: int = -1
     offsets: dict[str, int] = field(default_factory=dict)
     reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedLoss:
+    """The decision to go on from `until_offset` in a partition of *source* of which `from_offset` is gone."""
+
+    source: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    by: str
+    reason: str
+    at_ms: int
 
 
 class Control:
@@ -117,6 +131,22 @@ class Control:
     def forget_drain(self) -> None:
         """Withdraw a drain request: done by whoever launches the next driver."""
         (self.home / "drain.json").unlink(missing_ok=True)
+
+    def accept_loss(self, loss: AcceptedLoss) -> None:
+        """Let the driver pass over *loss*, once: from where the stream was when it was accepted."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        _replace(self.home / "loss.json", json.dumps([*self._losses(), asdict(loss)]))
+
+    def accepted_loss(self) -> dict[tuple[str, int, int], int]:
+        """Per source, partition and offset at which the stream is, the offset from which it may go on."""
+        return {
+            (loss["source"], loss["partition"], loss["from_offset"]): loss["until_offset"] for loss in self._losses()
+        }
+
+    def _losses(self) -> list[dict[str, Any]]:
+        path = self.home / "loss.json"
+        losses: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+        return losses
 
 
 def _locked(lock: int) -> bool:

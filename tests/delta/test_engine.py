@@ -91,7 +91,18 @@ def engine(
 
 def run(engine: Engine, batches: Sequence[int]) -> None:
     for batch_id in batches:
-        engine.process(batch_id, lambda late, batch_id=batch_id: raw(BATCHES[batch_id], batch_id).to_arrow())
+        engine.process(
+            batch_id, lambda late, batch_id=batch_id: raw(BATCHES[batch_id], batch_id).to_arrow(), ends_of(batch_id)
+        )
+
+
+def ends_of(batch_id: int) -> dict[str, dict[int, int]]:
+    """Where each partition has been read to, by topic, after batch *batch_id*."""
+    ends: dict[str, dict[int, int]] = {"flight_events": {}, "weather": {}}
+    for row in (row for batch in BATCHES[: batch_id + 1] for row in batch):
+        topic = ends[row["source"]]
+        topic[row["partition"]] = max(topic.get(row["partition"], 0), row["offset"] + 1)
+    return ends
 
 
 def tables(home: Path) -> dict[str, list[tuple[Any, ...]]]:
@@ -150,7 +161,7 @@ def test_a_replayed_decision_is_not_taken_again(tmp_path):
         run(crashed, [1])
     decided = pl.read_delta(str(tmp_path / "streams/flights/status/changes")).filter(pl.col("batch_id") == 1)
     # Read again, the batch has other rows: what was decided and partly seen stays decided.
-    engine(tmp_path, epoch=3).process(1, lambda late: raw([], 1).to_arrow())
+    engine(tmp_path, epoch=3).process(1, lambda late: raw([], 1).to_arrow(), ends_of(0))
     again = pl.read_delta(str(tmp_path / "streams/flights/status/changes")).filter(pl.col("batch_id") == 1)
     assert again.sort("seq").equals(decided.sort("seq"))
 
@@ -174,7 +185,7 @@ def test_a_batch_that_changes_nothing_writes_nothing(tmp_path):
     quiet = engine(tmp_path)
     run(quiet, [0, 1, 2])
     before = tables(tmp_path)
-    quiet.process(3, lambda late: raw([], 3).to_arrow())
+    quiet.process(3, lambda late: raw([], 3).to_arrow(), ends_of(2))
     assert tables(tmp_path) == before
 
 

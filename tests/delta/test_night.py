@@ -37,7 +37,9 @@ class Unread(Silence):
         self.latest: dict[int, int] = {}
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        return {n: (0, self.latest.get(n, 0) if topic == "flight_events" else 0) for n in partitions}
+        known = super().offsets(topic, partitions)
+        unread = self.latest if topic == "flight_events" else {}
+        return {n: (0, max(latest, unread.get(n, 0))) for n, (_, latest) in known.items()}
 
 
 def play(home: Path) -> Play:

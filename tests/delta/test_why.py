@@ -79,7 +79,8 @@ class Ends(Silence):
         self.ends: dict[int, int] = {}
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        return {number: (0, self.ends.get(number, 0)) for number in partitions}
+        known = super().offsets(topic, partitions)
+        return {number: (0, max(end, self.ends.get(number, 0))) for number, (_, end) in known.items()}
 
 
 class Asked:

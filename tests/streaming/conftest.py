@@ -1,10 +1,25 @@
-"""One real broker for all streaming tests."""
+"""One real broker, and one Spark, for all streaming tests."""
 
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tidemark.embedded import broker as embedded
+from tidemark.spark import session
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """PySpark leaves sockets to the garbage collector, which may come in any test that runs afterwards."""
+    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """For tests that read without a driver of their own."""
+    spark = session("tests")
+    yield spark
+    spark.stop()
 
 
 @pytest.fixture(scope="session")

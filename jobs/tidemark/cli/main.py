@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import bound, demo, why
+from tidemark.cli import accept_loss, bound, demo, requeue, why
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
 from tidemark.cli.sql import Warehouse
@@ -39,6 +39,8 @@ examples:
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
   tidemark why flights                          why there are no results: who waits, for what, and what to do
   tidemark bound flights                        what a longer or shorter bound costs: late records against waiting
+  tidemark requeue flights --reason malformed_json --dry-run
+  tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark down                                 drain the streams and stop everything
 """
 PASSED_ON = "replay"
@@ -88,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     _why_options(command("why", _why, "say why a topology gives no results: who waits, for what, and what to do"))
     _bound_options(command("bound", _bound, "compare bounds of a source: late records against waiting"))
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
+    accept_loss.options(command("accept-loss", _accept_loss, "go on without records that a topic lost unread"))
+    requeue.options(command("requeue", _requeue, "send records from quarantine to their topics again, each once"))
     command(PASSED_ON, _replay, "play real flights of 2013 into Kafka; `tidemark replay --help` shows how")
     return parser
 
@@ -204,11 +208,27 @@ def _tables(options: argparse.Namespace) -> int:
     return 0
 
 
+def _accept_loss(options: argparse.Namespace) -> int:
+    _say(accept_loss.accept_loss(options, Home(options.home).warehouse))
+    return 0
+
+
+def _requeue(options: argparse.Namespace) -> int:
+    home = Home(options.home.resolve())
+    _say(requeue.requeue(options, home.warehouse, options.bootstrap or _running_broker(home)))
+    return 0
+
+
+def _running_broker(home: Home) -> str | None:
+    """The address of the broker that `up` started; None when none runs."""
+    return broker.start(home.broker).address if f"broker/{broker.NAME}" in home.running() else None
+
+
 def _replay(options: argparse.Namespace) -> int:
     home = Home(options.home.resolve())
     job = [sys.executable, str(ROOT / "jobs" / "replay.py")]
-    if f"broker/{broker.NAME}" in home.running():
-        job += ["--bootstrap", broker.start(home.broker).address]
+    if (address := _running_broker(home)) is not None:
+        job += ["--bootstrap", address]
     os.execv(sys.executable, [*job, *options.rest])
 
 

@@ -18,7 +18,7 @@ class Arrivals:
     """The rows of one source, told apart.
 
     `on_time` for its readers, those that are `held` for a later batch, `alive` ones that only move time, `late` ones
-    behind the watermark, and `bad` ones, which are not usable.
+    behind the watermark, `bad` ones, which are not usable, and those `repeated` that were read before.
     """
 
     on_time: pl.DataFrame
@@ -26,6 +26,7 @@ class Arrivals:
     alive: pl.DataFrame
     late: pl.DataFrame
     bad: pl.DataFrame
+    repeated: pl.DataFrame
 
     @property
     def measured(self) -> pl.DataFrame:
@@ -41,7 +42,7 @@ class Arrivals:
         )
         held_from = dict(self.held.group_by("_partition").agg(pl.col("_offset").min()).iter_rows())
         records = [rows.select(partition="_partition", offset="_offset") for rows in (self.on_time, self.held)]
-        rest = [rows.select("partition", "offset") for rows in (self.alive, self.late, self.bad)]
+        rest = [rows.select("partition", "offset") for rows in (self.alive, self.late, self.bad, self.repeated)]
         ends = (
             pl.concat([*records, *rest])
             .group_by("partition")
@@ -64,19 +65,19 @@ def arrivals(
     waiting: pl.DataFrame,
     newest_ms: Mapping[int, int],
     *,
+    repeated: pl.DataFrame,
     late_up_to_ms: int | None,
     allowed_ms: int | None,
 ) -> Arrivals:
-    """The *rows* of *source* in offset order, after the records that were *waiting*.
+    """The *rows* of *source* in offset order, less those *repeated*, after the records that were *waiting*.
 
     A record at or before *late_up_to_ms* is late (None: none is). What comes in a partition after a watermark above
     *allowed_ms* is held (None: nothing is); *newest_ms* is the newest record that each partition has sent on.
     """
     usable = rows.filter(pl.col("reason").is_null())
     payload = pl.col(source.name).struct
-    nothing = pl.all_horizontal(
-        payload.field(c).is_null() for c in source.columns if c not in {source.timestamp, source.key}
-    )
+    fields = [payload.field(c) for c in source.columns if c not in {source.timestamp, source.key}]
+    nothing = pl.all_horizontal(pl.lit(value=True), *(field.is_null() for field in fields))
     alive = usable.filter(~pl.col("deleted") & nothing)
     records = usable.filter(pl.col("deleted") | ~nothing)
     late = (pl.col("timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)
@@ -103,6 +104,7 @@ def arrivals(
         alive=alive,
         late=pl.concat([_late(records.filter(late)), _late_by_waiting(source, released.filter(too_late))]),
         bad=rows.filter(pl.col("reason").is_not_null()),
+        repeated=repeated,
     )
 
 
@@ -122,9 +124,11 @@ def _late_by_waiting(source: Source, records: pl.DataFrame) -> pl.DataFrame:
 
 
 def rows_in_order(source: Source, raw: pl.DataFrame, *, numbered_from: int) -> pl.DataFrame:
-    """The rows of *source* in *raw* in offset order; what has no offsets is numbered as it came."""
+    """The rows of *source* in *raw* in offset order; what has no offsets is numbered in the order of writing."""
     rows = raw.filter(pl.col("source") == source.name)
     if source.topic is None:
+        # Spark packs files by size; the rows of one piece of a file come together and in order.
+        rows = rows.sort("written", maintain_order=True)
         return rows.with_columns(offset=numbered_from + pl.int_range(pl.len(), dtype=pl.Int64))
     return rows.sort("partition", "offset")
 

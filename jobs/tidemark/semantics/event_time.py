@@ -18,7 +18,8 @@ class Seen:
     """What one batch read of one partition: offsets from (inclusive) until (exclusive), and its newest record.
 
     `max_timestamp_ms` is None when it read none that can be used; `latest_offset` is the broker's, None when not asked;
-    `held_from` is the offset of the first record that waits (`max_drift`), None when none does.
+    `held_from` is the offset of the first record that waits (`max_drift`), None when none does. `lost` are offsets,
+    from (inclusive) until (exclusive), that are gone and were given up, None when none are.
     """
 
     from_offset: int
@@ -26,6 +27,7 @@ class Seen:
     max_timestamp_ms: int | None = None
     latest_offset: int | None = None
     held_from: int | None = None
+    lost: tuple[int, int] | None = None
 
     @property
     def silent(self) -> bool:

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemark.semantics.idleness import Activity
+
+
+class Sent(NamedTuple):
+    """How far a writer that numbers what it sends has come: its highest epoch, and the last of its records in order."""
+
+    epoch: int
+    batch: int
+    sequence: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionProgress:
     """One input partition: newest record, watermark, when it last had a record, and the offset after that.
 
-    Everything before `done_until_offset` was sent on; what lies between it and `until_offset` waits.
+    Everything before `done_until_offset` was sent on; what lies between it and `until_offset` waits. `writers` are
+    those that number their records (`tidemark-id`), by name.
     """
 
     max_timestamp_ms: int | None = None
@@ -26,6 +35,7 @@ class PartitionProgress:
     until_offset: int = 0
     done_until_offset: int = 0
     activity: Activity = Activity.ACTIVE
+    writers: Mapping[str, Sent] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +46,13 @@ class InputProgress:
     watermark_ms: int | None = None
     held_by: str | None = None
     idle: bool = False
+
+    def with_writers(self, writers: Mapping[int, Mapping[str, Sent]]) -> InputProgress:
+        """This progress, with the *writers* of each partition."""
+        partitions = {
+            number: replace(part, writers=writers.get(number, {})) for number, part in self.partitions.items()
+        }
+        return replace(self, partitions=partitions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +92,10 @@ class StreamProgress:
 
 
 def _input(content: Mapping[str, Any]) -> InputProgress:
-    partitions = {
-        int(number): PartitionProgress(**{**value, "activity": Activity(value["activity"])})
-        for number, value in content["partitions"].items()
-    }
+    partitions = {int(number): _partition(value) for number, value in content["partitions"].items()}
     return InputProgress(**{**content, "partitions": partitions})
+
+
+def _partition(content: Mapping[str, Any]) -> PartitionProgress:
+    writers = {name: Sent(*sent) for name, sent in content["writers"].items()}
+    return PartitionProgress(**{**content, "activity": Activity(content["activity"]), "writers": writers})

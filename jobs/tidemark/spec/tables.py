@@ -475,6 +475,21 @@ DQ_RESULTS = Table(
     ),
     "report",
 )
+REQUEUED = Table(
+    "requeued",
+    "record that `tidemark requeue` took from quarantine and sent to its topic again",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("sub_topology", "string", "the operators that run in one streaming query"),
+        ("source", "string", "source operator"),
+        ("topic", "string", "Kafka topic"),
+        ("partition", "int", "Kafka partition"),
+        ("offset", "bigint", "Kafka offset of the record in quarantine, not of the one sent again"),
+        ("reason", "string", "as in quarantine"),
+        ("requeued_at", "timestamp", "clock of the command after the broker had it"),
+    ),
+    "report",
+)
 
 TABLES = MappingProxyType(
     {
@@ -501,6 +516,7 @@ TABLES = MappingProxyType(
             CRITICAL_PATH_STEPS,
             SLA_RESULTS,
             DQ_RESULTS,
+            REQUEUED,
         )
     }
 )

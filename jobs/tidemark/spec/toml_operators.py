@@ -71,6 +71,8 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
     max_records = keys.get("max_records", int, "100000", None)
     if max_records is not None and max_records < 1:
         keys.fail("max_records", f"is {max_records}", "use 1 or more, or leave it out")
+    if max_records is not None and "topic" not in place:
+        keys.fail("max_records", "limits what is no topic", "leave it out: tables and files are read to their end")
     idle_after_ms = keys.duration("idle_after", "30 s", None)
     idle_advances = keys.get("idle_advances", bool, "true", False)
     if idle_advances and idle_after_ms is None:

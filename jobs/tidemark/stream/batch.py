@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """One micro-batch. `decided_at_ms` is its newest tick, the same on replay; the other clocks are the driver's.
 
-    All are epoch ms UTC: `started_at_ms` before Spark read the batch, `read_at_ms` after.
+    All are epoch ms UTC: `started_at_ms` before Spark read the batch, `read_at_ms` after. `ends` are the offsets, per
+    topic and partition, up to which Spark reads it; where they are not known, the newest record tells.
     """
 
     batch_id: int
@@ -17,6 +19,7 @@ class Batch:
     decided_at_ms: int
     started_at_ms: int
     read_at_ms: int
+    ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ from typing import Protocol
 
 import polars as pl
 
+from tidemark.spec.operators import Sink
+
 
 class Broker(Protocol):
     """Partitions and offsets to decide idleness by, and records for topics."""
@@ -17,5 +19,5 @@ class Broker(Protocol):
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Of each of *partitions* the earliest offset and the one after its newest record."""
 
-    def publish(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
-        """Send *rows* and return once the broker has all of them."""
+    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
+        """Send *rows* to the topic of *sink* and return once the broker has all of them."""

@@ -100,9 +100,9 @@ class Committing:
                 return self._commit(f"hop_{operator.name}", rows, entry.batch_id)
             case Sink(table=str() as table):
                 return self._commit(table, sink_rows(operator, rows, entry.batch_id), entry.batch_id, key=operator.key)
-            case Sink(topic=str() as topic):
+            case Sink():
                 epoch = entry.notes["batch"]["epoch"]
-                self._broker.publish(topic, pl.DataFrame(rows), batch_id=entry.batch_id, epoch=epoch)
+                self._broker.publish(operator, pl.DataFrame(rows), batch_id=entry.batch_id, epoch=epoch)
                 self._reached(f"committed {operator.name}")
                 return self._clock()
         return None

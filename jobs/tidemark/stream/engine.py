@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -54,8 +55,10 @@ class Engine:
         self.progress: StreamProgress | None = None
         self.batch_started_at_ms: int | None = None
 
-    def process(self, batch_id: int, collect: Collect) -> None:
-        """Have the tables say what becomes of batch *batch_id*, whose rows *collect* reads."""
+    def process(
+        self, batch_id: int, collect: Collect, ends: Mapping[str, Mapping[int, int]] = MappingProxyType({})
+    ) -> None:
+        """Have the tables say what becomes of batch *batch_id*, whose rows *collect* reads up to *ends*."""
         if self.progress is None:
             self.progress = self._recover(batch_id)
         if batch_id <= self.progress.batch_id:
@@ -68,6 +71,7 @@ class Engine:
             decided_at_ms=self._decision_time(raw, started_at_ms),
             started_at_ms=started_at_ms,
             read_at_ms=self._clock(),
+            ends=dict(ends),
         )
         decision = self._decider.decide(raw, batch, self.progress)
         if decision is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order
 from tidemark.kernels.facts import records_per_window
+from tidemark.kernels.headers import told_apart
+from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.values import value_text
 from tidemark.semantics.event_time import Seen, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress
@@ -17,6 +19,7 @@ from tidemark.spec.operators import HopSource, Source
 from tidemark.spec.tables import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
 from tidemark.stream.batch import Batch
 from tidemark.stream.broker import Broker
+from tidemark.stream.intact import Intact
 from tidemark.stream.steps import Run, Steps
 
 
@@ -41,9 +44,16 @@ class Reader:
     """
 
     def __init__(
-        self, sources: Iterable[Source], broker: Broker, steps: Steps, *, window_ms: int, processing_time: bool = False
+        self,
+        sources: Iterable[Source],
+        broker: Broker,
+        steps: Steps,
+        intact: Intact,
+        *,
+        window_ms: int,
+        processing_time: bool = False,
     ) -> None:
-        self._broker, self._steps, self._window_ms = broker, steps, window_ms
+        self._broker, self._steps, self._intact, self._window_ms = broker, steps, intact, window_ms
         self._processing_time = processing_time
         self._partitions = {s.name: broker.partitions(s.topic) if s.topic else 1 for s in sources}
 
@@ -76,16 +86,22 @@ class Reader:
         late_up_to_ms: int | None,
         allowed_ms: int | None,
     ) -> Intake:
-        read_to = {number: part.until_offset for number, part in was.partitions.items()}
+        read_to: Mapping[int, int] = {number: part.until_offset for number, part in was.partitions.items()}
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
+        offsets = self._offsets(source, fresh, read_to)
+        checked = self._intact.check(source, fresh, read_to, offsets, batch, late_up_to_ms)
+        fresh, read_to = checked.rows, checked.read_to
         if self._processing_time:
             fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))
         waiting = self._steps.waiting(source)
+        new, repeated, writers = told_apart(fresh, {number: part.writers for number, part in was.partitions.items()})
         newest_ms = {
             n: part.max_timestamp_ms for n, part in was.partitions.items() if part.max_timestamp_ms is not None
         }
-        rows = arrivals(source, fresh, waiting, newest_ms, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms)
-        seen = self._seen(source, rows, read_to)
+        rows = arrivals(
+            source, new, waiting, newest_ms, repeated=repeated, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms
+        )
+        seen = self._seen(rows, read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses)
         if self._processing_time:
             progress = processing_time(was, seen, now_ms=batch.decided_at_ms)
         else:
@@ -97,8 +113,10 @@ class Reader:
                 idle_advances=source.idle_advances,
                 now_ms=batch.decided_at_ms,
             )
+        progress = progress.with_writers(writers)
         counts = Counter(
             records_in=fresh.height,
+            duplicate=repeated.height,
             held_before=waiting.height,
             passed=rows.on_time.height,
             held_after=rows.held.height,
@@ -107,7 +125,7 @@ class Reader:
             quarantined=rows.bad.height,
         )
         run = _run(batch, rows.on_time, rows.measured, counts)
-        usable = fresh.filter(pl.col("reason").is_null())["timestamp_ms"]
+        usable = new.filter(pl.col("reason").is_null())["timestamp_ms"]
         reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
         run.rows = {
             LATE_RECORDS.name: _late_rows(source, rows.late, was),
@@ -120,18 +138,33 @@ class Reader:
         windows = frozenset(records_per_window(rows.on_time, window_ms=self._window_ms))
         return Intake(run, progress, seen, windows, rows.held)
 
-    def _seen(self, source: Source, rows: Arrivals, read_to: Mapping[int, int]) -> dict[int, Seen]:
-        seen = rows.seen(read_to)
-        silent = [number for number in range(self._partitions[source.name]) if number not in seen]
+    def _offsets(self, source: Source, rows: pl.DataFrame, read_to: Mapping[int, int]) -> Mapping[int, tuple[int, int]]:
+        """The earliest and latest offset of partitions that were silent, or whose *rows* leave something out."""
+        read = set(rows["partition"])
+        silent = [number for number in range(self._partitions[source.name]) if number not in read]
         if source.topic is None:
             # What is no topic is read to its end by every batch.
-            offsets = {number: (0, read_to.get(number, 0)) for number in silent}
-        else:
-            offsets = dict(self._broker.offsets(source.topic, silent)) if silent else {}
+            return {number: (0, read_to.get(number, 0)) for number in silent}
+        asked = [*silent, *with_gaps(rows, read_to)]
+        return self._broker.offsets(source.topic, asked) if asked else {}
+
+    def _seen(
+        self,
+        rows: Arrivals,
+        read_to: Mapping[int, int],
+        offsets: Mapping[int, tuple[int, int]],
+        ends: Mapping[int, int],
+        losses: Mapping[int, tuple[int, int]],
+    ) -> dict[int, Seen]:
+        seen = rows.seen(read_to)
         for number, (earliest, latest) in offsets.items():
-            at = read_to.get(number, earliest)
-            seen[number] = Seen(from_offset=at, until_offset=at, latest_offset=latest)
-        return dict(sorted(seen.items()))
+            if number not in seen:
+                at = read_to.get(number, earliest)
+                seen[number] = Seen(from_offset=at, until_offset=at, latest_offset=latest)
+        return {
+            number: replace(part, until_offset=max(part.until_offset, ends.get(number, 0)), lost=losses.get(number))
+            for number, part in sorted(seen.items())
+        }
 
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch) -> Intake:
         rows = hop_arrivals(source, raw)

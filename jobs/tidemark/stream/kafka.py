@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+from tidemark.clock import Clock
 from tidemark.errors import TidemarkError
-from tidemark.kernels.values import value_text
+from tidemark.kernels.headers import headers_to_send
+from tidemark.spec.operators import Sink
+from tidemark.stream.encoding import values_to_send
 
 TIMEOUT_S = 10.0
 
@@ -18,18 +21,19 @@ class PublishError(TidemarkError):
 
 
 class KafkaBroker:
-    """The broker at *bootstrap*, for the stream *sub_topology*.
+    """The broker at *bootstrap*, for one stream of *topology*.
 
-    Records are published at least once: a batch that is run again sends them again. Each has the header `tidemark-id`,
-    `<sub-topology>/<epoch>/<batch>/<sequence>`; sub-topology, batch and sequence name it, so that a consumer can drop
-    repeats.
+    Records are published at least once: a batch that is run again sends them again, with the same batch and sequence
+    in their header `tidemark-id` (kernels/headers.py), by which readers drop them. *clock* (epoch ms) tells when they
+    were sent on.
     """
 
-    def __init__(self, bootstrap: str, sub_topology: str) -> None:
+    def __init__(self, bootstrap: str, topology: str, sub_topology: str, clock: Clock) -> None:
         # The group is never joined: this client only asks for metadata and offsets.
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "tidemark-offsets"})
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
-        self._sub_topology = sub_topology
+        self._topology, self._writer, self._clock = topology, f"{topology}/{sub_topology}", clock
+        self._sent: dict[tuple[str, int], int] = {}
 
     def partitions(self, topic: str) -> int:
         """How many partitions *topic* has; raises TidemarkError when there is no such topic."""
@@ -46,22 +50,31 @@ class KafkaBroker:
             for number in partitions
         }
 
-    def publish(self, topic: str, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
-        """Send *rows*, their payload as JSON, and return when the broker has all of them; raises PublishError."""
+    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
+        """Send *rows* to the topic of *sink* and return when the broker has all of them; raises PublishError.
+
+        A row that deletes its key has no value.
+        """
         failed: list[str] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is not None:
                 failed.append(error.str())
 
-        payload = [name for name in rows.columns if not name.startswith("_")]
-        records = rows.select("_key", "_timestamp_ms", _value=value_text(payload, rows.schema))
-        for sequence, (key, timestamp_ms, value) in enumerate(records.iter_rows()):
-            headers: list[tuple[str, str | bytes | None]] = [
-                ("tidemark-id", f"{self._sub_topology}/{epoch}/{batch_id}/{sequence}")
-            ]
+        topic = sink.topic or ""
+        # Two sinks with one topic count on, or the records of the second would look like repeats of the first.
+        first = self._sent.get((topic, batch_id), 0)
+        hop = f"{self._topology}/{sink.name}:{self._clock()}"
+        records = zip(
+            rows.select("_key", "_timestamp_ms", "_headers").iter_rows(), values_to_send(sink, rows), strict=True
+        )
+        for sequence, ((key, timestamp_ms, received), value) in enumerate(records, first):
+            id_ = f"{self._writer}/{epoch}/{batch_id}/{sequence}"
+            headers = headers_to_send(received, id_=id_, hop=hop)
             self._producer.produce(topic, value, key, timestamp=timestamp_ms, headers=headers, on_delivery=delivered)
             self._producer.poll(0)
+        self._sent = {place: n for place, n in self._sent.items() if place[1] == batch_id and place[0] != topic}
+        self._sent[topic, batch_id] = first + rows.height
         unsent = self._producer.flush(TIMEOUT_S)
         if failed or unsent:
             msg = f"topic {topic!r} took all but {len(failed) + unsent} of {rows.height} records: {failed[:1]}"

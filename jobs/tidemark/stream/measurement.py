@@ -167,6 +167,17 @@ class Measurer:
             "finished_at": finished_at_ms,
             "duration_ms": finished_at_ms - batch["started_at_ms"],
             "sources": [{name: part[name] for name in offsets} for part in notes["sources"]],
+            "accepted_loss": [
+                {
+                    "source": part["source"],
+                    "partition": part["partition"],
+                    "from_offset": part["lost"][0],
+                    "until_offset": part["lost"][1],
+                }
+                for part in notes["sources"]
+                if part["lost"]
+            ]
+            or None,
             "records_in": sum(
                 notes["operators"][o.name]["counts"].get("records_in", 0)
                 for o in self._sub.operators

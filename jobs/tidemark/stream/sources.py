@@ -1,37 +1,56 @@
-"""What Spark does for a stream: read Kafka and hops, parse, and say of each record whether it can be used.
+"""What Spark does for a stream: read topics, tables, files and hops, parsed by `parsing.py`.
 
 Every row has source, partition, offset, key, value, timestamp_ms (record time, epoch ms), reason (why it cannot be
-used;
-null: it can) and, under the source's name, a struct with its fields. A tick source gives each batch its idea of now,
-the same again on replay, and batches in silence.
+used; null: it can) and, under the source's name, a struct with its fields. Rows of tables and files have no offset:
+the driver numbers them in the order of `written`. A tick source gives each batch its idea of now, the same again on
+replay, and batches in silence.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import polars as pl
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from tidemark.errors import InvalidArgument
+from tidemark.spark import is_table
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import HopSource, Source
+from tidemark.spec.operators import Format, HopSource, Source
 from tidemark.spec.topology import SubTopology
+from tidemark.stream.intact import Offsets
+from tidemark.stream.parsing import json_lines, kafka_records, table_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TICK = "_tick"
-_CORRUPT = "_corrupt"
 
 
 def stream(spark: SparkSession, sub: SubTopology, layout: Layout, topology: str, bootstrap: str) -> DataFrame:
-    """All sources of *sub* and the ticks as one streaming frame."""
+    """All sources of *sub* and the ticks as one streaming frame; raises InvalidArgument when one is not there."""
     frames = [_ticks(spark)]
     for operator in sub.operators:
         if isinstance(operator, Source):
-            frames.append(_kafka(spark, operator, bootstrap))
+            frames.append(_source(spark, operator, layout.warehouse, bootstrap))
         elif isinstance(operator, HopSource):
             frames.append(_hop(spark, operator, layout.hop(topology, operator.upstream, operator.repartition)))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+
+def _source(spark: SparkSession, source: Source, warehouse: Path, bootstrap: str) -> DataFrame:
+    if source.delta is not None:
+        return _delta(spark, source, warehouse / source.delta)
+    if source.files is not None:
+        return _files(spark, source, warehouse / source.files)
+    return _kafka(spark, source, bootstrap)
 
 
 def _ticks(spark: SparkSession) -> DataFrame:
@@ -45,44 +64,95 @@ def _ticks(spark: SparkSession) -> DataFrame:
 
 
 def _kafka(spark: SparkSession, source: Source, bootstrap: str) -> DataFrame:
-    raw = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("subscribe", source.topic)
-        .option("startingOffsets", "earliest")
-        .option("failOnDataLoss", "true")
-        .option("includeHeaders", "true")
-        .load()
-    )
-    schema = ", ".join(f"`{name}` {word}" for name, word in source.fields.items()) + f", {_CORRUPT} string"
-    text = F.try_validate_utf8(F.col("value").cast("string"))
-    parsed = raw.withColumn("parsed", F.from_json(text, schema, {"columnNameOfCorruptRecord": _CORRUPT}))
-    timestamp_ms = F.col(f"parsed.{source.timestamp}")
-    return parsed.select(
-        F.lit(source.name).alias("source"),
-        "partition",
-        "offset",
-        "key",
-        "value",
-        "headers",
-        F.lit(col=False).alias("deleted"),
-        timestamp_ms.alias("timestamp_ms"),
-        _reason(text, timestamp_ms, source.timestamp_range_ms).alias("reason"),
-        F.struct(*[F.col(f"parsed.{name}") for name in source.fields]).alias(source.name),
-    )
+    raw = spark.readStream.format("kafka").options(**kafka_options(source, bootstrap), startingOffsets="earliest")
+    if source.max_records is not None:
+        raw = raw.option("maxOffsetsPerTrigger", source.max_records)
+    return kafka_records(raw.load(), source)
 
 
-def _reason(text: Column, timestamp_ms: Column, plausible_ms: tuple[int, int]) -> Column:
-    """Why a record cannot be used, null when it can; the first that holds, in the order of reading it."""
-    low_ms, high_ms = plausible_ms
-    return (
-        F.when(F.col("key").isNull(), "null_key")
-        .when(F.col("value").isNull(), "null_value")
-        .when(text.isNull(), "invalid_utf8")
-        .when(F.col("parsed").isNull() | F.col(f"parsed.{_CORRUPT}").isNotNull(), "malformed_json")
-        .when(timestamp_ms.isNull(), "missing_timestamp")
-        .when((timestamp_ms < low_ms) | (timestamp_ms >= high_ms), "timestamp_out_of_range")
+def read_again(spark: SparkSession, source: Source, bootstrap: str, offsets: Offsets) -> DataFrame:
+    """The rows of the topic of *source* at *offsets*, as a batch."""
+    topic = source.topic or ""
+    starts, ends = ({str(number): part[side] for number, part in offsets.items()} for side in (0, 1))
+    options = {name: text for name, text in kafka_options(source, bootstrap).items() if name != "subscribe"}
+    raw = spark.read.format("kafka").options(
+        **options,
+        assign=json.dumps({topic: list(offsets)}),
+        startingOffsets=json.dumps({topic: starts}),
+        endingOffsets=json.dumps({topic: ends}),
     )
+    return kafka_records(raw.load(), source)
+
+
+def planned_ends(checkpoint: Path, batch_id: int) -> dict[str, dict[int, int]]:
+    """Per topic and partition, the offset up to which Spark reads batch *batch_id*, as its *checkpoint* has it."""
+    ends: dict[str, dict[int, int]] = {}
+    for line in (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2:]:
+        offsets = json.loads(line) if line.startswith("{") else {}
+        topics = {topic: of for topic, of in offsets.items() if isinstance(of, dict)}
+        ends |= {topic: {int(number): end for number, end in of.items()} for topic, of in topics.items()}
+    return ends
+
+
+def kafka_options(source: Source, bootstrap: str) -> dict[str, str]:
+    """What Spark needs to know to read the topic of *source*, as a stream or as a batch."""
+    return {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": source.topic or "",
+        "includeHeaders": "true",
+        "failOnDataLoss": "false",  # stream/intact.py looks, and says what was lost
+    }
+
+
+def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
+    """The rows that are appended to the table at *path*, from its oldest version.
+
+    Rows that are deleted have been read, or are read before that commit: nothing of it is a record, so it is passed
+    over (`ignoreDeletes`). A commit that rewrites rows has both new and old ones in it, and nothing tells them apart:
+    Spark ends the query with an error that names the table and the version.
+    """
+    if not is_table(path):
+        msg = f"operators.{source.name}.delta: {path}: there is no Delta table; create it before the stream starts"
+        raise InvalidArgument(msg)
+    rows = spark.readStream.format("delta").option("ignoreDeletes", "true").load(str(path))
+    place = F.struct(
+        F.lit(None).cast("bigint").alias("at_ms"),
+        F.input_file_name().alias("file"),
+        F.input_file_block_start().alias("start"),
+    )
+    return table_rows(rows.withColumn("written", place), source)
+
+
+def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
+    """The rows of the files that are put into *folder*, in the order of their modification times.
+
+    The first line of every CSV file names its columns, the same ones in the same order. What the columns of CSV and
+    Parquet files are is asked of those that are there at the start; without any they are the declared ones.
+    """
+    if not folder.is_dir():
+        msg = f"operators.{source.name}.files: {folder}: there is no such folder; create it before the stream starts"
+        raise InvalidArgument(msg)
+    if source.format is Format.JSON:
+        lines = spark.readStream.text(str(folder)).filter(F.trim("value") != "")
+        return json_lines(_with_place(lines.withColumn("value", F.col("value").cast("binary"))), source)
+    reader = {"header": "true", "enforceSchema": "false"} if source.format is Format.CSV else {}
+    known = any(file.is_file() and file.name[0] not in "._" for file in folder.iterdir())
+    texts = source.format is Format.CSV
+    schema: StructType | str = ", ".join(f"`{n}` {'string' if texts else word}" for n, word in source.fields.items())
+    if known:
+        schema = spark.read.format(source.format.value).options(**reader).load(str(folder)).schema
+    rows = spark.readStream.format(source.format.value).options(**reader).schema(schema).load(str(folder))
+    return table_rows(_with_place(rows), source, texts=texts)
+
+
+def _with_place(rows: DataFrame) -> DataFrame:
+    """*rows* with `written`: sorting by it, and else leaving rows in their order, is the order of writing."""
+    place = F.struct(
+        F.unix_millis("_metadata.file_modification_time").alias("at_ms"),
+        F.col("_metadata.file_path").alias("file"),
+        F.col("_metadata.file_block_start").alias("start"),
+    )
+    return rows.withColumn("written", place)
 
 
 def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
@@ -107,13 +177,35 @@ def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
     )
 
 
-def with_bytes_where_needed(rows: DataFrame, late_up_to_ms: Mapping[str, int]) -> DataFrame:
-    """*rows* whose raw bytes are kept only where a table will show them: records that are unusable or late."""
+def collect(rows: DataFrame, late_up_to_ms: Mapping[str, int]) -> pa.Table:
+    """The *rows* of a batch.
+
+    Raw bytes are kept only where a table will show them: records that are unusable, or late (at or behind the instant
+    of their source in *late_up_to_ms*).
+    """
     late = [
         (F.col("source") == name) & (F.col("timestamp_ms") <= watermark_ms)
         for name, watermark_ms in late_up_to_ms.items()
     ]
-    if "value" not in rows.columns:
-        return rows
-    needed = reduce(lambda one, other: one | other, late, F.col("reason").isNotNull())
-    return rows.withColumn("value", F.when(needed, F.col("value")))
+    if "value" in rows.columns:
+        needed = reduce(lambda one, other: one | other, late, F.col("reason").isNotNull())
+        rows = rows.withColumn("value", F.when(needed, F.col("value")))
+    table = rows.toArrow()
+    return _with_modification_times(pl.DataFrame(table)).to_arrow() if "written" in rows.columns else table
+
+
+def _with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
+    """*rows* with `written.at_ms` of the files of Delta tables, of which Spark does not say it in a stream."""
+    place = pl.col("written").struct
+    unknown = rows.filter(place.field("at_ms").is_null()).select(place.field("file")).to_series().drop_nulls().unique()
+    at_ms = {file: _modified_ms(Path(unquote(urlsplit(file).path))) for file in unknown}
+    told = place.field("file").replace_strict(at_ms, default=None, return_dtype=pl.Int64)
+    return rows.with_columns(written=place.with_fields(at_ms=pl.coalesce(place.field("at_ms"), told)))
+
+
+def _modified_ms(file: Path) -> int | None:
+    """When *file* was last written, epoch ms; None when it cannot be asked: its name is all there is to sort by."""
+    try:
+        return file.stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return None

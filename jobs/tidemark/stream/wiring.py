@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.control import Control
 from tidemark.delta import Committer, Reference, create
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Source, Time
@@ -19,6 +22,7 @@ from tidemark.stream.broker import Broker
 from tidemark.stream.commit import Committing, create_tables
 from tidemark.stream.decision import Decider
 from tidemark.stream.engine import Engine
+from tidemark.stream.intact import Intact, Offsets, Reread
 from tidemark.stream.intake import Reader
 from tidemark.stream.journal import Journal
 from tidemark.stream.measurement import Measurer
@@ -45,6 +49,12 @@ class Stream:
         return self.layout.control(self.topology.name, self.sub.name)
 
 
+def nothing_to_reread(source: Source, _: Offsets, __: int | None) -> pl.DataFrame:
+    """For streams without Spark: nobody passes over anything."""
+    msg = f"{source.name}: there is no way to read its topic again"
+    raise TidemarkError(msg)
+
+
 def build_engine(
     stream: Stream,
     broker: Broker,
@@ -54,10 +64,11 @@ def build_engine(
     slow_ms: Mapping[str, int],
     clock: Clock = wall_clock_ms,
     reached: Callable[[str], None] = lambda step: None,
+    reread: Reread = nothing_to_reread,
 ) -> Engine:
     """The engine of *stream* with its *broker*; creates its tables and the hops it reads.
 
-    *slow_ms* makes operators sleep; *reached* hears of each commit step.
+    *slow_ms* makes operators sleep; *reached* hears of each commit step; *reread* reads what Spark passed over.
     """
     topology, sub = stream.topology, stream.sub
     if unknown := set(slow_ms) - set(topology.operators):
@@ -70,8 +81,9 @@ def build_engine(
             create(stream.layout.hop(topology.name, operator.upstream, operator.repartition), arrow_schema(HOP))
     sources = [operator for operator in sub.operators if isinstance(operator, Source)]
     pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
+    intact = Intact(f"{topology.name} {sub.name}", Control(stream.control).accepted_loss, reread)
     reader = Reader(
-        sources, broker, steps, window_ms=topology.window_ms, processing_time=topology.time is Time.PROCESSING
+        sources, broker, steps, intact, window_ms=topology.window_ms, processing_time=topology.time is Time.PROCESSING
     )
     decider = Decider(topology, sub, reader, pipeline, steps)
     journal_home = stream.control / "journal"

@@ -1,0 +1,125 @@
+"""`tidemark requeue`: send records from quarantine to their topics again, each of them once."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+from confluent_kafka import KafkaError, Message, Producer
+from deltalake import DeltaTable, write_deltalake
+
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.delta import create, scan
+from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import QUARANTINE, REQUEUED
+
+HEADER = "tidemark-requeued"
+"""`<partition>/<offset>` of the record that was sent again."""
+PLACE = ("topic", "partition", "offset")
+SENT_WITHIN_S = 60.0
+AT_ONCE = 1_000
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("topology")
+    parser.add_argument("--source", help="only what this source operator read")
+    parser.add_argument("--reason", help="only what was set aside for this reason, such as malformed_json")
+    parser.add_argument("--from", dest="first", metavar="T", help="only what was set aside at or after this instant")
+    parser.add_argument("--to", dest="until", metavar="T", help="and before this one, both as in 2026-01-31T12:00Z")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka broker (the one that `tidemark up` started)")
+    parser.add_argument("--dry-run", action="store_true", help="say how many records it would send")
+
+
+def requeue(asked: argparse.Namespace, warehouse: Path, bootstrap: str | None, clock: Clock = wall_clock_ms) -> str:
+    """Send what was *asked* for and has not been sent; the answer says how much that was.
+
+    Records are sent AT_ONCE at a time and then written down as sent: who is interrupted may send as many twice. Two of
+    these must not run at once. A record that is unusable still comes to quarantine with an offset of its own, and may
+    be sent again from there.
+    """
+    layout = Layout(warehouse)
+    path = layout.report_table(asked.topology, REQUEUED.name)
+    rows = _quarantined(layout, asked)
+    waiting = rows.join(_sent(path), on=list(PLACE), how="anti").sort(PLACE)
+    if asked.dry_run:
+        return f"{waiting.height} of {rows.height} records would be sent again"
+    if waiting.height and bootstrap is None:
+        msg = "no broker runs here: start one with `tidemark up`, or name one with --bootstrap"
+        raise InvalidArgument(msg)
+    create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
+    for part in waiting.iter_slices(AT_ONCE):
+        taken, failed = _send(part, bootstrap or "")
+        done = taken.select("sub_topology", "source", *PLACE, "reason")
+        write_deltalake(path, rows_of(REQUEUED, done, topology=asked.topology, requeued_at=clock()), mode="append")
+        if failed:
+            msg = f"{bootstrap}: {len(failed)} of {part.height} records were not taken: {failed[0]}; run this again"
+            raise TidemarkError(msg)
+    return f"{waiting.height} of {rows.height} records were sent again"
+
+
+def _sent(path: Path) -> pl.DataFrame:
+    """The places of the records that were sent again before."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return pl.DataFrame(arrow_schema(REQUEUED).empty_table()).select(PLACE)
+    return scan(path).select(PLACE).collect()
+
+
+def _quarantined(layout: Layout, asked: argparse.Namespace) -> pl.DataFrame:
+    """The records of topics in quarantine that were *asked* for, once each."""
+    pattern = layout.stream_table(asked.topology, "*", QUARANTINE.name).relative_to(layout.warehouse)
+    paths = sorted(layout.warehouse.glob(str(pattern)))
+    if not paths:
+        msg = f"{layout.warehouse}: a topology that has run has a quarantine; {asked.topology!r} has none"
+        raise InvalidArgument(msg)
+    frames = [_decided_at(path) for path in paths]
+    rows = pl.concat(frames).filter(pl.col("topic").is_not_null())
+    for column, wanted in (("source", asked.source), ("reason", asked.reason)):
+        if wanted is not None:
+            rows = rows.filter(pl.col(column) == wanted)
+    if asked.first is not None:
+        rows = rows.filter(pl.col("decided_at") >= _instant(asked.first))
+    if asked.until is not None:
+        rows = rows.filter(pl.col("decided_at") < _instant(asked.until))
+    return rows.unique(PLACE, keep="first", maintain_order=True)
+
+
+def _decided_at(path: Path) -> pl.DataFrame:
+    """The rows of the quarantine at *path*, each with the instant at which its batch was decided."""
+    batches = scan(path.parent / "batches").select("batch_id", "decided_at").collect()
+    return scan(path).collect().join(batches, on="batch_id", how="left")
+
+
+def _instant(text: str) -> datetime:
+    """The instant that *text* names, UTC where it names no offset; raises InvalidArgument."""
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        msg = f"--from and --to are instants such as 2026-01-31T12:00Z, got {text!r}"
+        raise InvalidArgument(msg) from None
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def _send(rows: pl.DataFrame, bootstrap: str) -> tuple[pl.DataFrame, list[str]]:
+    """Send key and value of *rows* to where they came from: those that the broker took, and what it said of others."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.max.bytes": 100_000_000})
+    taken: list[int] = []
+    failed: list[str] = []
+
+    def delivered(row: int, error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            taken.append(row)
+        else:
+            failed.append(error.str())
+
+    for row, (topic, partition, offset, key, value) in enumerate(rows.select(*PLACE, "key", "value").iter_rows()):
+        headers: list[tuple[str, str | bytes | None]] = [(HEADER, f"{partition}/{offset}")]
+        producer.produce(topic, value, key, partition, headers=headers, on_delivery=partial(delivered, row))
+        producer.poll(0)
+    unsent = producer.flush(SENT_WITHIN_S)
+    return rows[sorted(taken)], failed or ["the broker did not answer"] * unsent

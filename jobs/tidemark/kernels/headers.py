@@ -1,0 +1,93 @@
+"""The headers that records carry from one stream to the next through Kafka.
+
+`tidemark-id` is `<topology>/<sub-topology>/<epoch>/<batch>/<sequence>`; what comes before the epoch names the writer.
+A writer that runs a batch again sends its records again, with the same batch and sequence under a higher epoch, so a
+reader can drop them. Whoever makes other records of them must leave this header out.
+
+`tidemark-hop` is `<topology>/<operator>:<epoch ms>`, once per stream passed: the clock before it was sent on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import polars as pl
+
+from tidemark.semantics.progress import Sent
+
+ID = "tidemark-id"
+HOP = "tidemark-hop"
+MOST_HOPS = 32
+"""Of more hops the oldest are forgotten: records may go round in a circle."""
+
+_ID_FORM = r"^(?<writer>.+)/(?<epoch>\d{1,9})/(?<batch>\d{1,9})/(?<sequence>\d{1,9})$"
+_ASCII = "^([0-7][0-9a-f])*$"
+_PLACES = 10**9
+_WITHIN = ["partition", "writer"]
+
+
+def headers_to_send(
+    received: Iterable[Mapping[str, str | bytes | None]] | None, *, id_: str, hop: str
+) -> list[tuple[str, str | bytes | None]]:
+    """The headers of a record that came with those *received* and is sent on as *id_*, over a further *hop*."""
+    kept = [(str(header["key"]), header["value"]) for header in received or () if header["key"] != ID]
+    forgotten = sum(key == HOP for key, _ in kept) + 1 - MOST_HOPS
+    for _ in range(forgotten):
+        del kept[next(place for place, (key, _) in enumerate(kept) if key == HOP)]
+    return [*kept, (ID, id_), (HOP, hop)]
+
+
+def told_apart(
+    rows: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]]
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[int, dict[str, Sent]]]:
+    """The *rows* of a topic (in offset order) that are new, those that repeat, and what is now *newest*.
+
+    Newest is said per partition and writer. A row repeats when its epoch is lower than one seen before it, or its
+    batch and sequence are not above all of those seen before it; without an id it is always new.
+    """
+    ids = _ids(rows)
+    if not ids.height:
+        return rows, rows.clear(), {partition: dict(writers) for partition, writers in newest.items()}
+    judged = _judged(ids, newest)
+    repeated = pl.int_range(pl.len()).is_in(judged.filter("repeated")["row"].implode())
+    return rows.filter(~repeated), rows.filter(repeated), _newest(judged, newest)
+
+
+def _ids(rows: pl.DataFrame) -> pl.DataFrame:
+    """Row number, partition, writer, epoch and place (batch and sequence in one number) of the *rows* with an id."""
+    headers = rows.select("partition", "headers", row=pl.int_range(pl.len())).explode("headers").unnest("headers")
+    found = headers.filter((pl.col("key") == ID) & pl.col("value").bin.encode("hex").str.contains(_ASCII))
+    read = found.with_columns(pl.col("value").cast(pl.String).str.extract_groups(_ID_FORM)).unnest("value")
+    numbers = read.drop_nulls("writer").unique("row", keep="last", maintain_order=True)
+    numbers = numbers.with_columns(pl.col("epoch", "batch", "sequence").cast(pl.Int64))
+    return numbers.select("row", "partition", "writer", "epoch", place=pl.col("batch") * _PLACES + pl.col("sequence"))
+
+
+def _judged(ids: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]]) -> pl.DataFrame:
+    """*ids* with `repeated`, and `current`: the place of a row of the newest epoch so far, null for those before it."""
+    known = [
+        (p, w, sent.epoch, sent.batch * _PLACES + sent.sequence) for p, of in newest.items() for w, sent in of.items()
+    ]
+    schema = {"partition": ids.schema["partition"], "writer": pl.String(), "seen_epoch": pl.Int64(), "seen": pl.Int64()}
+    seen = pl.DataFrame(known, schema=schema, orient="row")
+    both = ids.join(seen, on=_WITHIN, how="left", maintain_order="left")
+    both = both.with_columns(pl.col("seen_epoch", "seen").fill_null(-1))
+    stale = pl.col("epoch") < pl.max_horizontal("seen_epoch", pl.col("epoch").cum_max().over(_WITHIN))
+    # A stale writer must not count as further along: it may be ahead of the one that took over from it.
+    both = both.with_columns(current=pl.when(~stale).then("place"))
+    before = pl.col("current").cum_max().forward_fill().shift(1).over(_WITHIN)
+    return both.with_columns(
+        repeated=pl.col("current").is_null() | (pl.col("place") <= pl.max_horizontal("seen", before))
+    )
+
+
+def _newest(judged: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]]) -> dict[int, dict[str, Sent]]:
+    """*newest* with what the *judged* rows add to it."""
+    now = {partition: dict(writers) for partition, writers in newest.items()}
+    reached = judged.group_by(_WITHIN, maintain_order=True).agg(
+        epoch=pl.max_horizontal(pl.col("epoch").max(), pl.col("seen_epoch").max()),
+        place=pl.max_horizontal(pl.col("current").max(), pl.col("seen").max()),
+    )
+    for partition, writer, epoch, place in reached.iter_rows():
+        now.setdefault(partition, {})[writer] = Sent(epoch, *divmod(place, _PLACES))
+    return now

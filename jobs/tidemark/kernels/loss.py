@@ -1,0 +1,29 @@
+"""Which offsets of a partition are gone before they were read.
+
+A gap alone is no loss: compacted and transactional topics have them. What lies before the earliest offset that the
+broker still has, and was not read, is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+
+def with_gaps(rows: pl.DataFrame, read_to: Mapping[int, int]) -> list[int]:
+    """The partitions whose *rows* do not go on from where they were *read_to* without a gap."""
+    seen = rows.group_by("partition", maintain_order=True).agg(
+        first=pl.col("offset").min(), last=pl.col("offset").max(), n=pl.len()
+    )
+    return [p for p, first, last, n in seen.iter_rows() if last - read_to.get(p, first) + 1 != n]
+
+
+def lost(rows: pl.DataFrame, partition: int, *, read_to: int, earliest: int) -> tuple[int, int] | None:
+    """The offsets of *partition*, from (inclusive) until (exclusive), that are gone and not among *rows*; None: none.
+
+    It had been *read_to* before, and *earliest* is the first offset that the broker had after the rows were read.
+    """
+    before = rows.filter((pl.col("partition") == partition) & (pl.col("offset") < earliest))["offset"].max()
+    first = before + 1 if isinstance(before, int) else read_to
+    return (first, earliest) if first < earliest else None

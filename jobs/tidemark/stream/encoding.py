@@ -1,0 +1,62 @@
+"""The bytes of the records that a sink sends to its topic."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import fastavro
+import polars as pl
+
+from tidemark.errors import TidemarkError
+from tidemark.kernels.values import value_text
+from tidemark.spec.operators import Format, Sink
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Misfit(TidemarkError):
+    """Raised when a record does not fit the Avro schema of its sink."""
+
+
+def values_to_send(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | None]:
+    """The value of each of *rows*, null for one that deletes its key; raises Misfit.
+
+    JSON has all columns, Avro those for which the schema has a field.
+    """
+    payload = [name for name in rows.columns if not name.startswith("_")]
+    if sink.format is not Format.AVRO:
+        value = pl.when(~pl.col("_deleted")).then(value_text(payload, rows.schema))
+        return rows.select(value).to_series()
+    return _avro(sink, rows.select(*payload, "_deleted"))
+
+
+def _avro(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | None]:
+    schema = json.loads(sink.avro_schema or "")
+    instants = {field["name"] for field in schema["fields"] if _is_instant(field["type"])}
+    parsed = fastavro.parse_schema(schema)
+    for row in rows.iter_rows(named=True):
+        if row.pop("_deleted"):
+            yield None
+            continue
+        written = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(written, parsed, {**row, **_instants(row, instants)})
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            msg = f"operators.{sink.name}.avro_schema must fit its records: {error} in {row}"
+            raise Misfit(msg) from error
+        yield written.getvalue()
+
+
+def _is_instant(type_: Any) -> bool:
+    """Whether a field of an Avro schema, or one branch of it, is a timestamp."""
+    branches = type_ if isinstance(type_, list) else [type_]
+    return any(isinstance(b, dict) and str(b.get("logicalType")).startswith("timestamp-") for b in branches)
+
+
+def _instants(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, datetime]:
+    """Those of *names* that *row* has, epoch ms, in the form that every unit of Avro is made of."""
+    return {name: EPOCH + timedelta(milliseconds=row[name]) for name in names if row.get(name) is not None}

@@ -1,0 +1,229 @@
+"""From what a topic, a table or a file has to the rows that a driver gets: fields, record time, or why it is unusable.
+
+A reason is the first that holds: null_key, invalid_key, null_value, invalid_utf8, malformed_json, malformed_avro,
+wrong_type (it can be read, and a field does not fit its type), missing_timestamp, timestamp_out_of_range. Nothing that
+a record has in it raises: it is one row with a reason.
+
+The functions are the same for streams and for batches.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import StructType
+
+from tidemark.errors import InvalidArgument
+from tidemark.spec.operators import Format, Source
+
+PER_MS = {"us": 1_000, "ns": 1_000_000}
+ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ].*)?$"
+_CORRUPT = "_corrupt"
+_DECODED = "_decoded"
+_FITTING = {
+    "string": {"string"},
+    "boolean": {"boolean"},
+    "int": {"tinyint", "smallint", "int"},
+    "bigint": {"tinyint", "smallint", "int", "bigint"},
+    "double": {"tinyint", "smallint", "int", "float", "double"},
+    "timestamp": {"timestamp", "timestamp_ntz"},
+}
+"""Per declared type the Spark types of which every value fits."""
+
+
+def kafka_records(raw: DataFrame, source: Source) -> DataFrame:
+    """The rows of *source* for *raw* ones as Spark reads them from its topic, headers included."""
+    parsed = _of_avro(raw, source) if source.format is Format.AVRO else _of_json(raw, source)
+    return _rows(parsed, source, F.unix_millis("timestamp"))
+
+
+def json_lines(raw: DataFrame, source: Source) -> DataFrame:
+    """The rows of *source* for *raw* lines of files: `value` (binary) and `written`, where the line was."""
+    return _rows(_of_json(_without_key(raw), source), source, F.lit(None).cast("bigint"))
+
+
+def table_rows(raw: DataFrame, source: Source, *, texts: bool = False) -> DataFrame:
+    """The rows of *source* for *raw* ones with columns and `written`; their bytes are a JSON object of the columns.
+
+    With *texts* all columns are text, to be read as what is declared. Raises InvalidArgument when a declared column is
+    missing or of a type that does not fit.
+    """
+    columns = StructType([column for column in raw.schema if column.name != "written"])
+    if not texts:
+        _require_fitting(columns, source)
+    elif missing := [name for name in source.fields if name not in columns.names]:
+        raise _not_there(source, missing, columns)
+    read = _without_key(raw.withColumn("_read", F.struct(*(F.col(f"`{name}`") for name in columns.names))))
+    value = read.withColumn("value", F.to_json("_read").cast("binary"))
+    others = [F.col(f"_read.`{name}`") for name in columns.names if name not in source.fields]
+    other_fields = F.to_json(F.struct(*others)) if others else F.lit("{}")
+    return _rows(
+        _with_fields(value, source, _types(columns), other_fields, F.lit(None)), source, F.lit(None).cast("bigint")
+    )
+
+
+def _without_key(raw: DataFrame) -> DataFrame:
+    """*raw* with the columns that only a topic's records have."""
+    return raw.withColumns(
+        {
+            "partition": F.lit(0),
+            "offset": F.lit(None).cast("bigint"),
+            "key": F.lit(None).cast("binary"),
+            "headers": F.lit(None).cast("array<struct<key:string,value:binary>>"),
+        }
+    )
+
+
+def _of_json(raw: DataFrame, source: Source) -> DataFrame:
+    """*raw* with the fields of the JSON objects that are their `value`; what follows an object is not looked at."""
+    words = {name: "string" if word == "timestamp" else word for name, word in source.fields.items()}
+    schema = ", ".join(f"`{name}` {word}" for name, word in words.items())
+    text = F.col("_text")
+    corrupt = F.col(f"_read.{_CORRUPT}").isNotNull()
+    read = raw.withColumn("_text", F.try_validate_utf8(F.col("value").cast("string"))).withColumn(
+        "_read", F.from_json(text, f"{schema}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT})
+    )
+    unreadable = (
+        F.when(text.isNull(), "invalid_utf8")
+        .when(F.col("_read").isNull() | (corrupt & F.try_parse_json(text).isNull()), "malformed_json")
+        .when(corrupt, "wrong_type")
+    )
+    declared = list(source.fields)
+    others = F.map_filter(F.from_json(text, "map<string,variant>"), lambda name, _: ~name.isin(declared))
+    return _with_fields(read, source, words, F.to_json(others), unreadable)
+
+
+def _of_avro(raw: DataFrame, source: Source) -> DataFrame:
+    """*raw* with the fields of the Avro records that are their `value`.
+
+    Spark makes malformed bytes a record of nulls. So it is asked for a field more, which has a value by default.
+    """
+    schema = source.avro_schema or ""
+    asked = json.loads(schema)
+    asked["fields"] = [*asked["fields"], {"name": _DECODED, "type": "boolean", "default": True}]
+    read = raw.withColumn("_read", from_avro("value", schema, {"mode": "PERMISSIVE", "avroSchema": json.dumps(asked)}))
+    columns = read.schema["_read"].dataType
+    assert isinstance(columns, StructType)
+    _require_fitting(columns, source)
+    unreadable = F.when(F.col(f"_read.{_DECODED}").isNull(), "malformed_avro")
+    others = [F.col(f"_read.`{name}`") for name in columns.names if name not in {*source.fields, _DECODED}]
+    other_fields = F.to_json(F.struct(*others)) if others else F.lit("{}")
+    return _with_fields(read, source, _types(columns), other_fields, unreadable)
+
+
+def _with_fields(
+    read: DataFrame, source: Source, types: Mapping[str, str], other_fields: Column, unreadable: Column
+) -> DataFrame:
+    """*read* with `_fields`, the columns of *source* made of those in `_read`, and `_unreadable`, why that failed."""
+    raw = {name: F.col(f"_read.`{name}`") for name in source.fields if name != source.key}
+    fields = {name: _converted(column, types[name], source.fields[name])
+              for name, column in raw.items()}  # fmt: skip
+    if source.key:
+        fields[source.key] = _key_text()
+    if source.other_fields:
+        fields[source.other_fields] = F.nullif(other_fields, F.lit("{}"))
+    lost = {word: F.lit(col=False) for word in ("string", "other")}
+    for name, column in raw.items():
+        kind = "string" if source.fields[name] == "string" else "other"
+        lost[kind] |= column.isNotNull() & fields[name].isNull()
+    why = F.when(F.col("value").isNotNull(), F.coalesce(
+        unreadable, F.when(lost["string"], "invalid_utf8").when(lost["other"], "wrong_type")
+    ))  # fmt: skip
+    struct = F.struct(*(fields[name].alias(name) for name in source.columns))
+    return read.withColumns({"_fields": struct, "_unreadable": why})
+
+
+def _converted(column: Column, kind: str, word: str) -> Column:
+    """*column*, of Spark type *kind*, as the declared type *word* (timestamp: epoch ms); null: does not fit."""
+    if word == "timestamp":
+        text = column.rlike(ISO_8601) if kind == "string" else F.lit(col=True)
+        return F.unix_millis(F.when(text, F.try_to_timestamp(column) if kind == "string" else column.cast(word)))
+    return F.try_validate_utf8(column) if word == "string" else column.try_cast(word)
+
+
+def _key_text() -> Column:
+    return F.try_validate_utf8(F.col("key").cast("string"))
+
+
+def _rows(parsed: DataFrame, source: Source, clock_ms: Column) -> DataFrame:
+    """The rows that the driver gets; *clock_ms* is the time that the broker has for a record."""
+    deleted = F.col("value").isNull() if source.key else F.lit(col=False)
+    told = F.col(f"_fields.{source.timestamp}") if source.timestamp else clock_ms
+    record_ms = told
+    if source.timestamp and source.fields[source.timestamp] == "bigint":
+        record_ms = _in_ms(told, source.timestamp_unit)
+    timestamp_ms = F.when(deleted, clock_ms).otherwise(record_ms)
+    reason = _reason(source, F.when(deleted, clock_ms).otherwise(told), timestamp_ms)
+    written = ["written"] if "written" in parsed.columns else []
+    return parsed.select(
+        F.lit(source.name).alias("source"),
+        "partition",
+        "offset",
+        "key",
+        "value",
+        "headers",
+        deleted.alias("deleted"),
+        timestamp_ms.alias("timestamp_ms"),
+        reason.alias("reason"),
+        F.col("_fields").alias(source.name),
+        *written,
+    )
+
+
+def _in_ms(instants: Column, unit: str) -> Column:
+    """*instants* in *unit* as ms, rounded down; null where that is beyond 64 bits."""
+    if unit not in PER_MS:
+        return F.try_multiply(instants, F.lit({"s": 1_000, "ms": 1}[unit]))
+    per_ms = F.lit(PER_MS[unit])
+    return F.call_function("div", instants, per_ms) - (instants % per_ms < 0).cast("bigint")
+
+
+def _reason(source: Source, told: Column, timestamp_ms: Column) -> Column:
+    """Why a record cannot be used, null when it can; *told* is what it says of its time."""
+    low_ms, high_ms = source.timestamp_range_ms
+    unreadable = F.col("_unreadable")
+    if source.topic:
+        alive = F.col("value").isNotNull() & unreadable.isNull() & told.isNotNull() & _says_nothing(source)
+        known = F.when(F.col("key").isNull() & ~alive, "null_key")
+        known = known.when(F.col("key").isNotNull() & _key_text().isNull(), "invalid_key")
+        if not source.key:
+            known = known.when(F.col("value").isNull(), "null_value")
+        known = known.when(unreadable.isNotNull(), unreadable)
+    else:
+        known = F.when(unreadable.isNotNull(), unreadable)
+    return (
+        known.when(told.isNull(), "missing_timestamp")
+        .when(timestamp_ms.isNull() | (timestamp_ms < low_ms) | (timestamp_ms >= high_ms), "timestamp_out_of_range")
+    )  # fmt: skip
+
+
+def _says_nothing(source: Source) -> Column:
+    """Whether a record has no field but its time and key: it only says that its producer is alive."""
+    others = [F.col(f"_fields.{c}") for c in source.columns if c not in {source.timestamp, source.key}]
+    return ~reduce(or_, (column.isNotNull() for column in others), F.lit(col=False))
+
+
+def _require_fitting(columns: StructType, source: Source) -> None:
+    """Raise InvalidArgument unless *columns* have all that *source* declares, in types that fit."""
+    types = _types(columns)
+    declared = {name: word for name, word in source.fields.items() if name != source.key}
+    if missing := [name for name in declared if name not in types]:
+        raise _not_there(source, missing, columns)
+    if wrong := [f"{n} is {types[n]}, not {word}" for n, word in declared.items() if types[n] not in _FITTING[word]]:
+        msg = f"operators.{source.name}.fields must have the types of what it reads: {'; '.join(wrong)}"
+        raise InvalidArgument(msg)
+
+
+def _types(columns: StructType) -> dict[str, str]:
+    return {column.name: column.dataType.simpleString() for column in columns}
+
+
+def _not_there(source: Source, missing: list[str], columns: StructType) -> InvalidArgument:
+    known = ", ".join(name for name in columns.names if name != _DECODED)
+    return InvalidArgument(f"operators.{source.name}.fields names {', '.join(missing)}; what it reads has: {known}")

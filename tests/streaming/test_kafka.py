@@ -1,0 +1,93 @@
+"""What a sink sends arrives in a real topic as its readers expect it."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import fastavro
+import polars as pl
+import pytest
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from tidemark.embedded import broker as embedded
+from tidemark.kernels.schemas import record_schema
+from tidemark.spec.operators import Format, Kind, Sink
+from tidemark.stream.encoding import Misfit
+from tidemark.stream.kafka import KafkaBroker
+
+NOON = 1_400_000_000_000
+ROW = {"id": "a", "n": 5, "at": NOON, "_key": "a", "_timestamp_ms": NOON, "_deleted": False}
+AVRO = {
+    "type": "record",
+    "name": "alert",
+    "fields": [
+        {"name": "n", "type": "int"},
+        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+    ],
+}
+
+
+def rows(*changes: dict[str, object]) -> pl.DataFrame:
+    schema = record_schema({"id": "string", "n": "int", "at": "timestamp"})
+    return pl.DataFrame([{**ROW, **change} for change in changes], schema=schema)
+
+
+def sink(name: str, topic: str, avro_schema: str | None = None) -> Sink:
+    format_ = Format.AVRO if avro_schema else Format.JSON
+    return Sink(name=name, kind=Kind.SINK, topic=topic, format=format_, avro_schema=avro_schema)
+
+
+def sender(address: str, *topics: str) -> KafkaBroker:
+    embedded.create_topics(address, dict.fromkeys(topics, 1))
+    return KafkaBroker(address, "t", "s", lambda: NOON + 9)
+
+
+def sent(address: str, topic: str, number: int) -> list[Message]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    messages = consumer.consume(number, timeout=30)
+    consumer.close()
+    return messages
+
+
+def test_a_record_is_sent_with_its_headers_and_one_that_deletes_has_no_value(broker: str) -> None:
+    alerts = rows({"_headers": [{"key": "trace", "value": b"t"}]}, {"_deleted": True})
+    sender(broker, "alerts").publish(sink("out", "alerts"), alerts, batch_id=7, epoch=2)
+    first, second = sent(broker, "alerts", 2)
+    assert json.loads(first.value() or b"") == {"id": "a", "n": 5, "at": NOON}
+    assert (first.key(), first.timestamp()[1]) == (b"a", NOON)
+    hop = ("tidemark-hop", b"t/out:1400000000009")
+    assert first.headers() == [("trace", b"t"), ("tidemark-id", b"t/s/2/7/0"), hop]
+    assert (second.key(), second.value()) == (b"a", None)
+    assert second.headers() == [("tidemark-id", b"t/s/2/7/1"), hop]
+
+
+def test_two_sinks_with_one_topic_number_their_records_in_one_sequence_which_a_repetition_repeats(broker: str) -> None:
+    for epoch in (1, 2):
+        sending = sender(broker, "both")
+        for name in ("one", "two"):
+            sending.publish(sink(name, "both"), rows({}, {}), batch_id=7, epoch=epoch)
+    sending.publish(sink("one", "both"), rows({}), batch_id=8, epoch=2)
+    ids = [dict(message.headers() or [])["tidemark-id"] for message in sent(broker, "both", 9)]
+    again = [f"t/s/{epoch}/7/{sequence}".encode() for epoch in (1, 2) for sequence in range(4)]
+    assert ids == [*again, b"t/s/2/8/0"]
+
+
+def test_avro_has_the_fields_of_its_schema_and_instants_in_its_unit(broker: str) -> None:
+    records = rows({}, {"at": None}, {"_deleted": True})
+    sender(broker, "avro_out").publish(sink("out", "avro_out", json.dumps(AVRO)), records, batch_id=0, epoch=1)
+    first, second, third = (message.value() for message in sent(broker, "avro_out", 3))
+    raw = {**AVRO, "fields": [AVRO["fields"][0], {"name": "at", "type": ["null", "long"]}]}
+    read = [
+        fastavro.schemaless_reader(io.BytesIO(value or b""), fastavro.parse_schema(raw), None)
+        for value in (first, second)
+    ]
+    assert read == [{"n": 5, "at": NOON * 1_000}, {"n": 5, "at": None}]
+    assert third is None
+
+
+def test_a_record_that_does_not_fit_its_avro_schema_is_named(broker: str) -> None:
+    sending = sender(broker, "misfit")
+    with pytest.raises(Misfit, match=r"operators.out.avro_schema must fit its records: .* in \{'id': 'a', 'n': None"):
+        sending.publish(sink("out", "misfit", json.dumps(AVRO)), rows({"n": None}), batch_id=0, epoch=1)

@@ -1,0 +1,183 @@
+"""What real Spark makes of what lies in a real topic: fields, record time, and a reason for what nobody can use.
+
+The functions are those of the streams; here they read a topic as one batch.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import fastavro
+import polars as pl
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import SparkSession
+
+from tidemark.errors import InvalidArgument
+from tidemark.spec.operators import Format, Kind, Source
+from tidemark.stream.parsing import kafka_records
+from tidemark.stream.sources import collect, kafka_options
+
+NOON_S = 1_400_000_000
+NOON = NOON_S * 1_000
+RANGE = (946_684_800_000, 4_102_444_800_000)  # 2000 to 2100
+FIELDS = {"id": "string", "n": "int", "at": "bigint"}
+AVRO = {
+    "type": "record",
+    "name": "event",
+    "fields": [
+        {"name": "id", "type": ["null", "string"]},
+        {"name": "n", "type": ["null", "int"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "zone", "type": ["null", "string"]},
+    ],
+}
+
+
+def source(topic: str, **changes: Any) -> Source:
+    common = {"name": topic, "kind": Kind.SOURCE, "topic": topic, "timestamp_range_ms": RANGE, "bound_ms": 0}
+    return Source(**{**common, "fields": FIELDS, "timestamp": "at", **changes})
+
+
+def send(address: str, topic: str, *records: tuple[bytes | None, bytes | None], timestamp_ms: int = NOON + 7) -> None:
+    new = NewTopic(topic, 1, 1, config={"max.message.bytes": "20000000"})
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([new])[topic].result()
+    producer = Producer({"bootstrap.servers": address, "message.max.bytes": 20_000_000})
+    for key, value in records:
+        producer.produce(topic, value, key, 0, timestamp=timestamp_ms)
+    assert producer.flush(60) == 0
+
+
+def read(spark: SparkSession, address: str, source: Source) -> list[dict[str, Any]]:
+    """What the driver would get of the topic of *source*, in offset order."""
+    raw = spark.read.format("kafka").options(**kafka_options(source, address)).load()
+    return pl.DataFrame(collect(kafka_records(raw, source), {})).sort("offset").to_dicts()
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"id": "a", "at": NOON, **fields}).encode()
+
+
+def test_poison_is_told_apart_and_comes_with_its_bytes(spark: SparkSession, broker: str) -> None:
+    large = body(id="x" * 10_000_000, n="no number")
+    poison = [
+        (None, body(), "null_key"),
+        (b"\xff\xfe", body(), "invalid_key"),
+        (b"a", None, "null_value"),
+        (b"a", b'{"id": "\xff"}', "invalid_utf8"),
+        (b"a", b"", "malformed_json"),
+        (b"a", b'{"id": "a", "at":', "malformed_json"),
+        (b"a", b'{"id": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "malformed_json"),
+        (b"a", b'{"n": ' + b"9" * 5_000 + b"}", "malformed_json"),
+        (b"a", body(n="five"), "wrong_type"),
+        (b"a", body(n=3_000_000_000), "wrong_type"),
+        (b"a", b'[{"id": "a"}]', "wrong_type"),
+        (b"a", b"null", "wrong_type"),
+        (b"a", large, "wrong_type"),
+        (b"a", body(at=None), "missing_timestamp"),
+        (b"a", body(at=-1), "timestamp_out_of_range"),
+        (b"a", body(at=2**63 - 1), "timestamp_out_of_range"),
+        (b"a", body(at=2**63), "wrong_type"),
+    ]
+    send(broker, "poison", *((key, value) for key, value, _ in poison), (b"a", body(n=5)))
+    rows = read(spark, broker, source("poison"))
+    assert [(row["offset"], row["reason"]) for row in rows[:-1]] == [(i, why) for i, (*_, why) in enumerate(poison)]
+    assert [(row["key"], row["value"]) for row in rows[:-1]] == [(key, value) for key, value, _ in poison]
+    assert (rows[-1]["reason"], rows[-1]["value"]) == (None, None)
+    assert rows[-1]["poison"] == {"id": "a", "n": 5, "at": NOON}
+
+
+def test_a_record_that_says_only_its_time_needs_no_key(spark: SparkSession, broker: str) -> None:
+    send(broker, "alive", (None, body(id=None)), (None, body(id=None, at=-1)), (None, body(id=None, at=None)))
+    reasons = [row["reason"] for row in read(spark, broker, source("alive"))]
+    assert reasons == [None, "timestamp_out_of_range", "null_key"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "instant", "expected"),
+    [
+        ("s", NOON_S, NOON),
+        ("ms", NOON + 1, NOON + 1),
+        ("us", NOON * 1_000 + 1_999, NOON + 1),
+        ("ns", NOON * 1_000_000 + 1_999_999, NOON + 1),
+        ("s", 2**62, None),
+        ("us", -1, -1),
+    ],
+)
+def test_a_timestamp_is_scaled_from_its_unit(spark: SparkSession, unit: str, instant: int, expected: int) -> None:
+    kafka = "binary('a') as key, 0 as partition, 0L as offset, now() as timestamp, array() as headers"
+    raw = spark.sql(f"select {kafka}, binary('{json.dumps({'id': 'a', 'at': instant})}') as value")
+    (row,) = kafka_records(raw, source("scaled", timestamp_unit=unit)).collect()
+    assert row.timestamp_ms == expected
+    assert (row.reason is None) == (expected is not None and expected > 0)
+
+
+def test_a_timestamp_is_text_in_iso_8601_or_that_of_kafka(spark: SparkSession, broker: str) -> None:
+    texts = ["2014-05-13T16:53:20.5Z", "2014-05-13T18:53:20+02:00", "2014-05-13 16:53:20", "16:53", "2014", 7]
+    send(broker, "texts", *((b"a", body(at=text)) for text in texts))
+    rows = read(spark, broker, source("texts", fields={"id": "string", "at": "timestamp"}))
+    assert [row["timestamp_ms"] for row in rows] == [NOON + 500, NOON, NOON, None, None, None]
+    assert [row["reason"] for row in rows] == [None, None, None, "wrong_type", "wrong_type", "wrong_type"]
+    assert rows[0]["texts"]["at"] == NOON + 500
+    kafka = read(spark, broker, source("texts", fields={"id": "string"}, timestamp=None))
+    assert [row["timestamp_ms"] for row in kafka] == [NOON + 7] * 6
+
+
+def test_the_key_fills_a_field_and_a_null_value_deletes_it(spark: SparkSession, broker: str) -> None:
+    send(broker, "keyed", (b"k", body(n=1)), (b"k", None), (None, None), (b"\xff", None))
+    rows = read(spark, broker, source("keyed", key="id"))
+    assert [(r["deleted"], r["reason"], r["timestamp_ms"], r["keyed"]) for r in rows[:2]] == [
+        (False, None, NOON, {"id": "k", "n": 1, "at": NOON}),
+        (True, None, NOON + 7, {"id": "k", "n": None, "at": None}),
+    ]
+    assert [row["reason"] for row in rows[2:]] == ["null_key", "invalid_key"]
+
+
+def test_fields_that_are_not_declared_are_kept_where_a_column_is_named_for_them(
+    spark: SparkSession, broker: str
+) -> None:
+    send(broker, "drift", (b"a", body()), (b"a", body(zone="z", list=[1, {"k": "5"}], none=None)))
+    rows = read(spark, broker, source("drift", other_fields="rest"))
+    assert rows[0]["drift"]["rest"] is None
+    assert json.loads(rows[1]["drift"]["rest"]) == {"zone": "z", "list": [1, {"k": "5"}], "none": None}
+
+
+def avro(**fields: Any) -> bytes:
+    written = io.BytesIO()
+    record = {"id": "a", "n": None, "at": NOON, "zone": None, **fields}
+    fastavro.schemaless_writer(written, fastavro.parse_schema(AVRO), record)
+    return written.getvalue()
+
+
+def test_avro_that_can_be_read_is_and_what_cannot_is_malformed(spark: SparkSession, broker: str) -> None:
+    two_gigabytes = b"\x02\xfe\xff\xff\xff\x0fabc"  # a string that says it is 2**31 - 1 bytes long
+    malformed = [b"", b"\xff" * 9, b"{}", avro()[:-3], two_gigabytes]
+    invalid = avro(id="\x7f").replace(b"\x7f", b"\xff")
+    send(broker, "avro", (b"a", avro(n=5, zone="z")), *((b"a", value) for value in malformed), (b"a", invalid))
+    fields = {"id": "string", "n": "bigint", "at": "timestamp"}
+    rows = read(
+        spark,
+        broker,
+        source("avro", format=Format.AVRO, avro_schema=json.dumps(AVRO), fields=fields, other_fields="rest"),
+    )
+    assert rows[0]["avro"] == {"id": "a", "n": 5, "at": NOON, "rest": '{"zone":"z"}'}
+    assert [row["reason"] for row in rows] == [None, *["malformed_avro"] * 5, "invalid_utf8"]
+    assert [row["value"] for row in rows[1:]] == [*malformed, invalid]
+
+
+def test_a_field_that_the_avro_schema_does_not_have_is_refused_before_the_stream_starts(spark: SparkSession) -> None:
+    kafka = (
+        "binary('a') as key, 0 as partition, 0L as offset, now() as timestamp, array() as headers, binary('') as value"
+    )
+    raw = spark.sql(f"select {kafka}")
+    missing = source("a", format=Format.AVRO, avro_schema=json.dumps(AVRO), fields={"area": "string", "at": "bigint"})
+    with pytest.raises(InvalidArgument, match=r"operators.a.fields names area; what it reads has: id, n, at, zone"):
+        kafka_records(raw, missing)
+    wrong = source("a", format=Format.AVRO, avro_schema=json.dumps(AVRO), fields={"n": "string", "at": "bigint"})
+    with pytest.raises(InvalidArgument, match=r"n is int, not string; at is timestamp, not bigint"):
+        kafka_records(raw, wrong)

@@ -1,0 +1,95 @@
+"""What lies in quarantine can be sent to its topic again, once."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from deltalake import write_deltalake
+
+from tidemark.cli.requeue import options, requeue
+from tidemark.delta import create, scan
+from tidemark.embedded import broker as embedded
+from tidemark.errors import InvalidArgument
+from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import BATCHES, QUARANTINE
+
+NOON = 1_400_000_000_000  # 2014-05-13T16:53:20Z
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path, broker: str) -> Path:
+    """A quarantine of three records: two of batch 0, decided at noon, and one of batch 1, a second later."""
+    embedded.create_topics(broker, {"again": 2})
+    common = {"source": "events", "topic": "again", "key": b"k"}
+    rows: list[dict[str, Any]] = [
+        {**common, "batch_id": 0, "partition": 1, "offset": 7, "reason": "malformed_json", "value": b"{"},
+        {**common, "batch_id": 0, "partition": 0, "offset": 7, "reason": "invalid_key", "key": b"\xff", "value": b"{}"},
+        {**common, "batch_id": 1, "partition": 1, "offset": 9, "reason": "null_value", "value": None},
+    ]
+    batches = [{"batch_id": number, "decided_at": NOON + number * 1_000} for number in (0, 1)]
+    for table, content in ((QUARANTINE, rows), (BATCHES, batches)):
+        path = Layout(tmp_path).stream_table("t", "s", table.name)
+        create(path, arrow_schema(table))
+        write_deltalake(path, rows_of(table, content, topology="t", sub_topology="s"), mode="append")
+    return tmp_path
+
+
+def asked(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    options(parser)
+    return parser.parse_args(["t", *arguments])
+
+
+def in_topic(address: str) -> list[tuple[Any, ...]]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
+    places = [TopicPartition("again", number, 0) for number in (0, 1)]
+    number = sum(consumer.get_watermark_offsets(place)[1] for place in places)
+    consumer.assign(places)
+    found = consumer.consume(number, timeout=30)
+    consumer.close()
+    return sorted((m.partition(), m.offset(), m.key(), m.value(), m.headers()) for m in found)
+
+
+def test_a_record_goes_back_to_its_partition_once_with_the_place_it_came_from(warehouse: Path, broker: str) -> None:
+    assert requeue(asked("--dry-run"), warehouse, None) == "3 of 3 records would be sent again"
+    assert not Layout(warehouse).report_table("t", "requeued").exists()
+    malformed = requeue(asked("--reason", "malformed_json"), warehouse, broker, lambda: NOON)
+    assert malformed == "1 of 1 records were sent again"
+    assert requeue(asked(), warehouse, broker, lambda: NOON + 5) == "2 of 3 records were sent again"
+    assert requeue(asked(), warehouse, broker) == "0 of 3 records were sent again"
+    assert in_topic(broker) == [
+        (0, 0, b"\xff", b"{}", [("tidemark-requeued", b"0/7")]),
+        (1, 0, b"k", b"{", [("tidemark-requeued", b"1/7")]),
+        (1, 1, b"k", None, [("tidemark-requeued", b"1/9")]),
+    ]
+    written = scan(Layout(warehouse).report_table("t", "requeued")).collect().sort("partition", "offset")
+    assert written["reason"].to_list() == ["invalid_key", "malformed_json", "null_value"]
+    assert written["requeued_at"].dt.epoch("ms").to_list() == [NOON + 5, NOON, NOON + 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--from", "2014-05-13T16:53:21Z"], 1),
+        (["--to", "2014-05-13T16:53:21"], 2),
+        (["--from", "2014-05-13T18:53:20+02:00", "--to", "2014-05-13T16:53:20.5Z"], 2),
+        (["--source", "others"], 0),
+    ],
+)
+def test_only_what_was_asked_for_is_sent(warehouse: Path, arguments: list[str], expected: int) -> None:
+    said = f"{expected} of {expected} records would be sent again"
+    assert requeue(asked(*arguments, "--dry-run"), warehouse, None) == said
+
+
+def test_mistakes_are_named(warehouse: Path) -> None:
+    with pytest.raises(InvalidArgument, match="no broker runs here"):
+        requeue(asked(), warehouse, None)
+    with pytest.raises(InvalidArgument, match=r"are instants such as .*, got 'noon'"):
+        requeue(asked("--from", "noon"), warehouse, None)
+    with pytest.raises(InvalidArgument, match=r"'t' has none"):
+        requeue(asked(), warehouse / "elsewhere", None)

@@ -1,0 +1,72 @@
+"""What records are told apart by on their way through Kafka."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from tidemark.kernels.headers import HOP, ID, headers_to_send, told_apart
+from tidemark.kernels.schemas import HEADERS
+from tidemark.semantics.progress import Sent
+
+
+def rows(*ids: str | bytes | None, partition: int = 0) -> pl.DataFrame:
+    """Rows of one partition at offsets from 0, each with its id."""
+    other = {"key": "trace", "value": b"t"}
+    headers = [
+        [other, {"key": ID, "value": id_.encode() if isinstance(id_, str) else id_}] if id_ else None for id_ in ids
+    ]
+    schema = {"partition": pl.Int32(), "offset": pl.Int64(), "headers": HEADERS}
+    return pl.DataFrame(
+        {"partition": [partition] * len(ids), "offset": range(len(ids)), "headers": headers}, schema=schema
+    )
+
+
+def repeated(*ids: str | bytes | None, newest: dict[int, dict[str, Sent]] | None = None) -> list[int]:
+    return told_apart(rows(*ids), newest or {})[1]["offset"].to_list()
+
+
+def test_a_batch_that_is_sent_again_is_read_once():
+    # Epoch 1 ends after two of three records; epoch 2 sends the batch again.
+    sent = ["t/s/1/7/0", "t/s/1/7/1", "t/s/2/7/0", "t/s/2/7/1", "t/s/2/7/2", "t/s/2/8/0"]
+    assert repeated(*sent) == [2, 3]
+
+
+def test_what_was_seen_in_earlier_batches_counts():
+    newest = {0: {"t/s": Sent(2, 7, 1)}}
+    new, again, now = told_apart(rows("t/s/2/7/1", "t/s/2/7/2", "t/s/1/8/0"), newest)
+    assert (new["offset"].to_list(), again["offset"].to_list()) == ([1], [0, 2])
+    assert now == {0: {"t/s": Sent(2, 7, 2)}}
+
+
+def test_a_writer_that_was_replaced_does_not_overtake_its_successor():
+    # Epoch 1 wakes up in the middle of epoch 2's repetition and is ahead of it.
+    sent = ["t/s/1/7/0", "t/s/2/7/0", "t/s/1/7/9", "t/s/2/7/1", "t/s/2/7/9"]
+    assert repeated(*sent) == [1, 2]
+
+
+def test_partitions_and_writers_are_apart():
+    both = pl.concat([rows("t/s/1/7/5", "t/other/1/0/0"), rows("t/s/1/7/4", partition=1)])
+    new, again, now = told_apart(both, {})
+    assert (new.height, again.height) == (3, 0)
+    assert now == {0: {"t/s": Sent(1, 7, 5), "t/other": Sent(1, 0, 0)}, 1: {"t/s": Sent(1, 7, 4)}}
+
+
+@pytest.mark.parametrize("id_", [None, b"\xff", "t/s/1/7", "t/s/1/7/x", "t/s/1/7/9999999999"])
+def test_a_record_without_an_id_that_can_be_read_is_new(id_):
+    newest = {0: {"t/s": Sent(2, 9, 9)}}
+    new, again, now = told_apart(rows(id_, id_), newest)
+    assert (new.height, again.height, now) == (2, 0, newest)
+
+
+def test_a_record_is_sent_on_with_its_headers_and_a_hop_and_an_id_of_its_own():
+    received = [{"key": ID, "value": b"a/b/1/2/3"}, {"key": HOP, "value": b"a/x:5"}, {"key": "trace", "value": None}]
+    sent = headers_to_send(received, id_="t/s/1/7/0", hop="t/alerts:9")
+    assert sent == [(HOP, b"a/x:5"), ("trace", None), (ID, "t/s/1/7/0"), (HOP, "t/alerts:9")]
+    assert headers_to_send(None, id_="t/s/1/7/0", hop="t/alerts:9") == [(ID, "t/s/1/7/0"), (HOP, "t/alerts:9")]
+
+
+def test_of_more_than_32_hops_the_newest_are_carried():
+    received = [{"key": HOP, "value": str(number).encode()} for number in range(40)]
+    hops = [value for key, value in headers_to_send(received, id_="i", hop="last") if key == HOP]
+    assert hops == [*(str(number).encode() for number in range(9, 40)), "last"]

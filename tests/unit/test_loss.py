@@ -1,0 +1,95 @@
+"""What is gone before it was read stops a stream; what merely is not there does not."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from tidemark.kernels.loss import lost, with_gaps
+from tidemark.spec.operators import Kind, Source
+from tidemark.stream.batch import Batch
+from tidemark.stream.intact import DataLost, Intact, Offsets
+
+EVENTS = Source(
+    name="events", kind=Kind.SOURCE, topic="topic", fields={"id": "string"}, timestamp_range_ms=(0, 1), bound_ms=0
+)
+
+
+def rows(*offsets: int, partition: int = 0) -> pl.DataFrame:
+    return pl.DataFrame(
+        {"partition": [partition] * len(offsets), "offset": offsets}, schema={"partition": pl.Int32, "offset": pl.Int64}
+    )
+
+
+def check(
+    read: pl.DataFrame,
+    offsets: tuple[int, int],
+    *,
+    accepted: dict[tuple[str, int, int], int] | None = None,
+    end: int | None = None,
+    reread: list[Offsets] | None = None,
+):
+    """A batch of partition 0 that had been read to offset 10; the broker has *offsets*, Spark planned until *end*."""
+
+    def again(_: Source, unread: Offsets, __: int | None) -> pl.DataFrame:
+        if reread is not None:
+            reread.append(unread)
+        return rows(*range(*unread[0]))
+
+    ends = {} if end is None else {"topic": {0: end}}
+    batch = Batch(batch_id=1, epoch=1, decided_at_ms=0, started_at_ms=0, read_at_ms=0, ends=ends)
+    intact = Intact("t s", lambda: accepted or {}, again)
+    return intact.check(EVENTS, read, {0: 10}, {0: offsets}, batch, None)
+
+
+def test_partitions_that_do_not_go_on_where_they_were_have_gaps():
+    both = pl.concat([rows(10, 11, 13), rows(5, 6, partition=1), rows(7, partition=2)])
+    assert with_gaps(both, {0: 10, 1: 5, 2: 6}) == [0, 2]
+    assert with_gaps(rows(7), {}) == []
+
+
+@pytest.mark.parametrize(
+    ("offsets", "earliest", "expected"),
+    [
+        ((15, 16), 15, (10, 15)),  # the beginning is gone
+        ((10, 11, 15), 15, (12, 15)),  # gone while it was being read
+        ((), 12, (10, 12)),
+        ((10, 11, 15), 10, None),  # a compacted topic
+        ((12, 13), 0, None),
+        ((10, 11, 12), 13, None),  # all was read before it was deleted
+    ],
+)
+def test_what_lies_before_the_earliest_offset_and_was_not_read_is_lost(offsets, earliest, expected):
+    assert lost(rows(*offsets), 0, read_to=10, earliest=earliest) == expected
+
+
+def test_a_loss_names_topic_partition_offsets_and_the_command():
+    with pytest.raises(DataLost) as told:
+        check(rows(15, 16), (15, 17))
+    assert str(told.value) == (
+        "topic 'topic', partition 0: offsets 10 until 15 are gone unread; nothing is skipped in silence: restore the "
+        "records, or give them up and go on from offset 15: "
+        "tidemark accept-loss t s --source events --partition 0 --until 15 --by NAME --reason TEXT"
+    )
+
+
+def test_an_accepted_loss_is_passed_over_and_a_further_one_is_not():
+    accepted = {("events", 0, 10): 15}
+    checked = check(rows(15, 16), (15, 17), accepted=accepted)
+    assert (checked.read_to, checked.losses) == ({0: 15}, {0: (10, 15)})
+    with pytest.raises(DataLost, match="offsets 10 until 16 are gone"):
+        check(rows(16), (16, 17), accepted=accepted)
+
+
+def test_a_topic_made_anew_is_read_from_the_accepted_offset_though_spark_passed_over_it():
+    with pytest.raises(DataLost, match=r"made anew: it ends at offset 3, and 10 was the next to read.* --until 0 "):
+        check(rows(), (0, 5), end=3)
+    reread: list[Offsets] = []
+    checked = check(rows(), (0, 5), end=3, accepted={("events", 0, 10): 1}, reread=reread)
+    assert reread == [{0: (1, 3)}]
+    assert (checked.rows["offset"].to_list(), checked.read_to, checked.losses) == ([1, 2], {0: 1}, {0: (10, 1)})
+
+
+def test_silence_up_to_the_planned_end_is_no_loss():
+    # The end of a transaction has an offset and no record.
+    assert check(rows(), (0, 11), end=11).losses == {}
