@@ -57,8 +57,8 @@ def test_tables_are_listed_with_their_size(home: Path) -> None:
 
 def test_help_names_every_command_and_shows_examples(home: Path) -> None:
     told = tidemark(home, "--help").stdout
-    for command in ("demo", "up", "down", "sql", "tables", "replay"):
-        assert f"\n    {command} " in told
+    for command in ("demo", "up", "down", "sql", "tables", "replay", "requeue", "accept-loss"):
+        assert f"\n    {command}" in told
         assert f"\n  tidemark {command}" in told
 
 
