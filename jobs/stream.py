@@ -26,7 +26,7 @@ from tidemark.stream.engine import Engine
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker
-from tidemark.stream.sources import collect, planned_ends, read_again, stream
+from tidemark.stream.sources import collect, explained, planned_ends, read_again, stream
 from tidemark.stream.wiring import Stream, build_engine
 
 log = logging.getLogger("tidemark.stream")
@@ -177,7 +177,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
         query.awaitTermination()
     except StreamingQueryException as error:
         # Spark wraps what ended the query in its own words; what we raised says it better.
-        cause = ended[0] if ended else error
+        cause = ended[0] if ended else explained(error)
         if not isinstance(cause, Drained):
             raise cause from None
     finally:

@@ -212,3 +212,23 @@ def test_another_level_loses_no_state_and_changes_what_is_measured_alone(tmp_pat
     assert found["emission_metrics"] == [row for row in undisturbed["emission_metrics"] if row[2] == 1]
     totals = scan(home / "emission_metrics").select("operator", "idempotent_update_skip_total").collect()
     assert ("flight_status", 1) in totals.rows()
+
+
+def test_what_a_sink_sent_twice_is_read_once_and_counted(tmp_path):
+    def sent(offset: int, delay: float, id_: str) -> dict[str, Any]:
+        row = flight(offset, "departed", delay, NOON + offset)
+        return {**row, "headers": [{"key": "tidemark-id", "value": id_.encode()}]}
+
+    first = [sent(0, 1.0, "t/s/1/7/0"), sent(1, 2.0, "t/s/1/7/1"), sent(2, 1.0, "t/s/2/7/0")]
+    second = [sent(3, 2.0, "t/s/2/7/1"), sent(4, 3.0, "t/s/2/7/2")]
+    # The second driver knows from the journal what the first has read.
+    for batch_id, rows in enumerate([first, second]):
+        engine(tmp_path, epoch=batch_id + 1).process(
+            batch_id, lambda late, batch_id=batch_id, rows=rows: raw(rows, batch_id).to_arrow()
+        )
+    home = tmp_path / "streams" / "flights" / "status"
+    outcomes = scan(home / "outcomes").filter(pl.col("operator") == "flight_events").collect().sort("batch_id")
+    counted = outcomes.select("records_in", "duplicate", "passed", "late", "quarantined").rows()
+    assert counted == [(3, 1, 2, 0, 0), (2, 1, 1, 0, 0)]
+    changes = scan(home / "changes").filter(pl.col("operator") == "flight_status").collect().sort("batch_id", "seq")
+    assert changes["source_offset"].to_list() == [0, 1, 4]

@@ -80,6 +80,11 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
         ("flight_events", {"timestamp": "flight"}, "flight_events.timestamp: is 'flight'; name a field of type"),
         ("flight_events", {"fields": "flight text"}, "flight_events.fields: has 'flight text'; write `name type`"),
         ("flight_events", {"timestamp_range": ["soon", "2100-01-01"]}, "timestamp_range: is 'soon'; write an ISO date"),
+        (
+            "flight_events",
+            {"topic": None, "delta": "outside/flights", "max_records": 5},
+            "flight_events.max_records: limits what is no topic; leave it out",
+        ),
         ("flight_updates", {"input": "nobody"}, "operators.flight_updates: reads 'nobody', which is not there; known"),
         ("flight_updates", {"input": "flight_weather"}, "operators: form a circle: "),
         ("flight_status", {"key": []}, 'operators.flight_status.key: is []; write key = ["id"]'),
@@ -95,6 +100,9 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
 def test_a_wrong_file_is_refused_with_file_key_and_remedy(flights, operator, change, says):
     wrong = copy.deepcopy(flights)
     wrong["operators"][operator].update(change)
+    wrong["operators"][operator] = {
+        key: value for key, value in wrong["operators"][operator].items() if value is not None
+    }
     with pytest.raises(InvalidSpec) as refusal:
         parse(wrong, file="flights.toml")
     assert str(refusal.value).startswith("flights.toml: ")

@@ -97,5 +97,5 @@ def _input(content: Mapping[str, Any]) -> InputProgress:
 
 
 def _partition(content: Mapping[str, Any]) -> PartitionProgress:
-    writers = {name: Sent(*sent) for name, sent in content["writers"].items()}
+    writers = {name: Sent(*sent) for name, sent in content.get("writers", {}).items()}
     return PartitionProgress(**{**content, "activity": Activity(content["activity"]), "writers": writers})

@@ -65,10 +65,11 @@ class Intact:
         goes_on = dict(read_to)
         losses: dict[int, tuple[int, int]] = {}
         anew: dict[int, tuple[int, int]] = {}
-        for number, (earliest, latest) in offsets.items():
+        for number, (earliest, _) in offsets.items():
             if number not in read_to:
                 continue
-            at, end = read_to[number], ends.get(number, latest)
+            at = read_to[number]
+            end = ends.get(number, at)
             if end < at:
                 goes_on[number] = self._accepted_anew(source, number, at, earliest, end)
                 losses[number] = (at, goes_on[number])

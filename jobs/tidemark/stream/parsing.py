@@ -122,7 +122,7 @@ def _with_fields(
 ) -> DataFrame:
     """*read* with `_fields`, the columns of *source* made of those in `_read`, and `_unreadable`, why that failed."""
     raw = {name: F.col(f"_read.`{name}`") for name in source.fields if name != source.key}
-    fields = {name: _converted(column, types[name], source.fields[name])
+    fields = {name: nullable(_converted(column, types[name], source.fields[name]))
               for name, column in raw.items()}  # fmt: skip
     if source.key:
         fields[source.key] = _key_text()
@@ -137,6 +137,11 @@ def _with_fields(
     ))  # fmt: skip
     struct = F.struct(*(fields[name].alias(name) for name in source.columns))
     return read.withColumns({"_fields": struct, "_unreadable": why})
+
+
+def nullable(column: Column) -> Column:
+    """*column*, which may be null by its type: pyarrow takes no struct for null whose fields may not be."""
+    return F.when(column.isNotNull(), column)
 
 
 def _converted(column: Column, kind: str, word: str) -> Column:

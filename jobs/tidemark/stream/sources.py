@@ -20,13 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidemark.errors import InvalidArgument
+from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.spark import is_table
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Format, HopSource, Source
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.intact import Offsets
-from tidemark.stream.parsing import json_lines, kafka_records, table_rows
+from tidemark.stream.parsing import json_lines, kafka_records, nullable, table_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +64,11 @@ def _ticks(spark: SparkSession) -> DataFrame:
 
 
 def _kafka(spark: SparkSession, source: Source, bootstrap: str) -> DataFrame:
+    """The rows of the topic of *source*, from its earliest offset.
+
+    Known limitation: Spark fails on a record whose Kafka timestamp, not that of its payload, is 292,000 years away,
+    before anybody sees it. By default a broker takes none from more than an hour ahead.
+    """
     raw = spark.readStream.format("kafka").options(**kafka_options(source, bootstrap), startingOffsets="earliest")
     if source.max_records is not None:
         raw = raw.option("maxOffsetsPerTrigger", source.max_records)
@@ -117,10 +122,20 @@ def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
     rows = spark.readStream.format("delta").option("ignoreDeletes", "true").load(str(path))
     place = F.struct(
         F.lit(None).cast("bigint").alias("at_ms"),
-        F.input_file_name().alias("file"),
-        F.input_file_block_start().alias("start"),
+        nullable(F.input_file_name()).alias("file"),
+        nullable(F.input_file_block_start()).alias("start"),
     )
     return table_rows(rows.withColumn("written", place), source)
+
+
+def explained(error: Exception) -> Exception:
+    """*error*, with which Spark ended a query; one of our own where it says that a source's table was rewritten."""
+    if "DELTA_SOURCE_TABLE_IGNORE_CHANGES" not in str(error):
+        return error
+    return Contradiction(
+        "a source reads a Delta table that is only appended to, and this one was rewritten; give the source another, "
+        f"or the topology a new name, under which it reads the table as it is now: {error}"
+    )
 
 
 def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
@@ -148,9 +163,9 @@ def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
 def _with_place(rows: DataFrame) -> DataFrame:
     """*rows* with `written`: sorting by it, and else leaving rows in their order, is the order of writing."""
     place = F.struct(
-        F.unix_millis("_metadata.file_modification_time").alias("at_ms"),
-        F.col("_metadata.file_path").alias("file"),
-        F.col("_metadata.file_block_start").alias("start"),
+        nullable(F.unix_millis("_metadata.file_modification_time")).alias("at_ms"),
+        nullable(F.col("_metadata.file_path")).alias("file"),
+        nullable(F.col("_metadata.file_block_start")).alias("start"),
     )
     return rows.withColumn("written", place)
 

@@ -1,0 +1,164 @@
+"""One driver that reads a Delta table, files of each format and an Avro topic; and what it does when they change."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable, write_deltalake
+from streaming.driver import Driver
+
+from tidemark.embedded import broker as embedded
+
+NOON_S = 1_400_000_000
+AVRO = {
+    "type": "record",
+    "name": "event",
+    "fields": [
+        {"name": "id", "type": "string"},
+        {"name": "n", "type": ["null", "int"]},
+        {"name": "at", "type": "long"},
+        {"name": "zone", "type": "string", "default": "none"},
+    ],
+}
+SOURCES = {
+    "orders": 'delta = "outside/orders"',
+    "lines": 'files = "outside/json"\nformat = "json"',
+    "sheets": 'files = "outside/csv"\nformat = "csv"',
+    "columns": 'files = "outside/parquet"\nformat = "parquet"',
+    "events": 'topic = "avro_events"\nformat = "avro"\navro_schema = "event.avsc"\nmax_records = 100',
+}
+FIELDS = 'fields = "id string, n int, at bigint"\ntimestamp = "at"\ntimestamp_unit = "s"\nother_fields = "rest"'
+
+
+def operator(name: str, **keys: Any) -> str:
+    """The table of one operator; a value that is no text stands as it is in JSON."""
+    return f"[operators.{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
+
+
+def topology() -> str:
+    """Every source with a sink of its own, and joined to the orders, so that all of them have one driver."""
+    parts = ['name = "sources"\nwindow = "5 s"\ntrigger = "1 s"\n']
+    joined = "orders"
+    for name, place in SOURCES.items():
+        parts.append(f'[operators.{name}]\nkind = "source"\n{place}\n{FIELDS}\nbound = "1 min"\n')
+        parts.append(operator(f"{name}_kept", kind="sink", input=name, table=f"{name}_kept"))
+        if name != "orders":
+            select = f'select = {{ id = "id", {name}_n = "n" }}\n'
+            parts.append(operator(f"{name}_n", kind="map", input=name) + select)
+            parts.append(operator(f"{name}_now", kind="table", input=f"{name}_n", key=["id"]))
+            on = 'on = { id = "id" }\n'
+            parts.append(operator(f"{name}_joined", kind="join", input=joined, table=f"{name}_now") + on)
+            joined = f"{name}_joined"
+    return "".join([*parts, operator("all_kept", kind="sink", input=joined, table="all_kept")])
+
+
+TOML = topology()
+Row = dict[str, Any]
+
+
+def line(n: int, **others: Any) -> str:
+    return json.dumps({"id": f"i{n}", "n": n, "at": NOON_S + n, **others}) + "\n"
+
+
+def table(*numbers: int) -> pa.Table:
+    columns = {"id": [f"i{n}" for n in numbers], "n": list(numbers), "at": [NOON_S + n for n in numbers]}
+    schema = pa.schema(
+        [pa.field("id", pa.string(), nullable=False), ("n", pa.int32()), ("at", pa.int64()), ("zone", pa.string())]
+    )
+    return pa.table({**columns, "zone": [None] * len(numbers)}, schema=schema)
+
+
+def send(address: str, *numbers: int) -> None:
+    producer = Producer({"bootstrap.servers": address})
+    for n in numbers:
+        written = io.BytesIO()
+        fastavro.schemaless_writer(written, fastavro.parse_schema(AVRO), {"id": f"i{n}", "n": n, "at": NOON_S + n})
+        producer.produce("avro_events", written.getvalue(), "k", 0)
+    producer.produce("avro_events", b"\xff" * 9, "k", 0)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Path:
+    """Everything that the topology reads, with a first record or more in each place."""
+    home = tmp_path_factory.mktemp("sources")
+    outside = home / "warehouse" / "outside"
+    for folder in ("json", "csv", "parquet"):
+        (outside / folder).mkdir(parents=True)
+    for numbers in ((0, 1), (2,), (3, 4)):
+        write_deltalake(outside / "orders", table(*numbers), mode="append")
+    (outside / "json" / "b.json").write_text(line(0) + line(1, zone="z") + "\n")
+    (outside / "csv" / "a.csv").write_text(f"id,n,at\ni0,0,{NOON_S}\ni1,1,{NOON_S + 1}\n")
+    pq.write_table(table(0, 1, 2), outside / "parquet" / "a.parquet")
+    (home / "event.avsc").write_text(json.dumps(AVRO))
+    embedded.create_topics(broker, {"avro_events": 1})
+    send(broker, 0, 1)
+    return home
+
+
+@pytest.fixture(scope="module")
+def driver(home: Path, broker: str) -> Iterator[Driver]:
+    with Driver(home, TOML, broker) as driver:
+        yield driver
+
+
+def numbers(rows: list[Row]) -> list[tuple[int, int]]:
+    """Offset and number of each row, in the order of the table."""
+    return [(row["source_offset"], row["n"]) for row in rows]
+
+
+def test_every_source_is_read_whole_and_in_the_order_of_writing(driver: Driver, home: Path) -> None:
+    assert numbers(driver.wait_for("orders_kept", 5)) == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
+    assert numbers(driver.wait_for("lines_kept", 2)) == [(0, 0), (1, 1)]
+    assert [row["rest"] for row in driver.rows("lines_kept")] == [None, '{"zone":"z"}']
+    assert numbers(driver.wait_for("sheets_kept", 2)) == [(0, 0), (1, 1)]
+    assert numbers(driver.wait_for("columns_kept", 3)) == [(0, 0), (1, 1), (2, 2)]
+    events = driver.wait_for("events_kept", 2)
+    assert (numbers(events), events[0]["rest"]) == ([(0, 0), (1, 1)], '{"zone":"none"}')
+    assert [row["timestamp"].timestamp() for row in events] == [NOON_S, NOON_S + 1]
+
+
+def test_what_is_added_goes_on_from_there(driver: Driver, home: Path) -> None:
+    outside = home / "warehouse" / "outside"
+    (outside / "json" / "a.json").write_text(line(2) + '{"id":\n' + '{"id": "i4", "n": "four", "at": 1}\n' + line(5))
+    write_deltalake(outside / "orders", table(5, 6), mode="append")
+    (outside / "csv" / "0.csv").write_text(f"id,n,at\ni2,two,{NOON_S}\ni3,3,{NOON_S + 3}\n")
+    assert numbers(driver.wait_for("lines_kept", 4)) == [(0, 0), (1, 1), (2, 2), (5, 5)]
+    assert numbers(driver.wait_for("orders_kept", 7))[5:] == [(5, 5), (6, 6)]
+    assert numbers(driver.wait_for("sheets_kept", 3))[2:] == [(3, 3)]
+    bad = {(row["source"], row["offset"], row["reason"], row["value"]) for row in driver.wait_for("quarantine", 4)}
+    assert bad == {
+        ("lines", 3, "malformed_json", b'{"id":'),
+        ("lines", 4, "wrong_type", b'{"id": "i4", "n": "four", "at": 1}'),
+        ("sheets", 2, "wrong_type", f'{{"id":"i2","n":"two","at":"{NOON_S}"}}'.encode()),
+        ("events", 2, "malformed_avro", b"\xff" * 9),
+    }
+
+
+def test_rows_that_are_compacted_are_not_read_again_and_rewritten_ones_stop_the_stream(
+    driver: Driver, home: Path
+) -> None:
+    orders = DeltaTable(home / "warehouse" / "outside" / "orders")
+    orders.optimize.compact()
+    write_deltalake(orders, table(7), mode="append")
+    assert numbers(driver.wait_for("orders_kept", 8))[7:] == [(7, 7)]
+    orders.update(updates={"n": "100"}, predicate="n = 7")
+    reason = driver.reason_to_fail()
+    assert reason.startswith("Contradiction: a source reads a Delta table that is only appended to, and this one was")
+    assert "outside/orders" in reason
+
+
+def test_a_source_that_is_not_there_is_named_at_start(tmp_path: Path, broker: str, home: Path) -> None:
+    (tmp_path / "event.avsc").write_text(json.dumps(AVRO))
+    with Driver(tmp_path, TOML, broker) as driver:
+        assert "operators.orders.delta: " in (reason := driver.reason_to_fail())
+        assert reason.endswith("there is no Delta table; create it before the stream starts")
