@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from streaming.oracle_parts import Batch, Message, Place, Read
 from tidemark.control import Control
 from tidemark.embedded.process import wait_until
 from tidemark.spec.layout import Layout
+from tidemark.spec.topology import parse
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180
@@ -47,6 +49,7 @@ class Driver:
         self._name, self._topology = sub_topology, topology
         self._warehouse, self._log = home / "warehouse", home / f"{sub_topology}.log"
         self.control = Control(Layout(self._warehouse).control(topology, sub_topology))
+        self.control.forget_drain()
         command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--warehouse", str(self._warehouse)]
         command += ["--topology", str(home / f"{topology}.toml"), "--sub-topology", sub_topology]
         command += ["--bootstrap", address]
@@ -108,6 +111,40 @@ class Driver:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE_S)
+
+
+class OnlyDriver(Driver):
+    """The driver of a topology that a test writes by hand, with one sub-topology; ends with the `with` block."""
+
+    def __init__(self, home: Path, toml: str, address: str) -> None:
+        topology = parse(tomllib.loads(toml), file="topology.toml", folder=home)
+        (home / f"{topology.name}.toml").write_text(toml)
+        (sub,) = topology.sub_topologies
+        super().__init__(sub.name, home, address, topology=topology.name)
+
+    def __enter__(self) -> OnlyDriver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def rows(self, table: str) -> list[Row]:
+        """The rows of *table*; none while there is no table."""
+        path = Layout(self._warehouse).stream_table(self._topology, self._name, table)
+        there = (path / "_delta_log").is_dir()
+        return rows_of(self._warehouse, self._topology, self._name, table) if there else []
+
+    def wait_for(self, table: str, number: int) -> list[Row]:
+        """The rows of *table* once there are *number* of them; fails as soon as the driver has ended before."""
+        self.wait(lambda: len(self.rows(table)) >= number, f"{number} rows of {table}")
+        return self.rows(table)
+
+    def reason_to_fail(self) -> str:
+        """What it says of its failure, once it has failed."""
+        assert self._process.wait(PATIENCE_S) == 1
+        heartbeat = self.control.heartbeat()
+        assert heartbeat is not None
+        return heartbeat.reason or ""
 
 
 def rows_of(warehouse: Path, topology: str, sub_topology: str, table: str) -> list[Row]:
