@@ -84,7 +84,7 @@ class Committer:
         table = self._table(path)
         if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
             return self._committed_at_ms(table, batch_id)
-        same = " and ".join(f'old."{column}" is not distinct from new."{column}"' for column in key)
+        same = " and ".join(f'(old."{column}" is not distinct from new."{column}")' for column in key)
         columns = {f'"{name}"': f'new."{name}"' for name in rows.column_names if name != "deleted"}
         merging = table.merge(
             rows, same, source_alias="new", target_alias="old", commit_properties=self._properties(app_id, batch_id)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playing import Crash, Play, crash_at
 
+from tidemark.errors import InvalidSpec
 from tidemark.semantics.strategy import Strategy
 from tidemark.spec.tables import BECAME, CAME_IN
 from tidemark.spec.topology import on_processing_time
@@ -329,3 +330,41 @@ def test_every_strategy_has_been_played() -> None:
         if hasattr(o, "emission") and o.emission
     }
     assert played | {Strategy.ON_UPDATE} == set(Strategy)
+
+
+def test_a_periodic_session_that_became_part_of_another_is_deleted(tmp_path: Path) -> None:
+    windows = 'window = { session = "4 s" }\nallowed_lateness = "1 min"\nstrategy = "periodic"\ninterval = "10 s"\n'
+    play = Play(SOURCE + COUNTS + windows + OUT, tmp_path)
+    play.batch([event(play, 1), event(play, 8)], at_ms=T)
+    play.batch(at_ms=T + 10_000)
+    play.batch([event(play, 4.5)], at_ms=T + 11_000)
+    play.batch(at_ms=T + 20_000)
+    assert sent(play, "window_start", "deleted")[2:] == [(2, 8, True), (3, 1, False)]
+    check_accounting(play)
+
+
+def test_sessions_that_are_judged_once_a_batch_count_what_they_merge(tmp_path: Path) -> None:
+    play = Play(SOURCE + COUNTS + 'window = { session = "4 s" }\ndecide = "batch"\n' + OUT, tmp_path)
+    play.batch([event(play, 1), event(play, 2), event(play, 3)], at_ms=T)
+    assert [row["n"] for row in play.rows("out")] == [3]
+    check_accounting(play)
+
+
+def test_a_deletion_of_what_never_was_is_not_sent_on_by_any_strategy(tmp_path: Path) -> None:
+    table = '[operators.counts]\nkind = "table"\ninput = "events"\nkey = ["id"]\nstrategy = "on_update"\n'
+    play = Play(SOURCE + table + OUT, tmp_path)
+    play.batch([event(play, 1) | {"deleted": True}, event(play, 2)], at_ms=T)
+    assert sent(play, "deleted") == [(0, False)]
+    check_accounting(play)
+
+
+def test_two_sinks_do_not_come_to_have_one_table_on_processing_time(tmp_path: Path) -> None:
+    two = OUT.replace('input = "counts"', 'input = "events"') + '[operators.topical]\nkind = "sink"\ninput = "events"\n'
+    fine = Play(SOURCE + two + 'topic = "t"\n', tmp_path, change=on_processing_time)
+    assert fine.topology.operators["topical"].table == "topical"
+    with pytest.raises(InvalidSpec, match="is that of the sink"):
+        Play(
+            SOURCE + two.replace("topical", "out2").replace('"out"', '"out2"') + 'topic = "t"\n',
+            tmp_path,
+            change=on_processing_time,
+        )

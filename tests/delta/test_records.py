@@ -228,3 +228,137 @@ table = "all_of_it"
     play.batch([play.row("facts", T + 9_000, key="a", who="a", fact="z"), event(play, 12)], at_ms=T + 1000)
     play.batch([event(play, 2)], at_ms=T + 2000)
     assert [row["fact"] for row in play.rows("all_of_it")] == ["y", "z", "x"]
+
+
+def test_a_sink_of_current_rows_may_have_a_key_of_several_columns(tmp_path: Path) -> None:
+    toml = SOURCE + '[operators.now]\nkind = "table"\ninput = "events"\nkey = ["id", "v"]\n'
+    toml += (
+        '[operators.current]\nkind = "sink"\ninput = "now"\ntable = "current"\nmode = "current"\nkey = ["id", "v"]\n'
+    )
+    play = Play(toml, tmp_path)
+    play.batch([event(play, 1, "a", 1), event(play, 2, "a", 2)], at_ms=T)
+    play.batch([event(play, 3, "a", 2), event(play, 4, "b", None)], at_ms=T + 1000)
+    rows = {(row["id"], row["v"], row["event_time"] - T) for row in play.rows("current")}
+    assert rows == {("a", 1, 1000), ("a", 2, 3000), ("b", None, 4000)}
+
+
+def test_a_deletion_that_waits_is_one_after_a_restart_too(tmp_path: Path) -> None:
+    toml = SOURCE + """
+[operators.now]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+strategy = "periodic"
+interval = "10 s"
+[operators.current]
+kind = "sink"
+input = "now"
+table = "current"
+mode = "current"
+key = ["id"]
+"""  # fmt: skip
+    play = Play(toml, tmp_path)
+    play.batch([event(play, 1)], at_ms=T)
+    play.batch(at_ms=T + 10_000)
+    play.batch([gone(play, 2, "a")], at_ms=T + 11_000)
+    play.start("0")
+    play.batch(at_ms=T + 20_000)
+    assert play.rows("current") == []
+    assert [row["value"] for row in play.rows("changes")] == ['{"v":1}', None]
+    before = len(play.rows("batches"))
+    play.batch(at_ms=T + 30_000)
+    assert len(play.rows("batches")) == before, "without a result there is nothing to repeat"
+
+
+def test_an_update_that_loses_its_group_is_taken_back_and_one_that_finds_one_is_added(tmp_path: Path) -> None:
+    toml = SOURCE + """
+[operators.by_v]
+kind = "repartition"
+input = "events"
+id = ["id"]
+key = ["v"]
+columns = ["id"]
+[operators.per_v]
+kind = "aggregate"
+sub_topology = "second"
+input = "by_v"
+aggregates = { n = "count(*)" }
+"""  # fmt: skip
+    play = Play(toml, tmp_path)
+    play.batch([event(play, 1, "a", 7), event(play, 2, "b", 7), event(play, 3, "c", None)], at_ms=T)
+    play.batch([event(play, 4, "a", None), event(play, 5, "c", 7), event(play, 6, "c", 7)], at_ms=T + 1000)
+    play.hop("second", at_ms=T + 1000)
+    assert [row["value"] for row in play.rows("changes", "second")][-1] == '{"n":2}', "b and c"
+    assert [row["value"] for row in play.rows("changes", "second")] == [f'{{"n":{n}}}' for n in (1, 2, 1, 2)]
+
+
+def test_an_update_that_has_no_match_any_more_takes_the_row_away(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "reference" / "prices"), pl.DataFrame({"which": [1], "price": [10]}).to_arrow())
+    toml = SOURCE + """
+[operators.now]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.priced]
+kind = "join"
+input = "now"
+delta = "reference/prices"
+on = { v = "which" }
+how = "inner"
+[operators.current]
+kind = "sink"
+input = "priced"
+table = "current"
+mode = "current"
+key = ["id"]
+"""  # fmt: skip
+    play = Play(toml, tmp_path)
+    play.batch([event(play, 1, "a", 1), event(play, 2, "b", 1)], at_ms=T)
+    play.batch([event(play, 3, "a", 2)], at_ms=T + 1000)
+    assert [(row["id"], row["price"]) for row in play.rows("current")] == [("b", 10)]
+
+
+def test_what_has_nothing_but_a_key_and_a_time_is_a_record_where_nothing_else_is_declared(tmp_path: Path) -> None:
+    toml = SOURCE.replace(", v int", "") + '[operators.all]\nkind = "sink"\ninput = "events"\ntable = "all_of_it"\n'
+    play = Play(toml, tmp_path)
+    play.batch([play.row("events", T + 1000, key="a", id="a")], at_ms=T)
+    assert [row["id"] for row in play.rows("all_of_it")] == ["a"]
+
+
+def test_a_table_whose_key_is_true_or_false_starts_again(tmp_path: Path) -> None:
+    toml = SOURCE.replace("v int", "v int, on_sale boolean") + """
+[operators.now]
+kind = "table"
+input = "events"
+key = ["on_sale"]
+columns = ["v"]
+[operators.lately]
+kind = "map"
+input = "events"
+select = { id = "id", sale = "v > 1" }
+[operators.told]
+kind = "join"
+input = "lately"
+table = "now"
+on = { sale = "on_sale" }
+[operators.all]
+kind = "sink"
+input = "told"
+table = "all_of_it"
+"""  # fmt: skip
+    play = Play(toml, tmp_path)
+    play.batch([event(play, 1, "a", 1) | {}, play.row("events", T + 1000, id="b", v=5, on_sale=True)], at_ms=T)
+    play.start("0")
+    play.batch([event(play, 2, "c", 9)], at_ms=T + 1000)
+    assert [row["v"] for row in play.rows("all_of_it") if row["id"] == "c"] == [5]
+
+
+def test_a_new_partition_that_falls_silent_keeps_its_time(tmp_path: Path) -> None:
+    play = Play(SOURCE + '[operators.all]\nkind = "sink"\ninput = "events"\ntable = "all_of_it"\n', tmp_path)
+    play.batch([event(play, 1), play.row("events", T + 9_000, partition=1, id="b", v=1)], at_ms=T)
+    play.batch([event(play, 2)], at_ms=T + 1000)
+    newest = {row["partition"]: row for row in play.rows("watermarks") if row["source"] == "events"}
+    assert newest[1]["watermark"] == T + 7_999
+    assert play.rows("batches")[-1]["sources"][1]["until_offset"] == 1

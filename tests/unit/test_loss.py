@@ -93,3 +93,8 @@ def test_a_topic_made_anew_is_read_from_the_accepted_offset_though_spark_passed_
 def test_silence_up_to_the_planned_end_is_no_loss():
     # The end of a transaction has an offset and no record.
     assert check(rows(), (0, 11), end=11).losses == {}
+
+
+def test_what_was_gone_before_the_rows_that_were_read_is_lost_though_the_broker_has_lost_more_since():
+    assert lost(rows(*range(15, 21)), 0, read_to=10, earliest=18) == (10, 15)
+    assert lost(rows(*range(15, 21)), 0, read_to=10, earliest=10) is None, "a gap is no loss"

@@ -16,7 +16,7 @@ name = "play"
 [operators.events]
 kind = "source"
 topic = "events"
-fields = "id string, v int, event_time bigint"
+fields = "id string, v int, timestamp int, event_time bigint"
 timestamp = "event_time"
 bound = "1 s"
 [operators.x]
@@ -40,6 +40,7 @@ input = "events"
         ('kind = "aggregate"\nkey = ["id"]\naggregates = { n = "count(w)" }', "there is no column w"),
         ('kind = "aggregate"\nkey = ["id"]\naggregates = { id = "count(*)" }', r"name \['id'\], which the result has"),
         ('kind = "sink"\ntable = "out"\nmode = "current"\nkey = ["w"]', r"key names \['w'\]"),
+        ('kind = "sink"\ntable = "out"', r"\['timestamp'\] are columns that a Delta sink adds itself"),
         ('kind = "join"\ndelta = "names"\non = { w = "id" }', "w"),
         ('kind = "join"\ndelta = "names"\non = { id = "id" }', r"\['v'\] are columns of both sides"),
     ],
@@ -48,6 +49,7 @@ def test_a_column_that_is_not_there_is_refused_with_the_ones_that_are(operator: 
     topology = parse(tomllib.loads(SOURCE + operator), file="play.toml")
     names = pl.DataFrame({"id": ["a"], "v": ["b"]})
     with pytest.raises(
-        InvalidSpec, match=rf"(?s)^play\.toml: operators\.x: .*{says}.*it reads the columns id, v, event_time"
+        InvalidSpec,
+        match=rf"(?s)^play\.toml: operators\.x: .*{says}.*it reads the columns id, v, timestamp, event_time",
     ):
         Steps(topology, lambda place: names)

@@ -121,7 +121,7 @@ def test_a_join_takes_the_version_that_was_valid_at_the_records_time():
         ("f1", "UA", "EWR", 1.0, 250), ("f2", "UA", "EWR", 1.0, 199), ("f3", "UA", "EWR", 1.0, 99),
         ("f4", "UA", "LGA", 1.0, 250), ("f5", "UA", "EWR", 1.0, 200),
     )  # fmt: skip
-    out = join_valid(operator, left, versions)
+    out = join_valid(operator, left, versions, updates=False)
     assert out.select("flight", "temp_f").rows() == [
         ("f1", 71.0), ("f2", 60.0), ("f3", None), ("f4", None), ("f5", 71.0),
     ]  # fmt: skip

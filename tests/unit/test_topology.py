@@ -93,6 +93,9 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
         ("carrier_state", {"aggregates": {"worst": "max(delay_min)"}}, 'is "max(delay_min)", which cannot take back'),
         ("carrier_state", {"input": "flight_weather", "key": ["carrier"]}, "reads the updates of 'flight_weather'"),
         ("flight_board", {"topic": "board"}, "flight_board.topic: is there beside table; write exactly one of"),
+        ("flight_events", {"idle_after": "0 s"}, "idle_after: is '0 s'; write a length above 0"),
+        ("weather", {"topic": "flight_events"}, "weather.topic: is read by 'flight_events' already; read"),
+        ("flight_updates", {"select": {"_timestamp_ms": "1"}}, "flight_updates.select._timestamp_ms: is no name for a"),
         ("by_carrier", {"partitions": 0}, "operators.by_carrier.partitions: is 0; use 1 or more"),
         ("carrier_delays", {"sub_topology": "other"}, "one sub-topology is named carriers and other; keep one"),
     ],
@@ -114,3 +117,10 @@ def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path):
     path.write_text("name = ")
     with pytest.raises(InvalidSpec, match=r"broken\.toml: file: is no TOML"):
         load(path)
+
+
+@pytest.mark.parametrize("name", ["batches", "quarantine", "value", "hop_x"])
+def test_a_name_of_tidemarks_own_is_refused_for_an_operator(flights, name):
+    flights["operators"][name] = flights["operators"].pop("flight_board")
+    with pytest.raises(InvalidSpec, match=rf"operators.{name}: is a name of Tidemark's own"):
+        parse(flights, file="flights.toml")

@@ -8,12 +8,10 @@ from pyspark.sql import functions as F
 from tidemark.api.query import NAME, usable
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.headers import HOP, ID, MOST_HOPS
 
-HEADER = "tidemark-hop"
-MOST = 32
-"""So many hops are noted; a record that goes in circles keeps its first ones, which say where it came from."""
 _HEADERS = "array<struct<key:string,value:binary>>"
-_VALUE = rf"^({NAME.pattern}):([0-9]{{1,18}})\z"
+_VALUE = rf"^((?:{NAME.pattern}/)?{NAME.pattern}):([0-9]{{1,18}})\z"
 
 
 def with_hop(rows: DataFrame, name: str, *, clock: Clock = wall_clock_ms) -> DataFrame:
@@ -21,7 +19,9 @@ def with_hop(rows: DataFrame, name: str, *, clock: Clock = wall_clock_ms) -> Dat
 
     The instant is the driver's clock at the time of this call, one for all rows: call it inside `foreachBatch`, when
     the work is done and right before the records are written. Never `current_timestamp()`, by which Spark means the
-    instant at which the batch began. `headers` is made where there is none; other headers stay as they are.
+    instant at which the batch began. `headers` is made where there is none; other headers stay as they are, but for
+    `tidemark-id`, by which the record that these are made of was told from its repeats. Of more than 32 hops the
+    oldest are forgotten.
 
     Raises:
         InvalidArgument: *rows* are a stream, for all of which there is no one instant; or *name* is not usable.
@@ -29,11 +29,14 @@ def with_hop(rows: DataFrame, name: str, *, clock: Clock = wall_clock_ms) -> Dat
     if rows.isStreaming:
         msg = f"a hop is noted of the rows of one batch, got a stream; call with_hop({name!r}) inside foreachBatch"
         raise InvalidArgument(msg)
-    hop = F.struct(F.lit(HEADER).alias("key"), F.encode(F.lit(f"{usable(name)}:{clock()}"), "UTF-8").alias("value"))
+    hop = F.struct(F.lit(HOP).alias("key"), F.encode(F.lit(f"{usable(name)}:{clock()}"), "UTF-8").alias("value"))
     known = F.coalesce(F.col("headers"), F.array().cast(_HEADERS)) if "headers" in rows.columns else F.array()
     headers = known.cast(_HEADERS)
-    longer = F.concat(headers, F.array(hop).cast(_HEADERS))
-    return rows.withColumn("headers", F.when(F.size(F.filter(headers, _is_hop)) < MOST, longer).otherwise(headers))
+    others = F.filter(headers, lambda header: (header["key"] != ID) & ~_is_hop(header))
+    noted = F.concat(F.filter(headers, _is_hop), F.array(hop).cast(_HEADERS))
+    return rows.withColumn(
+        "headers", F.concat(others, F.slice(noted, -F.least(F.size(noted), F.lit(MOST_HOPS)), MOST_HOPS))
+    )
 
 
 def hops(rows: DataFrame) -> DataFrame:
@@ -48,7 +51,7 @@ def hops(rows: DataFrame) -> DataFrame:
 
 
 def _is_hop(header: Column) -> Column:
-    return (header["key"] == HEADER) & header["value"].cast("string").rlike(_VALUE)
+    return (header["key"] == HOP) & header["value"].cast("string").rlike(_VALUE)
 
 
 def _hop(header: Column) -> Column:

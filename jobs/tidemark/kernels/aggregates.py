@@ -71,7 +71,8 @@ class Additive(AggregateFunction):
 
     @override
     def merged(self) -> dict[str, pl.Expr]:
-        return {self.state: pl.col(self.state).sum()}
+        # Added up one after the other, as `running` does: doubles make a difference of it.
+        return {self.state: pl.col(self.state).cum_sum().last()}
 
     @override
     def result(self) -> pl.Expr:

@@ -76,8 +76,9 @@ def arrivals(
     """
     usable = rows.filter(pl.col("reason").is_null())
     payload = pl.col(source.name).struct
-    fields = [payload.field(c) for c in source.columns if c not in {source.timestamp, source.key}]
-    nothing = pl.all_horizontal(pl.lit(value=True), *(field.is_null() for field in fields))
+    # A record with a key says something of it, if only that all is null.
+    others = [payload.field(c).is_null() for c in source.columns if c != source.timestamp]
+    nothing = pl.all_horizontal(pl.col("key").is_null(), *others) if others else pl.lit(value=False)
     alive = usable.filter(~pl.col("deleted") & nothing)
     records = usable.filter(pl.col("deleted") | ~nothing)
     late = (pl.col("timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)

@@ -84,7 +84,7 @@ def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> Judged:
 
 
 def replacing(updates: pl.DataFrame, stored: pl.DataFrame) -> Judged:
-    """All of *updates* sent on, each in place of the one before of its key."""
+    """All of *updates* sent on, each in place of the one before; but not what deletes a key that is not there."""
     old = stored.select(_key="key", _stored_identity="identity", _stored_ms="timestamp_ms")
     rows = updates.join(old, on="_key", how="left", maintain_order="left").with_columns(
         _old_identity=pl.col("_identity").shift().over("_key"),
@@ -95,8 +95,10 @@ def replacing(updates: pl.DataFrame, stored: pl.DataFrame) -> Judged:
         _old_identity=pl.when(first).then("_stored_identity").otherwise("_old_identity"),
         _old_timestamp_ms=pl.when(first).then("_stored_ms").otherwise("_old_timestamp_ms"),
     )
-    emitted = rows.drop("_stored_identity", "_stored_ms")
-    return Judged(emitted, _runs(emitted.clear()))
+    rows = rows.drop("_stored_identity", "_stored_ms")
+    nothing = pl.col("_deleted") & pl.col("_old_identity").is_null()
+    per_task = dict(rows.group_by("_task").agg(nothing.sum()).iter_rows())
+    return Judged(rows.filter(~nothing), _runs(rows.filter(nothing)), per_task)
 
 
 def _runs(skipped: pl.DataFrame) -> pl.DataFrame:

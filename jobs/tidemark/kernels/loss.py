@@ -24,6 +24,9 @@ def lost(rows: pl.DataFrame, partition: int, *, read_to: int, earliest: int) -> 
 
     It had been *read_to* before, and *earliest* is the first offset that the broker had after the rows were read.
     """
+    read = rows.filter(pl.col("partition") == partition)["offset"]
+    if earliest > read_to and isinstance(first_read := read.min(), int) and first_read > read_to:
+        return read_to, min(first_read, earliest)
     before = rows.filter((pl.col("partition") == partition) & (pl.col("offset") < earliest))["offset"].max()
     first = before + 1 if isinstance(before, int) else read_to
     return (first, earliest) if first < earliest else None

@@ -55,7 +55,7 @@ MATCHED = "_matched"
 """Of a version of a table: that there is a row, and not the end of one."""
 
 
-def join_valid(operator: Join, records: pl.DataFrame, versions: pl.DataFrame) -> pl.DataFrame:
+def join_valid(operator: Join, records: pl.DataFrame, versions: pl.DataFrame, *, updates: bool) -> pl.DataFrame:
     """*records* with the columns of the version valid at their timestamp; null where none was.
 
     *versions* has the key columns of the table, its value columns, and `_valid_from_ms`; of versions from one instant
@@ -74,23 +74,28 @@ def join_valid(operator: Join, records: pl.DataFrame, versions: pl.DataFrame) ->
         check_sortedness=False,
     )
     added = [c for c in right.columns if c not in {*key, "_valid_from_ms", MATCHED}]
-    return _joined(operator, joined.sort("_row"), records.columns, added)
+    return _joined(operator, joined.sort("_row"), records.columns, added, updates=updates)
 
 
-def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame, *, updates: bool) -> pl.DataFrame:
     """*records* with the columns of the row of the same key, of several the last; null where there is none."""
     key = list(operator.on.values())
     right = rows.unique(key, keep="last", maintain_order=True).with_columns(pl.lit(value=True).alias(MATCHED))
     joined = records.join(right, left_on=list(operator.on), right_on=key, how="left", maintain_order="left")
-    return _joined(operator, joined, records.columns, [c for c in rows.columns if c not in key])
+    added = [c for c in rows.columns if c not in key]
+    return _joined(operator, joined, records.columns, added, updates=updates)
 
 
-def _joined(operator: Join, joined: pl.DataFrame, columns: Sequence[str], added: Sequence[str]) -> pl.DataFrame:
+def _joined(
+    operator: Join, joined: pl.DataFrame, columns: Sequence[str], added: Sequence[str], *, updates: bool
+) -> pl.DataFrame:
+    """Of *updates* of a table, one without the match it must have deletes its key, as in `map_records`."""
     if both := sorted(set(columns) & set(added)):
         msg = f"{both} are columns of both sides; leave them out of the table's `columns`, or name them anew in a map"
         raise InvalidArgument(msg)
     matched = pl.col(MATCHED).fill_null(value=False) | pl.lit(value=not operator.inner)
-    return joined.filter(matched | pl.col("_deleted")).select(*columns, *added)
+    found = joined.with_columns(_deleted=pl.col("_deleted") | ~matched) if updates else joined
+    return found.filter(matched | pl.col("_deleted")).select(*columns, *added)
 
 
 def pruned(versions: pl.DataFrame, key: Sequence[str], *, before_ms: int) -> pl.DataFrame:
@@ -131,9 +136,10 @@ def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
     old_group = rows.select(pl.col("_old").struct.field(*schema)).select(key_text(operator.key, schema)).to_series()
     rows = rows.with_columns(_old_group=pl.when(pl.col("_old_value").is_not_null()).then(old_group))
     rows = rows.with_columns(_group=pl.when("_deleted").then("_old_group").otherwise("_group"))
-    moved = (pl.col("_old_group") != pl.col("_group")).fill_null(value=False)
+    moved = pl.col("_old_value").is_not_null() & pl.col("_old_group").ne_missing(pl.col("_group"))
     none = pl.lit(None, pl.String)
-    taken_back = rows.filter(moved).with_columns(_group="_old_group", _value=none)
+    # Nobody has counted what had no group.
+    taken_back = rows.filter(moved & pl.col("_old_group").is_not_null()).with_columns(_group="_old_group", _value=none)
     added = rows.with_columns(_old_value=pl.when(moved).then(none).otherwise("_old_value"))
     both = pl.concat([taken_back, added]).sort("_row", maintain_order=True)
     return _rows_of_hop(operator, both)

@@ -253,8 +253,8 @@ QUARANTINE = Table(
     (
         *_BATCH,
         *_columns(
-            ("source", "string", "source operator"),
-            ("topic", "string", "Kafka topic"),
+            ("source", "string", "who could not use it: a source, or the operator whose key was null"),
+            ("topic", "string", "Kafka topic; null: it came from none, or was read further down"),
             ("partition", "int", "Kafka partition"),
             ("offset", "bigint", "Kafka offset"),
             (
@@ -264,7 +264,7 @@ QUARANTINE = Table(
                 "missing_timestamp | timestamp_out_of_range",
             ),
             ("key", "binary", "the record's key"),
-            ("value", "binary", "the record's bytes"),
+            ("value", "binary", "the record's bytes; further down its columns as a JSON object"),
         ),
     ),
 )
@@ -278,12 +278,14 @@ OPERATOR_STATE = Table(
             ("key", "string", "as in changes"),
             ("state", "string", "JSON object: key and accumulators, or the newest update's columns; null: gone"),
             ("held", "boolean", "whether its newest update waits to be sent on"),
+            ("deleted", "boolean", "whether its newest update deletes the key"),
             ("timestamp", "timestamp", "record time of the newest update; of an aggregate the largest taken in"),
             ("window_start", "timestamp", "record time, inclusive; null: no window"),
             ("window_end", "timestamp", "record time, exclusive"),
             ("partition", "int", "partition of the sub-topology whose record moved it"),
             ("source_partition", "int", "input partition of that record"),
             ("source_offset", "bigint", "its offset there"),
+            ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
         ),
     ),
 )
@@ -298,7 +300,7 @@ HELD_RECORDS = Table(
             ("offset", "bigint", "its offset there"),
             ("key", "string", "the record's key"),
             ("timestamp", "timestamp", "record time"),
-            ("value", "string", "its columns as a JSON object"),
+            ("value", "string", "its columns as a JSON object; null: it deletes its key"),
             ("headers", "array<struct<key:string,value:binary>>", "its Kafka headers; null: none"),
         ),
     ),

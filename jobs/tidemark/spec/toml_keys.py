@@ -81,8 +81,18 @@ class Keys:
             self.fail(key, f"is {value!r}", f"write {key} = {example}")
         return value
 
-    def duration(self, key: str, example: str, default: Any = ...) -> Any:
-        """A positive length of time in ms, or *default*."""
+    def columns(self, key: str, example: str, default: Any = ...) -> Any:
+        """A table of columns by name, as `mapping`."""
+        value = self.mapping(key, example, default)
+        for name in value:
+            if not IDENTIFIER.fullmatch(name):
+                self.fail(
+                    f"{key}.{name}", "is no name for a column", "use a lower-case letter, then those, digits and _"
+                )
+        return value
+
+    def duration(self, key: str, example: str, default: Any = ..., *, zero: bool = False) -> Any:
+        """A length of time in ms, above 0 unless *zero* is allowed, or *default*."""
         value = self.text(key, example, default)
         if not isinstance(value, str):
             return value
@@ -91,6 +101,8 @@ class Keys:
             self.fail(
                 key, f"is {value!r}, which has no unit that is known", f'write {key} = "{example}" (ms, s, min, h, d)'
             )
+        if length_ms == 0 and not zero:
+            self.fail(key, f"is {value!r}", f'write a length above 0, such as {key} = "{example}"')
         return length_ms
 
     def choice(self, key: str, among: type[E], default: E | None) -> E:

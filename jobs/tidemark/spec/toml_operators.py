@@ -36,6 +36,11 @@ AGGREGATE_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last", "ap
 TAKES_BACK = frozenset({"count", "sum", "avg"})
 """Aggregate functions that can take back what they added."""
 
+RESERVED = frozenset(
+    {"source", "partition", "offset", "key", "value", "headers", "deleted", "timestamp_ms", "reason", "outcomes"}
+)
+"""Names that rows have on their way from a source to an operator."""
+
 _AGGREGATE = re.compile(r"(\w+)\(\s*(\w+|\*)\s*\)")
 _PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
 
@@ -45,6 +50,8 @@ def read_operator(file: str, name: str, content: Any, *, folder: Path | None) ->
     keys = Keys(file, f"operators.{name}", content if isinstance(content, dict) else {})
     if not IDENTIFIER.fullmatch(name) or name.endswith("_source"):
         raise InvalidSpec.at(file, keys.at, "is no name for an operator", "use letters, digits and _; not …_source")
+    if name in TABLES or name.startswith("hop_") or name in RESERVED:
+        raise InvalidSpec.at(file, keys.at, "is a name of Tidemark's own tables or columns", "choose another one")
     kind = keys.choice("kind", Kind, None)
     common = {"name": name, "kind": kind, "sub_topology": keys.name("sub_topology", "status", None)}
     operator = _READERS[kind](keys, common, folder)
@@ -53,7 +60,7 @@ def read_operator(file: str, name: str, content: Any, *, folder: Path | None) ->
 
 
 def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator:
-    place = keys.one_of({"topic": "events", "delta": "reference/events", "files": "/data/events"})
+    place = keys.one_of({"topic": "events", "delta": "reference/events", "files": "incoming/events"})
     fields = _fields(keys)
     timestamp = keys.text("timestamp", "event_time", None if "topic" in place else ...)
     if timestamp is not None and fields.get(timestamp) not in {"bigint", "timestamp"}:
@@ -85,10 +92,10 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
         timestamp=timestamp,
         timestamp_unit=unit,
         timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
-        bound_ms=keys.duration("bound", "3 s"),
+        bound_ms=keys.duration("bound", "3 s", zero=True),
         idle_after_ms=idle_after_ms,
         idle_advances=idle_advances,
-        allowed_lateness_ms=keys.duration("allowed_lateness", "1 min", None),
+        allowed_lateness_ms=keys.duration("allowed_lateness", "1 min", None, zero=True),
         key=key,
         other_fields=other_fields,
         max_records=max_records,
@@ -148,7 +155,7 @@ def _map(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
     return Map(
         **common,
         inputs=(keys.text("input", "events"),),
-        select=keys.mapping("select", '{ id = "id" }'),
+        select=keys.columns("select", '{ id = "id" }'),
         where=keys.text("where", "id is not null", None),
         emission=_emission(keys, Rule.STRICTLY_NEWER) if judges else None,
         key=keys.names("key", '["id"]', ()) if judges else (),
@@ -193,13 +200,11 @@ def _repartition(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator
 
 def _aggregate(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
     calls = {}
-    for name, call in keys.mapping("aggregates", '{ n = "count(*)" }').items():
+    for name, call in keys.columns("aggregates", '{ n = "count(*)" }').items():
         match = _AGGREGATE.fullmatch(call)
         if not match or match[1] not in AGGREGATE_FUNCTIONS or (match[2] == "*" and match[1] != "count"):
             known = ", ".join(f"{function}(column)" for function in AGGREGATE_FUNCTIONS)
             keys.fail(f"aggregates.{name}", f"is {call!r}, which cannot be merged", f"use count(*) or {known}")
-        if not IDENTIFIER.fullmatch(name):
-            keys.fail(f"aggregates.{name}", "is no name", "use lower-case letters, digits and _")
         calls[name] = (match[1], match[2])
     windows = _windows(keys)
     return Aggregate(
@@ -208,14 +213,14 @@ def _aggregate(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
         key=keys.names("key", '["group"]', ()),
         windows=windows,
         aggregates=MappingProxyType(calls),
-        select=keys.mapping("select", '{ n = "n" }', {name: name for name in calls}),
+        select=keys.columns("select", '{ n = "n" }', {name: name for name in calls}),
         emission=_emission(keys, Rule.SAME_INSTANT, windowed=windows is not None),
     )
 
 
 def _windows(keys: Keys) -> Windows | None:
     content = keys.mapping("window", '{ tumbling = "1 min" }', None)
-    allowed_lateness_ms = keys.duration("allowed_lateness", "1 min", None)
+    allowed_lateness_ms = keys.duration("allowed_lateness", "1 min", None, zero=True)
     if content is None:
         if allowed_lateness_ms is not None:
             keys.fail(
@@ -226,7 +231,7 @@ def _windows(keys: Keys) -> Windows | None:
     ((shape, _),) = inner.one_of({shape.value: "1 min" for shape in Shape}).items()
     size_ms = inner.duration(shape, "1 min")
     hop_ms = inner.duration("every", "10 s") if shape == Shape.HOPPING else size_ms
-    offset_ms = inner.duration("offset", "15 min", 0) if shape != Shape.SESSION else 0
+    offset_ms = inner.duration("offset", "15 min", 0, zero=True) if shape != Shape.SESSION else 0
     inner.done()
     if hop_ms > size_ms:
         inner.fail(

@@ -130,6 +130,8 @@ def on_processing_time(topology: Topology) -> Topology:
         replace(sub, operators=tuple(_without_topic(operator) for operator in sub.operators))
         for sub in topology.sub_topologies
     )
+    operators = {operator.name: operator for sub in subs for operator in sub.operators}
+    _Check(f"{topology.name}.toml", operators).sinks()
     name = f"{topology.name}_on_processing_time"
     return replace(topology, name=name, time=Time.PROCESSING, sub_topologies=subs)
 
@@ -194,7 +196,8 @@ class _Check:
         for operator in self._operators.values():
             if isinstance(operator, Repartition) and operator.name not in read:
                 self._fail(operator, "", "is read by nobody", "let another operator read it, or take it out")
-        self._sinks()
+        self.sinks()
+        self._topics()
 
     def _edge(self, operator: Operator, read: Operator) -> None:
         if read.kind is Kind.SINK:
@@ -226,7 +229,17 @@ class _Check:
                 operator, "window", f"is over the table updates of {read.name!r}", "aggregate a stream in windows"
             )
 
-    def _sinks(self) -> None:
+    def _topics(self) -> None:
+        seen: dict[str, Operator] = {}
+        for operator in self._operators.values():
+            if isinstance(operator, Source) and operator.topic:
+                if operator.topic in seen:
+                    other = seen[operator.topic].name
+                    self._fail(operator, "topic", f"is read by {other!r} already", f"read {other!r} instead")
+                seen[operator.topic] = operator
+
+    def sinks(self) -> None:
+        """Raise InvalidSpec when two sinks have one table."""
         seen: dict[str, Operator] = {}
         for operator in self._operators.values():
             if isinstance(operator, Sink) and operator.table:

@@ -84,10 +84,12 @@ class Aggregating:
         if self._operator.emission.holds:
             emitted = self.emitter.hold(self._kept(moved.newest), moved.updates, moved.gone, moves, moment)
         else:
-            emitted = self.emitter.at_once(self._updates_of(moved.results), moves)
+            # Of sessions that are judged once a batch, several records are one result.
+            merged = moved.updates - moved.results.height
+            emitted = self.emitter.at_once(self._updates_of(moved.results), moves, superseded=merged)
             kept = self._kept(moved.newest).with_columns(pl.lit(value=False).alias(HELD))
             self.emitter.keep(kept.select(*self._states.schema), moved.gone, moves, moment)
-        return Aggregated(emitted, moved.late, moved.updates)
+        return Aggregated(emitted, moved.late, moved.updates + emitted.ended)
 
     def _windows(self, records: pl.DataFrame, moment: Moment) -> _Moved:
         assigned, late = self.kernel.assigned(records, moment.was_watermark_ms)

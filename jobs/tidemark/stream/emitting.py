@@ -22,12 +22,16 @@ HELD = "_held"
 
 @dataclass(frozen=True)
 class Emitted:
-    """Updates as they were judged; `repeated` results had been sent on before; the held ones wait for a later batch."""
+    """Updates as they were judged; `repeated` results had been sent on before; the held ones wait for a later batch.
+
+    `ended` of them delete what had been sent on of keys that became part of others.
+    """
 
     judged: Judged
     repeated: pl.DataFrame
     held_before: int = 0
     held_after: int = 0
+    ended: int = 0
 
     @property
     def output(self) -> pl.DataFrame:
@@ -60,11 +64,11 @@ class Emitter:
     prepared: Callable[[pl.DataFrame], pl.DataFrame]
     windows: Windows | None = None
 
-    def at_once(self, updates: pl.DataFrame, moves: Moves) -> Emitted:
-        """What becomes of *updates* that need not wait."""
+    def at_once(self, updates: pl.DataFrame, moves: Moves, *, superseded: int = 0) -> Emitted:
+        """What becomes of *updates* that need not wait; so many were *superseded* on the way to them."""
         result = sent_on(updates, self.memory.stored[self.name].of(updates["_key"]), self.emission)
         moves.stored[self.name] = result.stored
-        return Emitted(result, updates.clear())
+        return Emitted(replace(result, superseded=result.superseded + superseded), updates.clear())
 
     def keep(self, states: pl.DataFrame, gone: pl.Series, moves: Moves, moment: Moment) -> None:
         """Have *states* kept as they are and those of the keys *gone*, and of windows that close, forgotten."""
@@ -81,19 +85,26 @@ class Emitter:
         rows = self.prepared(released.drop(HELD)).with_columns(released[HELD])
         if self.emission.strategy is Strategy.ON_WINDOW_CLOSE:
             rows = rows.with_columns(_timestamp_ms=pl.col("_window_end") - 1)
-        stored = self.memory.stored[self.name].of(rows["_key"])
-        result = replacing(rows.filter(HELD).drop(HELD), stored)
+        ended = self._ended(gone)
+        updates_now = pl.concat([ended, rows.filter(HELD).drop(HELD)])
+        result = replacing(updates_now, self.memory.stored[self.name].of(updates_now["_key"]))
         settled = released.with_columns(pl.lit(value=False).alias(HELD))
         moves.stored[self.name] = result.stored
         moves.states[self.name] = pl.concat([waiting, settled]).unique("_key", keep="last", maintain_order=True)
         moves.dropped[self.name] = pl.concat([gone, closed, settled.filter("_deleted")["_key"]])
         overtaken = int(self._states.of(pl.concat([waiting["_key"], gone]))[HELD].sum())
         held_before = self.memory.held[self.name]
-        held_after = held_before - overtaken + waiting.height - result.emitted.height
+        held_after = held_before - overtaken + waiting.height - int(rows[HELD].sum())
         moves.held[self.name] = held_after
         repeated = rows.filter(~pl.col(HELD) & ~pl.col("_deleted")).drop(HELD)
         superseded = updates - waiting.height + overtaken
-        return Emitted(replace(result, superseded=superseded), repeated, held_before, held_after)
+        return Emitted(replace(result, superseded=superseded), repeated, held_before, held_after, ended.height)
+
+    def _ended(self, gone: pl.Series) -> pl.DataFrame:
+        """What deletes the keys *gone*, of those that were sent on."""
+        sent = self.memory.stored[self.name].of(gone).filter(pl.col("value").is_not_null())["key"]
+        states = self._states.of(sent).with_columns(_deleted=pl.lit(value=True))
+        return self.prepared(states.drop(HELD))
 
     @property
     def _states(self) -> KeyedRows:

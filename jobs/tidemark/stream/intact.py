@@ -76,7 +76,7 @@ class Intact:
                 anew[number] = (goes_on[number], end)
             elif (gone := lost(rows, number, read_to=at, earliest=earliest)) is not None:
                 losses[number] = self._accepted_gone(source, number, at, gone)
-                goes_on[number] = earliest if gone[0] == at else at
+                goes_on[number] = gone[1] if gone[0] == at else at
         if unread := {number: part for number, part in anew.items() if part[0] < part[1]}:
             # Spark was ahead of the new topic's end, and goes on from there.
             again = self._reread(source, unread, late_up_to_ms)

@@ -131,17 +131,18 @@ class Reader:
             LATE_RECORDS.name: _late_rows(source, rows.late, was),
             QUARANTINE.name: _bad_rows(source, rows.bad),
             HELD_RECORDS.name: _held_rows(source, rows.held, read_to),
-            DISORDER_BUCKETS.name: disorder(usable, reached_ms).with_columns(
-                source=pl.lit(source.name), decided_at=batch.decided_at_ms
-            ),
         }
+        if not self._processing_time:
+            run.rows[DISORDER_BUCKETS.name] = disorder(usable, reached_ms).with_columns(
+                source=pl.lit(source.name), decided_at=batch.decided_at_ms
+            )
         windows = frozenset(records_per_window(rows.on_time, window_ms=self._window_ms))
         return Intake(run, progress, seen, windows, rows.held)
 
     def _offsets(self, source: Source, rows: pl.DataFrame, read_to: Mapping[int, int]) -> Mapping[int, tuple[int, int]]:
         """The earliest and latest offset of partitions that were silent, or whose *rows* leave something out."""
         read = set(rows["partition"])
-        silent = [number for number in range(self._partitions[source.name]) if number not in read]
+        silent = [number for number in sorted({*range(self._partitions[source.name]), *read_to}) if number not in read]
         if source.topic is None:
             # What is no topic is read to its end by every batch.
             return {number: (0, read_to.get(number, 0)) for number in silent}

@@ -65,13 +65,18 @@ class KafkaBroker:
         # Two sinks with one topic count on, or the records of the second would look like repeats of the first.
         first = self._sent.get((topic, batch_id), 0)
         hop = f"{self._topology}/{sink.name}:{self._clock()}"
+        partitions = self.partitions(topic) if rows["_key"].null_count() or (rows["_key"] == "").any() else 1
         records = zip(
             rows.select("_key", "_timestamp_ms", "_headers").iter_rows(), values_to_send(sink, rows), strict=True
         )
         for sequence, ((key, timestamp_ms, received), value) in enumerate(records, first):
             id_ = f"{self._writer}/{epoch}/{batch_id}/{sequence}"
             headers = headers_to_send(received, id_=id_, hop=hop)
-            self._producer.produce(topic, value, key, timestamp=timestamp_ms, headers=headers, on_delivery=delivered)
+            # Without a key a partition is drawn by lot, and a record that is sent again would be no repeat there.
+            where = -1 if key else sequence % partitions
+            self._producer.produce(
+                topic, value, key, where, timestamp=timestamp_ms, headers=headers, on_delivery=delivered
+            )
             self._producer.poll(0)
         self._sent = {place: n for place, n in self._sent.items() if place[1] == batch_id and place[0] != topic}
         self._sent[topic, batch_id] = first + rows.height

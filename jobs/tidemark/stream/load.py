@@ -8,7 +8,6 @@ import polars as pl
 
 from tidemark.delta import read_before
 from tidemark.kernels import META
-from tidemark.kernels.schemas import HEADERS
 from tidemark.kernels.steps import MATCHED
 from tidemark.kernels.values import key_text, parsed
 from tidemark.kernels.windows import WINDOW
@@ -75,8 +74,8 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
         _partition="source_partition",
         _offset="source_offset",
         _task="partition",
-        _deleted=pl.lit(value=False),
-        _headers=pl.lit(None, HEADERS),
+        _deleted="deleted",
+        _headers="headers",
         _held="held",
     )
     if GROUP in states.schema and isinstance(operator, Aggregate):
@@ -116,7 +115,9 @@ def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProg
 def _key_columns(operator: KeyedTable, schema: dict[str, pl.DataType]) -> dict[str, pl.Expr]:
     """The key's columns, read back from its text."""
     if len(operator.key) == 1:
-        return {operator.key[0]: pl.col("key").cast(schema[operator.key[0]])}
+        (name,) = operator.key
+        text = pl.col("key")
+        return {name: text == "true" if schema[name] == pl.Boolean() else text.cast(schema[name])}
     key = parsed("key", {c: schema[c] for c in operator.key})
     return {c: key.struct.field(c) for c in operator.key}
 

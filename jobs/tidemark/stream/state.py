@@ -28,6 +28,10 @@ class KeyedRows:
         self._columns = {column: list(schema).index(column) for column in by}
         self._keys_with: dict[str, dict[Any, dict[str, None]]] = {column: {} for column in by}
 
+    def __len__(self) -> int:
+        """How many keys have a row."""
+        return len(self._rows)
+
     def of(self, keys: pl.Series) -> pl.DataFrame:
         """The rows of those *keys* that have one, once each."""
         return self._frame(keys.unique(maintain_order=True))
@@ -116,8 +120,9 @@ class Memory:
         for name, rows in moves.states.items():
             self.states[name].put(rows)
         for name, keys in moves.dropped.items():
-            self.stored[name].drop(keys)
             self.states[name].drop(keys)
+            if "window_end" in self.states[name].schema:
+                self.stored[name].drop(keys)
         self.held |= moves.held
         self.waiting |= moves.waiting
         for name, rows in moves.versions.items():

@@ -34,6 +34,7 @@ from tidemark.kernels.steps import (
 )
 from tidemark.kernels.values import key_text, value_text
 from tidemark.kernels.windows import WINDOW
+from tidemark.semantics.strategy import Strategy
 from tidemark.spec.operators import (
     Aggregate,
     HopSource,
@@ -44,6 +45,7 @@ from tidemark.spec.operators import (
     Repartition,
     Sink,
     Source,
+    Windows,
     emission_of,
 )
 from tidemark.spec.topology import Topology, updates_tables
@@ -56,6 +58,9 @@ HOP_RECORDS: Mapping[str, pl.DataType] = {"value": pl.String(), "old_value": pl.
 """A row of a hop: texts of the value to add and of the one to take back."""
 
 BEFORE_TIME = Moment(was_watermark_ms=None, watermark_ms=None, held_by=None, was_decided_at_ms=None, decided_at_ms=0)
+
+SINK_COLUMNS = frozenset({"timestamp", "batch_id", "source_partition", "source_offset", "deleted"})
+"""What a Delta sink adds to the columns of its records."""
 
 Reference = Callable[[str], pl.DataFrame]
 """Reads the newest version of the Delta table at a place that a join names."""
@@ -144,18 +149,39 @@ class Steps:
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
         """Make *moves* what the next batch finds, and drop versions that no record still taken in can ask for."""
         self.memory.take(moves)
-        sources = [o for o in self._topology.operators.values() if isinstance(o, Source)]
-        allowed_ms = max((source.allowed_lateness_ms or 0 for source in sources), default=0)
         for name in moves.versions:
-            table = self._topology.operators[name]
-            if isinstance(table, KeyedTable) and watermark_ms is not None:
-                before_ms = watermark_ms - allowed_ms
+            table, behind_ms = self._topology.operators[name], self._asked_behind_ms(name)
+            if isinstance(table, KeyedTable) and watermark_ms is not None and behind_ms is not None:
+                before_ms = watermark_ms - behind_ms
                 self.memory.versions[name] = pruned(self.memory.versions[name], table.key, before_ms=before_ms)
+
+    def _asked_behind_ms(self, table: str) -> int | None:
+        """How far behind the watermark a record may be that is joined with *table*; None: there is no limit.
+
+        That is so behind what is periodic: it repeats results however old.
+        """
+        behind_ms = 0
+        for join in self._topology.operators.values():
+            if not isinstance(join, Join) or join.table != table:
+                continue
+            name: str | None = join.inputs[0]
+            while name is not None:
+                operator = self._topology.operators[name]
+                emission = emission_of(operator)
+                if emission is not None and emission.strategy is Strategy.PERIODIC:
+                    return None
+                match operator:
+                    case Source():
+                        behind_ms = max(behind_ms, operator.allowed_lateness_ms or 0)
+                    case Aggregate(windows=Windows() as windows):
+                        behind_ms = max(behind_ms, windows.size_ms + windows.allowed_lateness_ms)
+                name = operator.inputs[0] if operator.inputs else None
+        return behind_ms
 
     def is_due(self, operator: Operator, was_decided_at_ms: int | None, decided_at_ms: int) -> bool:
         """Whether *operator* has something to say in a batch without records: its interval has ended."""
         emission = emission_of(operator)
-        if emission is None or not self.memory.states.get(operator.name):
+        if emission is None or not len(self.memory.states.get(operator.name, ())):
             return False
         return is_due(emission, was_decided_at_ms, decided_at_ms)
 
@@ -189,6 +215,9 @@ class Steps:
                 if unknown := set(operator.key) - set(records.columns):
                     msg = f"key names {sorted(unknown)}; known columns: {', '.join(_payload(records))}"
                     raise InvalidArgument(msg)
+                if operator.table and (own := sorted(SINK_COLUMNS & set(records.columns))):
+                    msg = f"{own} are columns that a Delta sink adds itself; name them anew in a map"
+                    raise InvalidArgument(msg)
                 counts = Counter(records_in=records.height, passed=records.height)
                 return Run(records, _times(records), counts, {operator.name: records})
             case _:
@@ -208,10 +237,11 @@ class Steps:
         return replace(run, times=_times(records), counts=run.counts + Counter(records_in=filtered, filtered=filtered))
 
     def _join(self, operator: Join, records: pl.DataFrame, moves: Moves) -> Run:
+        updates = operator.name in self._updates
         if operator.table is not None:
-            output = join_valid(operator, records, self._versions(operator.table, moves))
+            output = join_valid(operator, records, self._versions(operator.table, moves), updates=updates)
         else:
-            output = join_newest(operator, records, self._reference(operator.delta or ""))
+            output = join_newest(operator, records, self._reference(operator.delta or ""), updates=updates)
         filtered = records.height - output.height
         counts = Counter(records_in=records.height, passed=output.height, filtered=filtered)
         return Run(output, _times(records), counts)
@@ -318,6 +348,8 @@ class Steps:
             key="_key",
             state=value_text(columns, kept.schema),
             held=HELD,
+            deleted="_deleted",
+            headers="_headers",
             timestamp="_timestamp_ms",
             partition="_task",
             source_partition="_partition",
