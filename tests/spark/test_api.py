@@ -473,12 +473,19 @@ def test_rows_without_headers_get_them(spark):
     assert hops_of(api.with_hop(none, "first", clock=lambda: 5)) == [("first", 5)]
 
 
-def test_of_more_than_32_hops_the_first_are_kept(spark):
+def test_of_more_than_32_hops_the_oldest_are_forgotten(spark):
     noted = [("tidemark-hop", f"h:{n}".encode()) for n in range(31)]
     rows = spark.createDataFrame([("a", noted)], HEADERS)
     for at_ms in (100, 101):
         rows = api.with_hop(rows, "late", clock=lambda at_ms=at_ms: at_ms)
-    assert hops_of(rows) == [*(("h", n) for n in range(31)), ("late", 100)]
+    assert hops_of(rows) == [*(("h", n) for n in range(1, 31)), ("late", 100), ("late", 101)]
+
+
+def test_a_hop_of_a_tidemark_stream_is_read_and_the_id_of_its_record_is_not_sent_on(spark):
+    sent = [("tidemark-id", b"shop/orders/1/7/0"), ("tidemark-hop", b"shop/alerts:50")]
+    noted = api.with_hop(spark.createDataFrame([("a", sent)], HEADERS), "mine", clock=lambda: 60)
+    assert hops_of(noted) == [("shop/alerts", 50), ("mine", 60)]
+    assert [header["key"] for header in noted.first()["headers"]] == ["tidemark-hop", "tidemark-hop"]
 
 
 def test_a_stream_gets_no_hop(shop):
