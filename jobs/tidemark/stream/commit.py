@@ -53,9 +53,10 @@ class Committing:
         clock: Clock,
         *,
         reached: Callable[[str], None] = lambda step: None,
+        check_lease: Callable[[], None] = lambda: None,
     ) -> None:
         self._home, self._committer, self._facts, self._measurer = home, committer, facts, measurer
-        self._broker, self._clock, self._reached = broker, clock, reached
+        self._broker, self._clock, self._reached, self._check_lease = broker, clock, reached, check_lease
         self._terminals = [o for o in sub.operators if isinstance(o, Repartition | Sink)]
 
     def carry_out(self, entry: Entry) -> None:
@@ -102,6 +103,7 @@ class Committing:
                 return self._commit(table, sink_rows(operator, rows, entry.batch_id), entry.batch_id, key=operator.key)
             case Sink():
                 epoch = entry.notes["batch"]["epoch"]
+                self._check_lease()
                 self._broker.publish(operator, pl.DataFrame(rows), batch_id=entry.batch_id, epoch=epoch)
                 self._reached(f"committed {operator.name}")
                 return self._clock()
