@@ -24,11 +24,14 @@ from tidemark.spark import session
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source, Time
 from tidemark.spec.topology import load, on_processing_time
+from tidemark.stream.checkpoint import planned_ends
 from tidemark.stream.engine import Engine
+from tidemark.stream.evidence import evidence
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker
-from tidemark.stream.sources import collect, explained, planned_ends, read_again, stream
+from tidemark.stream.soundness import refuse_unless_sound
+from tidemark.stream.sources import collect, explained, read_again, stream
 from tidemark.stream.wiring import Stream, build_engine
 
 log = logging.getLogger("tidemark.stream")
@@ -154,6 +157,7 @@ class Pulse:
 def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse) -> None:
     """Run the query until a drain ends it; raises what made it fail."""
     topology, sub = stream_of.topology, stream_of.sub
+    refuse_unless_sound(evidence(stream_of))
     spark = session(f"tidemark-{topology.name}-{sub.name}")
     slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
     broker = KafkaBroker(options.bootstrap, topology.name, sub.name, wall_clock_ms)
