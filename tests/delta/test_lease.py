@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake.exceptions import DeltaError
 from playing import Play
 
 from tidemark.control import SILENT_AFTER_MS, Control, Heartbeat, LeaseLost, StreamState
@@ -126,6 +127,33 @@ def test_a_driver_that_is_taken_over_between_two_batches_cannot_decide_the_next(
     for number in (1, 2):
         play_batch(newer, number)
     assert tables(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("is_current", [False, True])
+@pytest.mark.parametrize("later", [[0], [0, 1]])
+def test_a_driver_that_was_stopped_between_the_question_and_the_write_writes_nothing(
+    tmp_path: Path, *, is_current: bool, later: list[int]
+) -> None:
+    table = tmp_path / "board"
+    create(table, pa.schema([("id", pa.string()), ("batch_id", pa.int64())]))
+
+    def commit(committer: Committer, batch_id: int) -> None:
+        rows = pa.table({"id": ["a"], "batch_id": [batch_id]})
+        if is_current:
+            deleted = pa.array([False])
+            committer.upsert(table, rows.append_column("deleted", deleted), batch_id, key=["id"])
+        else:
+            committer.commit(table, rows, batch_id)
+
+    def taken_over() -> None:
+        newer = Committer("play/0", lambda: 0)
+        for batch_id in later:
+            commit(newer, batch_id)
+
+    with pytest.raises(DeltaError):
+        commit(Committer("play/0", lambda: 0, check_lease=taken_over), 0)
+    rows = scan(table).collect().sort("batch_id")["batch_id"].to_list()
+    assert rows == (later[-1:] if is_current else later)
 
 
 DRIVER = """
