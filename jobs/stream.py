@@ -1,6 +1,7 @@
 """Runs one sub-topology of a topology as one streaming query, until a drain is requested.
 
-Exit status: 0 drained, 1 failed (the reason is in the heartbeat and in the log), 3 another driver runs this stream.
+Exit status: 0 drained, 1 failed (the reason is in the heartbeat and in the log), 3 another driver runs this stream, or
+has taken it over.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -17,16 +19,19 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState
+from tidemark.control import AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source, Time
 from tidemark.spec.topology import load, on_processing_time
+from tidemark.stream.checkpoint import planned_ends
 from tidemark.stream.engine import Engine
+from tidemark.stream.evidence import evidence
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker
-from tidemark.stream.sources import collect, explained, planned_ends, read_again, stream
+from tidemark.stream.soundness import refuse_unless_sound
+from tidemark.stream.sources import collect, explained, read_again, stream
 from tidemark.stream.wiring import Stream, build_engine
 
 log = logging.getLogger("tidemark.stream")
@@ -48,7 +53,7 @@ def main() -> int:
     sub = topology.sub_topology(options.sub_topology)
     control = Control(Layout(options.warehouse).control(topology.name, sub.name))
     try:
-        epoch = control.acquire()
+        epoch = control.acquire(take_over_at_ms=wall_clock_ms() if options.take_over else None)
     except AlreadyRunning as error:
         log.error("%s", error)
         return 3
@@ -57,6 +62,10 @@ def main() -> int:
     pulse = Pulse(control, history, epoch, options.launch_id)
     try:
         run(options, stream_of, control, pulse)
+    except LeaseLost as error:
+        pulse.end(StreamState.FAILED)
+        log.error("%s", error)
+        return 3
     except Exception as error:
         log.exception("stream %s/%s failed", topology.name, sub.name)
         pulse.end(StreamState.FAILED, reason=f"{type(error).__name__}: {error}"[:2_000])
@@ -82,13 +91,21 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--launch-id", default="", help="named in the heartbeat, to tell drivers apart")
     parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="start although another driver lives, if it has been silent for a minute: it cannot write any more",
+    )
+    parser.add_argument(
         "--slow", action="append", default=[], metavar="OPERATOR=MS", help="sleep so long once per batch"
     )
     return parser
 
 
 class Pulse:
-    """Beats once a second beside the query; what the driver is doing is set from outside."""
+    """Beats once a second beside the query; what the driver is doing is set from outside.
+
+    A driver that has lost its lease beats no more: the newer one speaks for the stream.
+    """
 
     def __init__(self, control: Control, history: Heartbeats, epoch: int, launch_id: str) -> None:
         self.epoch = epoch
@@ -118,6 +135,8 @@ class Pulse:
                 log.exception("no heartbeat could be written")
 
     def _beat(self, state: StreamState, reason: str | None) -> None:
+        if self._control.epoch() != self.epoch:
+            return
         progress = self._engine.progress if self._engine else None
         inputs = progress.inputs if progress else {}
         beat = Heartbeat(
@@ -138,6 +157,7 @@ class Pulse:
 def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse) -> None:
     """Run the query until a drain ends it; raises what made it fail."""
     topology, sub = stream_of.topology, stream_of.sub
+    refuse_unless_sound(evidence(stream_of))
     spark = session(f"tidemark-{topology.name}-{sub.name}")
     slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
     broker = KafkaBroker(options.bootstrap, topology.name, sub.name, wall_clock_ms)
@@ -147,7 +167,16 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
         late = {} if late_up_to_ms is None else {source.name: late_up_to_ms}
         return pl.DataFrame(collect(read_again(spark, source, options.bootstrap, offsets), late))
 
-    engine = build_engine(stream_of, broker, thread_id=thread_id, epoch=pulse.epoch, slow_ms=slow_ms, reread=reread)
+    check_lease = partial(control.check_lease, pulse.epoch)
+    engine = build_engine(
+        stream_of,
+        broker,
+        thread_id=thread_id,
+        epoch=pulse.epoch,
+        slow_ms=slow_ms,
+        reread=reread,
+        check_lease=check_lease,
+    )
     ended: list[Exception] = []
     checkpoint = control.home / "checkpoint"
 
@@ -158,6 +187,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
                     "a drain was requested: the query ends before batch %s, which Spark reports as an error", batch_id
                 )
                 raise Drained
+            check_lease()
             ends = planned_ends(checkpoint, batch_id)
             engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms), ends)
         except Exception as error:
@@ -176,6 +206,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
+        check_lease()  # of two drivers with one checkpoint Spark ends either, in words that do not say this
         # Spark wraps what ended the query in its own words; what we raised says it better.
         cause = ended[0] if ended else explained(error)
         if not isinstance(cause, Drained):

@@ -119,12 +119,19 @@ class Play:
                 self.broker.have(source.topic, [row for row in rows if row["source"] == source.name])
         self._engines[sub].process(batch_id, lambda late: frame.to_arrow())
 
-    def start(self, sub: str, reached: Callable[[str], None] = lambda step: None, epoch: int = 1) -> None:
+    def start(
+        self,
+        sub: str,
+        reached: Callable[[str], None] = lambda step: None,
+        epoch: int = 1,
+        check_lease: Callable[[], None] = lambda: None,
+    ) -> None:
         """Have a new driver run *sub* from now on."""
         stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
         self._engines[sub] = build_engine(
-            stream, self.broker, thread_id="t", epoch=epoch, slow_ms={}, clock=lambda: self.now_ms, reached=reached
-        )
+            stream, self.broker, thread_id="t", epoch=epoch, slow_ms={}, clock=lambda: self.now_ms, reached=reached,
+            check_lease=check_lease,
+        )  # fmt: skip
 
     def rows(self, table: str, sub: str | None = None) -> list[Row]:
         """The rows of one table of *sub*, instants as epoch ms, in the order of batches and within them."""

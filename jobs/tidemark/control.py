@@ -5,12 +5,17 @@ Purpose: launch, heartbeat, drain and lease without a process to ask, so that it
 | file | written by | says |
 |---|---|---|
 | `driver.lock` | the driver holds flock(2) on it as long as it lives | there is a driver |
+| `acquire.lock` | held with flock(2) for the instant of acquiring | one acquires at a time |
 | `epoch` | the driver that got the lock | how many drivers there have been: the newest lease |
 | `heartbeat.json` | the driver, every second and at its end | state, epoch, batch, offsets, when |
 | `drain.json` | whoever wants the stream to stop | who asked, and when |
 | `loss.json` | `tidemark accept-loss` | offsets that may be passed over: who gave them up, and why |
 
-Known limitation: flock(2) tells drivers of one host apart; across hosts the epoch in every journal entry does.
+A driver asks before each write whether `epoch` is still its own. One that was stopped and wakes up after another has
+taken over writes nothing more.
+
+Known limitation: flock(2) tells drivers of one host apart; of two on two hosts both may get the lease, and the journal
+lets one of them decide a batch.
 Clock: `now_ms` is the caller's, epoch ms UTC.
 """
 
@@ -20,14 +25,18 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tidemark.errors import TidemarkError
+from tidemark.errors import Contradiction, TidemarkError
 
 PROBE_S = 1.0
+SILENT_AFTER_MS = 60_000
+"""A driver whose heartbeat is older may be taken over."""
 
 
 class StreamState(StrEnum):
@@ -41,6 +50,10 @@ class StreamState(StrEnum):
 
 class AlreadyRunning(TidemarkError):
     """Raised when a second driver asks for the lease of a stream that has one."""
+
+
+class LeaseLost(Contradiction):
+    """Raised when a driver is about to write and a newer one has the lease."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,22 +90,39 @@ class Control:
         self.home = home
         self._lock: int | None = None
 
-    def acquire(self) -> int:
+    def acquire(self, *, take_over_at_ms: int | None = None) -> int:
         """Take the lease for the life of this process; its epoch, one higher than any before.
 
-        Raises AlreadyRunning when another driver lives.
+        With *take_over_at_ms*, the clock now, also from a driver that lives but has been silent for SILENT_AFTER_MS:
+        it keeps its lock on a file that nobody looks at any more. Raises AlreadyRunning when another driver lives.
         """
         self.home.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.home / "driver.lock", os.O_RDWR | os.O_CREAT, 0o644)
-        if not _locked(lock):
-            os.close(lock)
-            msg = f"{self.home}: one driver per stream, and another one holds driver.lock; drain that one first"
-            raise AlreadyRunning(msg)
-        self._lock = lock
-        path = self.home / "epoch"
-        epoch = int(path.read_text()) + 1 if path.exists() else 1
-        _replace(path, str(epoch))
+        with self._acquiring():
+            lock = os.open(self.home / "driver.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            if not _locked(lock):
+                os.close(lock)
+                self._refuse_to_take_over(take_over_at_ms)
+                lock = self._new_lock()
+            self._lock = lock
+            epoch = self.epoch() + 1
+            _replace(self.home / "epoch", str(epoch))
         return epoch
+
+    def epoch(self) -> int:
+        """That of the newest driver; 0 before the first."""
+        try:
+            return int((self.home / "epoch").read_text())
+        except FileNotFoundError:
+            return 0
+
+    def check_lease(self, epoch: int) -> None:
+        """Raise LeaseLost unless *epoch* is that of the newest driver."""
+        if (newest := self.epoch()) != epoch:
+            msg = (
+                f"{self.home}: only the newest driver of a stream writes; this one has epoch {epoch}, and the newest "
+                f"is {newest}: another one has taken over, and this one ends"
+            )
+            raise LeaseLost(msg)
 
     def is_held(self) -> bool:
         """Whether a driver lives, asked of the lock and of no pid."""
@@ -142,6 +172,36 @@ class Control:
         return {
             (loss["source"], loss["partition"], loss["from_offset"]): loss["until_offset"] for loss in self._losses()
         }
+
+    @contextmanager
+    def _acquiring(self) -> Iterator[None]:
+        with (self.home / "acquire.lock").open("w") as lock:
+            if not _locked(lock.fileno()):
+                msg = f"{self.home}: one driver per stream, and another one is starting right now"
+                raise AlreadyRunning(msg)
+            yield
+
+    def _refuse_to_take_over(self, now_ms: int | None) -> None:
+        """Raise AlreadyRunning unless *now_ms* is given and the driver that holds the lock has been silent by then."""
+        if now_ms is None:
+            msg = f"{self.home}: one driver per stream, and another one holds driver.lock; drain that one first"
+            raise AlreadyRunning(msg)
+        beat = self.heartbeat()
+        has_beaten = beat is not None and beat.epoch == self.epoch()
+        if beat is None or not has_beaten or now_ms - beat.at_ms < SILENT_AFTER_MS:
+            msg = (
+                f"{self.home}: a driver that has been silent for {SILENT_AFTER_MS // 1_000} s may be taken over; the "
+                f"one that holds driver.lock {'still beats' if has_beaten else 'has not beaten yet'}: drain that one"
+            )
+            raise AlreadyRunning(msg)
+
+    def _new_lock(self) -> int:
+        """A locked `driver.lock` in place of the one that another driver holds."""
+        partial = self.home / f".driver.lock.{os.getpid()}"
+        lock = os.open(partial, os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        partial.replace(self.home / "driver.lock")
+        return lock
 
     def _losses(self) -> list[dict[str, Any]]:
         path = self.home / "loss.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -63,10 +63,11 @@ class Committer:
     Purpose: each batch of each table is committed once, however often it is tried.
     How it works: the commit carries the transaction (*app*/<table>, batch id) which the log keeps; a batch that the log
     knows is not written again, and of two commits at once with one transaction the log takes one.
+    *check_lease* is called before each commit, and raises when this driver may not write any more.
     """
 
-    def __init__(self, app: str, clock: Clock) -> None:
-        self._app, self._clock = app, clock
+    def __init__(self, app: str, clock: Clock, *, check_lease: Callable[[], None] = lambda: None) -> None:
+        self._app, self._clock, self._check_lease = app, clock, check_lease
         self._open: dict[Path, DeltaTable] = {}
 
     def commit(self, path: Path, rows: pa.Table, batch_id: int) -> int:
@@ -75,6 +76,7 @@ class Committer:
         table = self._table(path)
         if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
             return self._committed_at_ms(table, batch_id)
+        self._check_lease()
         write_deltalake(table, rows, mode="append", commit_properties=self._properties(app_id, batch_id))
         return self._clock()
 
@@ -90,6 +92,7 @@ class Committer:
             rows, same, source_alias="new", target_alias="old", commit_properties=self._properties(app_id, batch_id)
         )
         merging = merging.when_matched_delete("new.deleted").when_matched_update(columns)
+        self._check_lease()
         merging.when_not_matched_insert(columns, predicate="not new.deleted").execute()
         return self._clock()
 

@@ -4,7 +4,7 @@ TidemarkError
 ├── InvalidSpec       a topology, SLA or suite file says something that cannot be meant
 ├── InvalidArgument   a call or a command line does
 ├── InvalidTimestamp  a record's timestamp is not usable and the policy is to fail
-└── Contradiction     checkpoint, journal and tables tell different stories
+└── Contradiction     checkpoint, journal and tables tell different stories, or another driver writes them
 """
 
 from __future__ import annotations

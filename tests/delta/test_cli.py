@@ -57,7 +57,20 @@ def test_tables_are_listed_with_their_size(home: Path) -> None:
 
 def test_help_names_every_command_and_shows_examples(home: Path) -> None:
     told = tidemark(home, "--help").stdout
-    commands = ("demo", "up", "down", "check", "sql", "why", "bound", "tables", "replay", "requeue", "accept-loss")
+    commands = (
+        "demo",
+        "up",
+        "down",
+        "check",
+        "sql",
+        "why",
+        "bound",
+        "tables",
+        "replay",
+        "requeue",
+        "accept-loss",
+        "doctor",
+    )
     for command in commands:
         assert f"\n    {command}" in told
         assert f"\n  tidemark {command}" in told

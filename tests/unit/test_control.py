@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
 
 import pytest
 
-from tidemark.control import AlreadyRunning, Control
+from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
+
+
+def beat(control: Control, *, epoch: int, at_ms: int) -> None:
+    control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=at_ms, pid=1))
 
 
 def test_every_driver_gets_a_higher_epoch_and_one_at_a_time(tmp_path):
@@ -32,3 +37,43 @@ def test_a_drain_is_asked_for_once_and_can_be_withdrawn(tmp_path):
     assert '"ann"' in (tmp_path / "drain.json").read_text()
     control.forget_drain()
     assert not control.drain_requested()
+
+
+def test_a_driver_that_has_been_silent_for_a_minute_can_be_taken_over(tmp_path):
+    older, newer = Control(tmp_path), Control(tmp_path)
+    beat(older, epoch=older.acquire(), at_ms=5_000)
+    with pytest.raises(AlreadyRunning, match="still beats"):
+        newer.acquire(take_over_at_ms=5_000 + SILENT_AFTER_MS - 1)
+    older.check_lease(1)
+    assert newer.acquire(take_over_at_ms=5_000 + SILENT_AFTER_MS) == 2
+    newer.check_lease(2)
+    with pytest.raises(LeaseLost, match="this one has epoch 1, and the newest is 2"):
+        older.check_lease(1)
+
+
+def test_who_has_taken_over_holds_the_lock_whatever_the_older_driver_does(tmp_path):
+    older, newer = Control(tmp_path), Control(tmp_path)
+    beat(older, epoch=older.acquire(), at_ms=0)
+    newer.acquire(take_over_at_ms=SILENT_AFTER_MS)
+    assert older._lock is not None
+    os.close(older._lock)
+    assert newer.is_held()
+    with pytest.raises(AlreadyRunning, match="drain that one first"):
+        Control(tmp_path).acquire()
+
+
+def test_a_driver_that_has_not_beaten_yet_is_not_taken_over_for_the_silence_of_the_one_before(tmp_path):
+    first = Control(tmp_path)
+    beat(first, epoch=first.acquire(), at_ms=0)
+    Control(tmp_path).acquire(take_over_at_ms=SILENT_AFTER_MS)
+    with pytest.raises(AlreadyRunning, match="has not beaten yet"):
+        Control(tmp_path).acquire(take_over_at_ms=SILENT_AFTER_MS)
+    assert first.epoch() == 2
+
+
+def test_nobody_acquires_while_somebody_else_does(tmp_path):
+    with (tmp_path / "acquire.lock").open("w") as acquiring:
+        fcntl.flock(acquiring, fcntl.LOCK_EX)
+        with pytest.raises(AlreadyRunning, match="another one is starting right now"):
+            Control(tmp_path).acquire()
+    assert Control(tmp_path).epoch() == 0

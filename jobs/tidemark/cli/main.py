@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import accept_loss, bound, demo, requeue, why
+from tidemark.cli import accept_loss, bound, demo, doctor, requeue, why
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
 from tidemark.cli.sql import Warehouse
@@ -39,6 +39,7 @@ examples:
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
   tidemark why flights                          why there are no results: who waits, for what, and what to do
   tidemark bound flights                        what a longer or shorter bound costs: late records against waiting
+  tidemark doctor flights                       may its streams go on from what lies in the warehouse, and if not, how
   tidemark requeue flights --reason malformed_json --dry-run
   tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark down                                 drain the streams and stop everything
@@ -90,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     _why_options(command("why", _why, "say why a topology gives no results: who waits, for what, and what to do"))
     _bound_options(command("bound", _bound, "compare bounds of a source: late records against waiting"))
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
+    doctor.options(command("doctor", _doctor, "see whether checkpoints, journals and tables tell one story"))
     accept_loss.options(command("accept-loss", _accept_loss, "go on without records that a topic lost unread"))
     requeue.options(command("requeue", _requeue, "send records from quarantine to their topics again, each once"))
     command(PASSED_ON, _replay, "play real flights of 2013 into Kafka; `tidemark replay --help` shows how")
@@ -201,6 +203,18 @@ def _bound(options: argparse.Namespace) -> int:
     rows = bound.bound_rows(Home(options.home).warehouse, of, source=options.source, start_ms=start_ms, end_ms=end_ms)
     _say(FORMATS[options.format](bound.COLUMNS, rows))
     return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    layout = Layout(Home(options.home).warehouse)
+    found = doctor.doctor(
+        topology(options.topology), layout, options.sub_topology, remove_torn=options.apply == doctor.REMOVE_TORN
+    )
+    for sub_topology, faults in found.items():
+        _say(f"{sub_topology}: {'unsound' if faults else 'sound'}")
+        if faults:
+            _say(faults)
+    return 1 if any(found.values()) else 0
 
 
 def _tables(options: argparse.Namespace) -> int:

@@ -34,6 +34,8 @@ from tidemark.stream.broker import Broker
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.measurement import Measurer
 
+NEWEST_BATCHES = "newest_batches"
+"""A note of every entry of facts: per table, the newest batch that gave it rows."""
 LEDGERS = tuple(
     table.name for table in (OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS)
 )
@@ -53,10 +55,13 @@ class Committing:
         clock: Clock,
         *,
         reached: Callable[[str], None] = lambda step: None,
+        check_lease: Callable[[], None] = lambda: None,
     ) -> None:
         self._home, self._committer, self._facts, self._measurer = home, committer, facts, measurer
-        self._broker, self._clock, self._reached = broker, clock, reached
+        self._broker, self._clock, self._reached, self._check_lease = broker, clock, reached, check_lease
         self._terminals = [o for o in sub.operators if isinstance(o, Repartition | Sink)]
+        newest = facts.newest()
+        self._newest_batches: dict[str, int] = dict(newest.notes.get(NEWEST_BATCHES, {})) if newest else {}
 
     def carry_out(self, entry: Entry) -> None:
         """Make the tables say what *entry* says."""
@@ -65,7 +70,8 @@ class Committing:
         facts = self._facts.read(entry.batch_id)
         if facts is None:
             tables = self._measurer.facts(entry, clocks, finished_at_ms=self._clock())
-            facts = Entry(entry.batch_id, tables)
+            self._newest_batches |= dict.fromkeys(tables, entry.batch_id)
+            facts = Entry(entry.batch_id, tables, {NEWEST_BATCHES: self._newest_batches})
             self._facts.write(facts)
         self._reached("measured")
         for name in sorted(facts.tables, key=lambda name: name == BATCHES.name):
@@ -102,6 +108,7 @@ class Committing:
                 return self._commit(table, sink_rows(operator, rows, entry.batch_id), entry.batch_id, key=operator.key)
             case Sink():
                 epoch = entry.notes["batch"]["epoch"]
+                self._check_lease()
                 self._broker.publish(operator, pl.DataFrame(rows), batch_id=entry.batch_id, epoch=epoch)
                 self._reached(f"committed {operator.name}")
                 return self._clock()
@@ -115,6 +122,7 @@ class Committing:
             at_ms = self._committer.upsert(path, rows, batch_id, key=key)
         else:
             at_ms = self._committer.commit(path, rows, batch_id)
+        self._newest_batches[name] = batch_id
         self._reached(f"committed {name}")
         return at_ms
 
@@ -138,14 +146,23 @@ def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
     ).to_arrow()
 
 
+_OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
+
+
+def table_names(sub: SubTopology) -> list[str]:
+    """Those that the batches of *sub* write."""
+    names = [table.name for table in _OWN]
+    names += [f"hop_{o.name}" for o in sub.operators if isinstance(o, Repartition)]
+    return names + [o.table for o in sub.operators if isinstance(o, Sink) and o.table]
+
+
 def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]) -> None:
     """All Delta tables that the driver of *sub* writes, empty where there was none.
 
     *schemas* are those of the operators' outputs.
     """
-    for table in TABLES.values():
-        if table.written_by == "stream":
-            create(home / table.name, arrow_schema(table), description=table.row)
+    for table in _OWN:
+        create(home / table.name, arrow_schema(table), description=table.row)
     for operator in sub.operators:
         if isinstance(operator, Repartition):
             create(home / f"hop_{operator.name}", arrow_schema(HOP), description=HOP.row)

@@ -17,7 +17,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,13 @@ class Entry:
 
 
 class Journal:
-    """Reads and writes the entries of kind `data` or `facts` in the folder *home*."""
+    """Reads and writes the entries of kind `data` or `facts` in the folder *home*.
 
-    def __init__(self, home: Path, kind: str) -> None:
-        self._home, self._kind = home, kind
+    *check_lease* is called before each write, and raises when this driver may not write any more.
+    """
+
+    def __init__(self, home: Path, kind: str, *, check_lease: Callable[[], None] = lambda: None) -> None:
+        self._home, self._kind, self._check_lease = home, kind, check_lease
         home.mkdir(parents=True, exist_ok=True)
 
     def write(self, entry: Entry) -> None:
@@ -55,6 +58,7 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         try:
+            self._check_lease()
             os.link(partial, path)
         except FileExistsError:
             msg = f"{path}: a batch is decided once, and another driver decided this one; stop one of the two"
@@ -70,19 +74,20 @@ class Journal:
 
     def newest(self) -> Entry | None:
         """The entry of the newest batch that was decided; batches that change nothing have none."""
-        known = self._batches()
+        known = self.batches()
         return self.read(known[-1]) if known else None
 
     def _path(self, batch_id: int) -> Path:
         return self._home / f"{batch_id:020d}.{self._kind}.zip"
 
-    def _batches(self) -> list[int]:
+    def batches(self) -> list[int]:
+        """Those that have an entry, oldest first."""
         matches = (_NAME.fullmatch(name) for name in os.listdir(self._home))
         return sorted(int(match[1]) for match in matches if match and match[2] == self._kind)
 
     def _forget(self, before: int) -> None:
         """Drop entries older than *before*, but never the newest ones, however old."""
-        for number in self._batches()[:-KEPT]:
+        for number in self.batches()[:-KEPT]:
             if number < before:
                 self._path(number).unlink(missing_ok=True)
 

@@ -89,16 +89,6 @@ def read_again(spark: SparkSession, source: Source, bootstrap: str, offsets: Off
     return kafka_records(raw.load(), source)
 
 
-def planned_ends(checkpoint: Path, batch_id: int) -> dict[str, dict[int, int]]:
-    """Per topic and partition, the offset up to which Spark reads batch *batch_id*, as its *checkpoint* has it."""
-    ends: dict[str, dict[int, int]] = {}
-    for line in (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2:]:
-        offsets = json.loads(line) if line.startswith("{") else {}
-        topics = {topic: of for topic, of in offsets.items() if isinstance(of, dict)}
-        ends |= {topic: {int(number): end for number, end in of.items()} for topic, of in topics.items()}
-    return ends
-
-
 def kafka_options(source: Source, bootstrap: str) -> dict[str, str]:
     """What Spark needs to know to read the topic of *source*, as a stream or as a batch."""
     return {

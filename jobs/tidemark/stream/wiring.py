@@ -65,10 +65,12 @@ def build_engine(
     clock: Clock = wall_clock_ms,
     reached: Callable[[str], None] = lambda step: None,
     reread: Reread = nothing_to_reread,
+    check_lease: Callable[[], None] = lambda: None,
 ) -> Engine:
     """The engine of *stream* with its *broker*; creates its tables and the hops it reads.
 
-    *slow_ms* makes operators sleep; *reached* hears of each commit step; *reread* reads what Spark passed over.
+    *slow_ms* makes operators sleep; *reached* hears of each commit step; *reread* reads what Spark passed over;
+    *check_lease* is called before each write.
     """
     topology, sub = stream.topology, stream.sub
     if unknown := set(slow_ms) - set(topology.operators):
@@ -90,11 +92,13 @@ def build_engine(
     committing = Committing(
         sub,
         stream.home,
-        Committer(f"{topology.name}/{sub.name}", clock),
-        Journal(journal_home, "facts"),
+        Committer(f"{topology.name}/{sub.name}", clock, check_lease=check_lease),
+        Journal(journal_home, "facts", check_lease=check_lease),
         Measurer(topology, sub, thread_id=thread_id),
         broker,
         clock,
         reached=reached,
+        check_lease=check_lease,
     )
-    return Engine(sub, stream.home, steps, decider, Journal(journal_home, "data"), committing, clock, epoch=epoch)
+    journal = Journal(journal_home, "data", check_lease=check_lease)
+    return Engine(sub, stream.home, steps, decider, journal, committing, clock, epoch=epoch)

@@ -1,0 +1,69 @@
+"""What Spark's checkpoint of a stream says: up to where each batch reads, and which batches are done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+Ends = Mapping[str, Mapping[int, int]]
+"""Per topic and partition an offset, exclusive."""
+
+
+def planned_ends(checkpoint: Path, batch_id: int) -> Ends:
+    """Up to where Spark reads the topics in batch *batch_id*, as its *checkpoint* has it; raises ValueError if torn."""
+    text = (checkpoint / "offsets" / str(batch_id)).read_text()
+    version, _, *sources = text.splitlines() if text.count("\n") > 1 else [""]
+    if version != "v1":
+        msg = f"{checkpoint}/offsets/{batch_id}: a plan begins with v1 and has a line per source, got {text!r}"
+        raise ValueError(msg)
+    ends: dict[str, Mapping[int, int]] = {}
+    for offsets in (json.loads(line) for line in sources if line != "-"):
+        # A topic has an object of its partitions; other sources have numbers and texts.
+        topics = {name: of for name, of in offsets.items() if isinstance(of, dict)} if isinstance(offsets, dict) else {}
+        ends |= {topic: {int(number): end for number, end in of.items()} for topic, of in topics.items()}
+    return ends
+
+
+def plans(checkpoint: Path) -> dict[int, Ends | None]:
+    """The plan of each batch that *checkpoint* still has, oldest first; None for one that is torn.
+
+    One that has fewer lines than one before is: a query has the same sources all its life.
+    """
+    found: dict[int, Ends | None] = {}
+    most = 0
+    for number in _numbers(checkpoint / "offsets"):
+        with suppress(FileNotFoundError):  # a driver that lives forgets old ones
+            lines = len((checkpoint / "offsets" / str(number)).read_text().splitlines())
+            found[number] = None if lines < most else _ends_or_none(checkpoint, number)
+            most = max(most, lines)
+    return found
+
+
+def newest_commit(checkpoint: Path) -> tuple[int | None, bool]:
+    """The newest batch that Spark took for done, None before the first; and whether the file that says so is torn."""
+    numbers = _numbers(checkpoint / "commits")
+    if not numbers:
+        return None, False
+    version, *lines = (checkpoint / "commits" / str(numbers[-1])).read_text().splitlines() or [""]
+    return numbers[-1], version != "v1" or not lines or not all(_is_json(line) for line in lines)
+
+
+def _ends_or_none(checkpoint: Path, number: int) -> Ends | None:
+    try:
+        return planned_ends(checkpoint, number)
+    except ValueError:
+        return None
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(file.name) for file in folder.glob("[0-9]*") if file.name.isdecimal())
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

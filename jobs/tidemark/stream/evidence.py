@@ -1,0 +1,128 @@
+"""Looks at a stream's checkpoint, journal and tables, for `soundness.py` to judge; changes nothing.
+
+What may move while a driver lives is read in such an order that a sound stream looks sound: each thing before the one
+that it follows.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tidemark.semantics.progress import StreamProgress
+from tidemark.spec.operators import Source
+from tidemark.stream.checkpoint import Ends, newest_commit, plans
+from tidemark.stream.commit import NEWEST_BATCHES, table_names
+from tidemark.stream.journal import Entry, Journal
+from tidemark.stream.soundness import Evidence, TableSeen
+from tidemark.stream.wiring import Stream
+
+HISTORY = 100
+"""Commits of a table, newest first, among which somebody's restore is looked for."""
+
+
+def evidence(stream: Stream) -> Evidence:
+    """What there is of *stream*."""
+    checkpoint, journal = stream.control / "checkpoint", stream.control / "journal"
+    app = f"{stream.topology.name}/{stream.sub.name}"
+    unreadable: list[str] = []
+    committed, commit_is_torn = newest_commit(checkpoint)
+    facts = _newest(journal, "facts", 2, unreadable)
+    tables = [_table(stream.home / name, f"{app}/{name}") for name in table_names(stream.sub)]
+    data = _newest(journal, "data", 1, unreadable)
+    decided, entry = next(iter(data.items()), (None, None))
+    return Evidence(
+        name=f"{stream.topology.name} {stream.sub.name}",
+        control=stream.control,
+        topics=frozenset(_topics(stream).values()),
+        committed=committed,
+        commit_is_torn=commit_is_torn,
+        planned=plans(checkpoint),
+        decided=decided,
+        read_to=_read_to(stream, entry) if entry else {},
+        unreadable=tuple(unreadable),
+        newest_batches=_expected(facts, committed),
+        tables=tuple(tables),
+    )
+
+
+def _newest(home: Path, kind: str, count: int, unreadable: list[str]) -> dict[int, Entry | None]:
+    """The newest *count* entries of *kind*, newest first; None for one that is damaged, which joins *unreadable*."""
+    if not home.is_dir():
+        return {}
+    journal = Journal(home, kind)
+    found: dict[int, Entry | None] = {}
+    for number in reversed(journal.batches()[-count:]):
+        try:
+            found[number] = journal.read(number)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            found[number] = None
+            unreadable.append(f"{home}: {kind} of batch {number} ({type(error).__name__}: {error})")
+    return found
+
+
+def _expected(facts: Mapping[int, Entry | None], committed: int | None) -> Mapping[str, int]:
+    """Per table the newest batch it must have: what the newest *facts* say of a batch that was carried out whole.
+
+    That is one that Spark has *committed*, or one before another.
+    """
+    newest = max(facts, default=-1)
+    for number, entry in facts.items():
+        if entry is not None and (number < newest or (committed is not None and number <= committed)):
+            expected: Mapping[str, int] = entry.notes.get(NEWEST_BATCHES, {})
+            return expected
+    return {}
+
+
+def _topics(stream: Stream) -> dict[str, str]:
+    """The topics that *stream* reads, by source."""
+    return {o.name: o.topic for o in stream.sub.operators if isinstance(o, Source) and o.topic is not None}
+
+
+def _read_to(stream: Stream, entry: Entry) -> Ends:
+    inputs = StreamProgress.from_json(entry.notes["progress"]).inputs
+    return {
+        topic: {number: part.until_offset for number, part in inputs[source].partitions.items()}
+        for source, topic in _topics(stream).items()
+        if source in inputs
+    }
+
+
+def _table(path: Path, app_id: str) -> TableSeen:
+    if not DeltaTable.is_deltatable(str(path)):
+        return TableSeen(path=path, exists=False)
+    try:
+        table = DeltaTable(str(path))
+        newest = table.transaction_version(app_id)
+        version, restored_to = (None, None) if newest is None else _restored(table, newest)
+    except (DeltaError, OSError, ValueError) as error:
+        return TableSeen(path=path, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    return TableSeen(path=path, newest_batch=newest, version=version, restored_to=restored_to)
+
+
+def _restored(table: DeltaTable, newest: int) -> tuple[int | None, str | None]:
+    """The version that batch *newest* made, and to what somebody restored the table after it; None: nobody did.
+
+    A transaction stays in the log when its table is restored, so it does not tell. Of several restores the last counts.
+    """
+    restore: Mapping[str, Any] | None = None
+    for commit in table.history(HISTORY):
+        if commit.get("batch_id") == str(newest):
+            version = int(commit["version"])
+            return version, _older(restore, version) if restore else None
+        if commit.get("operation") == "RESTORE" and restore is None:
+            restore = commit
+    return None, None
+
+
+def _older(restore: Mapping[str, Any], than: int) -> str | None:
+    """What *restore* went back to if that is, or may be, older than the version *than*."""
+    version = str(restore.get("operationParameters", {}).get("version", ""))
+    if not version.isdecimal():
+        return "an instant"
+    return f"version {version}" if int(version) < than else None

@@ -1,0 +1,244 @@
+"""Whether a stream may go on: do its checkpoint, its journal and its tables tell one story?
+
+Purpose: after a restore, a copy or a lost disk a driver that simply started would skip records or write them twice.
+How it works: what was seen (`evidence.py`) is compared with what must hold between any two writes of a driver:
+
+* Spark plans a batch, the driver decides it, the tables get it, Spark commits it: each only after the one before.
+* What the newest decided batch had read is what Spark had planned for it, or for a silent batch after it.
+* A table has the newest batch that the journal says gave it rows, and no newer one than the journal has.
+
+A batch that was decided and is only in some of the tables is sound: the driver carries it out again.
+Known limitation: rows that somebody deleted from a table are not missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tidemark.errors import Contradiction
+from tidemark.stream.checkpoint import Ends
+
+
+class Fault(StrEnum):
+    """What is wrong with a stream at rest."""
+
+    CHECKPOINT_GONE = "checkpoint_gone"
+    """It plans nothing, and batches were decided."""
+    CHECKPOINT_TORN = "checkpoint_torn"
+    """One of its newest files is missing or unfinished."""
+    CHECKPOINT_OF_ANOTHER = "checkpoint_of_another"
+    """It reads other topics than the stream does."""
+    CHECKPOINT_BEHIND = "checkpoint_behind"
+    """It was rolled back, or is a copy: the stream has come further."""
+    CHECKPOINT_AHEAD = "checkpoint_ahead"
+    """It is a copy, or the rest was rolled back: it has done with records that the stream has not read."""
+    JOURNAL_GONE = "journal_gone"
+    """It has no batch, and batches were committed."""
+    JOURNAL_UNREADABLE = "journal_unreadable"
+    """Its newest entry is damaged."""
+    TABLES_AHEAD = "tables_ahead"
+    """Tables have batches that are newer than the newest in the journal."""
+    TABLE_DELETED = "table_deleted"
+    """A table that had rows is not there."""
+    TABLE_UNREADABLE = "table_unreadable"
+    """The log of a table is damaged."""
+    TABLE_RESTORED = "table_restored"
+    """A table shows an older version than the newest that was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One fault of a stream: what was *seen*, and the safe *ways* on.
+
+    *removable* are torn files without which the stream is sound: nothing was done that they alone say.
+    """
+
+    fault: Fault
+    seen: str
+    ways: tuple[str, ...]
+    removable: tuple[Path, ...] = ()
+
+    @property
+    def lines(self) -> str:
+        """All of it for people: what was seen in one line, then a line per way on."""
+        return "\n".join([f"{self.fault.value}: {self.seen}", *(f"  way on: {way}" for way in self.ways)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSeen:
+    """A table of the stream: the newest batch that was committed to it.
+
+    `error` says why it cannot be opened. `restored_to` is what somebody went back to, "version 3" or "an instant",
+    after that batch had made `version`; None: nobody did.
+    """
+
+    path: Path
+    exists: bool = True
+    error: str | None = None
+    newest_batch: int | None = None
+    version: int | None = None
+    restored_to: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What was seen of the stream *name* (as the CLI takes it), whose control folder is *control*.
+
+    `committed` and `planned` are of the checkpoint: the newest batch that is done, and the ends of each that was
+    planned, None where torn. `decided` is the newest batch in the journal, and `read_to` up to where the topics had
+    been read with it; `newest_batches` are those that the tables must have.
+    """
+
+    name: str
+    control: Path
+    topics: frozenset[str]
+    committed: int | None
+    commit_is_torn: bool
+    planned: Mapping[int, Ends | None]
+    decided: int | None
+    read_to: Ends
+    unreadable: tuple[str, ...]
+    newest_batches: Mapping[str, int]
+    tables: tuple[TableSeen, ...]
+
+
+class Unsound(Contradiction):
+    """Raised when a driver is started on what cannot all be right."""
+
+
+def refuse_unless_sound(seen: Evidence) -> None:
+    """Raise Unsound with all findings, unless there are none."""
+    if found := findings(seen):
+        told = "\n".join(finding.lines for finding in found)
+        msg = f"checkpoint, journal and tables tell different stories (tidemark doctor {seen.name}):\n{told}"
+        raise Unsound(msg)
+
+
+def findings(seen: Evidence) -> list[Finding]:
+    """All that is wrong; empty when the stream may go on."""
+    return [*_of_checkpoint(seen), *_of_journal(seen), *_of_tables(seen)]
+
+
+def _of_checkpoint(seen: Evidence) -> Iterator[Finding]:
+    newest = max((number for number in (seen.committed, seen.decided) if number is not None), default=None)
+    planned = max(seen.planned, default=None)
+    if planned is None:
+        if seen.decided is not None or any(table.newest_batch is not None for table in seen.tables):
+            told = f"{seen.control}/checkpoint plans no batch, but batches were decided or committed before"
+            yield Finding(fault=Fault.CHECKPOINT_GONE, seen=told, ways=_put_back(seen, "checkpoint"))
+        return
+    torn = list(_torn(seen, planned))
+    yield from torn
+    if seen.decided is not None and seen.decided > planned:
+        told = f"the checkpoint has planned batches until {planned}, but batch {seen.decided} was decided"
+        yield Finding(fault=Fault.CHECKPOINT_BEHIND, seen=told, ways=_put_back(seen, "checkpoint"))
+    elif newest is not None and not torn:
+        yield from _of_ends(seen, newest)
+
+
+def _torn(seen: Evidence, planned: int) -> Iterator[Finding]:
+    checkpoint = seen.control / "checkpoint"
+    remove = (
+        f"remove it, and the batch is planned or carried out again: tidemark doctor {seen.name} --apply remove-torn"
+    )
+    if seen.commit_is_torn:
+        told = f"{checkpoint}/commits/{seen.committed} is not whole"
+        files = _with_checksum(checkpoint / "commits" / str(seen.committed))
+        yield Finding(fault=Fault.CHECKPOINT_TORN, seen=told, ways=(remove,), removable=files)
+    done = max(-1 if seen.committed is None else seen.committed, -1 if seen.decided is None else seen.decided)
+    for number in {planned, max(planned - 1, 0), max(seen.committed or 0, 0)}:
+        path = checkpoint / "offsets" / str(number)
+        if number in seen.planned and seen.planned[number] is None:
+            is_new = number == planned > done
+            told = f"{path} is not whole" + ("; nothing was done with it yet" if is_new else "")
+            ways = (remove,) if is_new else _put_back(seen, "checkpoint")
+            files = _with_checksum(path) if is_new else ()
+            yield Finding(fault=Fault.CHECKPOINT_TORN, seen=told, ways=ways, removable=files)
+    if seen.committed is not None and seen.committed not in seen.planned:
+        told = f"batch {seen.committed} is done, but {checkpoint}/offsets/{seen.committed} is missing"
+        yield Finding(fault=Fault.CHECKPOINT_TORN, seen=told, ways=_put_back(seen, "checkpoint"))
+
+
+def _of_ends(seen: Evidence, batch_id: int) -> Iterator[Finding]:
+    """Compare what was planned for *batch_id*, the newest that is done or decided, with what had been read by then."""
+    ends = seen.planned.get(batch_id)
+    if ends is None:
+        return
+    if set(ends) != seen.topics:
+        told = f"the checkpoint reads {_listed(ends)}, and the stream {_listed(seen.topics)}"
+        yield Finding(fault=Fault.CHECKPOINT_OF_ANOTHER, seen=told, ways=_put_back(seen, "checkpoint"))
+        return
+    for topic, partitions in seen.read_to.items():
+        for number, read_to in partitions.items():
+            end = ends[topic].get(number, read_to)
+            if end == read_to:
+                continue
+            fault = Fault.CHECKPOINT_BEHIND if end < read_to else Fault.CHECKPOINT_AHEAD
+            told = (
+                f"topic {topic!r}, partition {number}: by batch {batch_id} the checkpoint has read until offset {end}, "
+                f"and the stream until {read_to}"
+            )
+            yield Finding(fault=fault, seen=told, ways=_put_back(seen, "checkpoint"))
+
+
+def _of_journal(seen: Evidence) -> Iterator[Finding]:
+    if seen.unreadable:
+        told = f"damaged, so that what was decided cannot be read: {', '.join(seen.unreadable)}"
+        yield Finding(fault=Fault.JOURNAL_UNREADABLE, seen=told, ways=_put_back(seen, "journal"))
+    in_tables = {table.path.name: table.newest_batch for table in seen.tables if table.newest_batch is not None}
+    if seen.decided is None:
+        if in_tables or seen.committed is not None:
+            told = f"{seen.control}/journal has no batch, but batches were committed before"
+            yield Finding(fault=Fault.JOURNAL_GONE, seen=told, ways=_put_back(seen, "journal"))
+        return
+    if ahead := {name: newest for name, newest in in_tables.items() if newest > seen.decided}:
+        told = f"the newest decided batch is {seen.decided}, but there are newer ones in {_listed(ahead)}"
+        yield Finding(fault=Fault.TABLES_AHEAD, seen=told, ways=_put_back(seen, "journal"))
+
+
+def _of_tables(seen: Evidence) -> Iterator[Finding]:
+    for table in seen.tables:
+        path, expected = table.path, seen.newest_batches.get(table.path.name)
+        if table.error is not None:
+            told = f"{path}: {table.error}"
+            yield Finding(fault=Fault.TABLE_UNREADABLE, seen=told, ways=_put_back(seen, path.name))
+        elif not table.exists and expected is not None:
+            told = f"{path} is no table any more, and had rows of batch {expected}"
+            yield Finding(fault=Fault.TABLE_DELETED, seen=told, ways=_put_back(seen, path.name))
+        elif table.exists and expected is not None and (table.newest_batch is None or table.newest_batch < expected):
+            newest = "none" if table.newest_batch is None else table.newest_batch
+            told = f"the newest batch of {path} was {expected} and is {newest}: it is an older copy, or was made anew"
+            yield Finding(fault=Fault.TABLE_RESTORED, seen=told, ways=_put_back(seen, path.name))
+        elif table.restored_to is not None:
+            told = f"{path} was restored to {table.restored_to}, and rows that came after it are not seen"
+            command = f"python -c 'import deltalake; deltalake.DeltaTable(\"{path}\").restore({table.version})'"
+            way = f"restore it to version {table.version}, the one with its newest batch: {command}"
+            yield Finding(fault=Fault.TABLE_RESTORED, seen=told, ways=(way, _start_anew(seen)))
+
+
+def _put_back(seen: Evidence, what: str) -> tuple[str, ...]:
+    """The ways on where *what* has to be had again."""
+    return (
+        f"put {what} back as it was when the stream ended last; from a backup, put back all of {seen.control} and of "
+        "the stream's tables as they were at one instant at which it stood still",
+        _start_anew(seen),
+    )
+
+
+def _start_anew(seen: Evidence) -> str:
+    topology = seen.name.split()[0]
+    return (
+        f"start anew: give the topology another `name` in its TOML file; under it all is read from the beginning, and "
+        f"the tables of {topology} stay as they are"
+    )
+
+
+def _with_checksum(path: Path) -> tuple[Path, ...]:
+    return path, path.with_name(f".{path.name}.crc")
+
+
+def _listed(names: Mapping[str, object] | frozenset[str]) -> str:
+    return ", ".join(sorted(names)) or "no topic"

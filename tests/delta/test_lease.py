@@ -1,0 +1,198 @@
+"""A driver that has lost its lease writes nothing more, wherever it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake.exceptions import DeltaError
+from playing import Play
+
+from tidemark.control import SILENT_AFTER_MS, Control, Heartbeat, LeaseLost, StreamState
+from tidemark.delta import Committer, create, scan
+from tidemark.embedded.process import wait_until
+from tidemark.spec.layout import Layout
+
+TOML = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+[operators.out]
+kind = "sink"
+input = "newest"
+topic = "out"
+"""
+SUB = "0"
+T = 1_400_000_000_000
+MEASURED = {
+    "epoch", "started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
+    "min_ms", "max_ms", "sum_ms", "negative_n",
+}  # fmt: skip
+
+
+def play_batch(play: Play, number: int) -> None:
+    """Batch *number*: two keys, the values of which are the batch."""
+    rows = [play.row("events", T + 1_000 * number + n, id=id_, v=number) for n, id_ in enumerate("ab")]
+    play.batch(rows, at_ms=T + 1_000 * number)
+
+
+def drive(play: Play, **hooks: object) -> Control:
+    """Have a driver of *play* take the lease, from one that is silent if need be; it has beaten once, at 0."""
+    control = Control(Layout(play.home).control("play", SUB))
+    epoch = control.acquire(take_over_at_ms=SILENT_AFTER_MS)
+    control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=0, pid=1))
+    play.start(SUB, epoch=epoch, check_lease=partial(control.check_lease, epoch), **hooks)  # type: ignore[arg-type]
+    return control
+
+
+def tables(home: Path) -> dict[str, list[str]]:
+    """Each table's rows as text, sorted, without what a clock said and who wrote them."""
+    return {
+        path.name: sorted(str(row) for row in scan(path).drop(MEASURED, strict=False).collect().rows())
+        for path in sorted((home / "streams" / "play" / SUB).iterdir())
+        if path.name != "latency_buckets"
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    play = Play(TOML, tmp_path_factory.mktemp("undisturbed"))
+    for number in range(3):
+        play_batch(play, number)
+    return tables(play.home)
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["decided", "committed changes", "committed board", "committed out", "measured", "committed outcomes"],
+)
+def test_a_driver_that_is_taken_over_between_two_commits_cannot_make_the_second(
+    tmp_path: Path, undisturbed: dict[str, list[str]], step: str
+) -> None:
+    older, controls = Play(TOML, tmp_path), []
+    newer: list[Play] = []
+
+    def reached(name: str) -> None:
+        if name == step and not newer and older.now_ms == T + 1_000:
+            # What the older driver sees as one instant is long enough for another to take over and go on.
+            newer.append(older.copy(tmp_path))
+            controls.append(drive(newer[0]))
+            newer[0]._offsets.update({("events", 0): 2})
+            for number in (1, 2):
+                play_batch(newer[0], number)
+
+    controls.append(drive(older, reached=reached))
+    play_batch(older, 0)
+    with pytest.raises(LeaseLost, match="epoch 1, and the newest is 2"):
+        play_batch(older, 1)
+    assert tables(tmp_path) == undisturbed
+    sent_before = step not in {"decided", "committed changes", "committed board"}
+    assert len(older.broker.published) == (4 if sent_before else 2)
+
+
+def test_a_driver_that_is_taken_over_between_two_batches_cannot_decide_the_next(
+    tmp_path: Path, undisturbed: dict[str, list[str]]
+) -> None:
+    older = Play(TOML, tmp_path)
+    held = [drive(older)]
+    play_batch(older, 0)
+    newer = older.copy(tmp_path)
+    held.append(drive(newer))
+    journal = held[0].home / "journal"
+    before = sorted(journal.iterdir())
+    with pytest.raises(LeaseLost, match="another one has taken over"):
+        play_batch(older, 1)
+    assert sorted(journal.iterdir()) == before
+    for number in (1, 2):
+        play_batch(newer, number)
+    assert tables(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("is_current", [False, True])
+@pytest.mark.parametrize("later", [[0], [0, 1]])
+def test_a_driver_that_was_stopped_between_the_question_and_the_write_writes_nothing(
+    tmp_path: Path, *, is_current: bool, later: list[int]
+) -> None:
+    table = tmp_path / "board"
+    create(table, pa.schema([("id", pa.string()), ("batch_id", pa.int64())]))
+
+    def commit(committer: Committer, batch_id: int) -> None:
+        rows = pa.table({"id": ["a"], "batch_id": [batch_id]})
+        if is_current:
+            deleted = pa.array([False])
+            committer.upsert(table, rows.append_column("deleted", deleted), batch_id, key=["id"])
+        else:
+            committer.commit(table, rows, batch_id)
+
+    def taken_over() -> None:
+        newer = Committer("play/0", lambda: 0)
+        for batch_id in later:
+            commit(newer, batch_id)
+
+    with pytest.raises(DeltaError):
+        commit(Committer("play/0", lambda: 0, check_lease=taken_over), 0)
+    rows = scan(table).collect().sort("batch_id")["batch_id"].to_list()
+    assert rows == (later[-1:] if is_current else later)
+
+
+DRIVER = """
+import sys, time
+from functools import partial
+from pathlib import Path
+import pyarrow as pa
+from tidemark.control import Control, Heartbeat, StreamState
+from tidemark.delta import Committer
+home = Path(sys.argv[1])
+control = Control(home / "control")
+epoch = control.acquire()
+control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=0, pid=1))
+committer = Committer("t/s", lambda: 0, check_lease=partial(control.check_lease, epoch))
+for batch_id in range(10_000):
+    committer.commit(home / "changes", pa.table({"batch_id": [batch_id], "epoch": [epoch]}), batch_id)
+    time.sleep(0.02)
+"""
+
+
+def test_a_process_that_was_stopped_and_wakes_up_after_a_take_over_commits_nothing(tmp_path: Path) -> None:
+    table = tmp_path / "changes"
+    create(table, pa.schema([("batch_id", pa.int64()), ("epoch", pa.int64())]))
+    older = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    try:
+        wait_until(lambda: scan(table).collect().height > 2, "some commits", 60)
+        os.kill(older.pid, signal.SIGSTOP)
+        control = Control(tmp_path / "control")
+        assert control.acquire(take_over_at_ms=SILENT_AFTER_MS) == 2
+        committed = scan(table).collect()["batch_id"].max()
+        assert isinstance(committed, int)
+        newer = Committer("t/s", lambda: 0, check_lease=partial(control.check_lease, 2))
+        # The older one was stopped anywhere: before, within or after its next commit.
+        newer.commit(table, pa.table({"batch_id": [committed + 100], "epoch": [2]}), committed + 100)
+        os.kill(older.pid, signal.SIGCONT)
+        _, error = older.communicate(timeout=60)
+    finally:
+        older.kill()
+    assert older.returncode == 1
+    assert "LeaseLost" in error or "CommitFailedError" in error, error
+    rows = scan(table).collect().sort("batch_id").rows()
+    assert rows == [*((number, 1) for number in range(committed + 1)), (committed + 100, 2)]

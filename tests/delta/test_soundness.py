@@ -1,0 +1,352 @@
+"""Checkpoint, journal and tables: everything that breaks between two drivers is named, and what is sound starts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from playing import Crash, Play, crash_at
+
+from tidemark.cli.doctor import doctor
+from tidemark.control import AlreadyRunning, Control
+from tidemark.delta import scan
+from tidemark.spec.layout import Layout
+from tidemark.stream.evidence import evidence
+from tidemark.stream.soundness import Fault, Finding, Unsound, findings, refuse_unless_sound
+from tidemark.stream.wiring import Stream
+
+T = 1_400_000_000_000
+SUB = "0"
+TOML = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+"""
+
+
+class Checkpointed:
+    """A stream whose checkpoint is written as Spark does: a plan before each batch, a commit after it.
+
+    A batch reads `rows` records of the one partition of `events`; the board gets a row for each that is new.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.play = Play(TOML, home)
+        self.stream = Stream(self.play.topology, self.play.topology.sub_topology(SUB), Layout(home))
+        self.checkpoint = self.stream.control / "checkpoint"
+        self.journal = self.stream.control / "journal"
+        self.read = 0
+        for log in ("offsets", "commits"):
+            (self.checkpoint / log).mkdir(parents=True)
+
+    def plan(self, batch_id: int, end: int, topic: str = "events") -> None:
+        """The first source is the ticks; one that has nothing yet has a hyphen."""
+        lines = ["v1", '{"batchWatermarkMs":0}', str(batch_id), "-", json.dumps({topic: {"0": end}})]
+        (self.checkpoint / "offsets" / str(batch_id)).write_text("\n".join(lines))
+        (self.checkpoint / "offsets" / f".{batch_id}.crc").write_bytes(b"crc")
+
+    def commit(self, batch_id: int) -> None:
+        (self.checkpoint / "commits" / str(batch_id)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+    def batch(self, batch_id: int, rows: int) -> None:
+        self.decide(batch_id, rows)
+        self.commit(batch_id)
+
+    def decide(self, batch_id: int, rows: int) -> None:
+        records = [self.play.row("events", T + self.read + n, id="a", v=self.read + n) for n in range(rows)]
+        self.read += rows
+        self.plan(batch_id, self.read)
+        self.play.process(batch_id, records, at_ms=T + batch_id, sub=SUB)
+
+    def findings(self) -> list[Finding]:
+        return findings(evidence(self.stream))
+
+    def faults(self) -> list[Fault]:
+        return [finding.fault for finding in self.findings()]
+
+    def table(self, name: str) -> Path:
+        return self.stream.home / name
+
+    def keep(self, path: Path) -> Path:
+        """A copy of the folder *path*."""
+        return Path(shutil.copytree(path, self.play.home / "kept" / path.name))
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Checkpointed:
+    """Three batches: 2 records, none, 1 record."""
+    stream = Checkpointed(tmp_path / "warehouse")
+    for batch_id, rows in enumerate([2, 0, 1]):
+        stream.batch(batch_id, rows)
+    return stream
+
+
+def put_back(kept: Path, path: Path) -> None:
+    shutil.rmtree(path)
+    shutil.copytree(kept, path)
+
+
+def test_a_stream_is_sound_before_its_first_batch_and_after_every_later_one(tmp_path: Path) -> None:
+    stream = Checkpointed(tmp_path / "warehouse")
+    assert stream.faults() == []
+    stream.plan(0, 0)
+    assert stream.faults() == []
+    for batch_id, rows in enumerate([0, 2, 0, 0, 1, 0]):
+        stream.decide(batch_id, rows)
+        assert stream.faults() == []
+        stream.commit(batch_id)
+        assert stream.faults() == []
+
+
+@pytest.mark.parametrize(
+    "step", ["decided", "committed changes", "committed board", "measured", "committed outcomes", "committed batches"]
+)
+def test_a_batch_that_was_decided_and_is_in_some_tables_only_is_sound(stream: Checkpointed, step: str) -> None:
+    stream.play.start(SUB, crash_at(step))
+    with pytest.raises(Crash):
+        stream.decide(3, 1)
+    assert stream.faults() == []
+    stream.play.start(SUB)
+    stream.play.process(3, [], at_ms=T + 3, sub=SUB)
+    stream.commit(3)
+    assert stream.faults() == []
+    assert scan(stream.table("board")).collect()["v"].to_list() == [3]
+
+
+def test_a_checkpoint_that_is_gone_is_missed(stream: Checkpointed) -> None:
+    shutil.rmtree(stream.checkpoint)
+    assert stream.faults() == [Fault.CHECKPOINT_GONE]
+
+
+def test_a_checkpoint_that_was_rolled_back_is_behind(stream: Checkpointed) -> None:
+    kept = stream.keep(stream.checkpoint)
+    stream.batch(3, 1)
+    put_back(kept, stream.checkpoint)
+    (found,) = stream.findings()
+    assert found.fault is Fault.CHECKPOINT_BEHIND
+    assert found.seen == "the checkpoint has planned batches until 2, but batch 3 was decided"
+
+
+def test_a_copied_checkpoint_that_has_read_less_is_behind_whatever_its_batches_are_called(stream: Checkpointed) -> None:
+    for batch_id in range(7):
+        stream.plan(batch_id, 2)
+        stream.commit(batch_id)
+    (found,) = stream.findings()
+    assert found.fault is Fault.CHECKPOINT_BEHIND
+    assert found.seen == (
+        "topic 'events', partition 0: by batch 6 the checkpoint has read until offset 2, and the stream until 3"
+    )
+
+
+def test_a_checkpoint_that_has_read_what_the_stream_has_not_is_ahead(stream: Checkpointed) -> None:
+    stream.plan(3, 9)
+    assert stream.faults() == []  # planned alone is not read
+    stream.commit(3)
+    (found,) = stream.findings()
+    assert found.fault is Fault.CHECKPOINT_AHEAD
+    assert "has read until offset 9, and the stream until 3" in found.seen
+
+
+def test_everything_but_the_checkpoint_put_back_from_a_backup_is_a_checkpoint_ahead(stream: Checkpointed) -> None:
+    journal, tables = stream.keep(stream.journal), stream.keep(stream.stream.home)
+    stream.batch(3, 1)
+    put_back(journal, stream.journal)
+    put_back(tables, stream.stream.home)
+    assert stream.faults() == [Fault.CHECKPOINT_AHEAD]
+
+
+def test_the_checkpoint_of_another_stream_reads_other_topics(stream: Checkpointed) -> None:
+    for batch_id in range(4):
+        stream.plan(batch_id, 3, topic="orders")
+    stream.commit(3)
+    (found,) = stream.findings()
+    assert found.fault is Fault.CHECKPOINT_OF_ANOTHER
+    assert found.seen == "the checkpoint reads orders, and the stream events"
+
+
+WHOLE = 'v1\n{"batchWatermarkMs":0}\n3\n-\n{"events":{"0":4}}'
+
+
+@pytest.mark.parametrize("torn", ["", "v1", WHOLE[:20], WHOLE[:-1], WHOLE[:-18]])
+def test_a_torn_plan_with_which_nothing_was_done_can_be_removed(stream: Checkpointed, torn: str) -> None:
+    (stream.checkpoint / "offsets" / "3").write_text(torn)
+    (stream.checkpoint / "offsets" / ".3.crc").write_bytes(b"crc")
+    (found,) = stream.findings()
+    assert found.fault is Fault.CHECKPOINT_TORN
+    assert found.ways[0].endswith("tidemark doctor play 0 --apply remove-torn")
+    layout = Layout(stream.play.home)
+    assert doctor(stream.play.topology, layout, SUB, remove_torn=False) == {"0": found.lines}
+    assert doctor(stream.play.topology, layout, SUB, remove_torn=True) == {"0": ""}
+    assert not list((stream.checkpoint / "offsets").glob("*3*"))
+    stream.batch(3, 1)
+    assert stream.faults() == []
+
+
+def test_a_torn_commit_can_be_removed_for_the_batch_is_then_carried_out_again(stream: Checkpointed) -> None:
+    (stream.checkpoint / "commits" / "2").write_text("v1\n")
+    assert stream.faults() == [Fault.CHECKPOINT_TORN]
+    assert doctor(stream.play.topology, Layout(stream.play.home), None, remove_torn=True) == {"0": ""}
+    stream.play.start(SUB)
+    stream.play.process(2, [], at_ms=T + 2, sub=SUB)
+    assert scan(stream.table("board")).collect()["v"].to_list() == [2]
+
+
+def test_a_torn_plan_that_was_decided_is_not_removed(stream: Checkpointed) -> None:
+    stream.decide(3, 1)
+    plan = stream.checkpoint / "offsets" / "3"
+    plan.write_text("")
+    assert doctor(stream.play.topology, Layout(stream.play.home), SUB, remove_torn=True)["0"].startswith(
+        "checkpoint_torn: "
+    )
+    assert plan.exists()
+
+
+def test_nothing_is_removed_while_a_driver_lives(stream: Checkpointed) -> None:
+    plan = stream.checkpoint / "offsets" / "3"
+    plan.write_text("")
+    driver = Control(stream.stream.control)
+    driver.acquire()
+    with pytest.raises(AlreadyRunning):
+        doctor(stream.play.topology, Layout(stream.play.home), SUB, remove_torn=True)
+    assert plan.exists()
+
+
+def test_a_plan_that_is_missing_although_its_batch_is_done_is_torn(stream: Checkpointed) -> None:
+    (stream.checkpoint / "offsets" / "2").unlink()
+    assert Fault.CHECKPOINT_TORN in stream.faults()
+
+
+def test_a_journal_that_is_gone_is_missed(stream: Checkpointed) -> None:
+    shutil.rmtree(stream.journal)
+    assert stream.faults() == [Fault.JOURNAL_GONE]
+    shutil.rmtree(stream.stream.home)
+    assert stream.faults() == [Fault.JOURNAL_GONE]
+
+
+@pytest.mark.parametrize("kind", ["data", "facts"])
+def test_a_damaged_entry_of_the_journal_is_named(stream: Checkpointed, kind: str) -> None:
+    entry = stream.journal / f"{2:020d}.{kind}.zip"
+    entry.write_bytes(entry.read_bytes()[:100])
+    (found,) = stream.findings()
+    assert found.fault is Fault.JOURNAL_UNREADABLE
+    assert f"{kind} of batch 2" in found.seen
+
+
+def test_tables_that_are_ahead_of_the_journal_are_named(stream: Checkpointed) -> None:
+    for kind in ("data", "facts"):
+        (stream.journal / f"{2:020d}.{kind}.zip").unlink()
+    found = {finding.fault: finding.seen for finding in stream.findings()}
+    assert set(found) == {Fault.TABLES_AHEAD, Fault.CHECKPOINT_AHEAD}
+    assert found[Fault.TABLES_AHEAD].startswith(
+        "the newest decided batch is 0, but there are newer ones in batches, bo"
+    )
+
+
+@pytest.mark.parametrize("name", ["changes", "board", "batches", "outcomes"])
+def test_a_table_that_was_deleted_is_missed(stream: Checkpointed, name: str) -> None:
+    shutil.rmtree(stream.table(name))
+    (found,) = stream.findings()
+    assert found.fault is Fault.TABLE_DELETED
+    assert found.seen == f"{stream.table(name)} is no table any more, and had rows of batch 2"
+
+
+def test_a_table_that_never_had_a_row_is_not_missed(stream: Checkpointed) -> None:
+    shutil.rmtree(stream.table("quarantine"))
+    assert stream.faults() == []
+
+
+def test_an_older_copy_of_a_table_is_told_however_long_ago_its_rows_came(stream: Checkpointed) -> None:
+    bad = {
+        "source": "events", "partition": 0, "offset": 3, "value": b"?", "reason": "null_key", "timestamp_ms": None,
+    }  # fmt: skip
+    kept = stream.keep(stream.table("quarantine"))
+    stream.plan(3, 4)
+    stream.play.process(3, [bad], at_ms=T + 3, sub=SUB)
+    stream.commit(3)
+    stream.play._offsets["events", 0] = stream.read = 4
+    for batch_id in range(4, 12):  # more than the journal keeps
+        stream.batch(batch_id, 1)
+    assert stream.faults() == []
+    put_back(kept, stream.table("quarantine"))
+    (found,) = stream.findings()
+    assert found.fault is Fault.TABLE_RESTORED
+    assert "was 3 and is none" in found.seen
+
+
+@pytest.mark.parametrize("name", ["changes", "board"])
+def test_a_table_that_was_restored_is_told_and_sound_again_when_that_is_taken_back(
+    stream: Checkpointed, name: str
+) -> None:
+    DeltaTable(str(stream.table(name))).restore(1)
+    (found,) = stream.findings()
+    assert found.fault is Fault.TABLE_RESTORED
+    assert found.seen == f"{stream.table(name)} was restored to version 1, and rows that came after it are not seen"
+    way, _, command = found.ways[0].partition(": ")
+    assert way == "restore it to version 2, the one with its newest batch"
+    subprocess.run(command.replace("python", sys.executable, 1), shell=True, check=True)
+    assert stream.faults() == []
+
+
+def test_a_table_that_was_restored_to_an_instant_is_told_too(stream: Checkpointed) -> None:
+    table = DeltaTable(str(stream.table("changes")))
+    made_at_ms = {commit["version"]: commit["timestamp"] for commit in table.history()}[1]
+    table.restore(datetime.fromtimestamp(made_at_ms / 1000, UTC))
+    assert stream.faults() == [Fault.TABLE_RESTORED]
+
+
+def test_rows_that_were_deleted_are_not_missed(stream: Checkpointed) -> None:
+    DeltaTable(str(stream.table("late_records"))).delete()
+    DeltaTable(str(stream.table("disorder_buckets"))).delete("batch_id < 2")
+    assert stream.faults() == []
+
+
+def test_a_table_whose_log_is_damaged_is_named(stream: Checkpointed) -> None:
+    log = stream.table("changes") / "_delta_log" / f"{3:020d}.json"
+    log.write_text('{"commitInfo":{"ti')
+    (found,) = stream.findings()
+    assert found.fault is Fault.TABLE_UNREADABLE
+    assert found.seen.startswith(f"{stream.table('changes')}: DeltaError: ")
+
+
+def test_a_driver_is_not_started_on_a_contradiction_and_says_all_of_it(stream: Checkpointed) -> None:
+    refuse_unless_sound(evidence(stream.stream))
+    shutil.rmtree(stream.checkpoint)
+    shutil.rmtree(stream.table("changes"))
+    with pytest.raises(Unsound) as refused:
+        refuse_unless_sound(evidence(stream.stream))
+    for told in ("tidemark doctor play 0", "checkpoint_gone: ", "table_deleted: ", "way on: start anew"):
+        assert told in str(refused.value)
+
+
+def test_the_command_says_sound_or_what_is_wrong_by_its_exit_status_too(stream: Checkpointed, tmp_path: Path) -> None:
+    file = tmp_path / "play.toml"
+    file.write_text(TOML)
+    code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "--home", str(tmp_path), "doctor", str(file)]
+    well = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (well.returncode, well.stdout) == (0, "0: sound\n"), well.stderr
+    shutil.rmtree(stream.journal)
+    ill = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ill.returncode == 1
+    assert ill.stdout.startswith("0: unsound\njournal_gone: ")
