@@ -181,8 +181,8 @@ def _of_ends(seen: Evidence) -> Iterator[Finding]:
                 continue
             fault = Fault.CHECKPOINT_BEHIND if end < read_to else Fault.CHECKPOINT_AHEAD
             told = (
-                f"topic {topic!r}, partition {number}: by batch {seen.reached} the checkpoint has read until offset {end}, "
-                f"and the stream until {read_to}"
+                f"topic {topic!r}, partition {number}: by batch {seen.reached} the checkpoint has read until offset "
+                f"{end}, and the stream until {read_to}"
             )
             yield Finding(fault=fault, seen=told, ways=_put_back(seen, "checkpoint"))
 
