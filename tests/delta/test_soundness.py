@@ -339,6 +339,24 @@ def test_a_driver_is_not_started_on_a_contradiction_and_says_all_of_it(stream: C
         assert told in str(refused.value)
 
 
+def test_the_job_ends_with_1_before_its_first_batch_and_its_heartbeat_says_why(
+    stream: Checkpointed, tmp_path: Path
+) -> None:
+    file = tmp_path / "play.toml"
+    file.write_text(TOML)
+    shutil.rmtree(stream.checkpoint)
+    job = Path(__file__).parents[2] / "jobs" / "stream.py"
+    command = [sys.executable, str(job), "--warehouse", str(stream.play.home), "--topology", str(file)]
+    command += ["--sub-topology", SUB, "--bootstrap", "nobody:1"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1, ran.stderr
+    heartbeat = Control(stream.stream.control).heartbeat()
+    assert heartbeat is not None
+    assert heartbeat.reason is not None
+    assert heartbeat.reason.startswith("Unsound: checkpoint, journal and tables tell different stories")
+    assert not stream.checkpoint.exists()
+
+
 def test_the_command_says_sound_or_what_is_wrong_by_its_exit_status_too(stream: Checkpointed, tmp_path: Path) -> None:
     file = tmp_path / "play.toml"
     file.write_text(TOML)

@@ -45,14 +45,14 @@ Row = dict[str, Any]
 class Driver:
     """A `jobs/stream.py` as a user starts it; its output goes to a file. The topology's file lies in *home*."""
 
-    def __init__(self, sub_topology: str, home: Path, address: str, *, topology: str) -> None:
+    def __init__(self, sub_topology: str, home: Path, address: str, *arguments: str, topology: str) -> None:
         self._name, self._topology = sub_topology, topology
         self._warehouse, self._log = home / "warehouse", home / f"{sub_topology}.log"
         self.control = Control(Layout(self._warehouse).control(topology, sub_topology))
         self.control.forget_drain()
         command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--warehouse", str(self._warehouse)]
         command += ["--topology", str(home / f"{topology}.toml"), "--sub-topology", sub_topology]
-        command += ["--bootstrap", address]
+        command += ["--bootstrap", address, *arguments]
         with self._log.open("a") as log:
             self._process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, start_new_session=True)
 
@@ -106,6 +106,15 @@ class Driver:
         self.control.request_drain(by="test", now_ms=time.time_ns() // 1_000_000)
         return self._process.wait(PATIENCE_S)
 
+    def stop(self) -> None:
+        """SIGSTOP, also for the JVM that it started."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def wake(self) -> int:
+        """SIGCONT; its exit status, for one that ends by that."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+        return self._process.wait(PATIENCE_S)
+
     def end(self) -> None:
         """Leave nothing of it, nor of the JVM that it started."""
         with suppress(ProcessLookupError):
@@ -116,11 +125,11 @@ class Driver:
 class OnlyDriver(Driver):
     """The driver of a topology that a test writes by hand, with one sub-topology; ends with the `with` block."""
 
-    def __init__(self, home: Path, toml: str, address: str) -> None:
+    def __init__(self, home: Path, toml: str, address: str, *arguments: str) -> None:
         topology = parse(tomllib.loads(toml), file="topology.toml", folder=home)
         (home / f"{topology.name}.toml").write_text(toml)
         (sub,) = topology.sub_topologies
-        super().__init__(sub.name, home, address, topology=topology.name)
+        super().__init__(sub.name, home, address, *arguments, topology=topology.name)
 
     def __enter__(self) -> OnlyDriver:
         return self

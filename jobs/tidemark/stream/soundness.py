@@ -104,6 +104,11 @@ class Evidence:
     newest_batches: Mapping[str, int]
     tables: tuple[TableSeen, ...]
 
+    @property
+    def reached(self) -> int:
+        """The newest batch that is done or decided; -1: none."""
+        return max(-1 if number is None else number for number in (self.committed, self.decided))
+
 
 class Unsound(Contradiction):
     """Raised when a driver is started on what cannot all be right."""
@@ -123,7 +128,6 @@ def findings(seen: Evidence) -> list[Finding]:
 
 
 def _of_checkpoint(seen: Evidence) -> Iterator[Finding]:
-    newest = max((number for number in (seen.committed, seen.decided) if number is not None), default=None)
     planned = max(seen.planned, default=None)
     if planned is None:
         if seen.decided is not None or any(table.newest_batch is not None for table in seen.tables):
@@ -135,8 +139,8 @@ def _of_checkpoint(seen: Evidence) -> Iterator[Finding]:
     if seen.decided is not None and seen.decided > planned:
         told = f"the checkpoint has planned batches until {planned}, but batch {seen.decided} was decided"
         yield Finding(fault=Fault.CHECKPOINT_BEHIND, seen=told, ways=_put_back(seen, "checkpoint"))
-    elif newest is not None and not torn:
-        yield from _of_ends(seen, newest)
+    elif not torn:
+        yield from _of_ends(seen)
 
 
 def _torn(seen: Evidence, planned: int) -> Iterator[Finding]:
@@ -148,11 +152,10 @@ def _torn(seen: Evidence, planned: int) -> Iterator[Finding]:
         told = f"{checkpoint}/commits/{seen.committed} is not whole"
         files = _with_checksum(checkpoint / "commits" / str(seen.committed))
         yield Finding(fault=Fault.CHECKPOINT_TORN, seen=told, ways=(remove,), removable=files)
-    done = max(-1 if seen.committed is None else seen.committed, -1 if seen.decided is None else seen.decided)
-    for number in {planned, max(planned - 1, 0), max(seen.committed or 0, 0)}:
-        path = checkpoint / "offsets" / str(number)
-        if number in seen.planned and seen.planned[number] is None:
-            is_new = number == planned > done
+    for number in sorted({planned, planned - 1, seen.reached} & set(seen.planned)):
+        if seen.planned[number] is None:
+            path = checkpoint / "offsets" / str(number)
+            is_new = number == planned > seen.reached
             told = f"{path} is not whole" + ("; nothing was done with it yet" if is_new else "")
             ways = (remove,) if is_new else _put_back(seen, "checkpoint")
             files = _with_checksum(path) if is_new else ()
@@ -162,9 +165,9 @@ def _torn(seen: Evidence, planned: int) -> Iterator[Finding]:
         yield Finding(fault=Fault.CHECKPOINT_TORN, seen=told, ways=_put_back(seen, "checkpoint"))
 
 
-def _of_ends(seen: Evidence, batch_id: int) -> Iterator[Finding]:
-    """Compare what was planned for *batch_id*, the newest that is done or decided, with what had been read by then."""
-    ends = seen.planned.get(batch_id)
+def _of_ends(seen: Evidence) -> Iterator[Finding]:
+    """Compare what was planned for the newest batch that is done or decided with what had been read by then."""
+    ends = seen.planned.get(seen.reached)
     if ends is None:
         return
     if set(ends) != seen.topics:
@@ -178,8 +181,8 @@ def _of_ends(seen: Evidence, batch_id: int) -> Iterator[Finding]:
                 continue
             fault = Fault.CHECKPOINT_BEHIND if end < read_to else Fault.CHECKPOINT_AHEAD
             told = (
-                f"topic {topic!r}, partition {number}: by batch {batch_id} the checkpoint has read until offset {end}, "
-                f"and the stream until {read_to}"
+                f"topic {topic!r}, partition {number}: by batch {seen.reached} the checkpoint has read until offset "
+                f"{end}, and the stream until {read_to}"
             )
             yield Finding(fault=fault, seen=told, ways=_put_back(seen, "checkpoint"))
 
