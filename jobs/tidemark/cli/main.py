@@ -33,7 +33,7 @@ examples:
   tidemark demo                                 the main job on real flights, in about five minutes
   tidemark up                                   start Kafka, Airflow and the streams, and leave them running
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
-  tidemark check jobs/topologies/clicks.toml    whether a topology can run, before it does
+  tidemark check jobs/topologies/flights.toml   whether a topology can run, before it does
   tidemark tables                               which tables there are, and how large they are
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
