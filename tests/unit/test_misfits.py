@@ -41,7 +41,8 @@ input = "events"
         ('kind = "aggregate"\nkey = ["id"]\naggregates = { id = "count(*)" }', r"name \['id'\], which the result has"),
         ('kind = "sink"\ntable = "out"\nmode = "current"\nkey = ["w"]', r"key names \['w'\]"),
         ('kind = "sink"\ntable = "out"', r"\['timestamp'\] are columns that a Delta sink adds itself"),
-        ('kind = "join"\ndelta = "names"\non = { w = "id" }', "w"),
+        ('kind = "join"\ndelta = "names"\non = { w = "id" }', r"on names \['w'\], which are no columns of the record"),
+        ('kind = "join"\ndelta = "names"\non = { id = "w" }', r"on names \['w'\], .* of the row; it has id, v"),
         ('kind = "join"\ndelta = "names"\non = { id = "id" }', r"\['v'\] are columns of both sides"),
     ],
 )

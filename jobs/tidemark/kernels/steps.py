@@ -61,6 +61,7 @@ def join_valid(operator: Join, records: pl.DataFrame, versions: pl.DataFrame, *,
     *versions* has the key columns of the table, its value columns, and `_valid_from_ms`; of versions from one instant
     the last row wins.
     """
+    _check_on(operator, records, versions)
     key = list(operator.on.values())
     right = versions.unique([*key, "_valid_from_ms"], keep="last", maintain_order=True).sort("_valid_from_ms")
     left = records.with_row_index("_row").sort("_timestamp_ms", maintain_order=True)
@@ -79,11 +80,21 @@ def join_valid(operator: Join, records: pl.DataFrame, versions: pl.DataFrame, *,
 
 def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame, *, updates: bool) -> pl.DataFrame:
     """*records* with the columns of the row of the same key, of several the last; null where there is none."""
+    _check_on(operator, records, rows)
     key = list(operator.on.values())
     right = rows.unique(key, keep="last", maintain_order=True).with_columns(pl.lit(value=True).alias(MATCHED))
     joined = records.join(right, left_on=list(operator.on), right_on=key, how="left", maintain_order="left")
     added = [c for c in rows.columns if c not in key]
     return _joined(operator, joined, records.columns, added, updates=updates)
+
+
+def _check_on(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> None:
+    """Raise InvalidArgument unless `on` names columns of both sides."""
+    for side, names, frame in (("the record", operator.on, records), ("the row", operator.on.values(), rows)):
+        if unknown := sorted(set(names) - set(frame.columns)):
+            known = ", ".join(c for c in frame.columns if not c.startswith("_"))
+            msg = f"on names {unknown}, which are no columns of {side}; it has {known}"
+            raise InvalidArgument(msg)
 
 
 def _joined(
