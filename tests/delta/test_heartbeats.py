@@ -60,6 +60,7 @@ def test_a_beat_that_cannot_be_written_is_logged_and_no_more(tmp_path: Path, cap
 
 
 def test_a_driver_tells_of_its_start_and_of_its_end(tmp_path: Path) -> None:
-    pulse = stream.Pulse(Control(tmp_path / "control"), history(tmp_path), 3, "l")
+    control = Control(tmp_path / "control")
+    pulse = stream.Pulse(control, history(tmp_path), control.acquire(), "l")
     pulse.end(StreamState.FAILED, reason="ValueError: no")
     assert rows(tmp_path, "state", "reason") == [("starting", None), ("failed", "ValueError: no")]
