@@ -72,29 +72,23 @@ class Committer:
 
     def commit(self, path: Path, rows: pa.Table, batch_id: int) -> int:
         """Append *rows* at *path*; the clock after that (epoch ms), or that of the commit if it was made before."""
-        app_id = f"{self._app}/{path.name}"
-        table = self._table(path)
-        if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
-            return self._committed_at_ms(table, batch_id)
-        self._check_lease()
-        write_deltalake(table, rows, mode="append", commit_properties=self._properties(app_id, batch_id))
-        return self._clock()
+
+        def append(table: DeltaTable, properties: CommitProperties) -> None:
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
+
+        return self._once(path, batch_id, append)
 
     def upsert(self, path: Path, rows: pa.Table, batch_id: int, *, key: Sequence[str]) -> int:
         """Make *rows*, one per *key*, the current ones at *path*, less those `deleted`; the clock as in `commit`."""
-        app_id = f"{self._app}/{path.name}"
-        table = self._table(path)
-        if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
-            return self._committed_at_ms(table, batch_id)
         same = " and ".join(f'(old."{column}" is not distinct from new."{column}")' for column in key)
         columns = {f'"{name}"': f'new."{name}"' for name in rows.column_names if name != "deleted"}
-        merging = table.merge(
-            rows, same, source_alias="new", target_alias="old", commit_properties=self._properties(app_id, batch_id)
-        )
-        merging = merging.when_matched_delete("new.deleted").when_matched_update(columns)
-        self._check_lease()
-        merging.when_not_matched_insert(columns, predicate="not new.deleted").execute()
-        return self._clock()
+
+        def merge(table: DeltaTable, properties: CommitProperties) -> None:
+            merging = table.merge(rows, same, source_alias="new", target_alias="old", commit_properties=properties)
+            merging = merging.when_matched_delete("new.deleted").when_matched_update(columns)
+            merging.when_not_matched_insert(columns, predicate="not new.deleted").execute()
+
+        return self._once(path, batch_id, merge)
 
     def newest(self, path: Path) -> int | None:
         """The newest batch that was committed at *path*; None before the first."""
@@ -106,10 +100,18 @@ class Committer:
             self._open[path] = DeltaTable(str(path))
         return self._open[path]
 
-    def _properties(self, app_id: str, batch_id: int) -> CommitProperties:
-        return CommitProperties(
+    def _once(self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None]) -> int:
+        """Have *write* commit the batch at *path*, unless the log knows it; the clock as in `commit`."""
+        app_id = f"{self._app}/{path.name}"
+        table = self._table(path)
+        if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
+            return self._committed_at_ms(table, batch_id)
+        properties = CommitProperties(
             app_transactions=[Transaction(app_id, batch_id)], custom_metadata={"batch_id": str(batch_id)}
         )
+        self._check_lease()
+        write(table, properties)
+        return self._clock()
 
     def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:
         for commit in table.history(100):

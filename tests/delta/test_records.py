@@ -21,6 +21,28 @@ timestamp = "event_time"
 bound = "1 s"
 """
 
+TOLD = """
+[operators.facts]
+kind = "source"
+topic = "facts"
+key = "who"
+fields = "who string, fact string"
+bound = "1 s"
+[operators.facts_now]
+kind = "table"
+input = "facts"
+key = ["who"]
+[operators.told]
+kind = "join"
+input = "events"
+table = "facts_now"
+on = { id = "who" }
+[operators.all]
+kind = "sink"
+input = "told"
+table = "all_of_it"
+"""
+
 
 def event(play: Play, second: float, id_: str | None = "a", v: int | None = 1) -> dict[str, Any]:
     return play.row("events", T + round(second * 1000), key=id_, id=id_, v=v)
@@ -168,27 +190,7 @@ table = "all_of_it"
 
 
 def test_a_join_sees_no_row_where_the_key_had_been_deleted_by_then(tmp_path: Path) -> None:
-    toml = SOURCE.replace("1 s", "10 s") + """
-[operators.facts]
-kind = "source"
-topic = "facts"
-key = "who"
-fields = "who string, fact string"
-bound = "1 s"
-[operators.facts_now]
-kind = "table"
-input = "facts"
-key = ["who"]
-[operators.told]
-kind = "join"
-input = "events"
-table = "facts_now"
-on = { id = "who" }
-[operators.all]
-kind = "sink"
-input = "told"
-table = "all_of_it"
-"""  # fmt: skip
+    toml = SOURCE.replace("1 s", "10 s") + TOLD
     play = Play(toml, tmp_path)
     told = play.row("facts", T + 1000, key="a", who="a", fact="x")
     untold = play.row("facts", T + 3000, key="a", who="a") | {"deleted": True}
@@ -200,28 +202,7 @@ table = "all_of_it"
 
 
 def test_a_record_as_late_as_is_allowed_still_finds_the_row_that_was_valid_then(tmp_path: Path) -> None:
-    toml = SOURCE + """
-allowed_lateness = "10 s"
-[operators.facts]
-kind = "source"
-topic = "facts"
-key = "who"
-fields = "who string, fact string"
-bound = "1 s"
-[operators.facts_now]
-kind = "table"
-input = "facts"
-key = ["who"]
-[operators.told]
-kind = "join"
-input = "events"
-table = "facts_now"
-on = { id = "who" }
-[operators.all]
-kind = "sink"
-input = "told"
-table = "all_of_it"
-"""  # fmt: skip
+    toml = SOURCE + 'allowed_lateness = "10 s"' + TOLD
     play = Play(toml, tmp_path)
     facts = [play.row("facts", T + second * 1000, key="a", who="a", fact=fact) for second, fact in ((1, "x"), (8, "y"))]
     play.batch([*facts, event(play, 12)], at_ms=T)

@@ -6,4 +6,11 @@ UTC), `_partition` and `_offset` (of the record that caused it), `_task` (input 
 the order in which they are to be judged.
 """
 
+from collections.abc import Iterable
+
 META = ("_key", "_timestamp_ms", "_partition", "_offset", "_task", "_deleted", "_headers")
+
+
+def payload(columns: Iterable[str]) -> list[str]:
+    """Those of *columns* that a record has of itself."""
+    return [column for column in columns if not column.startswith("_")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tidemark.kernels.buckets import bucket_of
-from tidemark.kernels.values import value_text
+from tidemark.kernels.proofs import as_read
 from tidemark.semantics.event_time import Seen
 from tidemark.spec.operators import HopSource, Source
 
@@ -99,11 +99,13 @@ def arrivals(
     here = here.with_columns(_held=held)
     released, ahead = here.filter(~pl.col("_held")).drop("_held"), here.filter("_held").drop("_held")
     too_late = (pl.col("_timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)
+    # What waited and turns out, now that its partition goes on, to be behind it: its bytes are gone.
+    behind = as_read(released.filter(too_late))
     return Arrivals(
         on_time=released.filter(~too_late),
         held=ahead,
         alive=alive,
-        late=pl.concat([_late(records.filter(late)), _late_by_waiting(source, released.filter(too_late))]),
+        late=pl.concat([_late(records.filter(late)), behind]),
         bad=rows.filter(pl.col("reason").is_not_null()),
         repeated=repeated,
     )
@@ -111,17 +113,6 @@ def arrivals(
 
 def _late(records: pl.DataFrame) -> pl.DataFrame:
     return records.select("partition", "offset", "timestamp_ms", "value", key=pl.col("key").cast(pl.String))
-
-
-def _late_by_waiting(source: Source, records: pl.DataFrame) -> pl.DataFrame:
-    """Records that turn out, now that their partition goes on, to be behind it; their bytes are gone."""
-    return records.select(
-        partition="_partition",
-        offset="_offset",
-        timestamp_ms="_timestamp_ms",
-        value=value_text(list(source.columns), records.schema).cast(pl.Binary),
-        key="_key",
-    )
 
 
 def rows_in_order(source: Source, raw: pl.DataFrame, *, numbered_from: int) -> pl.DataFrame:

@@ -1,10 +1,12 @@
-"""What the tables keep of judged updates: each one sent on, and the proof of each that was not."""
+"""What the tables keep of judged updates, each one sent on and the proof of each that was not, and of late records."""
 
 from __future__ import annotations
 
 import polars as pl
 
+from tidemark.kernels import payload
 from tidemark.kernels.emission import Judged
+from tidemark.kernels.values import value_text
 
 
 def changes_rows(operator: str, result: Judged, **more: str) -> pl.DataFrame:
@@ -35,4 +37,31 @@ def suppressed_rows(operator: str, result: Judged) -> pl.DataFrame:
         source_partition="_partition",
         old_timestamp="_old_timestamp_ms",
         value_hash="_identity",
+    )
+
+
+def as_read(records: pl.DataFrame) -> pl.DataFrame:
+    """*records* by where they were read, with their columns as a JSON object in place of their bytes."""
+    return records.select(
+        partition="_partition",
+        offset="_offset",
+        timestamp_ms="_timestamp_ms",
+        value=value_text(payload(records.columns), records.schema).cast(pl.Binary),
+        key="_key",
+    )
+
+
+def late_rows(operator: str, late: pl.DataFrame, watermark_ms: int | None, held_by: str | None) -> pl.DataFrame:
+    """What *operator* found *late*, behind the watermark that *held_by* had set, as rows of `late_records`."""
+    watermark = pl.lit(watermark_ms, pl.Int64)
+    return late.select(
+        "partition",
+        "offset",
+        "key",
+        "value",
+        operator=pl.lit(operator),
+        timestamp="timestamp_ms",
+        watermark=watermark,
+        lateness_ms=watermark - pl.col("timestamp_ms"),
+        held_by=pl.lit(held_by, pl.String),
     )

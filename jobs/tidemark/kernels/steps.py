@@ -192,7 +192,7 @@ def hop_records(operator: Repartition, rows: pl.DataFrame, schema: Mapping[str, 
 
     Of updates the replaced columns are beside them, as OLD; one that only takes back has the key of what it takes.
     """
-    new = rows.with_columns(_new=parsed("value", schema), _deleted=pl.col("value").is_null())
+    new = rows.with_columns(_new=parsed("value", schema))
     columns = {c: pl.col("_new").struct.field(c) for c in schema}
     if not operator.id:
         return new.select(**columns, **{c: pl.col(c) for c in META})

@@ -36,9 +36,7 @@ AGGREGATE_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last", "ap
 TAKES_BACK = frozenset({"count", "sum", "avg"})
 """Aggregate functions that can take back what they added."""
 
-RESERVED = frozenset(
-    {"source", "partition", "offset", "key", "value", "headers", "deleted", "timestamp_ms", "reason", "outcomes"}
-)
+RESERVED = frozenset({"source", "partition", "offset", "key", "value", "headers", "deleted", "timestamp_ms", "reason"})
 """Names that rows have on their way from a source to an operator."""
 
 _AGGREGATE = re.compile(r"(\w+)\(\s*(\w+|\*)\s*\)")

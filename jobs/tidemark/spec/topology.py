@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import MappingProxyType
@@ -61,6 +61,7 @@ class SubTopology:
 class Topology:
     """A DAG of operators; `sub_topologies` come in the order of their first operators.
 
+    `file` is the name of the one that describes it, for errors.
     A partition whose watermark is more than `max_drift_ms` ahead of the slowest one of its sub-topology waits.
     """
 
@@ -71,6 +72,7 @@ class Topology:
     sub_topologies: tuple[SubTopology, ...]
     max_drift_ms: int | None = None
     time: Time = Time.EVENT
+    file: str = field(default="", compare=False)
 
     @property
     def operators(self) -> Mapping[str, Operator]:
@@ -118,7 +120,9 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
     operators = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
     ordered = _in_order(file, operators)
     _Check(file, {operator.name: operator for operator in ordered}).all()
-    return Topology(name, level, window_ms, trigger_ms, _sub_topologies(file, _completed(ordered)), max_drift_ms)
+    return Topology(
+        name, level, window_ms, trigger_ms, _sub_topologies(file, _completed(ordered)), max_drift_ms, file=file
+    )
 
 
 def on_processing_time(topology: Topology) -> Topology:
@@ -131,7 +135,7 @@ def on_processing_time(topology: Topology) -> Topology:
         for sub in topology.sub_topologies
     )
     operators = {operator.name: operator for sub in subs for operator in sub.operators}
-    _Check(f"{topology.name}.toml", operators).sinks()
+    _Check(topology.file, operators).sinks()
     name = f"{topology.name}_on_processing_time"
     return replace(topology, name=name, time=Time.PROCESSING, sub_topologies=subs)
 

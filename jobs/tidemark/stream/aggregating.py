@@ -54,7 +54,7 @@ class Aggregating:
     def __init__(
         self, operator: Aggregate, schema: Mapping[str, pl.DataType], sql: Expressions, memory: Memory
     ) -> None:
-        self._operator, self._sql, self._memory = operator, sql, memory
+        self._operator, self._sql = operator, sql
         if unknown := sorted({*operator.key} - {*schema}):
             msg = f"key names {unknown}, which are no columns"
             raise InvalidArgument(msg)
@@ -63,9 +63,9 @@ class Aggregating:
         if taken:
             msg = f"aggregates and select name {sorted(taken)}, which the result has already; choose other names"
             raise InvalidArgument(msg)
-        by = [c for c in ("window_end",) if operator.windows] + [GROUP for _ in range(self._in_sessions)]
-        group = {GROUP: pl.String()} if self._in_sessions else {}
-        states = KeyedRows({**self.kernel.state_schema, **group, HELD: pl.Boolean()}, key="_key", by=by)
+        schema_of_states = {**self.kernel.state_schema, **({GROUP: pl.String()} if self._in_sessions else {})}
+        by = [c for c in ("window_end", GROUP) if c in schema_of_states]
+        states = KeyedRows({**schema_of_states, HELD: pl.Boolean()}, key="_key", by=by)
         memory.keep(operator.name, states)
         self._states = states
         self.emitter = Emitter(operator.name, operator.emission, memory, self._updates_of, operator.windows)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidemark.clock import Clock
 from tidemark.delta import Committer, create
+from tidemark.kernels import payload
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.spec.operators import Operator, Repartition, Sink
 from tidemark.spec.tables import (
@@ -135,9 +136,8 @@ def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
     frame = pl.DataFrame(records)
     if sink.key:
         frame = frame.unique(sink.key, keep="last", maintain_order=True)
-    payload = [name for name in frame.columns if not name.startswith("_")]
     return frame.select(
-        *payload,
+        *payload(frame.columns),
         timestamp=pl.from_epoch("_timestamp_ms", time_unit="ms").dt.cast_time_unit("us").dt.replace_time_zone("UTC"),
         batch_id=pl.lit(batch_id, pl.Int64),
         source_partition="_partition",

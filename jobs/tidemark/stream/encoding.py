@@ -12,6 +12,7 @@ import fastavro
 import polars as pl
 
 from tidemark.errors import TidemarkError
+from tidemark.kernels import payload
 from tidemark.kernels.values import value_text
 from tidemark.spec.operators import Format, Sink
 
@@ -27,11 +28,11 @@ def values_to_send(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | Non
 
     JSON has all columns, Avro those for which the schema has a field.
     """
-    payload = [name for name in rows.columns if not name.startswith("_")]
+    columns = payload(rows.columns)
     if sink.format is not Format.AVRO:
-        value = pl.when(~pl.col("_deleted")).then(value_text(payload, rows.schema))
+        value = pl.when(~pl.col("_deleted")).then(value_text(columns, rows.schema))
         return rows.select(value).to_series()
-    return _avro(sink, rows.select(*payload, "_deleted"))
+    return _avro(sink, rows.select(*columns, "_deleted"))
 
 
 def _avro(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | None]:

@@ -12,6 +12,7 @@ from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals
 from tidemark.kernels.facts import records_per_window
 from tidemark.kernels.headers import told_apart
 from tidemark.kernels.loss import with_gaps
+from tidemark.kernels.proofs import late_rows
 from tidemark.kernels.values import value_text
 from tidemark.semantics.event_time import Seen, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress
@@ -128,7 +129,7 @@ class Reader:
         usable = new.filter(pl.col("reason").is_null())["timestamp_ms"]
         reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
         run.rows = {
-            LATE_RECORDS.name: _late_rows(source, rows.late, was),
+            LATE_RECORDS.name: late_rows(source.name, rows.late, was.watermark_ms, was.held_by),
             QUARANTINE.name: _bad_rows(source, rows.bad),
             HELD_RECORDS.name: _held_rows(source, rows.held, read_to),
         }
@@ -185,21 +186,6 @@ class Reader:
 def _run(batch: Batch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:
     times = measured.select("_timestamp_ms", "_task")
     return Run(records, times, counts, started_at_ms=batch.started_at_ms, finished_at_ms=batch.read_at_ms)
-
-
-def _late_rows(source: Source, late: pl.DataFrame, was: InputProgress) -> pl.DataFrame:
-    watermark_ms = pl.lit(was.watermark_ms, pl.Int64)
-    return late.select(
-        "partition",
-        "offset",
-        "value",
-        operator=pl.lit(source.name),
-        key="key",
-        timestamp="timestamp_ms",
-        watermark=watermark_ms,
-        lateness_ms=watermark_ms - pl.col("timestamp_ms"),
-        held_by=pl.lit(was.held_by, pl.String),
-    )
 
 
 def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:

@@ -10,11 +10,11 @@ from functools import partial
 import polars as pl
 
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.kernels import META
+from tidemark.kernels import META, payload
 from tidemark.kernels.aggregates import OLD
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.facts import TIMES
-from tidemark.kernels.proofs import changes_rows, suppressed_rows
+from tidemark.kernels.proofs import as_read, changes_rows, late_rows, suppressed_rows
 from tidemark.kernels.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.steps import (
     MATCHED,
@@ -99,6 +99,7 @@ class Steps:
         self._sql = Expressions()
         self._updates = updates_tables(topology.operators)
         self._aggregating: dict[str, Aggregating] = {}
+        self._asked_behind_ms: dict[str, int | None] = {}
         self.memory = Memory()
         self.schemas: dict[str, Mapping[str, pl.DataType]] = {}
         for operator in topology.operators.values():
@@ -106,9 +107,8 @@ class Steps:
                 self._prepare(operator)
             except (InvalidArgument, pl.exceptions.PolarsError) as error:
                 known = ", ".join(c for name in operator.inputs for c in self.schemas[name] if not c.startswith("_"))
-                file, at = f"{topology.name}.toml", f"operators.{operator.name}"
-                problem = f"does not fit what it reads: {error}"
-                raise InvalidSpec.at(file, at, problem, f"it reads the columns {known}") from error
+                at, problem = f"operators.{operator.name}", f"does not fit what it reads: {error}"
+                raise InvalidSpec.at(topology.file, at, problem, f"it reads the columns {known}") from error
 
     def _prepare(self, operator: Operator) -> None:
         match operator:
@@ -123,6 +123,7 @@ class Steps:
                 self._aggregating[operator.name] = Aggregating(operator, schema, self._sql, self.memory)
             case Join(table=str() as table):
                 self.memory.version(table, self.version_schema(table))
+                self._asked_behind_ms[table] = self._behind_ms(table)
             case KeyedTable() | Repartition() | Map() if (emission := emission_of(operator)) is not None:
                 states = KeyedRows(self.state_schema(operator), key="_key") if emission.holds else None
                 self.memory.keep(operator.name, states)
@@ -135,9 +136,7 @@ class Steps:
         return {**columns, MATCHED: pl.Boolean(), "_valid_from_ms": pl.Int64()}
 
     def state_schema(self, operator: Operator) -> dict[str, pl.DataType]:
-        """The columns of the states of *operator*: of an aggregate its own, else those of its newest update."""
-        if isinstance(operator, Aggregate):
-            return self.memory.states[operator.name].schema
+        """The columns of the states of *operator*, no aggregate: those of its newest update."""
         records = pl.DataFrame(schema=self.schemas[operator.inputs[0]])
         updates = self._prepared(operator)(self._mapped(operator, records) if isinstance(operator, Map) else records)
         return {
@@ -150,12 +149,12 @@ class Steps:
         """Make *moves* what the next batch finds, and drop versions that no record still taken in can ask for."""
         self.memory.take(moves)
         for name in moves.versions:
-            table, behind_ms = self._topology.operators[name], self._asked_behind_ms(name)
+            table, behind_ms = self._topology.operators[name], self._asked_behind_ms[name]
             if isinstance(table, KeyedTable) and watermark_ms is not None and behind_ms is not None:
                 before_ms = watermark_ms - behind_ms
                 self.memory.versions[name] = pruned(self.memory.versions[name], table.key, before_ms=before_ms)
 
-    def _asked_behind_ms(self, table: str) -> int | None:
+    def _behind_ms(self, table: str) -> int | None:
         """How far behind the watermark a record may be that is joined with *table*; None: there is no limit.
 
         That is so behind what is periodic: it repeats results however old.
@@ -213,7 +212,7 @@ class Steps:
                 return self._aggregate(operator, records, moves, moment)
             case Sink():
                 if unknown := set(operator.key) - set(records.columns):
-                    msg = f"key names {sorted(unknown)}; known columns: {', '.join(_payload(records))}"
+                    msg = f"key names {sorted(unknown)}; known columns: {', '.join(payload(records.columns))}"
                     raise InvalidArgument(msg)
                 if operator.table and (own := sorted(SINK_COLUMNS & set(records.columns))):
                     msg = f"{own} are columns that a Delta sink adds itself; name them anew in a map"
@@ -323,7 +322,7 @@ class Steps:
         filtered, quarantined = records.height - kept.height, kept.height - keyed.height
         counts = done.emitted.counts + Counter(late=done.late.height, filtered=filtered, quarantined=quarantined)
         counts["records_in"] = done.updates + done.late.height + filtered + quarantined
-        late = {"late_records": late_updates(operator.name, done.late, moment)}
+        late = {"late_records": late_rows(operator.name, as_read(done.late), moment.was_watermark_ms, moment.held_by)}
         rows = {**self._judged_rows(operator, done.emitted), **self._state_rows(operator, moves), **late, **bad}
         output = done.emitted.output.select(*aggregating.kernel.key, *operator.select, *META)
         return Run(output, _times(records), counts, rows, done.emitted.judged.skipped)
@@ -372,29 +371,9 @@ def _with_key(
         partition="_partition",
         offset="_offset",
         reason=pl.lit("null_key"),
-        value=value_text(_payload(bad), bad.schema).cast(pl.Binary),
+        value=value_text(payload(bad.columns), bad.schema).cast(pl.Binary),
     )
     return records.filter(text.is_not_null()), {"quarantine": rows}
-
-
-def late_updates(operator: str, late: pl.DataFrame, moment: Moment) -> pl.DataFrame:
-    """The records that came *late* to an aggregate's windows as rows of their table."""
-    watermark_ms = pl.lit(moment.was_watermark_ms, pl.Int64)
-    return late.select(
-        operator=pl.lit(operator),
-        partition="_partition",
-        offset="_offset",
-        key="_key",
-        timestamp="_timestamp_ms",
-        watermark=watermark_ms,
-        lateness_ms=watermark_ms - pl.col("_timestamp_ms"),
-        held_by=pl.lit(moment.held_by, pl.String),
-        value=value_text(_payload(late), late.schema).cast(pl.Binary),
-    )
-
-
-def _payload(records: pl.DataFrame) -> list[str]:
-    return [c for c in records.columns if not c.startswith("_")]
 
 
 def _times(records: pl.DataFrame) -> pl.DataFrame:
