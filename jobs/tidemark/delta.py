@@ -7,9 +7,11 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tidemark.clock import Clock
+from tidemark.disk import UntilWritten, at_once
 from tidemark.errors import InvalidArgument
 
 SETTINGS = {
@@ -63,11 +65,20 @@ class Committer:
     Purpose: each batch of each table is committed once, however often it is tried.
     How it works: the commit carries the transaction (*app*/<table>, batch id) which the log keeps; a batch that the log
     knows is not written again, and of two commits at once with one transaction the log takes one.
-    *check_lease* is called before each commit, and raises when this driver may not write any more.
+    *check_lease* is called before each commit, and raises when this driver may not write any more; *until_written*
+    tries again while the disk is full.
     """
 
-    def __init__(self, app: str, clock: Clock, *, check_lease: Callable[[], None] = lambda: None) -> None:
-        self._app, self._clock, self._check_lease = app, clock, check_lease
+    def __init__(
+        self,
+        app: str,
+        clock: Clock,
+        *,
+        check_lease: Callable[[], None] = lambda: None,
+        until_written: UntilWritten = at_once,
+    ) -> None:
+        self._app, self._clock = app, clock
+        self._check_lease, self._until_written = check_lease, until_written
         self._open: dict[Path, DeltaTable] = {}
 
     def commit(self, path: Path, rows: pa.Table, batch_id: int) -> int:
@@ -102,6 +113,9 @@ class Committer:
 
     def _once(self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None]) -> int:
         """Have *write* commit the batch at *path*, unless the log knows it; the clock as in `commit`."""
+        return self._until_written(lambda: self._attempt(path, batch_id, write))
+
+    def _attempt(self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None]) -> int:
         app_id = f"{self._app}/{path.name}"
         table = self._table(path)
         if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
@@ -110,11 +124,36 @@ class Committer:
             app_transactions=[Transaction(app_id, batch_id)], custom_metadata={"batch_id": str(batch_id)}
         )
         self._check_lease()
-        write(table, properties)
+        try:
+            write(table, properties)
+        except Exception:
+            del self._open[path]  # it may have been committed all the same: the log is to be read again
+            self._remove_unused(path, batch_id)
+            raise
         return self._clock()
+
+    def _remove_unused(self, path: Path, batch_id: int) -> None:
+        """Remove the files with rows of *batch_id* at *path*, unless it is committed: nobody else has such rows."""
+        newest = self.newest(path)
+        if newest is None or newest < batch_id:
+            used = {Path(file).name for file in self._table(path).file_uris()}
+            for file in path.glob("*.parquet"):
+                if file.name not in used and _newest_batch_in(file) == batch_id:
+                    file.unlink()
 
     def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:
         for commit in table.history(100):
             if commit.get("batch_id") == str(batch_id):
                 return int(commit["timestamp"])
         return self._clock()
+
+
+def _newest_batch_in(file: Path) -> int | None:
+    """The highest batch_id that the footer of a Parquet *file* knows of; None without one."""
+    try:
+        found = pq.read_metadata(file)
+    except pa.ArrowInvalid:  # it is being written, by another
+        return None
+    places = [place for place in range(found.num_columns) if found.schema.column(place).path == "batch_id"]
+    groups = [found.row_group(group).column(place) for place in places for group in range(found.num_row_groups)]
+    return max((group.statistics.max for group in groups if group.statistics), default=None)
