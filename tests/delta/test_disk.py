@@ -8,9 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from playing import Crash, Play
+from small_disk import SmallDisk, small_disk
 
 from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.delta import SETTINGS, Committer, create, scan
@@ -25,7 +24,6 @@ from tidemark.disk import Disk
 
 T = 1_400_000_000_000
 SUB = "0"
-PAGE = 4_096
 TOML = """
 name = "play"
 [operators.events]
@@ -56,32 +54,10 @@ MEASURED = {
 }  # fmt: skip
 
 
-class SmallDisk:
-    """A disk of 4 MB at *home*, which can be filled up."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-
-    def fill(self, *, but_pages: int = 0) -> None:
-        """Leave that many pages."""
-        with suppress(OSError), (self.home / "full").open("ab", buffering=0) as file:
-            while True:
-                file.write(b"x" * PAGE)
-        os.truncate(self.home / "full", (self.home / "full").stat().st_size - but_pages * PAGE)
-
-    def free(self) -> None:
-        (self.home / "full").unlink(missing_ok=True)
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    home = tmp_path / "small"
-    home.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(home)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this user may not mount a disk")
-    yield SmallDisk(home)
-    subprocess.run(["umount", "--lazy", str(home)], check=True)
+    with small_disk(tmp_path / "small", megabytes=4) as disk:
+        yield disk
 
 
 def play_batch(play: Play, number: int) -> None:
