@@ -45,6 +45,9 @@ def _driver(scene: Scene, name: str) -> Finding | None:
     if dead is not None:
         said, remedy = dead
         return scene.found(Cause.DRIVER_DEAD, name, f"the driver of {sub} {said}", remedy, since_ms=beat.at_ms)
+    if beat.reason:
+        remedy = "make space, or have the disk take writes; the driver goes on by itself"
+        return scene.found(Cause.CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
     began_ms = beat.batch_started_at_ms
     if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
         seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
