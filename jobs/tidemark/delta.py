@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from tidemark.clock import Clock
 from tidemark.disk import UntilWritten, at_once
-from tidemark.errors import InvalidArgument
+from tidemark.errors import Contradiction, InvalidArgument
 
 SETTINGS = {
     "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 7 days",
 }
+HISTORY = 100
+"""Commits of a table, newest first, among which what others did is looked for."""
+TRIES = 10
+"""How often something is done again because somebody else's commit came in between."""
+PUTS_ROWS = frozenset({"WRITE", "UPDATE", "MERGE", "STREAMING UPDATE", "COPY INTO", "REPLACE TABLE AS SELECT"})
+"""The operations of a Delta log by which rows come into a table."""
+
+T = TypeVar("T")
 
 
 def create(path: Path, schema: pa.Schema, *, description: str | None = None) -> None:
@@ -59,14 +71,46 @@ class Reference:
         return self._read[place][1]
 
 
+def again_after_others(commit: Callable[[], T]) -> T:
+    """What *commit* returns; it is called again where somebody else's commit came between its reading and its writing.
+
+    Raises CommitFailedError when that has happened TRIES times.
+    """
+    for _ in range(TRIES - 1):
+        with suppress(CommitFailedError):
+            return commit()
+    return commit()
+
+
+def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[int]:
+    """The versions of *table* at *path*, after *since*, by which others than its driver put in rows that are there.
+
+    Looked for among the last HISTORY, newest first; rows that OPTIMIZE, say, has written anew are not followed.
+    """
+    newest = table.history(min(HISTORY, table.version() - since))
+    versions = [c["version"] for c in newest if c.get("operation") in PUTS_ROWS and "batch_id" not in c]
+    there = {Path(file).name for file in table.file_uris()} if versions else set()
+    return [version for version in versions if there & _added(path / "_delta_log" / f"{version:020d}.json")]
+
+
+def _added(commit: Path) -> set[str]:
+    """The data files that *commit* brought in; none when the log has forgotten it."""
+    if not commit.exists():
+        return set()
+    actions = (json.loads(line) for line in commit.read_text().splitlines())
+    return {Path(action["add"]["path"]).name for action in actions if "add" in action}
+
+
 class Committer:
     """Appends to the tables of one driver.
 
     Purpose: each batch of each table is committed once, however often it is tried.
     How it works: the commit carries the transaction (*app*/<table>, batch id) which the log keeps; a batch that the log
     knows is not written again, and of two commits at once with one transaction the log takes one.
+    A commit that another one got in the way of (OPTIMIZE, DELETE, a new column) is made anew on top of that.
     *check_lease* is called before each commit, and raises when this driver may not write any more; *until_written*
-    tries again while the disk is full.
+    tries again while the disk is full. Into the tables named *alone* nobody else may put rows. *is_only_writer* says
+    that no other thread or process has rows with these batch ids: then what a commit that failed left is removed.
     """
 
     def __init__(
@@ -76,16 +120,22 @@ class Committer:
         *,
         check_lease: Callable[[], None] = lambda: None,
         until_written: UntilWritten = at_once,
+        alone: Container[str] = (),
+        is_only_writer: bool = False,
     ) -> None:
         self._app, self._clock = app, clock
         self._check_lease, self._until_written = check_lease, until_written
+        self._alone, self._is_only_writer = alone, is_only_writer
         self._open: dict[Path, DeltaTable] = {}
+        self._seen: dict[Path, int] = {}
 
     def commit(self, path: Path, rows: pa.Table, batch_id: int) -> int:
         """Append *rows* at *path*; the clock after that (epoch ms), or that of the commit if it was made before."""
 
         def append(table: DeltaTable, properties: CommitProperties) -> None:
-            write_deltalake(table, rows, mode="append", commit_properties=properties)
+            others_columns = len(table.schema().fields) > rows.num_columns  # that somebody added: null in our rows
+            mode = "merge" if others_columns else None
+            write_deltalake(table, rows, mode="append", schema_mode=mode, commit_properties=properties)
 
         return self._once(path, batch_id, append)
 
@@ -109,11 +159,30 @@ class Committer:
     def _table(self, path: Path) -> DeltaTable:
         if path not in self._open:
             self._open[path] = DeltaTable(str(path))
+        self._look_at_others(path, self._open[path], own=0)
         return self._open[path]
+
+    def _look_at_others(self, path: Path, table: DeltaTable, *, own: int) -> None:
+        """Look at the commits since the last look, so many of which are this driver's *own*.
+
+        Raises Contradiction when somebody restored the table, or put rows into one that nobody else may.
+        """
+        since, self._seen[path] = self._seen.get(path, table.version()), table.version()
+        if table.version() - since <= own:
+            return
+        if any(commit.get("operation") == "RESTORE" for commit in table.history(table.version() - since)):
+            msg = f"{path}: a table is restored while its stream stands still, and this one was just now"
+            raise Contradiction(msg)
+        if path.name in self._alone and (found := rows_of_others(path, table, since=since)):
+            msg = (
+                f"{path}: only its stream puts rows into this table, and somebody else did with version {found[0]}; "
+                "tidemark doctor names the ways on"
+            )
+            raise Contradiction(msg)
 
     def _once(self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None]) -> int:
         """Have *write* commit the batch at *path*, unless the log knows it; the clock as in `commit`."""
-        return self._until_written(lambda: self._attempt(path, batch_id, write))
+        return self._until_written(lambda: again_after_others(lambda: self._attempt(path, batch_id, write)))
 
     def _attempt(self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None]) -> int:
         app_id = f"{self._app}/{path.name}"
@@ -126,23 +195,30 @@ class Committer:
         self._check_lease()
         try:
             write(table, properties)
-        except Exception:
+        except Exception as error:
             del self._open[path]  # it may have been committed all the same: the log is to be read again
-            self._remove_unused(path, batch_id)
+            newest = self.newest(path)
+            if newest is None or newest < batch_id:
+                self._remove_unused(path, batch_id)
+            elif isinstance(error, CommitFailedError):
+                msg = f"{path}: another driver committed batch {batch_id}; stop one of the two"
+                raise Contradiction(msg) from error
             raise
-        return self._clock()
+        committed_at_ms = self._clock()
+        self._look_at_others(path, table, own=1)
+        return committed_at_ms
 
     def _remove_unused(self, path: Path, batch_id: int) -> None:
-        """Remove the files with rows of *batch_id* at *path*, unless it is committed: nobody else has such rows."""
-        newest = self.newest(path)
-        if newest is None or newest < batch_id:
-            used = {Path(file).name for file in self._table(path).file_uris()}
-            for file in path.glob("*.parquet"):
-                if file.name not in used and _newest_batch_in(file) == batch_id:
-                    file.unlink()
+        """Remove the files at *path* with rows of *batch_id*, which is not committed."""
+        if not self._is_only_writer:
+            return
+        used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
+        for file in path.glob("*.parquet"):
+            if file.name not in used and _newest_batch_in(file) == batch_id:
+                file.unlink()
 
     def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:
-        for commit in table.history(100):
+        for commit in table.history(HISTORY):
             if commit.get("batch_id") == str(batch_id):
                 return int(commit["timestamp"])
         return self._clock()

@@ -344,7 +344,7 @@ def test_a_driver_that_waits_for_a_full_disk_says_so_where_its_tables_cannot(tmp
     assert place(finding) == (Cause.CANNOT_WRITE, "board", None, None, None)
     assert finding.seen == "the driver of 0 cannot write: No space left on device"
     control.beat(beat)
-    assert first(play, 81).cause is Cause.NOTHING_WRONG
+    assert first(play, 81).cause is Cause.SOURCE_QUIET
 
 
 def test_a_driver_without_a_batch(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tidemark.spec.operators import HopSource, Source, Time
 from tidemark.spec.tables import HOP
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.broker import Broker
-from tidemark.stream.commit import Committing, create_tables
+from tidemark.stream.commit import Committing, create_tables, state_tables
 from tidemark.stream.decision import Decider
 from tidemark.stream.engine import Engine
 from tidemark.stream.intact import Intact, Offsets, Reread
@@ -94,7 +94,14 @@ def build_engine(
     committing = Committing(
         sub,
         stream.home,
-        Committer(f"{topology.name}/{sub.name}", clock, check_lease=check_lease, until_written=until_written),
+        Committer(
+            f"{topology.name}/{sub.name}",
+            clock,
+            check_lease=check_lease,
+            until_written=until_written,
+            alone=state_tables(sub),
+            is_only_writer=True,
+        ),
         Journal(journal_home, "facts", check_lease=check_lease, until_written=until_written),
         Measurer(topology, sub, thread_id=thread_id),
         broker,
