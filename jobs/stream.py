@@ -1,7 +1,7 @@
-"""Runs one sub-topology of a topology as one streaming query, until a drain is requested.
+"""Runs one sub-topology of a topology as one streaming query, until a drain is requested or it has run for long enough.
 
-Exit status: 0 drained, 1 failed (the reason is in the heartbeat and in the log), 3 another driver runs this stream, or
-has taken it over.
+Exit status: 0 drained or rotated, 1 failed (the reason is in the heartbeat and in the log), 3 another driver runs this
+stream, or has taken it over.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import polars as pl
@@ -40,8 +41,12 @@ log = logging.getLogger("tidemark.stream")
 BEAT_S = 1.0
 
 
-class Drained(Exception):
-    """Ends the query between two batches, or while a batch waits for the disk; the next driver runs that batch."""
+class Ended(Exception):
+    """Ends the query in *state*, before a batch or while one waits for the disk; the next driver runs that batch."""
+
+    def __init__(self, state: StreamState) -> None:
+        super().__init__(state)
+        self.state = state
 
 
 def main() -> int:
@@ -62,7 +67,7 @@ def main() -> int:
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
     pulse = Pulse(control, history, epoch, options.launch_id)
     try:
-        run(options, stream_of, control, pulse)
+        state = run(options, stream_of, control, pulse)
     except LeaseLost as error:
         pulse.end(StreamState.FAILED)
         log.error("%s", error)
@@ -71,7 +76,7 @@ def main() -> int:
         log.exception("stream %s/%s failed", topology.name, sub.name)
         pulse.end(StreamState.FAILED, reason=f"{type(error).__name__}: {error}"[:2_000])
         return 1
-    pulse.end(StreamState.DRAINED)
+    pulse.end(state)
     return 0
 
 
@@ -95,6 +100,13 @@ def arguments() -> argparse.ArgumentParser:
         "--take-over",
         action="store_true",
         help="start although another driver lives, if it has been silent for a minute: it cannot write any more",
+    )
+    parser.add_argument(
+        "--rotate-after",
+        type=int,
+        metavar="BATCHES",
+        help="end between two batches after so many, for whoever looks after the stream to start the next driver "
+        "(never)",
     )
     parser.add_argument(
         "--slow", action="append", default=[], metavar="OPERATOR=MS", help="sleep so long once per batch"
@@ -167,15 +179,22 @@ class Pulse:
 
 
 def check_may_go_on(control: Control, epoch: int) -> None:
-    """Raise Drained when a drain was requested, and LeaseLost unless *epoch* is that of the newest driver."""
+    """Raise Ended when a drain was requested, and LeaseLost unless *epoch* is that of the newest driver."""
     if control.drain_requested():
         log.info("a drain was requested: the query ends, which Spark reports as an error")
-        raise Drained
+        raise Ended(StreamState.DRAINED)
     control.check_lease(epoch)
 
 
-def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse) -> None:
-    """Run the query until a drain ends it; raises what made it fail."""
+def check_is_not_due_to_rotate(batch: int, rotate_after: int | None) -> None:
+    """Raise Ended when the *batch*th batch of this driver is about to begin, and it is to run no more than so many."""
+    if rotate_after is not None and batch > max(1, rotate_after):  # each driver gets on by one at least
+        log.info("%s batches were run: the query ends, which Spark reports as an error", batch - 1)
+        raise Ended(StreamState.ROTATED)
+
+
+def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse) -> StreamState:
+    """Run the query until a drain or a rotation ends it, and say which; raises what made it fail."""
     topology, sub = stream_of.topology, stream_of.sub
     refuse_unless_sound(evidence(stream_of))
     spark = session(f"tidemark-{topology.name}-{sub.name}")
@@ -201,12 +220,14 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
         until_written=disk.until_written,
     )
     ended: list[Exception] = []
+    begun = count(1)
     checkpoint = control.home / "checkpoint"
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:
         try:
             disk.takes_writes()  # for Spark has planned the batch
             check()
+            check_is_not_due_to_rotate(next(begun), options.rotate_after)
             ends = planned_ends(checkpoint, batch_id)
             engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms), ends)
         except Exception as error:
@@ -234,10 +255,9 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
 
     try:
         disk.until_written(query)
-        if ended:  # Spark wraps what ended the query in its own words; what we raised says it better
-            raise ended[0]
-    except Drained:
-        pass
+        raise ended[0]  # Spark wraps what ended the query in its own words; what we raised says it better
+    except Ended as end:
+        return end.state
     finally:
         spark.stop()
 

@@ -48,6 +48,7 @@ class StreamState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     DRAINED = "drained"
+    ROTATED = "rotated"
     FAILED = "failed"
 
 

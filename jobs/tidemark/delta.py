@@ -134,8 +134,13 @@ class Committer:
 
         def append(table: DeltaTable, properties: CommitProperties) -> None:
             others_columns = len(table.schema().fields) > rows.num_columns  # that somebody added: null in our rows
-            mode = "merge" if others_columns else None
-            write_deltalake(table, rows, mode="append", schema_mode=mode, commit_properties=properties)
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                schema_mode="merge" if others_columns else None,
+                commit_properties=properties,
+            )
 
         return self._once(path, batch_id, append)
 

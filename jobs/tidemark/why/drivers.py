@@ -39,6 +39,7 @@ def _driver(scene: Scene, name: str) -> Finding | None:
     dead = {
         StreamState.FAILED: (f"failed: {beat.reason}", f"mend that and {start}"),
         StreamState.DRAINED: ("was drained", start),
+        StreamState.ROTATED: ("ended so that a new one takes its place", f"{start}, unless Airflow just does"),
     }.get(beat.state)
     if dead is None and scene.at_ms - beat.at_ms > BEATS_WITHIN_MS:
         dead = ("does not beat any more", f"look at its log and {start}")
