@@ -93,21 +93,14 @@ def test_what_a_driver_keeps_does_not_grow_with_its_batches(tmp_path: Path) -> N
         play_batch(play, number)
     late = kept(play)
     tracemalloc.stop()
-    assert early.control_files == late.control_files == 2 * KEPT
+    assert early.control_files == late.control_files == 2 * (KEPT + 1)
     assert late.open_files <= early.open_files
     # batches 99 and 299 are the last seconds of a window: with a bound of 1 s it is open, and no other one is
     assert early.open_windows == late.open_windows == 1
     assert early.states == late.states == 2 * len(KEYS)
     assert late.progress_bytes <= early.progress_bytes + 20  # numbers have a digit more
     assert late.python_bytes <= early.python_bytes + 200_000  # 1 kB a batch
-
-
-def test_opening_a_table_reads_no_more_of_its_log_the_longer_it_is(tmp_path: Path) -> None:
-    play = Play(TOML, tmp_path)
-    for number in range(205):
-        play_batch(play, number)
+    # and who opens a table reads less than 100 commits of its log
     log = Layout(tmp_path).stream_table("play", SUB, "batches") / "_delta_log"
-    newest = DeltaTable(str(log.parent)).version()
-    checkpoints = sorted(int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet"))
-    assert newest == 205
-    assert newest - checkpoints[-1] < 100
+    checkpoints = [int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet")]
+    assert DeltaTable(str(log.parent)).version() - max(checkpoints) < 100
