@@ -58,7 +58,12 @@ def figures(runs: int) -> Iterator[Figure]:
             keys = f"{million} million keys"
             yield Figure(f"emit on change, {keys}: a MERGE takes … as long", ratios(found, "merge", "ours"), factor)
             yield Figure(f"emit on change, {keys}: seconds per batch", found["ours"], unit="s")
-            yield Figure(f"emit on change, {keys}: bytes written per byte of changes", ours.bytes_per_payload[1:], 1.2, at_most=True)
+            yield Figure(
+                f"emit on change, {keys}: bytes written per byte of changes",
+                ours.bytes_per_payload[1:],
+                1.2,
+                at_most=True,
+            )
             yield Figure(f"emit on change, {keys}: bytes in the ledger per skip", ours.bytes_per_skip[1:], unit="bytes")
     growth = [five / one for one, five in zip(batch_s[1], batch_s[5], strict=True)]
     yield Figure("emit on change: a batch with 5 million keys against 1 million", growth, 1.3, at_most=True)
@@ -154,7 +159,9 @@ class Ours:
     def _sizes(self) -> dict[str, int]:
         """Bytes written so far, by table; and to the journal, which forgets."""
         tables = {path.parent.name: _bytes(path.parent) for path in self._stream.home.glob("*/_delta_log")}
-        self._journalled |= {file.name: file.stat().st_size for file in (self._stream.control / "journal").glob("*.zip")}
+        self._journalled |= {
+            file.name: file.stat().st_size for file in (self._stream.control / "journal").glob("*.zip")
+        }
         return {**tables, "journal": sum(self._journalled.values())}
 
 

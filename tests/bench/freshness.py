@@ -63,10 +63,19 @@ def _figures(runs: int, home: Path, address: str, records: int, limit: float) ->
     topics = {side: f"{side}_{records}" for side in ("ours", "plain")}
     broker.create_topics(address, dict.fromkeys(topics.values(), 4))
     with ExitStack() as stack:
-        driver = stack.enter_context(OnlyDriver(home, TOPOLOGY.format(trigger=TRIGGER_S, topic=topics["ours"]), address))
+        driver = stack.enter_context(
+            OnlyDriver(home, TOPOLOGY.format(trigger=TRIGGER_S, topic=topics["ours"]), address)
+        )
         ours = Side(address, topics["ours"], driver.table("board"), records, driver.pid)
         table = home / "plain"
-        job = [sys.executable, str(Path(__file__).with_name("plain_sink.py")), address, topics["plain"], str(table), f"{TRIGGER_S} seconds"]
+        job = [
+            sys.executable,
+            str(Path(__file__).with_name("plain_sink.py")),
+            address,
+            topics["plain"],
+            str(table),
+            f"{TRIGGER_S} seconds",
+        ]
         plain = Side(address, topics["plain"], table, records, stack.enter_context(_started(job, home / "plain.log")))
         sides = {"ours": ours, "plain": plain}
         for side in sides.values():
