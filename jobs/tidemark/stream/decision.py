@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -84,6 +84,46 @@ class Tally:
         return {**clocks, "counts": dict(self.counts)}
 
 
+class ForTables:
+    """Turns what the operators of *sub* did into the rows that tables get, and says which operators are measured."""
+
+    def __init__(self, topology: Topology, sub: SubTopology) -> None:
+        self._same = {"topology": topology.name, "sub_topology": sub.name}
+        levels = {o.name: latency_level(o, sub.terminals()) for o in sub.operators}
+        self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
+        self._committing = {o.name: o for o in sub.operators if isinstance(o, Repartition | Sink)}
+        self.hops = [o.name for o in sub.operators if isinstance(o, Repartition)]
+
+    def tables(self, batch_id: int, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
+        """The rows that *runs* have: for the tables of the design, for measuring, and of operators that hand them out.
+
+        Of the tables of the design one without rows is left out.
+        """
+        same = {**self._same, "batch_id": batch_id}
+        found: dict[str, list[pl.DataFrame]] = {}
+        for run in runs.values():
+            for name, rows in run.rows.items():
+                if rows.height and name in TABLES:
+                    found.setdefault(name, []).append(rows)
+        tables = {
+            name: rows_of(TABLES[name], pl.concat(parts, how="diagonal"), **same) for name, parts in found.items()
+        }
+        for name in self._measured:
+            if name in runs:
+                tables[f"{TIMES}{name}"] = runs[name].times.to_arrow()
+        for name, operator in self._committing.items():
+            if name in runs:
+                rows = runs[name].rows[name]
+                tables[name] = rows_of(HOP, rows, **same) if isinstance(operator, Repartition) else rows.to_arrow()
+        return tables
+
+    def mark(self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[int], *, seq: int) -> pa.Table:
+        """What ends a hop's rows: the watermark they come with and the windows it closes, where either is news."""
+        row = {"seq": seq, "partition": 0, "watermark": now.watermark_ms, "value": json.dumps(closed)}
+        news = closed or now.watermark_ms != was.watermark_ms
+        return rows_of(HOP, [row], **self._same, batch_id=batch_id).slice(0, 1 if news else 0)
+
+
 class Decider:
     """Decides the batches of *sub*."""
 
@@ -91,14 +131,10 @@ class Decider:
         self._sub, self._reader, self._pipeline, self._steps = sub, reader, pipeline, steps
         self._max_drift_ms = topology.max_drift_ms
         self.window_ms = topology.window_ms
-        self._same = {"topology": topology.name, "sub_topology": sub.name}
+        self.for_tables = ForTables(topology, sub)
         self._table_inputs = sub.table_inputs()
         self._leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in self._table_inputs]
-        levels = {o.name: latency_level(o, sub.terminals()) for o in sub.operators}
-        self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
         self._judging = {o.name for o in sub.operators if emission_of(o)}
-        self._committing = {o.name: o for o in sub.operators if isinstance(o, Repartition | Sink)}
-        self.hops = [o.name for o in sub.operators if isinstance(o, Repartition)]
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
         """Per source, the instant at or before which a record of the next batch is late."""
@@ -108,7 +144,7 @@ class Decider:
             if (watermark_ms := progress.inputs.get(source.name, InputProgress()).watermark_ms) is not None
         }
 
-    def allowed_ms(self, progress: StreamProgress) -> int | None:
+    def _allowed_ms(self, progress: StreamProgress) -> int | None:
         """The watermark above which a partition of the next batch waits for the others; None: none does."""
         if self._max_drift_ms is None:
             return None
@@ -121,7 +157,7 @@ class Decider:
 
     def decide(self, raw: pl.DataFrame, batch: Batch, was: StreamProgress) -> Decision | None:
         """What becomes of the rows *raw* of *batch* after the progress that *was*; None when it changes nothing."""
-        late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self.allowed_ms(was)
+        late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._allowed_ms(was)
         leading = {source.name for source in self._leading}
         intakes = {
             operator.name: self._reader.take(
@@ -144,9 +180,9 @@ class Decider:
         runs = self._pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, moment(was, now))
         tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
         now, closed = self.counted(now, tallies)
-        tables = self.tables(batch.batch_id, runs)
-        for name in self.hops:
-            mark = self.mark(batch.batch_id, was, now, sorted(closed), seq=tables[name].num_rows)
+        tables = self.for_tables.tables(batch.batch_id, runs)
+        for name in self.for_tables.hops:
+            mark = self.for_tables.mark(batch.batch_id, was, now, sorted(closed), seq=tables[name].num_rows)
             tables[name] = pa.concat_tables([tables[name], mark])
         notes = self.notes(batch, was, now, {name: intake.seen for name, intake in intakes.items()}, tallies, closed)
         return Decision(Entry(batch.batch_id, tables, notes), now, moves)
@@ -226,34 +262,6 @@ class Decider:
             "operators": {name: tally.notes for name, tally in tallies.items()},
         }
 
-    def tables(self, batch_id: int, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
-        """The rows that *runs* have: for the tables of the design, for measuring, and of operators that hand them out.
-
-        Of the tables of the design one without rows is left out.
-        """
-        same = {**self._same, "batch_id": batch_id}
-        found: dict[str, list[pl.DataFrame]] = {}
-        for run in runs.values():
-            for name, rows in run.rows.items():
-                if rows.height and name in TABLES:
-                    found.setdefault(name, []).append(rows)
-        tables = {
-            name: rows_of(TABLES[name], pl.concat(parts, how="diagonal"), **same) for name, parts in found.items()
-        }
-        for name in self._measured:
-            if name in runs:
-                tables[f"{TIMES}{name}"] = runs[name].times.to_arrow()
-        for name, operator in self._committing.items():
-            rows = runs[name].rows.get(name, pl.DataFrame()) if name in runs else pl.DataFrame()
-            tables[name] = rows_of(HOP, rows, **same) if isinstance(operator, Repartition) else rows.to_arrow()
-        return tables
-
-    def mark(self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[int], *, seq: int) -> pa.Table:
-        """What ends a hop's rows: the watermark they come with and the windows it closes, where either is news."""
-        rows = [{"seq": seq, "partition": 0, "watermark": now.watermark_ms, "value": json.dumps(closed)}]
-        news = closed or now.watermark_ms != was.watermark_ms
-        return rows_of(HOP, rows if news else [], **self._same, batch_id=batch_id)
-
 
 def moment(was: StreamProgress, now: StreamProgress) -> Moment:
     """How far time has come *now*, and *was* before."""
@@ -267,6 +275,9 @@ def moment(was: StreamProgress, now: StreamProgress) -> Moment:
     )
 
 
-def added(one: Mapping[Any, int], other: Mapping[Any, int]) -> dict[Any, int]:
+K = TypeVar("K")
+
+
+def added(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
     """The sums of both, by key."""
     return {key: one.get(key, 0) + other.get(key, 0) for key in {*one, *other}}
