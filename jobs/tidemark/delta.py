@@ -15,7 +15,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import Clock
 from tidemark.errors import InvalidArgument
-from tidemark.files import Files
+from tidemark.files import File, Files
 
 SETTINGS = {
     "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
@@ -106,9 +106,7 @@ class Committer:
 
     def adopt(self, path: Path, files: Files, batch_id: int) -> int:
         """Make *files*, which lie in the folder *path*, part of the table there; the clock as in `commit`."""
-        actions: list[AddAction | RemoveAction] = [
-            _adding(Path(file), rows, batch_id) for file, rows in zip(files.paths, files.rows, strict=True)
-        ]
+        actions: list[AddAction | RemoveAction] = [_adding(file) for file in files.files]
 
         def add(table: DeltaTable, properties: CommitProperties) -> None:
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
@@ -160,9 +158,8 @@ class Committer:
         return self._clock()
 
 
-def _adding(file: Path, rows: int, batch_id: int) -> AddAction:
-    """What the log says of a new *file* with so many *rows*; their batch, by which readers leave files out."""
-    seen = file.stat()
-    of_batch = {"batch_id": batch_id}
-    stats = {"numRecords": rows, "minValues": of_batch, "maxValues": of_batch, "nullCount": {"batch_id": 0}}
-    return AddAction(file.name, seen.st_size, {}, int(seen.st_mtime * 1_000), True, json.dumps(stats))  # noqa: FBT003
+def _adding(file: File) -> AddAction:
+    """What the log says of a new *file*."""
+    path = Path(file.path)
+    seen = path.stat()
+    return AddAction(path.name, seen.st_size, {}, int(seen.st_mtime * 1_000), True, json.dumps(file.stats))  # noqa: FBT003

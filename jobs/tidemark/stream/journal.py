@@ -25,7 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.errors import Contradiction
-from tidemark.files import Files, Rows
+from tidemark.files import File, Files, Rows
 
 KEPT = 5
 _NAME = re.compile(r"(\d{20})\.(data|facts)\.zip")
@@ -116,5 +116,5 @@ def _unpacked(batch_id: int, packed: bytes) -> Entry:
                 tables[name.removesuffix(".arrow")] = pa.ipc.open_stream(archive.read(name)).read_all()
             elif name.endswith(".files"):
                 files = json.loads(archive.read(name))
-                tables[name.removesuffix(".files")] = Files(tuple(files["paths"]), tuple(files["rows"]))
+                tables[name.removesuffix(".files")] = Files(tuple(File(**file) for file in files["files"]))
         return Entry(batch_id, tables, json.loads(archive.read("notes.json")))

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from tidemark.clock import Clock
 from tidemark.delta import Reference
-from tidemark.files import Files, Rows
+from tidemark.files import File, Files, Rows
 from tidemark.kernels.schemas import rows_of
 from tidemark.semantics.event_time import Seen, follow
 from tidemark.semantics.progress import InputProgress, StreamProgress
@@ -237,11 +237,11 @@ class Spread:
 
 def _together(written: Iterable[Written]) -> dict[str, Rows]:
     """By name the files of all tasks, in their order."""
-    found: dict[str, list[tuple[str, int]]] = {}
+    found: dict[str, list[File]] = {}
     for files in written:
         for name, file in files.items():
             found.setdefault(name, []).append(file)
-    return {name: Files(tuple(p for p, _ in files), tuple(n for _, n in files)) for name, files in found.items()}
+    return {name: Files(tuple(files)) for name, files in found.items()}
 
 
 def _of(source: Source | HopSource, arrived: Iterable[Arrived]) -> list[Arrived]:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from tidemark.clock import wall_clock_ms
 from tidemark.delta import Reference
-from tidemark.files import write_file
+from tidemark.files import File, write_file
 from tidemark.kernels.arrivals import hop_arrivals, rows_in_order
 from tidemark.kernels.facts import TIMES as TIME_COLUMNS
 from tidemark.kernels.facts import records_per_window
@@ -51,8 +51,8 @@ from tidemark.stream.steps import Run, Steps
 SEQ_BITS = 40
 """A share numbers its rows from its own number times 2 to this power."""
 
-Written = Mapping[str, tuple[str, int]]
-"""By name as in a journal entry: the file with the rows, and how many they are."""
+Written = Mapping[str, File]
+"""By name as in a journal entry: the file with the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +71,11 @@ class Task:
     def written(self, tables: Mapping[str, pa.Table]) -> Written:
         """The rows of *tables*, by name as in a journal entry, in files."""
         named = f"spread-{self.batch_id:020d}"
-        found: dict[str, tuple[str, int]] = {}
+        found: dict[str, File] = {}
         for name, rows in tables.items():
             if rows.num_rows:
                 folder, shown = self._place(name, rows)
-                found[name] = (str(write_file(folder, named, shown)), rows.num_rows)
+                found[name] = write_file(folder, named, shown)
         return found
 
     def table(self, name: str) -> Path:
