@@ -34,6 +34,7 @@ from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker
 from tidemark.stream.soundness import refuse_unless_sound
 from tidemark.stream.sources import collect, explained, read_again, stream
+from tidemark.stream.spread_spark import SparkExecutors
 from tidemark.stream.wiring import Stream, build_engine
 
 log = logging.getLogger("tidemark.stream")
@@ -229,7 +230,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
             check()
             check_is_not_due_to_rotate(next(begun), options.rotate_after)
             ends = planned_ends(checkpoint, batch_id)
-            engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms), ends)
+            engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms), ends, SparkExecutors(rows))
         except Exception as error:
             ended.append(error)
             raise

@@ -22,6 +22,7 @@ from tidemark.spec.operators import HopSource, Sink, Source
 from tidemark.spec.topology import Topology, parse
 from tidemark.stream.engine import Engine
 from tidemark.stream.sources import TICK
+from tidemark.stream.spread import Executors
 from tidemark.stream.wiring import Stream, build_engine
 
 Row = dict[str, Any]
@@ -34,12 +35,20 @@ class Silence:
         self._partitions = partitions
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
+        self.earliest = 0
 
     def partitions(self, topic: str) -> int:
         return self._partitions if isinstance(self._partitions, int) else self._partitions[topic]
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        return {number: (0, self._ends[topic, number]) for number in partitions}
+        return {number: (self.earliest, self._ends[topic, number]) for number in partitions}
+
+    def ends(self) -> dict[str, dict[int, int]]:
+        """Where each partition ends, by topic."""
+        found: dict[str, dict[int, int]] = defaultdict(dict)
+        for (topic, number), end in self._ends.items():
+            found[topic][number] = end
+        return found
 
     def have(self, topic: str, rows: Sequence[Row]) -> None:
         """Have *topic* end behind its *rows*."""
@@ -69,6 +78,7 @@ class Play:
         self._batches: dict[str, int] = defaultdict(int)
         self._engines: dict[str, Engine] = {}
         self.now_ms = 0
+        self.executors: Callable[[pl.DataFrame], Executors] | None = None
 
     def copy(self, home: Path) -> Play:
         """The same, as far as it has come, in the warehouse *home*, with drivers of its own."""
@@ -118,7 +128,8 @@ class Play:
         for source in self.topology.sub_topology(sub).operators:
             if isinstance(source, Source) and source.topic:
                 self.broker.have(source.topic, [row for row in rows if row["source"] == source.name])
-        self._engines[sub].process(batch_id, lambda late: frame.to_arrow())
+        executors = self.executors(frame) if self.executors else None
+        self._engines[sub].process(batch_id, lambda late: frame.to_arrow(), self.broker.ends(), executors)
 
     def start(
         self,

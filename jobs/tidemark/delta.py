@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import Clock
 from tidemark.disk import UntilWritten, at_once
 from tidemark.errors import Contradiction, InvalidArgument
+from tidemark.files import File, Files
 
 SETTINGS = {
     "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
@@ -48,17 +52,33 @@ def scan(path: Path) -> pl.LazyFrame:
     return pl.scan_pyarrow_dataset(DeltaTable(str(path)).to_pyarrow_dataset())
 
 
-def read_before(path: Path, batch_id: int, columns: list[str]) -> pl.DataFrame:
-    """The *columns* of the rows at *path* of batches before *batch_id*, oldest batch first."""
-    frame = scan(path).filter(pl.col("batch_id") < batch_id).select("batch_id", *columns)
-    return frame.collect().sort("batch_id", maintain_order=True)
+Keep = Callable[[pl.DataFrame], pl.DataFrame]
+"""Leaves out rows."""
+
+
+def read_before(
+    path: Path, batch_id: int, columns: list[str], *, after: int = -1, keep: Keep = lambda rows: rows
+) -> pl.DataFrame:
+    """The *columns* of the rows at *path* of batches after *after* and before *batch_id*, oldest batch first.
+
+    Only those that *keep* leaves are in memory together.
+    """
+    dataset = DeltaTable(str(path)).to_pyarrow_dataset()
+    of_batches = (pc.field("batch_id") > after) & (pc.field("batch_id") < batch_id)
+    names = ["batch_id", *columns]
+    none = pl.DataFrame(pa.schema([dataset.schema.field(name) for name in names]).empty_table())
+    parts = (pl.DataFrame(batch) for batch in dataset.to_batches(columns=names, filter=of_batches))
+    return pl.concat([none, *(keep(part) for part in parts)]).sort("batch_id", maintain_order=True)
 
 
 class Reference:
-    """Reads Delta tables that others write, whole and in their newest version; places are relative to *warehouse*."""
+    """Reads Delta tables that others write, whole; places are relative to *warehouse*.
 
-    def __init__(self, warehouse: Path) -> None:
-        self._warehouse = warehouse
+    Each is read in its newest version, or the one that *versions* has for its place.
+    """
+
+    def __init__(self, warehouse: Path, versions: Mapping[str, int] = MappingProxyType({})) -> None:
+        self._warehouse, self._versions = warehouse, versions
         self._read: dict[str, tuple[int, pl.DataFrame]] = {}
 
     def __call__(self, place: str) -> pl.DataFrame:
@@ -67,10 +87,15 @@ class Reference:
         if not DeltaTable.is_deltatable(str(path)):
             msg = f"{path}: there is no Delta table; create it before the stream starts"
             raise InvalidArgument(msg)
-        version = DeltaTable(str(path)).version()
+        version = self._versions.get(place, self.version(place))
         if place not in self._read or self._read[place][0] != version:
-            self._read[place] = (version, scan(path).collect())
+            rows = DeltaTable(str(path), version=version).to_pyarrow_dataset()
+            self._read[place] = (version, pl.scan_pyarrow_dataset(rows).collect())
         return self._read[place][1]
+
+    def version(self, place: str) -> int:
+        """The newest version of the table at *place*."""
+        return int(DeltaTable(str(self._warehouse / place)).version())
 
 
 def again_after_others(commit: Callable[[], T]) -> T:
@@ -147,14 +172,25 @@ class Committer:
 
         return self._once(path, batch_id, append)
 
-    def upsert(self, path: Path, rows: pa.Table, batch_id: int, *, key: Sequence[str]) -> int:
+    def adopt(self, path: Path, files: Files, batch_id: int) -> int:
+        """Make *files*, which lie in the folder *path*, part of the table there; the clock as in `commit`."""
+        actions: list[AddAction | RemoveAction] = [_adding(file) for file in files.files]
+
+        def add(table: DeltaTable, properties: CommitProperties) -> None:
+            table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
+            table.update_incremental()
+
+        return self._once(path, batch_id, add)
+
+    def upsert(self, path: Path, rows: pa.Table | Files, batch_id: int, *, key: Sequence[str]) -> int:
         """Make *rows*, one per *key*, the current ones at *path*, less those `deleted`; the clock as in `commit`."""
         same = " and ".join(f'(old."{column}" is not distinct from new."{column}")' for column in key)
-        columns = {f'"{name}"': f'new."{name}"' for name in rows.column_names if name != "deleted"}
+        schema = rows.schema if isinstance(rows, pa.Table) else rows.stream().schema
+        columns = {f'"{name}"': f'new."{name}"' for name in schema.names if name != "deleted"}
 
         def merge(table: DeltaTable, properties: CommitProperties) -> None:
             merging = table.merge(
-                rows,
+                rows if isinstance(rows, pa.Table) else rows.stream(),
                 same,
                 source_alias="new",
                 target_alias="old",
@@ -248,3 +284,10 @@ def _newest_batch_in(file: Path) -> int | None:
     places = [place for place in range(found.num_columns) if found.schema.column(place).path == "batch_id"]
     groups = [found.row_group(group).column(place) for place in places for group in range(found.num_row_groups)]
     return max((group.statistics.max for group in groups if group.statistics), default=None)
+
+
+def _adding(file: File) -> AddAction:
+    """What the log says of a new *file*."""
+    path = Path(file.path)
+    seen = path.stat()
+    return AddAction(path.name, seen.st_size, {}, int(seen.st_mtime * 1_000), True, json.dumps(file.stats))  # noqa: FBT003

@@ -45,12 +45,20 @@ Row = dict[str, Any]
 class Driver:
     """A `jobs/stream.py` as a user starts it; its output goes to a file. The topology's file lies in *home*."""
 
-    def __init__(self, sub_topology: str, home: Path, address: str, *arguments: str, topology: str) -> None:
+    def __init__(
+        self,
+        sub_topology: str,
+        home: Path,
+        address: str,
+        *arguments: str,
+        topology: str,
+        program: Sequence[str] = (sys.executable,),
+    ) -> None:
         self._name, self._topology = sub_topology, topology
         self._warehouse, self._log = home / "warehouse", home / f"{sub_topology}.log"
         self.control = Control(Layout(self._warehouse).control(topology, sub_topology))
         self.control.forget_drain()
-        command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--warehouse", str(self._warehouse)]
+        command = [*program, str(PROJECT / "jobs" / "stream.py"), "--warehouse", str(self._warehouse)]
         command += ["--topology", str(home / f"{topology}.toml"), "--sub-topology", sub_topology]
         command += ["--bootstrap", address, *arguments]
         with self._log.open("a") as log:
@@ -130,11 +138,13 @@ class Driver:
 class OnlyDriver(Driver):
     """The driver of a topology that a test writes by hand, with one sub-topology; ends with the `with` block."""
 
-    def __init__(self, home: Path, toml: str, address: str, *arguments: str) -> None:
+    def __init__(
+        self, home: Path, toml: str, address: str, *arguments: str, program: Sequence[str] = (sys.executable,)
+    ) -> None:
         topology = parse(tomllib.loads(toml), file="topology.toml", folder=home)
         (home / f"{topology.name}.toml").write_text(toml)
         (sub,) = topology.sub_topologies
-        super().__init__(sub.name, home, address, *arguments, topology=topology.name)
+        super().__init__(sub.name, home, address, *arguments, topology=topology.name, program=program)
 
     def __enter__(self) -> OnlyDriver:
         return self

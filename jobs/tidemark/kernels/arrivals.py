@@ -134,9 +134,13 @@ def disorder(timestamps_ms: pl.Series, reached_ms: int | None) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class HopArrivals:
-    """The rows behind a hop, and what their upstream said of its time: watermark, and windows it closed."""
+    """The rows behind a hop, and what their upstream said of its time: watermark, and windows it closed.
+
+    `order` has, for each of the rows, the upstream's `_batch` and the place `_seq` in that.
+    """
 
     rows: pl.DataFrame
+    order: pl.DataFrame
     watermark_ms: int | None
     windows: tuple[int, ...]
     last_batch: int | None
@@ -149,7 +153,8 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     rows = rows.sort("offset", "seq")
     is_mark = pl.col("watermark_ms").is_not_null()
     marks = rows.filter(is_mark)
-    updates = rows.filter(~is_mark).select(
+    fresh = rows.filter(~is_mark)
+    updates = fresh.select(
         "value",
         "old_value",
         _key="key",
@@ -163,6 +168,7 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     starts = marks["value"].str.json_decode(pl.List(pl.Int64)).explode().drop_nulls()
     return HopArrivals(
         updates,
+        fresh.select(_batch="offset", _seq="seq"),
         marks["watermark_ms"].max(),  # type: ignore[arg-type]
         tuple(starts),
         rows["offset"].max(),  # type: ignore[arg-type]

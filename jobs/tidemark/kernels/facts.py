@@ -15,24 +15,29 @@ TIMES: Mapping[str, pl.DataType] = {"_timestamp_ms": pl.Int64(), "_task": pl.Int
 """What latency needs to know of a record: its time, and the task that had it."""
 
 
-def latency_stats(times: pl.DataFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:
+def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:
     """By `_task`: n, min_ms, max_ms, sum_ms of the latencies at *finished_at_ms*, and negative_n of them (KIP-613)."""
     timestamp = pl.col("_timestamp_ms")
-    per_task = times.group_by("_task").agg(
-        pl.len(),
-        negative_n=(timestamp > finished_at_ms).sum(),
-        known=pl.struct(min_ms=timestamp.min(), max_ms=timestamp.max(), sum_ms=timestamp.sum()),
+    per_task = (
+        times.lazy()
+        .group_by("_task")
+        .agg(
+            pl.len(),
+            negative_n=(timestamp > finished_at_ms).sum(),
+            known=pl.struct(min_ms=timestamp.min(), max_ms=timestamp.max(), sum_ms=timestamp.sum()),
+        )
     )
     return {
         task: {"negative_n": negative_n, **asdict(latency_at(Times(n=n, **known), finished_at_ms=finished_at_ms))}
-        for task, n, negative_n, known in per_task.sort("_task").iter_rows()
+        for task, n, negative_n, known in per_task.sort("_task").collect(engine="streaming").iter_rows()
     }
 
 
-def latency_histogram(times: pl.DataFrame, *, finished_at_ms: int) -> pl.DataFrame:
+def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> pl.DataFrame:
     """Per `_task` and bucket: n records whose latency falls in it."""
-    latency = times.select("_task", bucket=bucket_of(finished_at_ms - pl.col("_timestamp_ms")))
-    return latency.group_by("_task", "bucket").agg(n=pl.len()).sort("_task", "bucket")
+    latency = times.lazy().select("_task", bucket=bucket_of(finished_at_ms - pl.col("_timestamp_ms")))
+    per_bucket = latency.group_by("_task", "bucket").agg(n=pl.len())
+    return per_bucket.sort("_task", "bucket").collect(engine="streaming")
 
 
 def records_per_window(times: pl.DataFrame, *, window_ms: int) -> dict[int, int]:

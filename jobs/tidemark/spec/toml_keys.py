@@ -105,6 +105,13 @@ class Keys:
             self.fail(key, f"is {value!r}", f'write a length above 0, such as {key} = "{example}"')
         return length_ms
 
+    def count(self, key: str, example: str, default: int) -> int:
+        """A whole number of 1 or more, or *default*."""
+        value: int = self.get(key, int, example, default)
+        if value < 1:
+            self.fail(key, f"is {value}", f"write 1 or more, such as {key} = {example}")
+        return value
+
     def choice(self, key: str, among: type[E], default: E | None) -> E:
         """One word of the vocabulary *among*; without a *default* the key must be there."""
         value = self.text(key, default or next(iter(among)), ... if default is None else default)

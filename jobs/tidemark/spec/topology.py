@@ -63,6 +63,7 @@ class Topology:
 
     `file` is the name of the one that describes it, for errors.
     A partition whose watermark is more than `max_drift_ms` ahead of the slowest one of its sub-topology waits.
+    A batch of more than `executors_above` records is worked on by Spark's executors.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Topology:
     trigger_ms: int
     sub_topologies: tuple[SubTopology, ...]
     max_drift_ms: int | None = None
+    executors_above: int = 500_000
     time: Time = Time.EVENT
     file: str = field(default="", compare=False)
 
@@ -115,13 +117,21 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
     window_ms = keys.duration("window", "10 s", 10_000)
     trigger_ms = keys.duration("trigger", "1 s", 1_000)
     max_drift_ms = keys.duration("max_drift", "1 min", None)
+    executors_above = keys.count("executors_above", "500_000", 500_000)
     tables = keys.get("operators", dict, "a table per operator: [operators.NAME]")
     keys.done()
     operators = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
     ordered = _in_order(file, operators)
     _Check(file, {operator.name: operator for operator in ordered}).all()
     return Topology(
-        name, level, window_ms, trigger_ms, _sub_topologies(file, _completed(ordered)), max_drift_ms, file=file
+        name,
+        level,
+        window_ms,
+        trigger_ms,
+        _sub_topologies(file, _completed(ordered)),
+        max_drift_ms,
+        executors_above,
+        file=file,
     )
 
 

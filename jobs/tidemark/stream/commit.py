@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tidemark.clock import Clock
 from tidemark.delta import Committer, create
+from tidemark.files import Files, Rows, frames
 from tidemark.kernels import payload
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.spec.operators import Operator, Repartition, Sink
@@ -99,28 +100,32 @@ class Committing:
 
     def _hand_out(self, operator: Operator, entry: Entry) -> int | None:
         """Commit what a terminal operator has for others; the clock after it, None when it had nothing."""
-        rows = entry.tables[operator.name]
-        if not rows.num_rows:
+        rows = entry.tables.get(operator.name)
+        if rows is None or not rows.num_rows:
             return None
         match operator:
             case Repartition():
                 return self._commit(f"hop_{operator.name}", rows, entry.batch_id)
             case Sink(table=str() as table):
-                return self._commit(table, sink_rows(operator, rows, entry.batch_id), entry.batch_id, key=operator.key)
+                written = rows if isinstance(rows, Files) else sink_rows(operator, rows, entry.batch_id)
+                return self._commit(table, written, entry.batch_id, key=operator.key)
             case Sink():
                 epoch = entry.notes["batch"]["epoch"]
                 self._check_lease()
-                self._broker.publish(operator, pl.DataFrame(rows), batch_id=entry.batch_id, epoch=epoch)
+                for part in frames(rows):
+                    self._broker.publish(operator, part, batch_id=entry.batch_id, epoch=epoch)
                 self._reached(f"committed {operator.name}")
                 return self._clock()
         return None
 
-    def _commit(self, name: str, rows: pa.Table | None, batch_id: int, *, key: tuple[str, ...] = ()) -> int:
+    def _commit(self, name: str, rows: Rows | None, batch_id: int, *, key: tuple[str, ...] = ()) -> int:
         if rows is None or not rows.num_rows:
             return self._clock()
         path = self._home / name
         if key:
             at_ms = self._committer.upsert(path, rows, batch_id, key=key)
+        elif isinstance(rows, Files):
+            at_ms = self._committer.adopt(path, rows, batch_id)
         else:
             at_ms = self._committer.commit(path, rows, batch_id)
         self._newest_batches[name] = batch_id

@@ -7,9 +7,9 @@ clocks read and the counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -17,14 +17,14 @@ import pyarrow as pa
 from tidemark.kernels.facts import records_per_window
 from tidemark.kernels.schemas import rows_of
 from tidemark.semantics.alignment import max_allowed_ms
-from tidemark.semantics.event_time import combined
+from tidemark.semantics.event_time import Seen, combined
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.semantics.watermark import Progress, is_window_late
 from tidemark.spec.operators import HopSource, Repartition, Sink, Source, emission_of, latency_level
 from tidemark.spec.tables import HOP, TABLES
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.batch import Batch, Moment
-from tidemark.stream.intake import Intake, Reader
+from tidemark.stream.intake import Reader
 from tidemark.stream.journal import Entry
 from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.state import Moves
@@ -36,11 +36,92 @@ TIMES = "times_of_"
 
 @dataclass(frozen=True)
 class Decision:
-    """A journal entry, the progress that it makes, and what the memory takes once it is committed."""
+    """A journal entry, the progress that it makes, and what the memory takes once it is committed.
+
+    `moves` is None when the batch was not worked on in this memory: the tables will have to be asked.
+    """
 
     entry: Entry
     progress: StreamProgress
-    moves: Moves
+    moves: Moves | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """What one operator did in one batch, or in a part of it, in numbers.
+
+    Updates by outcome; records finished per streaming window, by its start; suppressed updates per task; clocks, epoch
+    ms: `queued_ms` is how long it had waited for a sibling branch before it began.
+    """
+
+    counts: Mapping[str, int]
+    windows: Mapping[int, int]
+    skipped: Mapping[int, int]
+    started_at_ms: int
+    finished_at_ms: int
+    queued_ms: int
+
+    @classmethod
+    def of(cls, run: Run, *, window_ms: int) -> Tally:
+        """That of *run*."""
+        return cls(
+            counts=dict(run.counts),
+            windows=records_per_window(run.times, window_ms=window_ms),
+            skipped=run.skipped,
+            started_at_ms=run.started_at_ms,
+            finished_at_ms=run.finished_at_ms,
+            queued_ms=run.queued_ms,
+        )
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What the journal has of it."""
+        clocks = {
+            "started_at_ms": self.started_at_ms,
+            "finished_at_ms": self.finished_at_ms,
+            "queued_ms": self.queued_ms,
+        }
+        return {**clocks, "counts": dict(self.counts)}
+
+
+class ForTables:
+    """Turns what the operators of *sub* did into the rows that tables get, and says which operators are measured."""
+
+    def __init__(self, topology: Topology, sub: SubTopology) -> None:
+        self._same = {"topology": topology.name, "sub_topology": sub.name}
+        levels = {o.name: latency_level(o, sub.terminals()) for o in sub.operators}
+        self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
+        self._committing = {o.name: o for o in sub.operators if isinstance(o, Repartition | Sink)}
+        self.hops = [o.name for o in sub.operators if isinstance(o, Repartition)]
+
+    def tables(self, batch_id: int, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
+        """The rows that *runs* have: for the tables of the design, for measuring, and of operators that hand them out.
+
+        Of the tables of the design one without rows is left out.
+        """
+        same = {**self._same, "batch_id": batch_id}
+        found: dict[str, list[pl.DataFrame]] = {}
+        for run in runs.values():
+            for name, rows in run.rows.items():
+                if rows.height and name in TABLES:
+                    found.setdefault(name, []).append(rows)
+        tables = {
+            name: rows_of(TABLES[name], pl.concat(parts, how="diagonal"), **same) for name, parts in found.items()
+        }
+        for name in self._measured:
+            if name in runs:
+                tables[f"{TIMES}{name}"] = runs[name].times.to_arrow()
+        for name, operator in self._committing.items():
+            if name in runs:
+                rows = runs[name].rows[name]
+                tables[name] = rows_of(HOP, rows, **same) if isinstance(operator, Repartition) else rows.to_arrow()
+        return tables
+
+    def mark(self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[int], *, seq: int) -> pa.Table:
+        """What ends a hop's rows: the watermark they come with and the windows it closes, where either is news."""
+        row = {"seq": seq, "partition": 0, "watermark": now.watermark_ms, "value": json.dumps(closed)}
+        news = closed or now.watermark_ms != was.watermark_ms
+        return rows_of(HOP, [row], **self._same, batch_id=batch_id).slice(0, 1 if news else 0)
 
 
 class Decider:
@@ -49,14 +130,11 @@ class Decider:
     def __init__(self, topology: Topology, sub: SubTopology, reader: Reader, pipeline: Pipeline, steps: Steps) -> None:
         self._sub, self._reader, self._pipeline, self._steps = sub, reader, pipeline, steps
         self._max_drift_ms = topology.max_drift_ms
-        self._window_ms = topology.window_ms
-        self._same = {"topology": topology.name, "sub_topology": sub.name}
+        self.window_ms = topology.window_ms
+        self.for_tables = ForTables(topology, sub)
         self._table_inputs = sub.table_inputs()
         self._leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in self._table_inputs]
-        levels = {o.name: latency_level(o, sub.terminals()) for o in sub.operators}
-        self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
         self._judging = {o.name for o in sub.operators if emission_of(o)}
-        self._committing = {o.name: o for o in sub.operators if isinstance(o, Repartition | Sink)}
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
         """Per source, the instant at or before which a record of the next batch is late."""
@@ -93,31 +171,37 @@ class Decider:
             for operator in self._sub.operators
             if isinstance(operator, Source | HopSource)
         }
-        now = self._progress(was, intakes, batch)
+        inputs = {name: intake.progress for name, intake in intakes.items()}
+        now = self.progress(was, inputs, {name: intake.windows for name, intake in intakes.items()}, batch)
         moved = not now.same_as(was) or any(intake.run.counts["records_in"] for intake in intakes.values())
         if not moved and not self._is_due(was, batch):
             return None
-        moment = Moment(
-            was_watermark_ms=was.watermark_ms,
-            watermark_ms=now.watermark_ms,
-            held_by=was.held_by,
-            was_decided_at_ms=was.decided_at_ms,
-            decided_at_ms=batch.decided_at_ms,
-        )
         moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
-        runs = self._pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, moment)
-        now, closed = self._with_records(now, runs)
-        return Decision(self._entry(batch, was, now, runs, closed, intakes), now, moves)
+        runs = self._pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, moment(was, now))
+        tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
+        now, closed = self.counted(now, tallies)
+        tables = self.for_tables.tables(batch.batch_id, runs)
+        for name in self.for_tables.hops:
+            mark = self.for_tables.mark(batch.batch_id, was, now, sorted(closed), seq=tables[name].num_rows)
+            tables[name] = pa.concat_tables([tables[name], mark])
+        notes = self.notes(batch, was, now, {name: intake.seen for name, intake in intakes.items()}, tallies, closed)
+        return Decision(Entry(batch.batch_id, tables, notes), now, moves)
 
     def _is_due(self, was: StreamProgress, batch: Batch) -> bool:
         """Whether an operator has something to say although nothing came in."""
         return any(self._steps.is_due(o, was.decided_at_ms, batch.decided_at_ms) for o in self._sub.operators)
 
-    def _progress(self, was: StreamProgress, intakes: Mapping[str, Intake], batch: Batch) -> StreamProgress:
-        inputs = {name: intake.progress for name, intake in intakes.items()}
+    def progress(
+        self,
+        was: StreamProgress,
+        inputs: Mapping[str, InputProgress],
+        windows: Mapping[str, Iterable[int]],
+        batch: Batch,
+    ) -> StreamProgress:
+        """How far the stream has come when its *inputs* have come so far, and opened *windows* (starts)."""
         leading = {name: part for name, part in inputs.items() if name not in self._table_inputs}
         time = combined(leading, previous_ms=was.watermark_ms)
-        opened = frozenset().union(*(intakes[name].windows for name in leading))
+        opened = {start for name in leading for start in windows[name]}
         return replace(
             was,
             batch_id=batch.batch_id,
@@ -128,89 +212,72 @@ class Decider:
             windows=tuple(sorted({*was.windows, *opened})),
         )
 
-    def _with_records(
-        self, now: StreamProgress, runs: Mapping[str, Run]
+    def counted(
+        self, now: StreamProgress, tallies: Mapping[str, Tally]
     ) -> tuple[StreamProgress, dict[int, dict[str, int]]]:
         """*now* with the batch's records counted per operator and window, less the windows that its watermark closes.
 
         Those come beside it: per window start, the records that each operator finished.
         """
-        records = {
-            name: _added(now.records.get(name, {}), records_per_window(run.times, window_ms=self._window_ms))
-            for name, run in runs.items()
-        }
+        records = {name: added(now.records.get(name, {}), tally.windows) for name, tally in tallies.items()}
         left = tuple(start for start in now.windows if not self._passed(start, now))
         counts = {
-            start: {name: records[name].get(start, 0) for name in runs} for start in now.windows if start not in left
+            start: {name: records[name].get(start, 0) for name in tallies} for start in now.windows if start not in left
         }
         kept = {
             name: {start: n for start, n in per.items() if not self._passed(start, now)}
             for name, per in records.items()
         }
         skipped = {
-            name: _added(now.skipped.get(name, {}), run.skipped) for name, run in runs.items() if name in self._judging
+            name: added(now.skipped.get(name, {}), tally.skipped)
+            for name, tally in tallies.items()
+            if name in self._judging
         }
         return replace(now, windows=left, records=kept, skipped={**now.skipped, **skipped}), counts
 
     def _passed(self, start_ms: int, now: StreamProgress) -> bool:
         """Whether the watermark has passed the end of the window that starts at *start_ms*."""
-        return is_window_late(start_ms + self._window_ms, now.watermark_ms)
+        return is_window_late(start_ms + self.window_ms, now.watermark_ms)
 
-    def _entry(
+    def notes(
         self,
         batch: Batch,
         was: StreamProgress,
         now: StreamProgress,
-        runs: Mapping[str, Run],
+        seen: Mapping[str, Mapping[int, Seen]],
+        tallies: Mapping[str, Tally],
         closed: Mapping[int, Mapping[str, int]],
-        intakes: Mapping[str, Intake],
-    ) -> Entry:
-        seen = [(name, number, part) for name, intake in intakes.items() for number, part in intake.seen.items()]
-        notes = {
+    ) -> dict[str, Any]:
+        """What the journal has beside rows; *seen* are the partitions of each source."""
+        return {
             "batch": asdict(batch),
             "progress": now.to_json(),
             "was": was.to_json(),
             "closed": [{"start_ms": start, "records": counts} for start, counts in closed.items()],
-            "sources": [{"source": name, "partition": number, **asdict(part)} for name, number, part in seen],
-            "operators": {name: _notes_of(run) for name, run in runs.items()},
+            "sources": [
+                {"source": name, "partition": number, **asdict(part)}
+                for name, parts in seen.items()
+                for number, part in parts.items()
+            ],
+            "operators": {name: tally.notes for name, tally in tallies.items()},
         }
-        tables = self._rows(batch, runs)
-        for name in self._measured:
-            tables[f"{TIMES}{name}"] = runs[name].times.to_arrow()
-        for name in self._committing:
-            tables[name] = runs[name].rows.get(name, pl.DataFrame()).to_arrow()
-        self._mark_hops(tables, batch, was, now, sorted(closed))
-        return Entry(batch.batch_id, tables, notes)
-
-    def _rows(self, batch: Batch, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
-        """What the tables of the design get; a table without rows is left out."""
-        same = {**self._same, "batch_id": batch.batch_id}
-        found: dict[str, list[pl.DataFrame]] = {}
-        for run in runs.values():
-            for name, rows in run.rows.items():
-                if rows.height and name in TABLES:
-                    found.setdefault(name, []).append(rows)
-        return {name: rows_of(TABLES[name], pl.concat(parts, how="diagonal"), **same) for name, parts in found.items()}
-
-    def _mark_hops(
-        self, tables: dict[str, pa.Table], batch: Batch, was: StreamProgress, now: StreamProgress, closed: list[int]
-    ) -> None:
-        """End each hop's rows with the watermark they come with and the windows it closes, where either is news."""
-        same = {**self._same, "batch_id": batch.batch_id}
-        for operator in self._committing.values():
-            if not isinstance(operator, Repartition):
-                continue
-            hop = rows_of(HOP, tables[operator.name], **same)
-            if closed or now.watermark_ms != was.watermark_ms:
-                mark = {"seq": hop.num_rows, "partition": 0, "watermark": now.watermark_ms, "value": json.dumps(closed)}
-                hop = pa.concat_tables([hop, rows_of(HOP, [mark], **same)])
-            tables[operator.name] = hop
 
 
-def _notes_of(run: Run) -> dict[str, Any]:
-    clocks = {"started_at_ms": run.started_at_ms, "finished_at_ms": run.finished_at_ms, "queued_ms": run.queued_ms}
-    return {**clocks, "counts": dict(run.counts)}
+def moment(was: StreamProgress, now: StreamProgress) -> Moment:
+    """How far time has come *now*, and *was* before."""
+    assert now.decided_at_ms is not None
+    return Moment(
+        was_watermark_ms=was.watermark_ms,
+        watermark_ms=now.watermark_ms,
+        held_by=was.held_by,
+        was_decided_at_ms=was.decided_at_ms,
+        decided_at_ms=now.decided_at_ms,
+    )
 
 
-def _added(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
-    return {start: one.get(start, 0) + other.get(start, 0) for start in {*one, *other}}
+K = TypeVar("K")
+
+
+def added(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
+    """The sums of both, by key."""
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {*one, *other}}

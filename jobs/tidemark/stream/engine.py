@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,10 +16,11 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.batch import Batch
 from tidemark.stream.commit import Committing
-from tidemark.stream.decision import Decider
+from tidemark.stream.decision import Decider, Decision
 from tidemark.stream.journal import Journal
 from tidemark.stream.load import load_memory
 from tidemark.stream.sources import TICK
+from tidemark.stream.spread import Executors, Spread
 from tidemark.stream.steps import Steps
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ class Engine:
 
     Purpose: the function that `foreachBatch` calls, whole.
     How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and
-    carried out; only then does what is kept in memory move. The first call rebuilds that from the tables.
+    carried out; only then does what is kept in memory move. The first batch that needs it rebuilds that from the
+    tables, and so does one after others that executors worked on, for what these moved.
     `batch_started_at_ms` is the clock at which the batch that runs now began; None between batches.
     Known limitation: between a record's arrival in a Kafka sink and the end of the batch a crash sends it twice.
     """
@@ -44,6 +47,7 @@ class Engine:
         home: Path,
         steps: Steps,
         decider: Decider,
+        spread: Spread,
         journal: Journal,
         committing: Committing,
         clock: Clock,
@@ -52,42 +56,57 @@ class Engine:
     ) -> None:
         self._sub, self._home, self._steps, self._decider = sub, home, steps, decider
         self._journal, self._committing, self._clock, self._epoch = journal, committing, clock, epoch
+        self._spread = spread
+        self._remembered = -1
         self.progress: StreamProgress | None = None
         self.batch_started_at_ms: int | None = None
 
     def process(
-        self, batch_id: int, collect: Collect, ends: Mapping[str, Mapping[int, int]] = MappingProxyType({})
+        self,
+        batch_id: int,
+        collect: Collect,
+        ends: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
+        executors: Executors | None = None,
     ) -> None:
-        """Have the tables say what becomes of batch *batch_id*, whose rows *collect* reads up to *ends*."""
+        """Have the tables say what becomes of batch *batch_id*, whose rows *collect* reads up to *ends*.
+
+        One that is too large for that is left to *executors*.
+        """
         if self.progress is None:
             self.progress = self._recover(batch_id)
         if batch_id <= self.progress.batch_id:
             return
         started_at_ms = self.batch_started_at_ms = self._clock()
-        raw = pl.DataFrame(collect(self._decider.late_up_to_ms(self.progress)))
         batch = Batch(
             batch_id=batch_id,
             epoch=self._epoch,
-            decided_at_ms=self._decision_time(raw, started_at_ms),
+            decided_at_ms=started_at_ms,
             started_at_ms=started_at_ms,
-            read_at_ms=self._clock(),
+            read_at_ms=started_at_ms,
             ends=dict(ends),
         )
-        decision = self._decider.decide(raw, batch, self.progress)
+        self._spread.forget(self._epoch)
+        decision = self._spread.decide(executors, self.progress, batch) if executors else None
+        decision = decision or self._collected(batch, collect, self.progress)
         if decision is not None:
             self._journal.write(decision.entry)
             self._committing.carry_out(decision.entry)
-            self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
+            if decision.moves is not None:
+                self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
+                self._remembered = batch_id
             self.progress = decision.progress
         self.batch_started_at_ms = None
 
-    def _decision_time(self, raw: pl.DataFrame, started_at_ms: int) -> int:
-        """The newest tick of the batch; without one that of the batch before, and never earlier than that."""
-        newest = raw.filter(pl.col("source") == TICK)["timestamp_ms"].max()
-        was = self.progress.decided_at_ms if self.progress else None
-        if not isinstance(newest, int):
-            return started_at_ms if was is None else was
-        return max(newest, was or 0)
+    def _collected(self, batch: Batch, collect: Collect, was: StreamProgress) -> Decision | None:
+        """What becomes of *batch* when its rows come here."""
+        if self._remembered < was.batch_id:
+            load_memory(self._steps, self._sub, self._home, was, after=self._remembered)
+            self._remembered = was.batch_id
+        raw = pl.DataFrame(collect(self._decider.late_up_to_ms(was)))
+        newest_ms = raw.filter(pl.col("source") == TICK)["timestamp_ms"].max()
+        decided_at_ms = was.decided_at(newest_ms if isinstance(newest_ms, int) else None, batch.started_at_ms)
+        batch = replace(batch, decided_at_ms=decided_at_ms, read_at_ms=self._clock())
+        return self._decider.decide(raw, batch, was)
 
     def _recover(self, batch_id: int) -> StreamProgress:
         """The progress made before *batch_id*, or with it where the journal has it: then it is carried out first."""
@@ -100,6 +119,4 @@ class Engine:
             raise Contradiction(msg)
         if newest is not None and newest.batch_id == batch_id:
             self._committing.carry_out(newest)
-        progress = StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()
-        load_memory(self._steps, self._sub, self._home, progress)
-        return progress
+        return StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()

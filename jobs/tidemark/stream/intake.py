@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -15,7 +15,7 @@ from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.proofs import late_rows
 from tidemark.kernels.values import value_text
 from tidemark.semantics.event_time import Seen, advance, follow, processing_time
-from tidemark.semantics.progress import InputProgress, PartitionProgress
+from tidemark.semantics.progress import InputProgress, PartitionProgress, Sent
 from tidemark.spec.operators import HopSource, Source
 from tidemark.spec.tables import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
 from tidemark.stream.batch import Batch
@@ -89,20 +89,43 @@ class Reader:
     ) -> Intake:
         read_to: Mapping[int, int] = {number: part.until_offset for number, part in was.partitions.items()}
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
-        offsets = self._offsets(source, fresh, read_to)
+        offsets = self.offsets(source, set(fresh["partition"]), with_gaps(fresh, read_to), read_to)
         checked = self._intact.check(source, fresh, read_to, offsets, batch, late_up_to_ms)
         fresh, read_to = checked.rows, checked.read_to
         if self._processing_time:
             fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))
         waiting = self._steps.waiting(source)
-        new, repeated, writers = told_apart(fresh, {number: part.writers for number, part in was.partitions.items()})
-        newest_ms = {
-            n: part.max_timestamp_ms for n, part in was.partitions.items() if part.max_timestamp_ms is not None
-        }
-        rows = arrivals(
-            source, new, waiting, newest_ms, repeated=repeated, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms
+        told = taken(
+            source,
+            fresh,
+            waiting,
+            was,
+            read_to=read_to,
+            late_up_to_ms=late_up_to_ms,
+            allowed_ms=allowed_ms,
+            window_ms=self._window_ms,
         )
-        seen = self._seen(rows, read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses)
+        seen = seen_of(
+            told.rows.seen(read_to), read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses
+        )
+        progress = self.progress(source, was, seen, told.writers, batch)
+        run = _run(batch, told.rows.on_time, told.rows.measured, told.counts)
+        run.rows = dict(told.tables)
+        if not self._processing_time:
+            run.rows[DISORDER_BUCKETS.name] = told.disorder.with_columns(
+                source=pl.lit(source.name), decided_at=batch.decided_at_ms
+            )
+        return Intake(run, progress, seen, told.windows, told.rows.held)
+
+    def progress(
+        self,
+        source: Source,
+        was: InputProgress,
+        seen: Mapping[int, Seen],
+        writers: Mapping[int, Mapping[str, Sent]],
+        batch: Batch,
+    ) -> InputProgress:
+        """How far *source* has come after a *batch* that read what *seen* says of every partition."""
         if self._processing_time:
             progress = processing_time(was, seen, now_ms=batch.decided_at_ms)
         else:
@@ -114,59 +137,18 @@ class Reader:
                 idle_advances=source.idle_advances,
                 now_ms=batch.decided_at_ms,
             )
-        progress = progress.with_writers(writers)
-        counts = Counter(
-            records_in=fresh.height,
-            duplicate=repeated.height,
-            held_before=waiting.height,
-            passed=rows.on_time.height,
-            held_after=rows.held.height,
-            filtered=rows.alive.height,
-            late=rows.late.height,
-            quarantined=rows.bad.height,
-        )
-        run = _run(batch, rows.on_time, rows.measured, counts)
-        usable = new.filter(pl.col("reason").is_null())["timestamp_ms"]
-        reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
-        run.rows = {
-            LATE_RECORDS.name: late_rows(source.name, rows.late, was.watermark_ms, was.held_by),
-            QUARANTINE.name: _bad_rows(source, rows.bad),
-            HELD_RECORDS.name: _held_rows(source, rows.held, read_to),
-        }
-        if not self._processing_time:
-            run.rows[DISORDER_BUCKETS.name] = disorder(usable, reached_ms).with_columns(
-                source=pl.lit(source.name), decided_at=batch.decided_at_ms
-            )
-        windows = frozenset(records_per_window(rows.on_time, window_ms=self._window_ms))
-        return Intake(run, progress, seen, windows, rows.held)
+        return progress.with_writers(writers)
 
-    def _offsets(self, source: Source, rows: pl.DataFrame, read_to: Mapping[int, int]) -> Mapping[int, tuple[int, int]]:
-        """The earliest and latest offset of partitions that were silent, or whose *rows* leave something out."""
-        read = set(rows["partition"])
+    def offsets(
+        self, source: Source, read: Collection[int], gaps: Iterable[int], read_to: Mapping[int, int]
+    ) -> Mapping[int, tuple[int, int]]:
+        """The earliest and latest offset of partitions that were not *read*, or that have *gaps*."""
         silent = [number for number in sorted({*range(self._partitions[source.name]), *read_to}) if number not in read]
         if source.topic is None:
             # What is no topic is read to its end by every batch.
             return {number: (0, read_to.get(number, 0)) for number in silent}
-        asked = [*silent, *with_gaps(rows, read_to)]
+        asked = [*silent, *gaps]
         return self._broker.offsets(source.topic, asked) if asked else {}
-
-    def _seen(
-        self,
-        rows: Arrivals,
-        read_to: Mapping[int, int],
-        offsets: Mapping[int, tuple[int, int]],
-        ends: Mapping[int, int],
-        losses: Mapping[int, tuple[int, int]],
-    ) -> dict[int, Seen]:
-        seen = rows.seen(read_to)
-        for number, (earliest, latest) in offsets.items():
-            if number not in seen:
-                at = read_to.get(number, earliest)
-                seen[number] = Seen(from_offset=at, until_offset=at, latest_offset=latest)
-        return {
-            number: replace(part, until_offset=max(part.until_offset, ends.get(number, 0)), lost=losses.get(number))
-            for number, part in sorted(seen.items())
-        }
 
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch) -> Intake:
         rows = hop_arrivals(source, raw)
@@ -181,6 +163,79 @@ class Reader:
         progress = follow(was, seen, watermark_ms=rows.watermark_ms, now_ms=batch.decided_at_ms)
         counts = Counter(records_in=records.height, passed=records.height)
         return Intake(_run(batch, records, records, counts), progress, {0: seen}, frozenset(rows.windows))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The rows of a source, or of some of its partitions, told apart.
+
+    `counts` are those of the source, by outcome; `writers` as in its progress; `tables` get these rows; `disorder` is
+    how far behind the watermark they are; `windows` are the starts of those that they open.
+    """
+
+    rows: Arrivals
+    counts: Counter[str]
+    writers: dict[int, dict[str, Sent]]
+    tables: dict[str, pl.DataFrame]
+    disorder: pl.DataFrame
+    windows: frozenset[int]
+
+
+def taken(
+    source: Source,
+    fresh: pl.DataFrame,
+    waiting: pl.DataFrame,
+    was: InputProgress,
+    *,
+    read_to: Mapping[int, int],
+    late_up_to_ms: int | None,
+    allowed_ms: int | None,
+    window_ms: int,
+) -> Taken:
+    """What the *fresh* rows of *source*, in offset order from *read_to*, are, after those *waiting*."""
+    new, repeated, writers = told_apart(fresh, {number: part.writers for number, part in was.partitions.items()})
+    newest_ms = {n: part.max_timestamp_ms for n, part in was.partitions.items() if part.max_timestamp_ms is not None}
+    rows = arrivals(
+        source, new, waiting, newest_ms, repeated=repeated, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms
+    )
+    counts = Counter(
+        records_in=fresh.height,
+        duplicate=repeated.height,
+        held_before=waiting.height,
+        passed=rows.on_time.height,
+        held_after=rows.held.height,
+        filtered=rows.alive.height,
+        late=rows.late.height,
+        quarantined=rows.bad.height,
+    )
+    tables = {
+        LATE_RECORDS.name: late_rows(source.name, rows.late, was.watermark_ms, was.held_by),
+        QUARANTINE.name: _bad_rows(source, rows.bad),
+        HELD_RECORDS.name: _held_rows(source, rows.held, read_to),
+    }
+    usable = new.filter(pl.col("reason").is_null())["timestamp_ms"]
+    reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
+    windows = frozenset(records_per_window(rows.on_time, window_ms=window_ms))
+    return Taken(rows, counts, writers, tables, disorder(usable, reached_ms), windows)
+
+
+def seen_of(
+    seen: Mapping[int, Seen],
+    read_to: Mapping[int, int],
+    offsets: Mapping[int, tuple[int, int]],
+    ends: Mapping[int, int],
+    losses: Mapping[int, tuple[int, int]],
+) -> dict[int, Seen]:
+    """What was *seen* of partitions that had rows, with those that were silent: the broker has their *offsets*."""
+    found = dict(seen)
+    for number, (earliest, latest) in offsets.items():
+        if number not in found:
+            at = read_to.get(number, earliest)
+            found[number] = Seen(from_offset=at, until_offset=at, latest_offset=latest)
+    return {
+        number: replace(part, until_offset=max(part.until_offset, ends.get(number, 0)), lost=losses.get(number))
+        for number, part in sorted(found.items())
+    }
 
 
 def _run(batch: Batch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:

@@ -18,7 +18,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from tidemark.disk import UntilWritten, at_once
 from tidemark.errors import Contradiction
+from tidemark.files import File, Files, Rows
 
 KEPT = 5
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -34,10 +35,10 @@ _NAME = re.compile(r"(\d{20})\.(data|facts)\.zip")
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of the journal: Arrow tables by name, and a JSON object beside them."""
+    """One file of the journal: rows by name, as Arrow tables or as files elsewhere, and a JSON object beside them."""
 
     batch_id: int
-    tables: Mapping[str, pa.Table]
+    tables: Mapping[str, Rows]
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -112,19 +113,24 @@ def _packed(entry: Entry) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("notes.json", json.dumps(entry.notes))
-        for name, table in entry.tables.items():
+        for name, rows in entry.tables.items():
+            if isinstance(rows, Files):
+                archive.writestr(f"{name}.files", json.dumps(asdict(rows)))
+                continue
             sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, table.schema, options=COMPRESSED) as stream:
-                stream.write_table(table)
+            with pa.ipc.new_stream(sink, rows.schema, options=COMPRESSED) as stream:
+                stream.write_table(rows)
             archive.writestr(f"{name}.arrow", sink.getvalue().to_pybytes())
     return packed.getvalue()
 
 
 def _unpacked(batch_id: int, packed: bytes) -> Entry:
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
-        tables = {
-            name.removesuffix(".arrow"): pa.ipc.open_stream(archive.read(name)).read_all()
-            for name in archive.namelist()
-            if name.endswith(".arrow")
-        }
+        tables: dict[str, Rows] = {}
+        for name in archive.namelist():
+            if name.endswith(".arrow"):
+                tables[name.removesuffix(".arrow")] = pa.ipc.open_stream(archive.read(name)).read_all()
+            elif name.endswith(".files"):
+                files = json.loads(archive.read(name))
+                tables[name.removesuffix(".files")] = Files(tuple(File(**file) for file in files["files"]))
         return Entry(batch_id, tables, json.loads(archive.read("notes.json")))

@@ -1,7 +1,12 @@
-"""Rebuilds what a driver kept in memory from its tables, as of the batches before one: at start, and never else."""
+"""Rebuilds what a driver kept in memory from its tables, as of the batches before one.
+
+At start, and after batches that were worked on elsewhere.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -22,11 +27,31 @@ from tidemark.stream.steps import Steps
 SAME = ("topology", "sub_topology", "batch_id")
 
 
-def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress) -> None:
-    """Fill the memory of *steps* with what the tables under *home* say, which have come as far as *progress*."""
+Share = Callable[[str, pl.DataFrame, str], pl.DataFrame]
+"""Of the rows of an operator those whose keys, texts in the column named, belong here."""
+
+
+def all_of_it(_: str, rows: pl.DataFrame, __: str) -> pl.DataFrame:
+    """Every key belongs here."""
+    return rows
+
+
+def load_memory(
+    steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress, *, after: int = -1, share: Share = all_of_it
+) -> None:
+    """Add to the memory of *steps* what the tables under *home* say, which have come as far as *progress*.
+
+    It has come as far as the batch *after* (-1: it is empty), and is given no more than its *share*.
+    """
     before = progress.batch_id + 1
-    changes = read_before(home / CHANGES.name, before, ["operator", "seq", "key", "value", "value_hash", "timestamp"])
-    states = read_before(home / OPERATOR_STATE.name, before, [c for c in OPERATOR_STATE.names if c not in SAME])
+
+    def mine(rows: pl.DataFrame) -> pl.DataFrame:
+        return pl.concat([rows.clear(), *(share(name, part, "key") for name, part in _by_operator(rows))])
+
+    columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
+    changes = read_before(home / CHANGES.name, before, columns, after=after, keep=mine)
+    columns = [c for c in OPERATOR_STATE.names if c not in SAME]
+    states = read_before(home / OPERATOR_STATE.name, before, columns, after=after, keep=mine)
     for operator in sub.operators:
         emission = emission_of(operator)
         if isinstance(operator, Source):
@@ -37,10 +62,21 @@ def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProg
             _load_states(steps, operator, states.filter(pl.col("operator") == operator.name))
         if isinstance(operator, Repartition):
             columns = ["seq", "id", "value", "value_hash", "timestamp", "watermark"]
-            hop = read_before(home / f"hop_{operator.name}", before, columns)
-            _load_stored(steps, operator, hop.filter(pl.col("watermark").is_null()).rename({"id": "key"}))
+            mine_too = partial(_mine_of_hop, share, operator.name)
+            hop = read_before(home / f"hop_{operator.name}", before, columns, after=after, keep=mine_too)
+            _load_stored(steps, operator, hop.rename({"id": "key"}))
         else:
             _load_stored(steps, operator, changes.filter(pl.col("operator") == operator.name))
+
+
+def _by_operator(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    for (name,), part in rows.group_by("operator", maintain_order=True):
+        yield str(name), part
+
+
+def _mine_of_hop(share: Share, operator: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """The updates of a hop that belong here; a mark of its watermark is none."""
+    return share(operator, rows.filter(pl.col("watermark").is_null()), "id")
 
 
 def _load_stored(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
@@ -54,12 +90,13 @@ def _load_stored(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
         schema = {c: kind for c, kind in steps.schemas[operator.name].items() if c not in META}
         values = {c: kind for c, kind in schema.items() if c not in operator.key}
         versions = in_order.with_columns(_value=parsed("value", values), **_key_columns(operator, schema))
-        steps.memory.versions[operator.name] = versions.select(
+        later = versions.select(
             *operator.key,
             pl.col("_value").struct.field(*values),
             pl.col("value").is_not_null().alias(MATCHED),
             _valid_from_ms=_ms("timestamp"),
         ).select(steps.version_schema(operator.name).keys())
+        steps.memory.versions[operator.name] = pl.concat([steps.memory.versions[operator.name], later])
 
 
 def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
@@ -80,12 +117,17 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
     )
     if GROUP in states.schema and isinstance(operator, Aggregate):
         loaded = loaded.with_columns(key_text(operator.key, loaded.schema).alias(GROUP))
+    gone = last.filter(pl.col("state").is_null())["key"]
+    states.drop(gone)
+    if "window_end" in states.schema:
+        steps.memory.stored[operator.name].drop(gone)
     states.put(loaded.select(*states.schema))
-    steps.memory.held[operator.name] = int(loaded[HELD].sum())
+    steps.memory.held[operator.name] = int(states.all()[HELD].sum())
 
 
 def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProgress) -> None:
     """The records that were read and not sent on: from where each partition was done to, in offset order."""
+    steps.memory.waiting.pop(source.name, None)
     partitions = progress.inputs.get(source.name, InputProgress()).partitions
     done = {
         number: part.done_until_offset

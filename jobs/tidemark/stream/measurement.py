@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from tidemark.files import lazy
 from tidemark.kernels.facts import latency_histogram, latency_stats
 from tidemark.kernels.schemas import rows_of
 from tidemark.spec.operators import Kind, Level, latency_level
@@ -62,7 +63,7 @@ class Measurer:
             times = entry.tables.get(f"{TIMES}{operator.name}")
             if times is None or not times.num_rows:
                 continue
-            frame, clock = pl.DataFrame(times), clocks[operator.name]
+            frame, clock = lazy(times), clocks[operator.name]
             named = {"operator": operator.name, "kind": operator.kind.value}
             measured = {
                 **named,

@@ -183,10 +183,14 @@ def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
 
 
 def collect(rows: DataFrame, late_up_to_ms: Mapping[str, int]) -> pa.Table:
-    """The *rows* of a batch.
+    """The *rows* of a batch, with those bytes that `with_needed_bytes` leaves."""
+    return with_modification_times(pl.DataFrame(with_needed_bytes(rows, late_up_to_ms).toArrow())).to_arrow()
 
-    Raw bytes are kept only where a table will show them: records that are unusable, or late (at or behind the instant
-    of their source in *late_up_to_ms*).
+
+def with_needed_bytes(rows: DataFrame, late_up_to_ms: Mapping[str, int]) -> DataFrame:
+    """The *rows* of a batch, with raw bytes only where a table will show them.
+
+    That is where records are unusable, or late: at or behind the instant of their source in *late_up_to_ms*.
     """
     late = [
         (F.col("source") == name) & (F.col("timestamp_ms") <= watermark_ms)
@@ -195,12 +199,13 @@ def collect(rows: DataFrame, late_up_to_ms: Mapping[str, int]) -> pa.Table:
     if "value" in rows.columns:
         needed = reduce(lambda one, other: one | other, late, F.col("reason").isNotNull())
         rows = rows.withColumn("value", F.when(needed, F.col("value")))
-    table = rows.toArrow()
-    return _with_modification_times(pl.DataFrame(table)).to_arrow() if "written" in rows.columns else table
+    return rows
 
 
-def _with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
+def with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
     """*rows* with `written.at_ms` of the files of Delta tables, of which Spark does not say it in a stream."""
+    if "written" not in rows.columns:
+        return rows
     place = pl.col("written").struct
     unknown = rows.filter(place.field("at_ms").is_null()).select(place.field("file")).to_series().drop_nulls().unique()
     at_ms = {file: _modified_ms(Path(unquote(urlsplit(file).path))) for file in unknown}

@@ -28,6 +28,7 @@ from tidemark.stream.intake import Reader
 from tidemark.stream.journal import Journal
 from tidemark.stream.measurement import Measurer
 from tidemark.stream.pipeline import Pipeline
+from tidemark.stream.spread import Spread
 from tidemark.stream.steps import Steps
 
 
@@ -110,4 +111,16 @@ def build_engine(
         check_lease=check_lease,
     )
     journal = Journal(journal_home, "data", check_lease=check_lease, until_written=until_written)
-    return Engine(sub, stream.home, steps, decider, journal, committing, clock, epoch=epoch)
+    spread = Spread(
+        topology,
+        sub,
+        stream.layout,
+        stream.control / "spread",
+        reader,
+        decider,
+        steps,
+        clock,
+        slow_ms=slow_ms,
+        reached=reached,
+    )
+    return Engine(sub, stream.home, steps, decider, spread, journal, committing, clock, epoch=epoch)

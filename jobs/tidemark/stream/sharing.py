@@ -1,0 +1,204 @@
+"""How the records of a sub-topology are dealt out to several executors, so that each has all records of its keys.
+
+An operator that keeps something per key must find all of a key in one place. So what it groups by has to be told from
+the records as the source gives them, and several such operators in a row must have a column in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+
+from tidemark.errors import TidemarkError
+from tidemark.kernels import META
+from tidemark.kernels.values import parsed, value_text
+from tidemark.spec.operators import (
+    Aggregate,
+    Emission,
+    HopSource,
+    Join,
+    KeyedTable,
+    Map,
+    Operator,
+    Repartition,
+    Sink,
+    Source,
+    Time,
+    emission_of,
+)
+from tidemark.spec.topology import SubTopology, Topology
+from tidemark.stream.steps import Steps
+
+_KEY = "_key"
+
+
+class NotShared(TidemarkError):
+    """Raised when executors cannot share the work of a sub-topology; it names the operator in the way."""
+
+
+@dataclass(frozen=True)
+class KeyText:
+    """The text of a key, as tables have it: its columns in order, and the column of the source that each one is.
+
+    None: it is calculated on the way.
+    """
+
+    columns: Mapping[str, str | None]
+    schema: Mapping[str, pl.DataType]
+
+    def parts(self, text: str) -> dict[str, pl.Expr]:
+        """Per column of the source its value, read back from the column *text*."""
+        if len(self.columns) == 1:
+            ((name, origin),) = self.columns.items()
+            value = pl.col(text) if name == _KEY else parsed_alone(text, self.schema[name])
+            return {origin: value} if origin else {}
+        whole = parsed(text, {name: self.schema[name] for name in self.columns})
+        return {origin: whole.struct.field(name) for name, origin in self.columns.items() if origin}
+
+
+def parsed_alone(text: str, kind: pl.DataType) -> pl.Expr:
+    """The value of a key's only column, from its text."""
+    return pl.col(text) == "true" if kind == pl.Boolean() else pl.col(text).cast(kind)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How the work of a sub-topology is shared.
+
+    Per source that is dealt out the columns by which it is (none: by partition); the key of each operator that keeps
+    something, and its source; all else every executor has whole.
+    """
+
+    by: Mapping[str, tuple[str, ...]]
+    keys: Mapping[str, tuple[str, KeyText]] = field(default_factory=dict)
+
+    def dealt(self, source: str, records: pl.DataFrame, shares: int) -> list[pl.DataFrame]:
+        """*records* of *source*, each in its place among so many *shares*; all in one where every one has them all."""
+        if source not in self.by:
+            return [records]
+        columns = self.by[source]
+        place = _place(columns, records.schema, shares) if columns else pl.col("_task") % shares
+        placed = records.with_columns(place.alias("_share").cast(pl.Int64))
+        return [placed.filter(pl.col("_share") == share).drop("_share") for share in range(shares)]
+
+    def share(self, number: int, shares: int, operator: str, rows: pl.DataFrame, text: str) -> pl.DataFrame:
+        """The *rows* of *operator* whose keys, texts in the column *text*, are in share *number*."""
+        if operator not in self.keys:
+            return rows
+        source, key = self.keys[operator]
+        parts = key.parts(text)
+        values = rows.select(**{name: parts[name] for name in self.by[source]})
+        here = values.select(_place(self.by[source], values.schema, shares) == number).to_series()
+        return rows.filter(here)
+
+
+def _place(columns: tuple[str, ...], schema: Mapping[str, pl.DataType], shares: int) -> pl.Expr:
+    return value_text(columns, schema).hash() % shares
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """What comes out of an operator: its source, the column of that which each of its columns is, and its key."""
+
+    source: str
+    columns: Mapping[str, str | None]
+    key: KeyText
+
+
+def sharing(topology: Topology, sub: SubTopology, steps: Steps) -> Sharing:
+    """How executors share the work of *sub*; raises NotShared when they cannot."""
+    if topology.max_drift_ms is not None:
+        msg = "max_drift makes partitions wait for each other"
+        raise NotShared(msg)
+    if topology.time is Time.PROCESSING:
+        msg = "on processing time the instant of a batch is known only when all of it was read"
+        raise NotShared(msg)
+    whole = sub.table_inputs()
+    streams: dict[str, _Stream] = {}
+    keeping: dict[str, KeyText] = {}
+    ordering: dict[str, KeyText] = {}
+    for operator in (o for o in sub.operators if o.name not in whole):
+        if isinstance(operator, Join) and operator.table and operator.table not in whole:
+            msg = f"{operator.name} joins the table {operator.table}, which others read too"
+            raise NotShared(msg)
+        read = streams[operator.inputs[0]] if operator.inputs else _source(operator, steps)
+        key = _key_of(operator, read, steps)
+        streams[operator.name] = _behind(operator, read, key)
+        if key is not None and (emission_of(operator) or (isinstance(operator, Sink) and operator.key)):
+            keeping[operator.name] = key
+        elif key is not None:
+            ordering[operator.name] = key
+    sources = {stream.source for stream in streams.values()}
+    by = {source: _common(source, streams, keeping, ordering) for source in sources}
+    return Sharing(by, {name: (streams[name].source, key) for name, key in keeping.items()})
+
+
+def _source(operator: Operator, steps: Steps) -> _Stream:
+    assert isinstance(operator, Source | HopSource)
+    columns = {c: c for c in steps.schemas[operator.name] if c not in META}
+    key = operator.key if isinstance(operator, Source) and operator.fields.get(operator.key or "") == "string" else None
+    return _Stream(operator.name, columns, KeyText({_KEY: key or _KEY}, {_KEY: pl.String()}))
+
+
+def _key_of(operator: Operator, read: _Stream, steps: Steps) -> KeyText | None:
+    """What *operator* groups by, or must keep in order by; None: nothing."""
+    origins, schema = read.columns, steps.schemas[operator.inputs[0]] if operator.inputs else {}
+    match operator:
+        case KeyedTable() | Repartition(id=()):
+            columns = operator.key
+        case Repartition():
+            columns = operator.id
+        case Aggregate():
+            columns = (*operator.key, *(("window_start",) if operator.windows else ()))
+            schema = {**schema, "window_start": pl.Int64()}
+            origins = {**origins, "window_start": None}
+        case Map(emission=Emission()):
+            columns, origins, schema = operator.key, _selected(operator, read), steps.schemas[operator.name]
+        case Sink() if operator.topic or operator.key:
+            columns = operator.key
+        case _:
+            return None
+    return KeyText({c: origins.get(c) for c in columns}, {c: schema[c] for c in columns}) if columns else read.key
+
+
+def _selected(operator: Map, read: _Stream) -> dict[str, str | None]:
+    return {name: read.columns.get(sql.strip()) for name, sql in operator.select.items()}
+
+
+def _behind(operator: Operator, read: _Stream, key: KeyText | None) -> _Stream:
+    """What the readers of *operator* get."""
+    match operator:
+        case Map():
+            return replace(read, columns=_selected(operator, read), key=key or read.key)
+        case Aggregate():
+            assert key is not None
+            return replace(read, columns=key.columns, key=key)
+        case KeyedTable():
+            assert key is not None
+            return replace(read, key=key)
+        case _:
+            return read
+
+
+def _common(
+    source: str, streams: Mapping[str, _Stream], keeping: Mapping[str, KeyText], ordering: Mapping[str, KeyText]
+) -> tuple[str, ...]:
+    """The columns of *source* that are part of every key behind it; none where no operator keeps anything."""
+    kept = {name: key for name, key in keeping.items() if streams[name].source == source}
+    if not kept:
+        return ()
+    ordered = {name: key for name, key in ordering.items() if streams[name].source == source}
+    common: set[str] | None = None
+    for name, key in (kept | ordered).items():
+        origins = {origin for origin in key.columns.values() if origin}
+        common = origins if common is None else common & origins
+        if not common:
+            of = ", ".join(key.columns)
+            msg = (
+                f"{name} groups by {of}, and no column of {source} is part of this key and of those before it; "
+                "a repartition before it lets executors share the work"
+            )
+            raise NotShared(msg)
+    return tuple(sorted(common or ()))

@@ -1,0 +1,305 @@
+"""Batches too large for the driver: executors, here tasks that share nothing but files, leave the tables it leaves."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+import pytest
+from playing import Crash, Play, Row, crash_at
+from pyspark import cloudpickle
+
+from tidemark.delta import scan
+from tidemark.stream.intact import DataLost
+from tidemark.stream.spread_tasks import Arrived, Arriving, Worked, Working
+
+T = 1_400_000_000_000
+SOURCE = """
+name = "play"
+level = "trace"
+executors_above = 25
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, grp string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+"""
+OUT = """
+[operators.out]
+kind = "sink"
+input = "{}"
+table = "out"
+"""
+TABLE = """
+[operators.renamed]
+kind = "map"
+input = "events"
+select = { name = "id", grp = "grp", v = "v % 3" }
+where = "v <> 5"
+[operators.newest]
+kind = "table"
+input = "renamed"
+key = ["name"]
+"""
+COUNTS = """
+[operators.counts]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+aggregates = { n = "count(*)", top = "max(v)", latest = "last(v)" }
+select = { n = "n", top = "top", latest = "latest" }
+"""
+TUMBLING = 'window = { tumbling = "10 s" }\nallowed_lateness = "2 s"\n'
+TOLD = """
+[operators.told]
+kind = "map"
+input = "events"
+select = { odd = "v % 2" }
+strategy = "on_change"
+"""
+JOINED = """
+[operators.prices]
+kind = "source"
+topic = "prices"
+fields = "grp string, price int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.price]
+kind = "table"
+input = "prices"
+key = ["grp"]
+columns = ["price"]
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+[operators.priced]
+kind = "join"
+input = "newest"
+table = "price"
+on = { grp = "grp" }
+[operators.by_group]
+kind = "repartition"
+input = "priced"
+id = ["id"]
+key = ["grp"]
+columns = ["v", "price"]
+partitions = 2
+[operators.groups]
+kind = "aggregate"
+input = "by_group"
+aggregates = { n = "count(*)", total = "sum(v)" }
+select = { n = "n", total = "total" }
+rule = "value_only"
+[operators.told]
+kind = "sink"
+input = "priced"
+table = "told"
+mode = "current"
+key = ["id"]
+[operators.sent]
+kind = "sink"
+input = "groups"
+topic = "sent"
+"""
+STATELESS = """
+[operators.halved]
+kind = "map"
+input = "events"
+select = { id = "id", half = "v / 2" }
+where = "v > 1"
+[operators.by_half]
+kind = "repartition"
+input = "halved"
+key = ["half"]
+columns = ["id"]
+[operators.halves]
+kind = "aggregate"
+input = "by_half"
+aggregates = { n = "count(*)" }
+select = { n = "n" }
+[operators.sent]
+kind = "sink"
+input = "halved"
+topic = "sent"
+"""
+TOPOLOGIES = {
+    "a table": SOURCE + TABLE + OUT.format("newest"),
+    "a table decided once a batch": SOURCE + TABLE + 'decide = "batch"\n' + OUT.format("newest"),
+    "a rolling aggregate": SOURCE + COUNTS + OUT.format("counts"),
+    "windows": SOURCE + COUNTS + TUMBLING + OUT.format("counts"),
+    "windows at their end": SOURCE + COUNTS + TUMBLING + 'strategy = "on_window_close"\n' + OUT.format("counts"),
+    "sessions": SOURCE + COUNTS + 'window = { session = "3 s" }\n' + OUT.format("counts"),
+    "once an interval": SOURCE + COUNTS + 'strategy = "periodic"\ninterval = "15 s"\n' + OUT.format("counts"),
+    "a join and a hop": SOURCE + JOINED,
+    "a map that tells changes by the key of the record": SOURCE + TOLD + OUT.format("told"),
+    "no state and a stream behind a hop": SOURCE + STATELESS,
+}  # fmt: skip
+
+
+class Apart:
+    """Executors that are given a task as bytes, and finish in any order."""
+
+    def __init__(self, rows: pl.DataFrame) -> None:
+        self._rows = rows
+
+    def parallelism(self) -> int:
+        return 3
+
+    def arrive(self, task: Arriving) -> list[Arrived]:
+        parts = self._rows.partition_by("source", "partition", maintain_order=True)
+        return [_there_and_back(_there_and_back(task)(part)) for part in reversed(parts)]
+
+    def work(self, task: Working) -> list[Worked]:
+        return [_there_and_back(_there_and_back(task)(number)) for number in range(task.shares)]
+
+
+def _there_and_back(value: Any) -> Any:
+    return cloudpickle.loads(cloudpickle.dumps(value))
+
+
+def batches(play: Play, seed: int = 1) -> list[tuple[int, list[Row]]]:
+    """Five batches, the third of them small: keys that repeat, records out of order, late, unusable and without key."""
+    draw = random.Random(seed)
+    found = []
+    for number, size in enumerate([60, 50, 4, 70, 40]):
+        rows: list[Row] = []
+        for _ in range(size):
+            at_ms = T + number * 8_000 + draw.randrange(9_000)
+            fields = {"id": draw.choice([*"abcdefgh", None]), "grp": draw.choice("xyz"), "v": draw.randrange(7)}
+            row = play.row("events", at_ms, partition=draw.randrange(3), **fields)
+            rows.append(row | {"reason": "malformed_json", "value": b"?"} if draw.random() < 0.05 else row)
+        if "prices" in play.topology.operators:
+            rows += [
+                play.row("prices", T + number * 8_000 + n, grp=draw.choice("xyz"), price=draw.randrange(9))
+                for n in range(3)
+            ]
+        found.append((T + 10_000 * (number + 1), rows))
+    return found
+
+
+def played(toml: str, home: Path, executors: type[Apart] | None) -> Play:
+    """The batches with *executors*; every second one has a new driver."""
+    play = Play(toml, home, partitions=3)
+    play.executors = executors
+    for number, (at_ms, rows) in enumerate(batches(play)):
+        for sub in play.topology.sub_topologies:
+            if number % 2:
+                play.start(sub.name)
+            if sub is play.topology.sub_topologies[0]:
+                play.batch(rows, at_ms=at_ms, sub=sub.name)
+            else:
+                play.hop(sub.name, at_ms=at_ms)
+    return play
+
+
+def told(play: Play) -> dict[str, Any]:
+    """All that the tables say but `seq` and how long operators waited; of changes and hops each key's rows in order."""
+    found: dict[str, Any] = {}
+    for path in sorted((play.home / "streams" / "play").glob("*/*")):
+        frame = scan(path).collect().with_columns(cs.datetime().dt.epoch("ms")).drop("queued_ms", strict=False)
+        name = f"{path.parent.name}/{path.name}"
+        if "seq" in frame.columns:
+            by = ["operator", "key"] if path.name == "changes" else ["partition", "id", "key"]
+            frame = frame.sort("batch_id", "seq").drop("seq")
+            found[name] = sorted((str(key), part.rows()) for key, part in frame.group_by(by, maintain_order=True))
+        else:
+            found[name] = sorted(frame.rows(), key=str)
+    sent: dict[Any, list[Row]] = defaultdict(list)
+    for topic, row in play.broker.published:
+        sent[topic, row["_key"]].append(row)
+    return found | {"sent": dict(sent)}
+
+
+def comparable(play: Play, name: str) -> dict[str, Any]:
+    """What must be the same; of groups behind a hop the results alone, for of several ids none comes first."""
+    if name != "a join and a hop":
+        return told(play)
+    upstream = {table: rows for table, rows in told(play).items() if table.startswith("0/")}
+    newest = {row["key"]: row["value"] for row in play.rows("changes", "1")}
+    return upstream | {"groups": newest, "into it": sum(row["records_in"] for row in play.rows("outcomes", "1"))}
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_executors_leave_the_tables_that_the_driver_leaves(tmp_path: Path, name: str) -> None:
+    alone = played(TOPOLOGIES[name], tmp_path / "alone", None)
+    spread = played(TOPOLOGIES[name], tmp_path / "spread", Apart)
+    expected, found = comparable(alone, name), comparable(spread, name)
+    assert found.keys() == expected.keys()
+    for table in expected:
+        assert found[table] == expected[table], table
+    assert list(spread.home.glob("streams/play/0/**/spread-*.parquet"))
+
+
+def test_a_driver_that_ends_between_any_two_steps_leaves_the_same_tables(tmp_path: Path) -> None:
+    toml = TOPOLOGIES["a join and a hop"]
+    whole = Play(toml, tmp_path / "whole", partitions=3)
+    whole.executors = Apart
+    steps: list[str] = []
+    whole.start("0", steps.append)
+    (at_ms, rows), (later_ms, more), *_ = batches(whole)
+    whole.batch(rows, at_ms=at_ms)
+    whole.batch(more, at_ms=later_ms)
+    once = steps[: steps.index("committed batches") + 1]
+    assert once[:4] == ["spread out", "worked on", "decided", "committed changes"]
+    for step in (*once[:4], "committed hop_by_group", "measured"):
+        assert step in once
+        play = Play(toml, tmp_path / step, partitions=3)
+        play.executors = Apart
+        play.start("0", crash_at(step))
+        with pytest.raises(Crash):
+            play.process(0, rows, at_ms=at_ms, sub="0")
+        play.start("0", epoch=2)
+        play.process(0, rows, at_ms=at_ms, sub="0")
+        play.process(1, more, at_ms=later_ms, sub="0")
+        assert without_clocks(play) == without_clocks(whole), step
+
+
+def without_clocks(play: Play) -> dict[str, Any]:
+    """What the tables say but for the epoch, and clocks that are read in the log of a table after a crash."""
+    measured = Counter[tuple[Any, ...]]()
+    for row in play.rows("operator_latency"):
+        measured[row["batch_id"], row["operator"], row["task_id"]] += row["n"]
+    of_clocks = {f"0/{name}" for name in ("batches", "operator_latency", "latency_buckets", "operator_windows")}
+    return {name: rows for name, rows in told(play).items() if name not in of_clocks} | {"measured": measured}
+
+
+def test_a_decided_batch_is_repeated_from_its_files_and_not_worked_on_again(tmp_path: Path) -> None:
+    play = Play(TOPOLOGIES["a table"], tmp_path, partitions=3)
+    play.executors = Apart
+    (at_ms, rows), *_ = batches(play)
+    play.start("0", crash_at("decided"))
+    with pytest.raises(Crash):
+        play.process(0, rows, at_ms=at_ms, sub="0")
+    written = {path.name for path in tmp_path.glob("streams/play/0/changes/*.parquet")}
+    assert play.rows("changes") == []
+    play.start("0")
+    play.process(0, [], at_ms=at_ms, sub="0")
+    assert {path.name for path in tmp_path.glob("streams/play/0/changes/*.parquet")} == written
+    assert sum(row["emitted"] + row["suppressed"] for row in play.rows("outcomes")) > 25
+
+
+def test_what_executors_cannot_share_the_driver_does_and_says_which_operator_is_in_the_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    by_group = COUNTS.replace('key = ["id"]', 'key = ["grp"]')
+    play = played(SOURCE + TABLE + by_group, tmp_path, Apart)
+    assert not list(tmp_path.glob("**/spread-*.parquet"))
+    assert "newest groups by name, and no column of events is part of this key and of those before it" in caplog.text
+    assert len(play.rows("batches")) == 5
+
+
+def test_a_batch_of_which_a_topic_may_have_lost_records_is_left_to_the_driver(tmp_path: Path) -> None:
+    play = Play(TOPOLOGIES["a table"], tmp_path)
+    play.executors = Apart
+    play.batch([play.row("events", T + n, id="a", v=1) for n in range(3)], at_ms=T)
+    for _ in range(7):
+        play.row("events", T, id="lost")
+    play.broker.earliest = 10
+    with pytest.raises(DataLost, match="offsets 3 until 10 are gone unread"):
+        play.batch([play.row("events", T + n, id="a", v=1) for n in range(30)], at_ms=T)

@@ -1,0 +1,195 @@
+"""A standalone cluster of two workers: a batch is worked on there, and its records do not come to the driver.
+
+`TIDEMARK_SPREAD=2000000` runs it with so many records.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyspark
+import pytest
+from confluent_kafka import Producer
+from streaming import drivers
+from streaming.drivers import PROJECT, OnlyDriver
+
+from tidemark.delta import scan
+from tidemark.embedded import broker as embedded
+from tidemark.embedded.process import wait_until
+from tidemark.spec.layout import Layout
+
+NOON = 1_400_000_000_000
+N = int(os.environ.get("TIDEMARK_SPREAD", "20000"))
+KEYS = N // 10
+MOST_BYTES = max(N * 8, 200_000)
+"""Of results of tasks Spark lets the driver have no more per job: the instants alone of all records would be more."""
+TOML = f"""
+name = "spread"
+level = "trace"
+trigger = "1 s"
+executors_above = {N // 4}
+
+[operators.events]
+kind = "source"
+sub_topology = "all"
+topic = "spread"
+fields = "id string, v bigint, note string, at bigint"
+timestamp = "at"
+bound = "1 s"
+
+[operators.renamed]
+kind = "map"
+input = "events"
+select = {{ name = "id", v = "v", half = "v / 2" }}
+
+[operators.newest]
+kind = "table"
+input = "renamed"
+key = ["name"]
+
+[operators.kept]
+kind = "sink"
+input = "newest"
+table = "kept"
+
+[operators.counts]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+aggregates = {{ n = "count(*)" }}
+select = {{ n = "n" }}
+decide = "batch"
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """The address of a Spark master with two workers of one core each."""
+    port, ui = free_port(), free_port()
+    address = f"spark://127.0.0.1:{port}"
+    deploy, host = "org.apache.spark.deploy", ["--host", "127.0.0.1"]
+    env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+    env.pop("PYTHONPATH", None)  # executors are to use what is shipped to them
+    commands = [[f"{deploy}.master.Master", *host, "--port", str(port), "--webui-port", str(ui)]]
+    for number in range(2):
+        work = str(tmp_path / f"worker_{number}")
+        options = ["--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", work]
+        commands.append([f"{deploy}.worker.Worker", *host, *options, address])
+    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    log = (tmp_path / "cluster.log").open("w")
+    running = [
+        subprocess.Popen([spark_class, *command], env=env, stdout=log, stderr=log, start_new_session=True)
+        for command in commands
+    ]
+
+    def is_up() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{ui}/json/") as answer:
+                return bool(answer.read().count(b'"ALIVE"') == 3)  # the master and both workers
+        except OSError:
+            return False
+
+    try:
+        wait_until(is_up, "a cluster", 60)
+        yield address
+    finally:
+        for process in running:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+        log.close()
+
+
+def submitted(cluster: str, home: Path) -> Sequence[str]:
+    """The command that submits a job as users do: with its library as an archive."""
+    shutil.copytree(PROJECT / "jobs" / "tidemark", home / "lib" / "tidemark")
+    library = shutil.make_archive(str(home / "tidemark"), "zip", home / "lib")
+    jars = ",".join(map(str, (PROJECT / ".jars" / "spark").glob("*.jar")))
+    conf = {
+        "spark.driver.maxResultSize": str(MOST_BYTES),
+        "spark.pyspark.python": sys.executable,
+        "spark.executor.memory": "700m",
+    }
+    settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+    properties = ["--properties-file", str(PROJECT / "docker" / "spark-defaults.conf")]
+    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+    return [submit, "--master", cluster, "--jars", jars, "--py-files", library, *properties, *settings]
+
+
+def send(address: str, numbers: range) -> None:
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
+    for n in numbers:
+        value = f'{{"id":"k{n % KEYS}","v":{n // KEYS // 2},"note":"{n:040d}","at":{NOON + n}}}'
+        producer.produce("spread", value, f"k{n % KEYS}", n % 2)
+        producer.poll(0)
+    assert producer.flush(120) == 0
+
+
+def frame(home: Path, table: str) -> pl.LazyFrame:
+    """The rows of *table*, in order."""
+    path = Layout(home / "warehouse").stream_table("spread", "all", table)
+    rows = scan(path) if (path / "_delta_log").is_dir() else pl.LazyFrame(schema={"records_in": pl.Int64()})
+    return (
+        rows.sort("batch_id", *(["seq"] if table == "changes" else [])) if "batch_id" in rows.collect_schema() else rows
+    )
+
+
+def read(home: Path) -> int:
+    return int(frame(home, "batches").select(pl.col("records_in").sum()).collect().item())
+
+
+def per(home: Path, table: str, *by: str, n: pl.Expr) -> set[tuple[Any, ...]]:
+    return set(frame(home, table).group_by(by).agg(n).collect().rows())
+
+
+def values(home: Path, operator: str) -> list[str]:
+    """What the operator sent on of the key k3, in order."""
+    of_key = (pl.col("operator") == operator) & (pl.col("key") == "k3")
+    return list(frame(home, "changes").filter(of_key).select("value").collect().to_series())
+
+
+def test_a_batch_is_worked_on_by_a_cluster_and_the_next_small_one_by_the_driver(
+    tmp_path: Path, broker: str, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drivers, "PATIENCE_S", 180 + N // 5_000)
+    embedded.create_topics(broker, {"spread": 2})
+    send(broker, range(N))
+    with OnlyDriver(tmp_path, TOML, broker, program=submitted(cluster, tmp_path)) as driver:
+        driver.wait(lambda: read(tmp_path) == N, "a large batch")
+        send(broker, range(N, N + 10))
+        driver.wait(lambda: read(tmp_path) == N + 10, "a small batch")
+        assert driver.drain() == 0
+    rows = pl.len().cast(pl.Int64)
+    (small,) = {b for b, n in per(tmp_path, "batches", "batch_id", n=pl.col("records_in").sum()) if n == 10}
+    assert per(tmp_path, "batches", "batch_id", n=pl.col("records_in").sum()) == {(0, N), (small, 10)}
+    # Of each key's ten records every second one has the value of the one before.
+    assert per(tmp_path, "changes", "batch_id", "operator", n=rows) == {
+        (0, "newest", N // 2),
+        (0, "counts", KEYS),
+        (small, "newest", 10),
+        (small, "counts", 10),
+    }
+    assert per(tmp_path, "suppressed", "operator", n=pl.col("n").sum()) == {("newest", N // 2)}
+    halves = ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5"]
+    assert values(tmp_path, "newest") == [f'{{"v":{v},"half":{half}}}' for v, half in enumerate(halves)]
+    assert values(tmp_path, "counts") == ['{"n":10}', '{"n":11}']
+    assert per(tmp_path, "kept", "batch_id", n=rows) == {(0, N // 2), (small, 10)}
+    measured = {("events", N + 10), ("newest", N + 10), ("kept", N // 2 + 10), ("counts", N + 10)}
+    for table in ("operator_latency", "latency_buckets"):
+        assert per(tmp_path, table, "operator", n=pl.col("n").sum()) == measured
+    # What executors wrote is part of the table as it is.
+    assert len(list((tmp_path / "warehouse").glob("**/changes/spread-*.parquet"))) >= 2
