@@ -63,8 +63,9 @@ def _count() -> Iterator[int]:
 
 
 class Flow:
-    """Sends PER_SECOND records of the feed of *seed* while its `with` block runs; `acknowledged` is what Kafka has.
+    """Sends PER_SECOND records of the feed of *seed* while its `with` block runs.
 
+    `acknowledged` is what Kafka has, and `ends` the offset behind its newest record per `topic/partition`.
     The block ends when all that was sent is acknowledged, however long the broker was away in between.
     """
 
@@ -75,6 +76,7 @@ class Flow:
         self._thread: threading.Thread | None = None
         self._refused: list[str] = []
         self.acknowledged: dict[Place, Message] = {}
+        self.ends: dict[str, int] = {}
 
     def __enter__(self) -> None:
         self._over.clear()
@@ -100,6 +102,8 @@ class Flow:
                 return
             place = Place(sent.topic, to.partition() or 0, to.offset() or 0)
             self.acknowledged[place] = Message(place, sent.key, sent.value, sent.timestamp_ms)
+            name = f"{place.topic}/{place.partition}"
+            self.ends[name] = max(self.ends.get(name, 0), place.offset + 1)
 
         self._producer.produce(
             sent.topic, sent.value, sent.key, sent.partition, timestamp=sent.timestamp_ms, on_delivery=delivered

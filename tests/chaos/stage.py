@@ -168,12 +168,8 @@ class Stage:
         self.wait(is_done, "the end of all that was sent")
 
     def _is_done(self) -> bool:
-        ends: dict[str, int] = {}
-        for place in self.flow.acknowledged:
-            name = f"{TOPIC}/{place.partition}"
-            ends[name] = max(ends.get(name, 0), place.offset + 1)
         players, teams = (self.drivers[sub].offsets() for sub in SUBS)
-        if not ends.items() <= players.items():
+        if not self.flow.ends.items() <= players.items():
             return False
         hop = DeltaTable(str(Layout(self.warehouse).hop(TOPOLOGY, "players", "by_team")))
         last = hop.transaction_version(f"{TOPOLOGY}/players/hop_by_team")
