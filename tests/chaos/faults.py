@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
+from chaos.feed import PER_SECOND
 from chaos.stage import SUBS, Stage
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
@@ -155,13 +156,13 @@ def taken_over(draw: Draw) -> Fault:
 
 
 def disk_full(draw: Draw) -> Fault:
-    for_s = draw.seconds(2, 6)
+    left, behind_s = 1024 * draw.chance.choice((0, 16, 64)), draw.seconds(4, 8)
 
     def happen(stage: Stage) -> None:
-        with stage.full_disk():
-            stage.pause(for_s)
+        with stage.full_disk(left):
+            stage.wait(lambda: stage.behind() > behind_s * PER_SECOND, "a driver that can write no more")
 
-    return Fault(f"a full disk for {for_s} s", happen, may_end=True)
+    return Fault(f"a disk that is full but for {left} bytes, until {behind_s} s are not read", happen, may_end=True)
 
 
 def optimized(draw: Draw) -> Fault:

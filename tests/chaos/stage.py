@@ -23,7 +23,6 @@ HERE = Path(__file__).resolve().parent
 TOPOLOGY = "chaos"
 SUBS = ("players", "teams")
 PATIENCE_S = 90
-LITTLE = 64 * 1024  # bytes: a batch begins to be written, and does not fit
 
 
 class StagedDriver(Driver):
@@ -121,12 +120,12 @@ class Stage:
         return sorted(Layout(self.warehouse).stream_table(TOPOLOGY, sub, "_").parent.iterdir())
 
     @contextmanager
-    def full_disk(self) -> Iterator[None]:
-        """No room for more than LITTLE in the warehouse; where nothing may be mounted, none for any file."""
+    def full_disk(self, left: int) -> Iterator[None]:
+        """Room for *left* bytes in the warehouse; where nothing may be mounted, none for any file."""
         if self._is_mounted:
             disk = os.statvfs(self.warehouse)
             used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
-            assert self._resize(used + LITTLE), "the disk has been made small"
+            assert self._resize(used + left), "the disk has been made small"
         else:
             self._limit_files(0)
         try:
@@ -174,6 +173,11 @@ class Stage:
         hop = DeltaTable(str(Layout(self.warehouse).hop(TOPOLOGY, "players", "by_team")))
         last = hop.transaction_version(f"{TOPOLOGY}/players/hop_by_team")
         return last is not None and teams == {"by_team_source/0": last + 1}
+
+    def behind(self) -> int:
+        """How many acknowledged records the driver of `players` has not done with, as far as it has said."""
+        done = self.drivers["players"].offsets()
+        return sum(end - done.get(name, 0) for name, end in self.flow.ends.items())
 
     def pause(self, seconds: float) -> None:
         """Let things go on for so long."""
