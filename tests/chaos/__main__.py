@@ -12,6 +12,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 
@@ -31,28 +33,34 @@ def main() -> int:
     say(f"chaos: {options.kills} faults, seed {seed}")
     with tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as home, Stage(Path(home), seed) as stage:
         failed = run(stage, options.kills, seed)
-    say(f"{options.kills - failed} passed, {failed} failed")
+    say(f"{options.kills + 1 - failed} passed, {failed} failed")
     if failed:
         say(f"again: make chaos KILLS={options.kills} SEED={seed}")
     return 1 if failed else 0
 
 
 def run(stage: Stage, kills: int, seed: int) -> int:
-    """Have *kills* faults happen; how many failed."""
+    """Have *kills* faults happen; how many failed. Last, the drivers are drained, as if that were one more."""
     with stage.flow:
         stage.pause(1)
     stage.settle()
     failed = 0
     for number, fault in enumerate(itertools.islice(Draw(seed).faults(), kills), 1):
-        began_s = time.monotonic()
-        problems = trouble(stage, fault)
-        verdict = "FAILED" if problems else ", ".join(["passed", *stage.ended])
-        say(f"{number:4} {fault.name}: {verdict} ({time.monotonic() - began_s:.1f} s)", *problems)
+        problems = verdict(number, fault.name, stage, partial(trouble, stage, fault))
         if problems:
             failed += 1
             for sub in SUBS:
                 stage.restart(sub)
-    return failed
+    return failed + bool(verdict(kills + 1, "a drain of both", stage, partial(trouble_in_the_end, stage)))
+
+
+def verdict(number: int, name: str, stage: Stage, look: Callable[[], list[str]]) -> list[str]:
+    """What *look* finds wrong, which is printed."""
+    began_s, stage.ended = time.monotonic(), []
+    problems = look()
+    told = "FAILED" if problems else ", ".join(["passed", *stage.ended])
+    say(f"{number:4} {name}: {told} ({time.monotonic() - began_s:.1f} s)", *problems)
+    return problems
 
 
 def trouble(stage: Stage, fault: Fault) -> list[str]:
@@ -61,9 +69,19 @@ def trouble(stage: Stage, fault: Fault) -> list[str]:
         with stage.flow:
             fault.happen(stage)
         stage.settle(may_end=fault.may_end)
+        return broken(Left(stage))
     except Exception as error:  # the next fault may tell more
         return [f"{type(error).__name__}: {error}"]
-    return broken(Left(stage))
+
+
+def trouble_in_the_end(stage: Stage) -> list[str]:
+    """What is wrong when the drivers are drained, and `tidemark doctor` is asked."""
+    found = []
+    for sub in SUBS:
+        if (status := stage.drivers[sub].drain()) != 0:
+            found.append(f"the driver of {sub} must end with 0, and ended with {status}")
+        found += stage.findings(sub)
+    return found
 
 
 def say(*lines: str) -> None:

@@ -18,6 +18,10 @@ from streaming.drivers import Driver
 
 from tidemark.embedded import broker, process
 from tidemark.spec.layout import Layout
+from tidemark.spec.topology import load
+from tidemark.stream.evidence import evidence
+from tidemark.stream.soundness import findings
+from tidemark.stream.wiring import Stream
 
 HERE = Path(__file__).resolve().parent
 TOPOLOGY = "chaos"
@@ -114,6 +118,12 @@ class Stage:
     def start_broker(self) -> None:
         """Where it was before, with what it had."""
         assert broker.start(self.home / "broker").address == self.address
+
+    def findings(self, sub: str) -> list[str]:
+        """What `tidemark doctor` says of *sub*, whose driver has ended."""
+        topology = load(self.home / f"{TOPOLOGY}.toml")
+        seen = evidence(Stream(topology, topology.sub_topology(sub), Layout(self.warehouse)))
+        return [finding.lines for finding in findings(seen)]
 
     def tables(self, sub: str) -> list[Path]:
         """The Delta tables of *sub*."""
