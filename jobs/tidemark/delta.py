@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
 from tidemark.clock import Clock
 from tidemark.errors import InvalidArgument
@@ -17,6 +17,9 @@ SETTINGS = {
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 7 days",
 }
+
+
+WRITTEN = WriterProperties(compression="ZSTD")
 
 
 def create(path: Path, schema: pa.Schema, *, description: str | None = None) -> None:
@@ -74,7 +77,7 @@ class Committer:
         """Append *rows* at *path*; the clock after that (epoch ms), or that of the commit if it was made before."""
 
         def append(table: DeltaTable, properties: CommitProperties) -> None:
-            write_deltalake(table, rows, mode="append", commit_properties=properties)
+            write_deltalake(table, rows, mode="append", commit_properties=properties, writer_properties=WRITTEN)
 
         return self._once(path, batch_id, append)
 
@@ -84,7 +87,14 @@ class Committer:
         columns = {f'"{name}"': f'new."{name}"' for name in rows.column_names if name != "deleted"}
 
         def merge(table: DeltaTable, properties: CommitProperties) -> None:
-            merging = table.merge(rows, same, source_alias="new", target_alias="old", commit_properties=properties)
+            merging = table.merge(
+                rows,
+                same,
+                source_alias="new",
+                target_alias="old",
+                commit_properties=properties,
+                writer_properties=WRITTEN,
+            )
             merging = merging.when_matched_delete("new.deleted").when_matched_update(columns)
             merging.when_not_matched_insert(columns, predicate="not new.deleted").execute()
 

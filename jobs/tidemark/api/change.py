@@ -22,7 +22,7 @@ from tidemark.semantics.change import Rule
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Kind
 from tidemark.spec.tables import BECAME, CHANGES, OUTCOMES, SUPPRESSED
-from tidemark.stream.state import KeyedRows
+from tidemark.stream.keyed_rows import KeyedRows
 
 
 class State:

@@ -18,7 +18,8 @@ from tidemark.kernels.windows import is_closed
 from tidemark.spec.operators import Aggregate, Decide, Shape, Windows
 from tidemark.stream.batch import Moment
 from tidemark.stream.emitting import HELD, Emitted, Emitter
-from tidemark.stream.state import KeyedRows, Memory, Moves
+from tidemark.stream.keyed_rows import KeyedRows
+from tidemark.stream.state import Memory, Moves
 
 GROUP = "_group"
 """Of the state of a session: the key without the window, by which the sessions that may merge are found."""
@@ -105,7 +106,7 @@ class Aggregating:
 
     def _sessions(self, windows: Windows, records: pl.DataFrame, moment: Moment) -> _Moved:
         group = records.select(key_text(self._operator.key, records.schema)).to_series()
-        known = self._states.with_any(GROUP, group.unique(maintain_order=True)).select(self.kernel.state_schema.keys())
+        known = self._states.with_any(GROUP, group).select(self.kernel.state_schema.keys())
         alone = records.select(window_end=pl.col("_timestamp_ms") + windows.size_ms)
         any_late = bool(alone.select(is_closed(windows, moment.was_watermark_ms).any()).item())
         emission = self._operator.emission

@@ -27,6 +27,7 @@ import pyarrow as pa
 from tidemark.errors import Contradiction
 
 KEPT = 5
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 _NAME = re.compile(r"(\d{20})\.(data|facts)\.zip")
 
 
@@ -98,7 +99,7 @@ def _packed(entry: Entry) -> bytes:
         archive.writestr("notes.json", json.dumps(entry.notes))
         for name, table in entry.tables.items():
             sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, table.schema) as stream:
+            with pa.ipc.new_stream(sink, table.schema, options=COMPRESSED) as stream:
                 stream.write_table(table)
             archive.writestr(f"{name}.arrow", sink.getvalue().to_pybytes())
     return packed.getvalue()

@@ -6,75 +6,13 @@ did, and `operator_state` what an operator keeps besides; `load.py` rebuilds thi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 
 from tidemark.kernels.emission import STORED
-
-
-class KeyedRows:
-    """The newest row per key, with the columns of *schema*, one of which is *key*.
-
-    Rows are found by the columns *by* too.
-    """
-
-    def __init__(self, schema: Mapping[str, pl.DataType], *, key: str = "key", by: Sequence[str] = ()) -> None:
-        self.schema = dict(schema)
-        self._key = key
-        self._rows: dict[str, tuple[Any, ...]] = {}
-        self._columns = {column: list(schema).index(column) for column in by}
-        self._keys_with: dict[str, dict[Any, dict[str, None]]] = {column: {} for column in by}
-
-    def __len__(self) -> int:
-        """How many keys have a row."""
-        return len(self._rows)
-
-    def of(self, keys: pl.Series) -> pl.DataFrame:
-        """The rows of those *keys* that have one, once each."""
-        return self._frame(keys.unique(maintain_order=True))
-
-    def all(self) -> pl.DataFrame:
-        """Every row."""
-        return self._frame(self._rows)
-
-    def up_to(self, column: str, value: int) -> pl.DataFrame:
-        """The rows whose *column* is at most *value*, lowest first."""
-        values = self._keys_with[column]
-        return self.with_any(column, sorted(found for found in values if found <= value))
-
-    def with_any(self, column: str, values: Iterable[Any]) -> pl.DataFrame:
-        """The rows whose *column* is one of *values*."""
-        return self._frame(key for value in values for key in self._keys_with[column].get(value, ()))
-
-    def put(self, rows: pl.DataFrame) -> None:
-        """Take *rows* in place of older ones of the same key; of several the last counts."""
-        ordered = rows.select(*self.schema)
-        if self._columns:
-            self.drop(rows[self._key])
-            ordered = ordered.unique(self._key, keep="last", maintain_order=True)
-        self._rows.update(zip(ordered[self._key], ordered.iter_rows(), strict=True))
-        for column in self._columns:
-            for key, value in zip(ordered[self._key], ordered[column], strict=True):
-                self._keys_with[column].setdefault(value, {})[key] = None
-
-    def drop(self, keys: Iterable[str]) -> None:
-        """Forget the rows of *keys*."""
-        for key in keys:
-            row = self._rows.pop(key, None)
-            if row is None:
-                continue
-            for column, place in self._columns.items():
-                keys_with = self._keys_with[column]
-                del keys_with[row[place]][key]
-                if not keys_with[row[place]]:
-                    del keys_with[row[place]]
-
-    def _frame(self, keys: Iterable[str]) -> pl.DataFrame:
-        rows = [row for key in keys if (row := self._rows.get(key)) is not None]
-        return pl.DataFrame(rows, schema=self.schema, orient="row")
+from tidemark.stream.keyed_rows import KeyedRows
 
 
 @dataclass
