@@ -26,7 +26,7 @@ from tidemark.stream.wiring import Stream
 HERE = Path(__file__).resolve().parent
 TOPOLOGY = "chaos"
 SUBS = ("players", "teams")
-PATIENCE_S = 90
+PATIENCE_S = 180
 
 
 class StagedDriver(Driver):
