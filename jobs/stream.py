@@ -1,7 +1,7 @@
-"""Runs one sub-topology of a topology as one streaming query, until a drain is requested.
+"""Runs one sub-topology of a topology as one streaming query, until a drain is requested or it has run for long enough.
 
-Exit status: 0 drained, 1 failed (the reason is in the heartbeat and in the log), 3 another driver runs this stream, or
-has taken it over.
+Exit status: 0 drained or rotated, 1 failed (the reason is in the heartbeat and in the log), 3 another driver runs this
+stream, or has taken it over.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import polars as pl
@@ -20,6 +21,7 @@ from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
+from tidemark.disk import Disk
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source, Time
@@ -39,8 +41,12 @@ log = logging.getLogger("tidemark.stream")
 BEAT_S = 1.0
 
 
-class Drained(Exception):
-    """Ends the query between two batches; the batch that was about to run is run by the next driver."""
+class Ended(Exception):
+    """Ends the query in *state*, before a batch or while one waits for the disk; the next driver runs that batch."""
+
+    def __init__(self, state: StreamState) -> None:
+        super().__init__(state)
+        self.state = state
 
 
 def main() -> int:
@@ -64,7 +70,7 @@ def main() -> int:
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
     pulse = Pulse(control, history, epoch, options.launch_id)
     try:
-        run(options, stream_of, control, pulse)
+        state = run(options, stream_of, control, pulse)
     except LeaseLost as error:
         pulse.end(StreamState.FAILED)
         log.error("%s", error)
@@ -73,7 +79,7 @@ def main() -> int:
         log.exception("stream %s/%s failed", topology.name, sub.name)
         pulse.end(StreamState.FAILED, reason=f"{type(error).__name__}: {error}"[:2_000])
         return 1
-    pulse.end(StreamState.DRAINED)
+    pulse.end(state)
     return 0
 
 
@@ -106,6 +112,13 @@ def arguments() -> argparse.ArgumentParser:
         help="how long a driver must have been silent to be taken over (%(default)g)",
     )
     parser.add_argument(
+        "--rotate-after",
+        type=int,
+        metavar="BATCHES",
+        help="end between two batches after so many, for whoever looks after the stream to start the next driver "
+        "(never)",
+    )
+    parser.add_argument(
         "--slow", action="append", default=[], metavar="OPERATOR=MS", help="sleep so long once per batch"
     )
     return parser
@@ -121,28 +134,39 @@ class Pulse:
         self.epoch = epoch
         self._control, self._history, self._launch_id = control, history, launch_id
         self._engine: Engine | None = None
+        self._disk: Disk | None = None
         self._thread_id: str | None = None
+        self._is_heard = True
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._beat(StreamState.STARTING, None)
         self._thread.start()
 
-    def follow(self, engine: Engine, thread_id: str) -> None:
+    def follow(self, engine: Engine, disk: Disk, thread_id: str) -> None:
         """From now on the stream is running, and its progress is told."""
-        self._thread_id, self._engine = thread_id, engine
+        self._thread_id, self._disk, self._engine = thread_id, disk, engine
 
     def end(self, state: StreamState, *, reason: str | None = None) -> None:
         """The last beat."""
         self._over.set()
         self._thread.join()
-        self._beat(state, reason)
+        self._try_to_beat(state, reason)
 
     def _run(self) -> None:
         while not self._over.wait(BEAT_S):
-            try:
-                self._beat(StreamState.RUNNING if self._engine else StreamState.STARTING, None)
-            except OSError:
-                log.exception("no heartbeat could be written")
+            trouble = self._disk.trouble if self._disk else None
+            self._try_to_beat(StreamState.RUNNING if self._engine else StreamState.STARTING, trouble)
+
+    def _try_to_beat(self, state: StreamState, reason: str | None) -> None:
+        """Beat if it can be written; a row of beats that cannot is told once."""
+        try:
+            self._beat(state, reason)
+        except OSError as error:
+            if self._is_heard:
+                log.warning("no heartbeat can be written: %s", error)
+            self._is_heard = False
+        else:
+            self._is_heard = True
 
     def _beat(self, state: StreamState, reason: str | None) -> None:
         if self._control.epoch() != self.epoch:
@@ -164,8 +188,23 @@ class Pulse:
         self._history.tell(beat, thread_id=self._thread_id, batch_started_at_ms=batch_started_at_ms)
 
 
-def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse) -> None:
-    """Run the query until a drain ends it; raises what made it fail."""
+def check_may_go_on(control: Control, epoch: int) -> None:
+    """Raise Ended when a drain was requested, and LeaseLost unless *epoch* is that of the newest driver."""
+    if control.drain_requested():
+        log.info("a drain was requested: the query ends, which Spark reports as an error")
+        raise Ended(StreamState.DRAINED)
+    control.check_lease(epoch)
+
+
+def check_is_not_due_to_rotate(batch: int, rotate_after: int | None) -> None:
+    """Raise Ended when the *batch*th batch of this driver is about to begin, and it is to run no more than so many."""
+    if rotate_after is not None and batch > max(1, rotate_after):  # each driver gets on by one at least
+        log.info("%s batches were run: the query ends, which Spark reports as an error", batch - 1)
+        raise Ended(StreamState.ROTATED)
+
+
+def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse) -> StreamState:
+    """Run the query until a drain or a rotation ends it, and say which; raises what made it fail."""
     topology, sub = stream_of.topology, stream_of.sub
     refuse_unless_sound(evidence(stream_of))
     spark = session(f"tidemark-{topology.name}-{sub.name}")
@@ -178,6 +217,8 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
         return pl.DataFrame(collect(read_again(spark, source, options.bootstrap, offsets), late))
 
     check_lease = partial(control.check_lease, pulse.epoch)
+    check = partial(check_may_go_on, control, pulse.epoch)
+    disk = Disk(check)
     engine = build_engine(
         stream_of,
         broker,
@@ -186,18 +227,17 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
         slow_ms=slow_ms,
         reread=reread,
         check_lease=check_lease,
+        until_written=disk.until_written,
     )
     ended: list[Exception] = []
+    begun = count(1)
     checkpoint = control.home / "checkpoint"
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:
         try:
-            if control.drain_requested():
-                log.info(
-                    "a drain was requested: the query ends before batch %s, which Spark reports as an error", batch_id
-                )
-                raise Drained
-            check_lease()
+            disk.takes_writes()  # for Spark has planned the batch
+            check()
+            check_is_not_due_to_rotate(next(begun), options.rotate_after)
             ends = planned_ends(checkpoint, batch_id)
             engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms), ends)
         except Exception as error:
@@ -205,22 +245,29 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
             raise
 
     rows = stream(spark, sub, stream_of.layout, topology.name, options.bootstrap)
-    query = (
-        rows.writeStream.queryName(f"{topology.name}/{sub.name}")
-        .foreachBatch(each_batch)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(processingTime=f"{topology.trigger_ms} milliseconds")
-        .start()
-    )
-    pulse.follow(engine, thread_id)
+
+    def query() -> None:
+        """Run until it ends by what we raised, which `ended` has; raises what Spark ended it with."""
+        started = (
+            rows.writeStream.queryName(f"{topology.name}/{sub.name}")
+            .foreachBatch(each_batch)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(processingTime=f"{topology.trigger_ms} milliseconds")
+            .start()
+        )
+        pulse.follow(engine, disk, thread_id)
+        try:
+            started.awaitTermination()
+        except StreamingQueryException as error:
+            check_lease()  # of two drivers with one checkpoint Spark ends either, in words that do not say this
+            if not ended:
+                raise explained(error) from None
+
     try:
-        query.awaitTermination()
-    except StreamingQueryException as error:
-        check_lease()  # of two drivers with one checkpoint Spark ends either, in words that do not say this
-        # Spark wraps what ended the query in its own words; what we raised says it better.
-        cause = ended[0] if ended else explained(error)
-        if not isinstance(cause, Drained):
-            raise cause from None
+        disk.until_written(query)
+        raise ended[0]  # Spark wraps what ended the query in its own words; what we raised says it better
+    except Ended as end:
+        return end.state
     finally:
         spark.stop()
 

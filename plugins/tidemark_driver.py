@@ -38,10 +38,15 @@ class Verdict(StrEnum):
     STALE = "stale"
     DEAD = "dead"
     DRAINED = "drained"
+    ROTATED = "rotated"
     FAILED = "failed"
 
 
-_ENDED = {StreamState.DRAINED: Verdict.DRAINED, StreamState.FAILED: Verdict.FAILED}
+_ENDED = {
+    StreamState.DRAINED: Verdict.DRAINED,
+    StreamState.ROTATED: Verdict.ROTATED,
+    StreamState.FAILED: Verdict.FAILED,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

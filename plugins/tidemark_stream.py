@@ -4,7 +4,8 @@ Purpose: a Structured Streaming driver has no end, a task has one and holds a sl
 
 How it works: on a worker, `StreamOperator` launches the driver in a session of its own, or adopts the one that lives,
 and defers. In the triggerer, `StreamTrigger` reads the control folder until the driver is not alive any more. Back on
-a worker, a drained driver is success; a dead, stale or failed one is launched again until the restarts are used up.
+a worker, a drained driver is success; one that has rotated is followed by the next; a dead, stale or failed one is
+launched again until the restarts are used up.
 
 What it does not do: restart a stream whose driver runs but whose batches do not get on.
 
@@ -77,7 +78,8 @@ class StreamTrigger(BaseTrigger):
 class StreamOperator(BaseOperator):
     """Runs one sub-topology until it is drained.
 
-    *slow* is blank-separated OPERATOR=MS, each handed to the sub-topology that the operator belongs to.
+    *slow* is blank-separated OPERATOR=MS, each handed to the sub-topology that the operator belongs to. After
+    *rotate_after* batches a driver is followed by a new one.
     """
 
     template_fields: Sequence[str] = ("warehouse", "bootstrap", "slow")
@@ -90,6 +92,7 @@ class StreamOperator(BaseOperator):
         warehouse: str,
         bootstrap: str,
         slow: str = "",
+        rotate_after: int | None = None,
         application: str = script("stream"),
         conn_id: str = "spark_default",
         supervision: Supervision | None = None,
@@ -101,6 +104,7 @@ class StreamOperator(BaseOperator):
         self.warehouse = warehouse
         self.bootstrap = bootstrap
         self.slow = slow
+        self.rotate_after = rotate_after
         self.application = application
         self.conn_id = conn_id
         self.supervision = supervision or Supervision()
@@ -110,7 +114,7 @@ class StreamOperator(BaseOperator):
         self._defer(self._ensure(), restarts=0)
 
     def resume(self, context: Context, event: dict[str, str], restarts: int) -> None:
-        """Success where the driver was drained; otherwise launch it again, or fail when that was done often enough."""
+        """Success where the driver was drained, the next driver where it has rotated; else launch it again, or fail."""
         driver, verdict = self._driver(), Verdict(event["verdict"])
         if verdict is Verdict.STALE and (launch := driver.launch()) is not None:
             driver.kill(launch.launch_id)
@@ -120,6 +124,8 @@ class StreamOperator(BaseOperator):
                 self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())
                 return
             # An earlier try was cleared and its trigger drained the driver that this try had adopted.
+            self._defer(self._ensure(), restarts=restarts)
+        if verdict is Verdict.ROTATED:
             self._defer(self._ensure(), restarts=restarts)
         self._report(driver, event["verdict"])
         if restarts >= self.supervision.restarts:
@@ -155,6 +161,7 @@ class StreamOperator(BaseOperator):
         arguments = [
             *("--warehouse", self.warehouse, "--topology", str(self.topology_file)),
             *("--sub-topology", self.sub_topology, "--bootstrap", self.bootstrap, "--launch-id", launch_id),
+            *(() if self.rotate_after is None else ("--rotate-after", str(self.rotate_after))),
             *slow_arguments(self.slow.split(), self._topology(), self.sub_topology),
         ]
         hook = DriverHook(

@@ -15,6 +15,7 @@ import polars as pl
 import polars.selectors as cs
 
 from tidemark.delta import scan
+from tidemark.disk import UntilWritten, at_once
 from tidemark.kernels.schemas import HEADERS, record_schema
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Sink, Source
@@ -125,12 +126,13 @@ class Play:
         reached: Callable[[str], None] = lambda step: None,
         epoch: int = 1,
         check_lease: Callable[[], None] = lambda: None,
+        until_written: UntilWritten = at_once,
     ) -> None:
         """Have a new driver run *sub* from now on."""
         stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
         self._engines[sub] = build_engine(
             stream, self.broker, thread_id="t", epoch=epoch, slow_ms={}, clock=lambda: self.now_ms, reached=reached,
-            check_lease=check_lease,
+            check_lease=check_lease, until_written=until_written,
         )  # fmt: skip
 
     def rows(self, table: str, sub: str | None = None) -> list[Row]:

@@ -21,6 +21,7 @@ Clock: `now_ms` is the caller's, epoch ms UTC.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -35,6 +36,8 @@ from typing import Any
 from tidemark.errors import Contradiction, TidemarkError
 
 PROBE_S = 1.0
+PAGE = 4_096
+"""Bytes: a heartbeat takes whole pages, so that the next one has the same length."""
 SILENT_AFTER_MS = 60_000
 """A driver whose heartbeat is older may be taken over."""
 
@@ -45,6 +48,7 @@ class StreamState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     DRAINED = "drained"
+    ROTATED = "rotated"
     FAILED = "failed"
 
 
@@ -139,13 +143,21 @@ class Control:
         return False
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Publish *heartbeat* in place of the one before."""
+        """Publish *heartbeat* in place of the one before; on a full disk, in the space that this one took."""
         self.home.mkdir(parents=True, exist_ok=True)
-        _replace(self.home / "heartbeat.json", json.dumps(asdict(heartbeat)))
+        text = json.dumps(asdict(heartbeat))
+        whole_pages = text.ljust(PAGE * (1 + len(text) // PAGE))
+        try:
+            _replace(self.home / "heartbeat.json", whole_pages)
+        except OSError:
+            _overwrite(self.home / "heartbeat.json", whole_pages)
 
     def heartbeat(self) -> Heartbeat | None:
         """The newest heartbeat; None when there was none."""
-        fields = _read(self.home / "heartbeat.json")
+        try:
+            fields = _read(self.home / "heartbeat.json")
+        except json.JSONDecodeError:  # it was being overwritten
+            fields = _read(self.home / "heartbeat.json")
         return Heartbeat(**{**fields, "state": StreamState(fields["state"])}) if fields else None
 
     def request_drain(self, *, by: str, now_ms: int) -> None:
@@ -226,8 +238,24 @@ def _locked(lock: int) -> bool:
 def _replace(path: Path, text: str) -> None:
     """Write *text* so that a reader sees the old file or the new one, never a part."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _overwrite(path: Path, text: str) -> None:
+    """Write *text* over what is at *path*, in one go; raises OSError unless that has as many bytes."""
+    content = text.encode()
+    if path.stat().st_size != len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.write(file, content)
+    finally:
+        os.close(file)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

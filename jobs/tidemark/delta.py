@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from tidemark.clock import Clock
-from tidemark.errors import InvalidArgument
+from tidemark.disk import UntilWritten, at_once
+from tidemark.errors import Contradiction, InvalidArgument
 
 SETTINGS = {
     "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 7 days",
 }
-
+HISTORY = 100
+"""Commits of a table, newest first, among which what others did is looked for."""
+TRIES = 10
+"""How often something is done again because somebody else's commit came in between."""
+PUTS_ROWS = frozenset({"WRITE", "UPDATE", "MERGE", "STREAMING UPDATE", "COPY INTO", "REPLACE TABLE AS SELECT"})
+"""The operations of a Delta log by which rows come into a table."""
 
 WRITTEN = WriterProperties(compression="ZSTD")
+
+T = TypeVar("T")
 
 
 def create(path: Path, schema: pa.Schema, *, description: str | None = None) -> None:
@@ -60,24 +73,77 @@ class Reference:
         return self._read[place][1]
 
 
+def again_after_others(commit: Callable[[], T]) -> T:
+    """What *commit* returns; it is called again where somebody else's commit came between its reading and its writing.
+
+    Raises CommitFailedError when that has happened TRIES times.
+    """
+    for _ in range(TRIES - 1):
+        with suppress(CommitFailedError):
+            return commit()
+    return commit()
+
+
+def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[int]:
+    """The versions of *table* at *path*, after *since*, by which others than its driver put in rows that are there.
+
+    Looked for among the last HISTORY, newest first; rows that OPTIMIZE, say, has written anew are not followed.
+    """
+    newest = table.history(min(HISTORY, table.version() - since))
+    versions = [c["version"] for c in newest if c.get("operation") in PUTS_ROWS and "batch_id" not in c]
+    there = {Path(file).name for file in table.file_uris()} if versions else set()
+    return [version for version in versions if there & _added(path / "_delta_log" / f"{version:020d}.json")]
+
+
+def _added(commit: Path) -> set[str]:
+    """The data files that *commit* brought in; none when the log has forgotten it."""
+    if not commit.exists():
+        return set()
+    actions = (json.loads(line) for line in commit.read_text().splitlines())
+    return {Path(action["add"]["path"]).name for action in actions if "add" in action}
+
+
 class Committer:
     """Appends to the tables of one driver.
 
     Purpose: each batch of each table is committed once, however often it is tried.
     How it works: the commit carries the transaction (*app*/<table>, batch id) which the log keeps; a batch that the log
     knows is not written again, and of two commits at once with one transaction the log takes one.
-    *check_lease* is called before each commit, and raises when this driver may not write any more.
+    A commit that another one got in the way of (OPTIMIZE, DELETE, a new column) is made anew on top of that.
+    *check_lease* is called before each commit, and raises when this driver may not write any more; *until_written*
+    tries again while the disk is full. Into the tables named *alone* nobody else may put rows. *is_only_writer* says
+    that no other thread or process has rows with these batch ids: then what a commit that failed left is removed.
     """
 
-    def __init__(self, app: str, clock: Clock, *, check_lease: Callable[[], None] = lambda: None) -> None:
-        self._app, self._clock, self._check_lease = app, clock, check_lease
+    def __init__(
+        self,
+        app: str,
+        clock: Clock,
+        *,
+        check_lease: Callable[[], None] = lambda: None,
+        until_written: UntilWritten = at_once,
+        alone: Container[str] = (),
+        is_only_writer: bool = False,
+    ) -> None:
+        self._app, self._clock = app, clock
+        self._check_lease, self._until_written = check_lease, until_written
+        self._alone, self._is_only_writer = alone, is_only_writer
         self._open: dict[Path, DeltaTable] = {}
+        self._seen: dict[Path, int] = {}
 
     def commit(self, path: Path, rows: pa.Table, batch_id: int) -> int:
         """Append *rows* at *path*; the clock after that (epoch ms), or that of the commit if it was made before."""
 
         def append(table: DeltaTable, properties: CommitProperties) -> None:
-            write_deltalake(table, rows, mode="append", commit_properties=properties, writer_properties=WRITTEN)
+            others_columns = len(table.schema().fields) > rows.num_columns  # that somebody added: null in our rows
+            write_deltalake(
+                table,
+                rows,
+                mode="append",
+                schema_mode="merge" if others_columns else None,
+                commit_properties=properties,
+                writer_properties=WRITTEN,
+            )
 
         return self._once(path, batch_id, append)
 
@@ -108,10 +174,32 @@ class Committer:
     def _table(self, path: Path) -> DeltaTable:
         if path not in self._open:
             self._open[path] = DeltaTable(str(path))
+        self._look_at_others(path, self._open[path], own=0)
         return self._open[path]
+
+    def _look_at_others(self, path: Path, table: DeltaTable, *, own: int) -> None:
+        """Look at the commits since the last look, so many of which are this driver's *own*.
+
+        Raises Contradiction when somebody restored the table, or put rows into one that nobody else may.
+        """
+        since, self._seen[path] = self._seen.get(path, table.version()), table.version()
+        if table.version() - since <= own:
+            return
+        if any(commit.get("operation") == "RESTORE" for commit in table.history(table.version() - since)):
+            msg = f"{path}: a table is restored while its stream stands still, and this one was just now"
+            raise Contradiction(msg)
+        if path.name in self._alone and (found := rows_of_others(path, table, since=since)):
+            msg = (
+                f"{path}: only its stream puts rows into this table, and somebody else did with version {found[0]}; "
+                "tidemark doctor names the ways on"
+            )
+            raise Contradiction(msg)
 
     def _once(self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None]) -> int:
         """Have *write* commit the batch at *path*, unless the log knows it; the clock as in `commit`."""
+        return self._until_written(lambda: again_after_others(lambda: self._attempt(path, batch_id, write)))
+
+    def _attempt(self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None]) -> int:
         app_id = f"{self._app}/{path.name}"
         table = self._table(path)
         if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
@@ -120,11 +208,43 @@ class Committer:
             app_transactions=[Transaction(app_id, batch_id)], custom_metadata={"batch_id": str(batch_id)}
         )
         self._check_lease()
-        write(table, properties)
-        return self._clock()
+        try:
+            write(table, properties)
+        except Exception as error:
+            del self._open[path]  # it may have been committed all the same: the log is to be read again
+            newest = self.newest(path)
+            if newest is None or newest < batch_id:
+                self._remove_unused(path, batch_id)
+            elif isinstance(error, CommitFailedError):
+                msg = f"{path}: another driver committed batch {batch_id}; stop one of the two"
+                raise Contradiction(msg) from error
+            raise
+        committed_at_ms = self._clock()
+        self._look_at_others(path, table, own=1)
+        return committed_at_ms
+
+    def _remove_unused(self, path: Path, batch_id: int) -> None:
+        """Remove the files at *path* with rows of *batch_id*, which is not committed."""
+        if not self._is_only_writer:
+            return
+        used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
+        for file in path.glob("*.parquet"):
+            if file.name not in used and _newest_batch_in(file) == batch_id:
+                file.unlink()
 
     def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:
-        for commit in table.history(100):
+        for commit in table.history(HISTORY):
             if commit.get("batch_id") == str(batch_id):
                 return int(commit["timestamp"])
         return self._clock()
+
+
+def _newest_batch_in(file: Path) -> int | None:
+    """The highest batch_id that the footer of a Parquet *file* knows of; None without one."""
+    try:
+        found = pq.read_metadata(file)
+    except pa.ArrowInvalid:  # it is being written, by another
+        return None
+    places = [place for place in range(found.num_columns) if found.schema.column(place).path == "batch_id"]
+    groups = [found.row_group(group).column(place) for place in places for group in range(found.num_row_groups)]
+    return max((group.statistics.max for group in groups if group.statistics), default=None)

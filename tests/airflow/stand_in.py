@@ -1,6 +1,6 @@
 """A driver without Spark: takes the lease and beats until it is drained, as `jobs/stream.py` does.
 
-What it does beyond that is said by a file `behaviour` in the control folder: `fail`, `hang` or `ignore drain`.
+What it does beyond that is said by a file `behaviour` in the control folder: `fail`, `hang`, `rotate`, `ignore drain`.
 """
 
 import argparse
@@ -19,6 +19,7 @@ def main() -> int:
     for option in ("--warehouse", "--topology", "--sub-topology", "--bootstrap", "--launch-id"):
         parser.add_argument(option, required=True)
     parser.add_argument("--slow", action="append", default=[])
+    parser.add_argument("--rotate-after")
     args = parser.parse_args()
     control = Control(Layout(Path(args.warehouse)).control(Path(args.topology).stem, args.sub_topology))
     try:
@@ -40,6 +41,9 @@ def main() -> int:
         beat(StreamState.FAILED, "no topic flight_events")
         return 1
     beat(StreamState.RUNNING)
+    if behaviour == "rotate" and args.rotate_after == "100" and epoch == 1:
+        beat(StreamState.ROTATED)
+        return 0
     if behaviour == "hang":
         time.sleep(60)
     while behaviour == "ignore drain" or not control.drain_requested():

@@ -91,6 +91,16 @@ def test_a_launched_stream_runs_until_it_is_drained_and_then_succeeds(driver: Dr
     assert not driver.control.is_held()
 
 
+def test_a_driver_that_has_rotated_is_followed_by_the_next_which_is_no_restart(driver: Driver) -> None:
+    behave(driver, "rotate")
+    fired = event(deferred(operator(driver, rotate_after=100).execute).trigger)
+    assert fired == {"verdict": "rotated"}
+    again = deferred(operator(driver, rotate_after=100).resume, fired, restarts=0)
+    assert again.kwargs == {"restarts": 0}
+    running(driver)
+    assert driver.home.joinpath("epoch").read_text() == "2"
+
+
 def test_a_trigger_survives_the_trip_through_the_database(driver: Driver) -> None:
     path, kwargs = deferred(operator(driver).execute).trigger.serialize()
     assert import_string(path)(**json.loads(json.dumps(kwargs))).serialize() == (path, kwargs)

@@ -214,6 +214,16 @@ def test_another_level_loses_no_state_and_changes_what_is_measured_alone(tmp_pat
     assert ("flight_status", 1) in totals.rows()
 
 
+def test_level_off_accounts_for_its_batches_and_measures_nothing(tmp_path, undisturbed):
+    run(engine(tmp_path, level=Level.OFF), range(4))
+    found = tables(tmp_path)
+    measured = {"operator_latency", "latency_buckets", "operator_windows", "emission_metrics"}
+    assert not any(found[name] for name in measured)
+    assert {n: rows for n, rows in found.items() if n not in {*measured, "batches"}} == {
+        n: rows for n, rows in undisturbed.items() if n not in {*measured, "batches"}
+    }
+
+
 def test_what_a_sink_sent_twice_is_read_once_and_counted(tmp_path):
     def sent(offset: int, delay: float, id_: str) -> dict[str, Any]:
         row = flight(offset, "departed", delay, NOON + offset)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake.exceptions import DeltaError
 from playing import Play
 
 from tidemark.control import SILENT_AFTER_MS, Control, Heartbeat, LeaseLost, StreamState
 from tidemark.delta import Committer, create, scan
 from tidemark.embedded.process import wait_until
+from tidemark.errors import Contradiction
 from tidemark.spec.layout import Layout
 
 TOML = """
@@ -150,7 +150,7 @@ def test_a_driver_that_was_stopped_between_the_question_and_the_write_writes_not
         for batch_id in later:
             commit(newer, batch_id)
 
-    with pytest.raises(DeltaError):
+    with pytest.raises(Contradiction, match="another driver committed batch 0"):
         commit(Committer("play/0", lambda: 0, check_lease=taken_over), 0)
     rows = scan(table).collect().sort("batch_id")["batch_id"].to_list()
     assert rows == (later[-1:] if is_current else later)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playing import Play, Row, Silence
 
-from tidemark.control import Heartbeat, StreamState
+from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
 from tidemark.spec.layout import Layout
 from tidemark.stream.heartbeats import Heartbeats
@@ -331,6 +332,19 @@ def test_a_batch_that_has_been_running_for_long(tmp_path: Path) -> None:
     finding = first(play, 81)
     assert place(finding) == (Cause.SLOW_BATCH, "board", None, None, ms(20))
     assert finding.seen == "one batch of 0 has been running for 60,001 ms"
+
+
+def test_a_driver_that_waits_for_a_full_disk_says_so_where_its_tables_cannot(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    control = Control(Layout(tmp_path).control("play", "0"))
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80), pid=1)
+    control.beat(replace(beat, reason="cannot write: No space left on device"))
+    finding = first(play, 81)
+    assert place(finding) == (Cause.CANNOT_WRITE, "board", None, None, None)
+    assert finding.seen == "the driver of 0 cannot write: No space left on device"
+    control.beat(beat)
+    assert first(play, 81).cause is Cause.SOURCE_QUIET
 
 
 def test_a_driver_without_a_batch(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -133,3 +135,28 @@ def roll_up(spark, warehouse, start_ms, end_ms):
 
 def both(warehouse):
     return warehouse.report(LATENCY_ROLLUP), warehouse.report(LATENCY_BUCKET_ROLLUP)
+
+
+@pytest.mark.parametrize("second_hour", [10, 11])
+def test_two_rollups_at_once_leave_what_one_after_the_other_would(spark, warehouse, monkeypatch, second_hour):
+    for hour in (10, 11):
+        measured(warehouse, MIDNIGHT + hour * HOUR, [hour])
+    both_have_read = threading.Barrier(2)
+    minutes, waited = rollup.minutes, threading.local()
+
+    def read_together(*given):
+        if not hasattr(waited, "once"):
+            waited.once = True
+            both_have_read.wait(60)
+        return minutes(*given)
+
+    monkeypatch.setattr(rollup, "minutes", read_together)
+    with ThreadPoolExecutor(2) as pool:
+        starts = [MIDNIGHT + hour * HOUR for hour in (10, second_hour)]
+        for done in [pool.submit(roll_up, spark, warehouse, start, start + HOUR) for start in starts]:
+            done.result()
+
+    rows = [(row["grain"], f"{row['interval_start']:%H}", row["n"]) for row in warehouse.report(LATENCY_ROLLUP)]
+    hours = [("hour", "10", 1), ("hour", "11", 1)][: second_hour - 9]
+    minutes_of = [("minute", "10", 1), ("minute", "11", 1)][: second_hour - 9]
+    assert sorted(rows) == [("day", "00", second_hour - 9), *hours, *minutes_of]

@@ -58,21 +58,26 @@ class Driver:
         with self._log.open("a") as log:
             self._process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, start_new_session=True)
 
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
+    @property
+    def pid(self) -> int:
+        """Of the leader of its session, in which its JVM is."""
+        return self._process.pid
+
+    def wait(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         """Return as soon as *condition* holds; fail as soon as the driver has ended before."""
 
         def holds() -> bool:
             assert self._process.poll() is None, f"{what}: the driver ended\n{self._log.read_text()[-5_000:]}"
             return condition()
 
-        wait_until(holds, what, PATIENCE_S)
+        wait_until(holds, what, patience_s)
 
     def offsets(self) -> dict[str, int]:
         """How far it has come per `source/partition`; a driver before it does not count."""
         heartbeat = self.control.heartbeat()
         return heartbeat.offsets if heartbeat is not None and heartbeat.pid == self._process.pid else {}
 
-    def read_everything(self, address: str, topics: dict[str, str]) -> None:
+    def read_everything(self, address: str, topics: dict[str, str], patience_s: float = PATIENCE_S) -> None:
         """Return when it has come to the end of every partition of *topics*, which are given by source."""
         consumer = Consumer({"bootstrap.servers": address, "group.id": "test"})
         ends = {
@@ -81,7 +86,7 @@ class Driver:
             for place in _partitions(consumer, topic)
         }
         consumer.close()
-        self.wait(lambda: ends.items() <= self.offsets().items(), f"offsets {ends}")
+        self.wait(lambda: ends.items() <= self.offsets().items(), f"offsets {ends}", patience_s)
 
     def kill_in_the_middle_of_a_batch(self) -> None:
         """SIGKILL at a seeded instant at which it has decided a batch and not carried all of it out."""
@@ -143,10 +148,13 @@ class OnlyDriver(Driver):
     def __exit__(self, *_: object) -> None:
         self.end()
 
+    def table(self, name: str) -> Path:
+        """Where the table *name* is, or will be."""
+        return Layout(self._warehouse).stream_table(self._topology, self._name, name)
+
     def rows(self, table: str) -> list[Row]:
         """The rows of *table*; none while there is no table."""
-        path = Layout(self._warehouse).stream_table(self._topology, self._name, table)
-        there = (path / "_delta_log").is_dir()
+        there = (self.table(table) / "_delta_log").is_dir()
         return rows_of(self._warehouse, self._topology, self._name, table) if there else []
 
     def wait_for(self, table: str, number: int) -> list[Row]:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from tidemark import delta
+from tidemark.delta import again_after_others
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.spec.tables import Table
 
@@ -21,11 +22,20 @@ def replace_rows(rows: pl.DataFrame | list[dict[str, Any]], table: Table, path: 
 
     Doing it twice changes nothing. A row for which *where* is false is refused, and then nothing is written.
     """
-    delta.create(path, arrow_schema(table), description=table.row)
-    write_deltalake(str(path), rows_of(table, rows), mode="overwrite", predicate=where)
+    again_after_others(lambda: replace_in(opened(table, path), rows, table, where=where))
 
 
-def stored_rows(table: Table, path: Path) -> pl.LazyFrame:
-    """The rows of *table* as they are now; the table is created when there is none."""
+def replace_in(stored: DeltaTable, rows: pl.DataFrame | list[dict[str, Any]], table: Table, *, where: str) -> None:
+    """As `replace_rows`, but raises CommitFailedError when somebody wrote such rows after *stored* was opened."""
+    write_deltalake(stored, rows_of(table, rows), mode="overwrite", predicate=where)
+
+
+def opened(table: Table, path: Path) -> DeltaTable:
+    """The *table* at *path* as it is now; it is created when there is none."""
     delta.create(path, arrow_schema(table), description=table.row)
-    return delta.scan(path)
+    return DeltaTable(str(path))
+
+
+def rows_in(stored: DeltaTable) -> pl.LazyFrame:
+    """The rows of *stored* as it was when it was opened."""
+    return pl.scan_pyarrow_dataset(stored.to_pyarrow_dataset())

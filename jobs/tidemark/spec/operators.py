@@ -26,8 +26,12 @@ class Kind(StrEnum):
 
 
 class Level(StrEnum):
-    """What latency is written for: sources and terminals; emission metrics too; stateful operators too."""
+    """What latency is written for: nothing; sources and terminals; emission metrics too; stateful operators too.
 
+    When it is off, the batches are accounted for and watermarks kept, and nothing else is measured.
+    """
+
+    OFF = "off"
     INFO = "info"
     DEBUG = "debug"
     TRACE = "trace"

@@ -156,6 +156,12 @@ def table_names(sub: SubTopology) -> list[str]:
     return names + [o.table for o in sub.operators if isinstance(o, Sink) and o.table]
 
 
+def state_tables(sub: SubTopology) -> list[str]:
+    """Those of which the memory of a driver is made again: it would take the rows that others put in for its own."""
+    hops = [f"hop_{o.name}" for o in sub.operators if isinstance(o, Repartition)]
+    return [CHANGES.name, OPERATOR_STATE.name, HELD_RECORDS.name, *hops]
+
+
 def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]) -> None:
     """All Delta tables that the driver of *sub* writes, empty where there was none.
 

@@ -7,23 +7,21 @@ that it follows.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from tidemark.delta import HISTORY, rows_of_others
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.operators import Source
 from tidemark.stream.checkpoint import Ends, newest_commit, plans
-from tidemark.stream.commit import NEWEST_BATCHES, table_names
+from tidemark.stream.commit import NEWEST_BATCHES, state_tables, table_names
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.soundness import Evidence, TableSeen
 from tidemark.stream.wiring import Stream
-
-HISTORY = 100
-"""Commits of a table, newest first, among which somebody's restore is looked for."""
 
 
 def evidence(stream: Stream) -> Evidence:
@@ -33,7 +31,8 @@ def evidence(stream: Stream) -> Evidence:
     unreadable: list[str] = []
     committed, commit_is_torn = newest_commit(checkpoint)
     facts = _newest(journal, "facts", 2, unreadable)
-    tables = [_table(stream.home / name, f"{app}/{name}") for name in table_names(stream.sub)]
+    alone = state_tables(stream.sub)
+    tables = [_table(stream.home / name, f"{app}/{name}", alone) for name in table_names(stream.sub)]
     data = _newest(journal, "data", 1, unreadable)
     decided, entry = next(iter(data.items()), (None, None))
     return Evidence(
@@ -93,16 +92,17 @@ def _read_to(stream: Stream, entry: Entry) -> Ends:
     }
 
 
-def _table(path: Path, app_id: str) -> TableSeen:
+def _table(path: Path, app_id: str, alone: Container[str]) -> TableSeen:
     if not DeltaTable.is_deltatable(str(path)):
         return TableSeen(path=path, exists=False)
     try:
         table = DeltaTable(str(path))
         newest = table.transaction_version(app_id)
         version, restored_to = (None, None) if newest is None else _restored(table, newest)
+        others = tuple(rows_of_others(path, table)) if path.name in alone else ()
     except (DeltaError, OSError, ValueError) as error:
         return TableSeen(path=path, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
-    return TableSeen(path=path, newest_batch=newest, version=version, restored_to=restored_to)
+    return TableSeen(path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others)
 
 
 def _restored(table: DeltaTable, newest: int) -> tuple[int | None, str | None]:

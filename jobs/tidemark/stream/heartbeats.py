@@ -15,7 +15,7 @@ from tidemark.spec.tables import HEARTBEATS
 log = logging.getLogger(__name__)
 
 EVERY_MS = 15_000
-_LAST = frozenset({StreamState.DRAINED, StreamState.FAILED})
+_LAST = frozenset({StreamState.DRAINED, StreamState.ROTATED, StreamState.FAILED})
 
 
 class Heartbeats:

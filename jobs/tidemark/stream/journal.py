@@ -24,6 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidemark.disk import UntilWritten, at_once
 from tidemark.errors import Contradiction
 
 KEPT = 5
@@ -43,30 +44,42 @@ class Entry:
 class Journal:
     """Reads and writes the entries of kind `data` or `facts` in the folder *home*.
 
-    *check_lease* is called before each write, and raises when this driver may not write any more.
+    *check_lease* is called before each write, and raises when this driver may not write any more; *until_written* tries
+    again while the disk is full.
     """
 
-    def __init__(self, home: Path, kind: str, *, check_lease: Callable[[], None] = lambda: None) -> None:
-        self._home, self._kind, self._check_lease = home, kind, check_lease
+    def __init__(
+        self,
+        home: Path,
+        kind: str,
+        *,
+        check_lease: Callable[[], None] = lambda: None,
+        until_written: UntilWritten = at_once,
+    ) -> None:
+        self._home, self._kind, self._check_lease, self._until_written = home, kind, check_lease, until_written
         home.mkdir(parents=True, exist_ok=True)
 
     def write(self, entry: Entry) -> None:
         """Make *entry* durable; raises Contradiction when its batch has one already."""
-        path = self._path(entry.batch_id)
+        packed = _packed(entry)
+        self._until_written(lambda: self._write(entry.batch_id, packed))
+        self._forget(entry.batch_id - KEPT)
+
+    def _write(self, batch_id: int, packed: bytes) -> None:
+        path = self._path(batch_id)
         partial = path.with_suffix(f".{os.getpid()}.partial")
-        with partial.open("wb") as file:
-            file.write(_packed(entry))
-            file.flush()
-            os.fsync(file.fileno())
         try:
+            with partial.open("wb") as file:
+                file.write(packed)
+                file.flush()
+                os.fsync(file.fileno())
             self._check_lease()
             os.link(partial, path)
         except FileExistsError:
             msg = f"{path}: a batch is decided once, and another driver decided this one; stop one of the two"
             raise Contradiction(msg) from None
         finally:
-            partial.unlink()
-        self._forget(entry.batch_id - KEPT)
+            partial.unlink(missing_ok=True)
 
     def read(self, batch_id: int) -> Entry | None:
         """The entry of *batch_id*; None when it was not decided."""
@@ -87,7 +100,9 @@ class Journal:
         return sorted(int(match[1]) for match in matches if match and match[2] == self._kind)
 
     def _forget(self, before: int) -> None:
-        """Drop entries older than *before*, but never the newest ones, however old."""
+        """Drop entries older than *before*, but never the newest ones, and what drivers that were killed had begun."""
+        for partial in self._home.glob(f"*.{self._kind}.*.partial"):
+            partial.unlink(missing_ok=True)
         for number in self.batches()[:-KEPT]:
             if number < before:
                 self._path(number).unlink(missing_ok=True)

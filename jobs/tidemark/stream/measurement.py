@@ -44,7 +44,7 @@ class Measurer:
         notes = entry.notes
         rows: dict[str, list[dict[str, Any]]] = {
             OUTCOMES.name: self._outcomes(notes),
-            OPERATOR_WINDOWS.name: self._windows(notes, clocks),
+            OPERATOR_WINDOWS.name: self._windows(notes, clocks) if self._topology.level is not Level.OFF else [],
             WATERMARKS.name: self._watermarks(notes),
             EMISSION_METRICS.name: self._emission(notes),
             BATCHES.name: [self._batch(notes, finished_at_ms)],

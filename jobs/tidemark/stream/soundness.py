@@ -48,6 +48,9 @@ class Fault(StrEnum):
     TABLE_RESTORED = "table_restored"
     """A table shows an older version than the newest that was written."""
 
+    TABLE_OF_OTHERS = "table_of_others"
+    """Somebody else put rows into a table that is the stream's memory."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -72,7 +75,8 @@ class TableSeen:
     """A table of the stream: the newest batch that was committed to it.
 
     `error` says why it cannot be opened. `restored_to` is what somebody went back to, "version 3" or "an instant",
-    after that batch had made `version`; None: nobody did.
+    after that batch had made `version`; None: nobody did. `others` are the versions by which others put rows into a
+    table that must have none of theirs, newest first.
     """
 
     path: Path
@@ -81,6 +85,7 @@ class TableSeen:
     newest_batch: int | None = None
     version: int | None = None
     restored_to: str | None = None
+    others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +225,18 @@ def _of_tables(seen: Evidence) -> Iterator[Finding]:
             command = f"python -c 'import deltalake; deltalake.DeltaTable(\"{path}\").restore({table.version})'"
             way = f"restore it to version {table.version}, the one with its newest batch: {command}"
             yield Finding(fault=Fault.TABLE_RESTORED, seen=told, ways=(way, _start_anew(seen)))
+        for version in table.others:
+            yield _of_others(seen, table, version)
+
+
+def _of_others(seen: Evidence, table: TableSeen, version: int) -> Finding:
+    """That others put rows into *table* by *version*."""
+    told = f"{table.path} has rows that the stream did not write: somebody put them in with version {version}"
+    python, delta_table = "python -c 'import deltalake; ", f'deltalake.DeltaTable("{table.path}")'
+    ways = [f'delete those rows, and no others: {python}{delta_table}.delete("PREDICATE")\'']
+    if table.version is not None and version == min(table.others) and table.version < version:
+        ways.insert(0, f"restore the version before: {python}{delta_table}.restore({version - 1})'")
+    return Finding(fault=Fault.TABLE_OF_OTHERS, seen=told, ways=(*ways, _start_anew(seen)))
 
 
 def _put_back(seen: Evidence, what: str) -> tuple[str, ...]:

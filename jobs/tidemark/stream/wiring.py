@@ -12,6 +12,7 @@ import polars as pl
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control import Control
 from tidemark.delta import Committer, Reference, create
+from tidemark.disk import UntilWritten, at_once
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.spec.layout import Layout
@@ -19,7 +20,7 @@ from tidemark.spec.operators import HopSource, Source, Time
 from tidemark.spec.tables import HOP
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.broker import Broker
-from tidemark.stream.commit import Committing, create_tables
+from tidemark.stream.commit import Committing, create_tables, state_tables
 from tidemark.stream.decision import Decider
 from tidemark.stream.engine import Engine
 from tidemark.stream.intact import Intact, Offsets, Reread
@@ -66,11 +67,12 @@ def build_engine(
     reached: Callable[[str], None] = lambda step: None,
     reread: Reread = nothing_to_reread,
     check_lease: Callable[[], None] = lambda: None,
+    until_written: UntilWritten = at_once,
 ) -> Engine:
     """The engine of *stream* with its *broker*; creates its tables and the hops it reads.
 
     *slow_ms* makes operators sleep; *reached* hears of each commit step; *reread* reads what Spark passed over;
-    *check_lease* is called before each write.
+    *check_lease* is called before each write, and *until_written* does it.
     """
     topology, sub = stream.topology, stream.sub
     if unknown := set(slow_ms) - set(topology.operators):
@@ -92,13 +94,20 @@ def build_engine(
     committing = Committing(
         sub,
         stream.home,
-        Committer(f"{topology.name}/{sub.name}", clock, check_lease=check_lease),
-        Journal(journal_home, "facts", check_lease=check_lease),
+        Committer(
+            f"{topology.name}/{sub.name}",
+            clock,
+            check_lease=check_lease,
+            until_written=until_written,
+            alone=state_tables(sub),
+            is_only_writer=True,
+        ),
+        Journal(journal_home, "facts", check_lease=check_lease, until_written=until_written),
         Measurer(topology, sub, thread_id=thread_id),
         broker,
         clock,
         reached=reached,
         check_lease=check_lease,
     )
-    journal = Journal(journal_home, "data", check_lease=check_lease)
+    journal = Journal(journal_home, "data", check_lease=check_lease, until_written=until_written)
     return Engine(sub, stream.home, steps, decider, journal, committing, clock, epoch=epoch)

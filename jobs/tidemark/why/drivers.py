@@ -39,12 +39,16 @@ def _driver(scene: Scene, name: str) -> Finding | None:
     dead = {
         StreamState.FAILED: (f"failed: {beat.reason}", f"mend that and {start}"),
         StreamState.DRAINED: ("was drained", start),
+        StreamState.ROTATED: ("ended so that a new one takes its place", f"{start}, unless Airflow just does"),
     }.get(beat.state)
     if dead is None and scene.at_ms - beat.at_ms > BEATS_WITHIN_MS:
         dead = ("does not beat any more", f"look at its log and {start}")
     if dead is not None:
         said, remedy = dead
         return scene.found(Cause.DRIVER_DEAD, name, f"the driver of {sub} {said}", remedy, since_ms=beat.at_ms)
+    if beat.reason:
+        remedy = "make space, or have the disk take writes; the driver goes on by itself"
+        return scene.found(Cause.CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
     began_ms = beat.batch_started_at_ms
     if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
         seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"

@@ -14,7 +14,7 @@ import polars as pl
 import polars.selectors as cs
 from deltalake import DeltaTable
 
-from tidemark.control import StreamState
+from tidemark.control import Control, StreamState
 from tidemark.delta import scan
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.semantics.idleness import Activity
@@ -58,14 +58,20 @@ class Mark:
 
 
 class StreamFacts:
-    """The tables under *home* as they were at *at_ms*; a table that is not there has no rows."""
+    """The tables under *home* as they were at *at_ms*; a table that is not there has no rows.
 
-    def __init__(self, home: Path, at_ms: int) -> None:
-        self._home, self._at_ms = home, at_ms
+    *control* is the control folder.
+    """
+
+    def __init__(self, home: Path, control: Path, at_ms: int) -> None:
+        self._home, self._control, self._at_ms = home, control, at_ms
 
     @cached_property
     def beat(self) -> Beat | None:
-        """The newest heartbeat."""
+        """The newest heartbeat; of a driver that cannot write, no table has it."""
+        told = Control(self._control).heartbeat()
+        if told and told.state is StreamState.RUNNING and told.reason and told.at_ms <= self._at_ms:
+            return Beat(told.state, told.at_ms, None, told.reason)
         beats = _scan(self._home / HEARTBEATS.name, HEARTBEATS).filter(pl.col("at") <= self._at_ms)
         newest = beats.sort("at", "epoch").tail(1).select("state", "at", "batch_started_at", "reason").collect()
         for state, at_ms, batch_started_at_ms, reason in newest.iter_rows():

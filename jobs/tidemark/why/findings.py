@@ -17,6 +17,8 @@ class Cause(StrEnum):
     """Its driver failed, was drained, or does not beat any more."""
     UPSTREAM_DEAD = "upstream_dead"
     """The driver of a sub-topology that it reads from did."""
+    CANNOT_WRITE = "cannot_write"
+    """Its driver lives, and the disk takes no writes."""
     SLOW_BATCH = "slow_batch"
     """Its driver lives, and one batch has been running for long."""
     SOURCE_EMPTY = "source_empty"

@@ -1,0 +1,192 @@
+"""Batches of 100,000 updates of which one in ten changes something: the engine against a MERGE of all of them."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import polars as pl
+from bench.ratios import Figure, by_turns, ratios
+from delta.tables import DeltaTable
+from playing import RAW, Silence
+from pyspark.sql import SparkSession
+
+from tidemark.spark import session
+from tidemark.spec.layout import Layout
+from tidemark.spec.topology import parse
+from tidemark.stream.sources import TICK, collect
+from tidemark.stream.wiring import Stream, build_engine
+
+UPDATES, CHANGES = 100_000, 10_000
+LOADED_AT_ONCE = 250_000
+NOON_MS = 1_700_000_000_000
+TOPOLOGY = """
+name = "bench"
+level = "{level}"
+window = "60 s"
+
+[operators.updates]
+kind = "source"
+topic = "updates"
+fields = "id string, status string, amount bigint, note string"
+bound = "3 s"
+
+[operators.latest]
+kind = "table"
+input = "updates"
+key = ["id"]
+"""
+
+
+def figures(runs: int) -> Iterator[Figure]:
+    """What is aimed at with a million keys, and with five."""
+    spark = session("bench")
+    batch_s: dict[int, list[float]] = {}
+    for million, factor in ((1, 5), (5, 10)):
+        with TemporaryDirectory() as folder:
+            feed = Feed(million * 1_000_000)
+            ours, theirs = Ours(spark, Path(folder), feed), Merge(spark, Path(folder), feed)
+            found = by_turns({"ours": ours.batch, "merge": theirs.batch}, runs + 1)
+            found = {side: values[1:] for side, values in found.items()}  # the first one warms up
+            batch_s[million] = found["ours"]
+            keys = f"{million} million keys"
+            yield Figure(f"emit on change, {keys}: a MERGE takes … as long", ratios(found, "merge", "ours"), factor)
+            yield Figure(f"emit on change, {keys}: seconds per batch", found["ours"], unit="s")
+            yield Figure(
+                f"emit on change, {keys}: bytes written per byte of changes",
+                ours.bytes_per_payload[1:],
+                1.2,
+                at_most=True,
+            )
+            yield Figure(f"emit on change, {keys}: bytes in the ledger per skip", ours.bytes_per_skip[1:], unit="bytes")
+    growth = [five / one for one, five in zip(batch_s[1], batch_s[5], strict=True)]
+    yield Figure("emit on change: a batch with 5 million keys against 1 million", growth, 1.3, at_most=True)
+
+
+@dataclass
+class Feed:
+    """Updates of so many *keys*: what is said of each, and batches that say it again, or something new."""
+
+    keys: int
+    chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(20261121))
+
+    def __post_init__(self) -> None:
+        self._said = np.zeros(self.keys, dtype=np.int64)
+
+    def first(self) -> Iterator[pl.DataFrame]:
+        """All keys, once."""
+        for start in range(0, self.keys, LOADED_AT_ONCE):
+            yield self._updates(np.arange(start, min(self.keys, start + LOADED_AT_ONCE)))
+
+    def next(self) -> tuple[pl.DataFrame, int]:
+        """A batch, and the bytes of what changes in it: key, JSON value and timestamp."""
+        asked = self.chance.choice(self.keys, UPDATES, replace=False)
+        changed = asked[:CHANGES]
+        self._said[changed] += 1
+        payload = self._updates(changed)
+        value = payload.select(pl.struct("status", "amount", "note").struct.json_encode().str.len_bytes().sum()).item()
+        return self._updates(asked), value + payload["id"].str.len_bytes().sum() + 8 * CHANGES
+
+    def _updates(self, ids: np.ndarray) -> pl.DataFrame:
+        frame = pl.DataFrame({"n": ids, "said": self._said[ids]})
+        return frame.select(
+            id=pl.format("key-{}", pl.col("n").cast(pl.String).str.zfill(8)),
+            status=pl.format("status {}", "said"),
+            amount=pl.col("n") * 7 + pl.col("said"),
+            note=pl.format("what was said of {}, at some length: {}", (pl.col("n") * 2654435761) % 1_000_003, "said"),
+        )
+
+
+class Ours:
+    """The engine, as `foreachBatch` calls it."""
+
+    def __init__(self, spark: SparkSession, folder: Path, feed: Feed, *, level: str = "trace", more: str = "") -> None:
+        self._spark, self._feed, self._home = spark, feed, folder / "ours"
+        folder.mkdir(exist_ok=True)
+        self._file = folder / "batch.parquet"
+        topology = parse(tomllib.loads(TOPOLOGY.format(level=level) + more), file="bench.toml")
+        (sub,) = topology.sub_topologies
+        self._stream = Stream(topology, sub, Layout(self._home))
+        self._broker = Silence()
+        self._engine = build_engine(self._stream, self._broker, thread_id="bench", epoch=1, slow_ms={})
+        self._batch_ids, self._offset = count(), 0
+        self._journalled: dict[str, int] = {}
+        self.bytes_per_payload: list[float] = []
+        self.bytes_per_skip: list[float] = []
+        for updates in feed.first():
+            self._run(updates)
+
+    def batch(self) -> float:
+        """The seconds that the next batch takes, from Spark's frame to the last commit."""
+        updates, payload = self._feed.next()
+        before = self._sizes()
+        seconds = self._run(updates)
+        written = {place: size - before.get(place, 0) for place, size in self._sizes().items()}
+        ledger = written.pop("suppressed", 0)
+        self.bytes_per_payload.append(sum(written.values()) / payload)
+        self.bytes_per_skip.append(ledger / (UPDATES - CHANGES))
+        return seconds
+
+    def _run(self, updates: pl.DataFrame) -> float:
+        at_ms = NOON_MS + self._offset
+        rows = updates.select(
+            source=pl.lit("updates"),
+            partition=pl.lit(0, pl.Int32),
+            offset=pl.int_range(self._offset, self._offset + pl.len()),
+            key=pl.col("id").cast(pl.Binary),
+            value=pl.lit(None, pl.Binary),
+            headers=pl.lit(None, RAW["headers"]),
+            deleted=False,
+            timestamp_ms=at_ms + pl.int_range(pl.len()) % 1_000,
+            reason=pl.lit(None, pl.String),
+            updates=pl.struct("id", "status", "amount", "note"),
+        )
+        tick = {"source": TICK, "partition": 0, "offset": 0, "timestamp_ms": at_ms + 2_000}
+        pl.concat([rows, pl.DataFrame([tick], schema=rows.schema)]).write_parquet(self._file)
+        self._offset += updates.height
+        self._broker.have("updates", [{"partition": 0, "offset": self._offset - 1}])
+        frame = self._spark.read.parquet(str(self._file))
+        started = time.perf_counter()
+        self._engine.process(next(self._batch_ids), lambda late: collect(frame, late))
+        return time.perf_counter() - started
+
+    def _sizes(self) -> dict[str, int]:
+        """Bytes written so far, by table; and to the journal, which forgets."""
+        tables = {path.parent.name: _bytes(path.parent) for path in self._stream.home.glob("*/_delta_log")}
+        self._journalled |= {
+            file.name: file.stat().st_size for file in (self._stream.control / "journal").glob("*.zip")
+        }
+        return {**tables, "journal": sum(self._journalled.values())}
+
+
+class Merge:
+    """A Delta table that is merged with every update."""
+
+    def __init__(self, spark: SparkSession, folder: Path, feed: Feed) -> None:
+        self._spark, self._feed, self._table = spark, feed, str(folder / "merged")
+        self._file = folder / "merge.parquet"
+        for updates in feed.first():
+            self._frame(updates).write.format("delta").mode("append").save(self._table)
+
+    def batch(self) -> float:
+        """The seconds that the next batch takes."""
+        updates, _ = self._feed.next()
+        frame = self._frame(updates)
+        started = time.perf_counter()
+        merging = DeltaTable.forPath(self._spark, self._table).alias("old").merge(frame.alias("new"), "old.id = new.id")
+        merging.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+        return time.perf_counter() - started
+
+    def _frame(self, updates: pl.DataFrame):
+        updates.write_parquet(self._file)
+        return self._spark.read.parquet(str(self._file))
+
+
+def _bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,51 @@
+"""Figures of one run: two sides measured by turns, compared as a ratio, beside what was aimed at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+CORES = 2
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What was reached, in every run, and the *target*: at least that, or *at_most* that; None: none was set."""
+
+    name: str
+    values: Sequence[float]
+    target: float | None = None
+    at_most: bool = False
+    unit: str = "×"
+
+    def __str__(self) -> str:
+        reached = median(self.values)
+        spread = f"{min(self.values):,.2f} to {max(self.values):,.2f}" if len(self.values) > 1 else ""
+        return f"{self.name:<66} {reached:>10,.2f} {self.unit:<10} {spread:<22} {self._verdict(reached)}"
+
+    def _verdict(self, reached: float) -> str:
+        if self.target is None:
+            return ""
+        is_reached = reached <= self.target if self.at_most else reached >= self.target
+        return f"target {'≤' if self.at_most else '≥'} {self.target:g}: {'reached' if is_reached else 'MISSED'}"
+
+
+def by_turns(sides: Mapping[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
+    """What each of *sides* gives, called by turns, so that what disturbs the machine disturbs all of them."""
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(runs):
+        for name in list(sides)[:: 1 if turn % 2 == 0 else -1]:
+            found[name].append(sides[name]())
+    return found
+
+
+def ratios(found: Mapping[str, Sequence[float]], above: str, below: str) -> list[float]:
+    """The ratio of two sides, turn by turn."""
+    return [one / other for one, other in zip(found[above], found[below], strict=True)]
+
+
+def pin() -> None:
+    """Have this process, and all that it starts, run on the same cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])

@@ -1,0 +1,106 @@
+"""A driver that runs for ever: what it keeps after 300 batches is what it kept after 100."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import tracemalloc
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+from playing import Play
+
+from tidemark.spec.layout import Layout
+from tidemark.stream.journal import KEPT
+
+T = 1_400_000_000_000
+SUB = "0"
+KEYS = "abc"
+TOML = """
+name = "play"
+window = "5 s"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.sums]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { tumbling = "5 s" }
+aggregates = { total = "sum(v)" }
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+[operators.totals]
+kind = "sink"
+input = "sums"
+table = "totals"
+"""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What there is between two batches."""
+
+    control_files: int
+    open_files: int
+    open_windows: int
+    states: int
+    progress_bytes: int
+    python_bytes: int
+
+
+def play_batch(play: Play, number: int) -> None:
+    """Batch *number*, one second after the one before: a new value for each key."""
+    rows = [play.row("events", T + 1_000 * number, id=key, v=number) for key in KEYS]
+    play.batch(rows, at_ms=T + 1_000 * number)
+
+
+def kept(play: Play) -> Kept:
+    engine = play._engines[SUB]
+    assert engine.progress is not None
+    gc.collect()
+    return Kept(
+        control_files=sum(path.is_file() for path in Layout(play.home).control("play", SUB).rglob("*")),
+        open_files=len(os.listdir("/proc/self/fd")),
+        open_windows=len(engine.progress.windows),
+        states=len(engine._steps.memory.states["sums"]) + len(engine._steps.memory.stored["sums"]),
+        progress_bytes=len(json.dumps(engine.progress.to_json())),
+        python_bytes=tracemalloc.get_traced_memory()[0],
+    )
+
+
+def test_what_a_driver_keeps_does_not_grow_with_its_batches(tmp_path: Path) -> None:
+    play = Play(TOML, tmp_path)
+    tracemalloc.start()
+    for number in range(100):
+        play_batch(play, number)
+    early = kept(play)
+    for number in range(100, 300):
+        play_batch(play, number)
+    late = kept(play)
+    tracemalloc.stop()
+    assert early.control_files == late.control_files == 2 * (KEPT + 1)
+    assert late.open_files <= early.open_files
+    # batches 99 and 299 are the last seconds of a window: with a bound of 1 s it is open, and no other one is
+    assert early.open_windows == late.open_windows == 1
+    assert early.states == late.states == 2 * len(KEYS)
+    assert late.progress_bytes <= early.progress_bytes + 20  # numbers have a digit more
+    assert late.python_bytes <= early.python_bytes + 200_000  # 1 kB a batch
+    # and who opens a table reads less than 100 commits of its log
+    log = Layout(tmp_path).stream_table("play", SUB, "batches") / "_delta_log"
+    checkpoints = [int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet")]
+    assert DeltaTable(str(log.parent)).version() - max(checkpoints) < 100

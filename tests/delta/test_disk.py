@@ -1,0 +1,222 @@
+"""A disk that takes no writes, at every step of a batch: nothing is written in part, nothing twice, and it goes on.
+
+The disk is a small one in memory, really full; where this user may not mount one, these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from playing import Crash, Play
+from small_disk import SmallDisk, small_disk
+
+from tidemark.control import Control, Heartbeat, StreamState
+from tidemark.delta import SETTINGS, Committer, create, scan
+from tidemark.disk import Disk
+
+T = 1_400_000_000_000
+SUB = "0"
+TOML = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+[operators.out]
+kind = "sink"
+input = "newest"
+topic = "out"
+"""
+MEASURED = {
+    "epoch", "started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
+    "min_ms", "max_ms", "sum_ms", "negative_n",
+}  # fmt: skip
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "small", megabytes=4) as disk:
+        yield disk
+
+
+def play_batch(play: Play, number: int) -> None:
+    """Batch *number*: two keys, the values of which are the batch; the second time around nothing changes."""
+    rows = [play.row("events", T + 1_000 * number + n, id=id_, v=number // 2) for n, id_ in enumerate("ab")]
+    play.batch(rows, at_ms=T + 1_000 * number)
+
+
+def tables(home: Path) -> dict[str, list[str]]:
+    """Each table's rows as text, sorted, without what a clock said."""
+    return {
+        path.name: sorted(str(row) for row in scan(path).drop(MEASURED, strict=False).collect().rows())
+        for path in sorted((home / "streams" / "play" / SUB).iterdir())
+        if path.name != "latency_buckets"
+    }
+
+
+def unused_files(home: Path) -> list[Path]:
+    """Data files that no commit of their table has added, and what was begun and not finished elsewhere."""
+    found = [path for path in home.rglob("*") if path.suffix == ".partial" or "#" in path.name]
+    for log in home.rglob("_delta_log"):
+        actions = [json.loads(line) for commit in log.glob("*.json") for line in commit.read_text().splitlines()]
+        added = {action["add"]["path"] for action in actions if "add" in action}
+        found += [file for file in log.parent.glob("*.parquet") if file.name not in added]
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    play = Play(TOML, tmp_path_factory.mktemp("undisturbed"))
+    for number in range(4):
+        play_batch(play, number)
+    return play
+
+
+def start(play: Play, **hooks: Any) -> Disk:
+    """A driver of *play* whose waiting is *sleep_s*, and before each second of which *check* is called."""
+    waiting = Disk(hooks.pop("check", lambda: None), sleep_s=hooks.pop("sleep_s"))
+    play.start(SUB, until_written=waiting.until_written, **hooks)
+    return waiting
+
+
+@pytest.mark.parametrize(
+    ("step", "but_pages"),
+    [
+        ("before", 0),
+        ("before", 2),
+        ("decided", 0),
+        ("decided", 2),  # enough for the data of a commit, and not for its log
+        ("committed changes", 2),
+        ("committed board", 0),
+        ("committed out", 0),
+        ("measured", 2),
+        ("committed outcomes", 0),
+    ],
+)
+def test_a_batch_that_finds_the_disk_full_is_written_once_when_there_is_space_again(
+    disk: SmallDisk, undisturbed: Play, step: str, but_pages: int
+) -> None:
+    play, waited = Play(TOML, disk.home), []
+
+    def reached(name: str) -> None:
+        if name == step and play.now_ms == T + 2_000:
+            disk.fill(but_pages=but_pages)
+
+    def sleep_s(seconds: float) -> None:
+        waited.append((seconds, waiting.trouble))
+        if len(waited) == 3:
+            disk.free()
+
+    waiting = start(play, reached=reached, sleep_s=sleep_s)
+    for number in range(4):
+        if step == "before" and number == 2:
+            disk.fill(but_pages=but_pages)
+        play_batch(play, number)
+    assert waited == [(1, "cannot write: No space left on device")] * 3
+    assert waiting.trouble is None
+    assert tables(disk.home) == tables(undisturbed.home)
+    assert len(play.broker.published) == 4
+    assert unused_files(disk.home) == []
+
+
+@pytest.mark.parametrize("step", ["before", "decided", "committed changes", "measured"])
+def test_a_driver_that_is_drained_while_it_waits_leaves_the_batch_to_the_next(
+    disk: SmallDisk, undisturbed: Play, step: str
+) -> None:
+    play = Play(TOML, disk.home)
+
+    def reached(name: str) -> None:
+        if name == step and play.now_ms == T + 2_000:
+            disk.fill()
+
+    def drained() -> None:
+        raise Crash
+
+    start(play, check=drained, sleep_s=lambda _: None, reached=reached)
+    play_batch(play, 0)
+    play_batch(play, 1)
+    if step == "before":
+        disk.fill()
+    before = play.copy(disk.home)
+    with pytest.raises(Crash):
+        play_batch(play, 2)
+    disk.free()
+    for number in (2, 3):
+        play_batch(before, number)
+    assert tables(disk.home) == tables(undisturbed.home)
+    assert unused_files(disk.home) == []
+
+
+def test_a_commit_that_was_made_and_whose_checkpoint_found_no_space_is_not_made_again(
+    disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SETTINGS, "delta.checkpointInterval", "2")
+    table, waited = disk.home / "changes", []
+    create(table, pa.schema([("batch_id", pa.int64())]))
+
+    def sleep_s(_: float) -> None:
+        waited.append(scan(table).collect().height)
+        disk.free()
+
+    committer = Committer("play/0", lambda: 0, until_written=Disk(lambda: None, sleep_s=sleep_s).until_written)
+    for batch_id in range(4):
+        if batch_id == 2:
+            disk.fill(but_pages=3)  # of which rows and log take two
+        committer.commit(table, pa.table({"batch_id": [batch_id]}), batch_id)
+    assert waited == [3]
+    assert sorted(scan(table).collect()["batch_id"]) == [0, 1, 2, 3]
+    assert unused_files(disk.home) == []
+
+
+def test_the_pauses_between_two_tries_grow_to_half_a_minute() -> None:
+    waited: list[float] = []
+    tried_at_s: list[float] = []
+
+    def read_only_at_first() -> str:
+        tried_at_s.append(sum(waited))
+        if len(tried_at_s) < 8:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return "written"
+
+    assert Disk(lambda: None, sleep_s=waited.append).until_written(read_only_at_first) == "written"
+    assert tried_at_s == [0, 1, 3, 7, 15, 31, 61, 91]
+
+
+def test_an_error_that_is_not_about_the_disk_is_not_waited_for() -> None:
+    def refused() -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with pytest.raises(PermissionError):
+        Disk(lambda: None, sleep_s=lambda _: None).until_written(refused)
+
+
+def test_a_driver_beats_on_a_full_disk_and_says_that_it_cannot_write(disk: SmallDisk) -> None:
+    control = Control(disk.home / "control")
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=1, pid=1, offsets={"events/0": 9})
+    control.beat(beat)
+    disk.fill()
+    waiting = replace(beat, at_ms=2, reason="cannot write: No space left on device")
+    control.beat(waiting)
+    assert control.heartbeat() == waiting
+    assert [path.name for path in control.home.iterdir()] == ["heartbeat.json"]

@@ -1,0 +1,232 @@
+"""Others write to a stream's tables between any two of its commits, and during one: retried or refused, never wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.schema import Field, PrimitiveType
+from playing import Play
+
+from tidemark.delta import Committer, create, scan
+from tidemark.errors import Contradiction
+from tidemark.spec.layout import Layout
+from tidemark.stream.evidence import evidence
+from tidemark.stream.soundness import Fault, findings
+from tidemark.stream.wiring import Stream
+
+T = 1_400_000_000_000
+SUB = "0"
+TOML = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+"""
+Other = Callable[[Path], object]
+
+
+def optimize(table: Path) -> None:
+    DeltaTable(str(table)).optimize.compact()
+
+
+def delete(table: Path) -> None:
+    DeltaTable(str(table)).delete("id = 'a' and batch_id = 0")
+
+
+def add_column(table: Path) -> None:
+    DeltaTable(str(table)).alter.add_columns([Field("note", PrimitiveType("string"))])
+
+
+def set_property(table: Path) -> None:
+    DeltaTable(str(table)).alter.set_table_properties({"delta.checkpointInterval": "50"})
+
+
+def insert(table: Path) -> None:
+    write_deltalake(str(table), rows(7, "z"), mode="append")
+
+
+def update(table: Path) -> None:
+    DeltaTable(str(table)).update(updates={"batch_id": "7"}, predicate="id = 'b' and batch_id = 0")
+
+
+def restore(table: Path) -> None:
+    DeltaTable(str(table)).restore(1)
+
+
+def rows(batch_id: int, ids: str) -> pa.Table:
+    return pa.table({"id": list(ids), "batch_id": [batch_id] * len(ids)})
+
+
+def committed(table: Path, other: Other, *, at_batch: int, is_current: bool = False) -> list[tuple[str, int]]:
+    """What is in *table* after batches 0, 1 and 2, where *other* comes between reading and writing one of them."""
+    asked: list[int] = []
+
+    def check_lease() -> None:
+        asked.append(0)
+        if len(asked) == at_batch + 1:
+            other(table)
+
+    create(table, rows(0, "a").schema)
+    committer = Committer("play/0", lambda: 0, check_lease=check_lease, alone=["changes"], is_only_writer=True)
+    for batch_id in range(3):
+        if is_current:
+            new = rows(batch_id, "ab").append_column("deleted", pa.array([False, False]))
+            committer.upsert(table, new, batch_id, key=["id"])
+        else:
+            committer.commit(table, rows(batch_id, "ab"), batch_id)
+    return sorted(scan(table).select("id", "batch_id").collect().rows())
+
+
+ALL = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("other", "left"),
+    [
+        (optimize, ALL),
+        (delete, ALL[1:]),
+        (add_column, ALL),
+        (set_property, ALL),
+        (insert, [*ALL, ("z", 7)]),
+        (update, [*ALL[:3], ("b", 1), ("b", 2), ("b", 7)]),
+    ],
+)
+def test_rows_are_appended_once_on_top_of_what_others_did(
+    tmp_path: Path, other: Other, left: list[tuple[str, int]]
+) -> None:
+    table = tmp_path / "kept"
+    assert committed(table, other, at_batch=2) == left
+    files = {Path(file).name for file in DeltaTable(str(table)).file_uris()}
+    unused = [path for path in table.glob("*.parquet") if path.name not in files]
+    # what others made unused stays until VACUUM
+    assert len(unused) == {optimize: 2, delete: 1, update: 1}.get(other, 0)
+
+
+@pytest.mark.parametrize("other", [optimize, delete, add_column, set_property, insert, update])
+def test_current_rows_are_merged_into_what_others_left(tmp_path: Path, other: Other) -> None:
+    found = committed(tmp_path / "board", other, at_batch=1, is_current=True)
+    assert found == [("a", 2), ("b", 2), *([("z", 7)] if other is insert else [])]
+
+
+def test_a_driver_ends_whose_table_somebody_restored(tmp_path: Path) -> None:
+    with pytest.raises(Contradiction, match="a table is restored while its stream stands still"):
+        committed(tmp_path / "kept", restore, at_batch=2)
+    assert scan(tmp_path / "kept").collect()["batch_id"].unique().to_list() == [0]
+
+
+@pytest.mark.parametrize("other", [insert, update])
+def test_a_driver_ends_when_somebody_else_puts_rows_into_what_it_makes_its_memory_of(
+    tmp_path: Path, other: Other
+) -> None:
+    with pytest.raises(Contradiction, match="only its stream puts rows into this table"):
+        committed(tmp_path / "changes", other, at_batch=1)
+
+
+def test_whoever_is_always_beaten_gives_up_in_the_end(tmp_path: Path) -> None:
+    table = tmp_path / "kept"
+    create(table, rows(0, "a").schema)
+    committer = Committer("play/0", lambda: 0, check_lease=lambda: set_property(table))
+    with pytest.raises(Exception, match="Metadata changed"):
+        committer.commit(table, rows(0, "a"), 0)
+
+
+class Analysed:
+    """A stream with three batches of one change each, and an analyst with a table of it."""
+
+    def __init__(self, home: Path) -> None:
+        self.play = Play(TOML, home)
+        self.stream = Stream(self.play.topology, self.play.topology.sub_topology(SUB), Layout(home))
+        self.changes = self.stream.home / "changes"
+        for number in range(3):
+            self.batch(number)
+
+    def batch(self, v: int) -> None:
+        self.play.batch([self.play.row("events", T + v, id="a", v=v)], at_ms=T + v)
+
+    def insert(self, table: Path) -> None:
+        """What an analyst's INSERT … SELECT leaves: the rows of the first batch again."""
+        again = DeltaTable(str(table)).to_pyarrow_table(filters=[("batch_id", "=", 0)])
+        write_deltalake(str(table), again, mode="append")
+
+    def faults(self) -> list[Fault]:
+        """Of all but the checkpoint, which a play has not."""
+        return [f.fault for f in findings(evidence(self.stream)) if f.fault is not Fault.CHECKPOINT_GONE]
+
+    def ways(self) -> tuple[str, ...]:
+        return next(f.ways for f in findings(evidence(self.stream)) if f.fault is Fault.TABLE_OF_OTHERS)
+
+
+@pytest.fixture
+def analysed(tmp_path: Path) -> Analysed:
+    return Analysed(tmp_path)
+
+
+@pytest.mark.parametrize("table", ["changes", "operator_state"])
+def test_a_row_of_somebody_else_is_not_taken_for_memory_but_refused(analysed: Analysed, table: str) -> None:
+    assert analysed.faults() == []
+    write_deltalake(
+        str(analysed.stream.home / table),
+        DeltaTable(str(analysed.changes)).to_pyarrow_table().select(["topology", "batch_id"]),
+        mode="append",
+        schema_mode="merge",
+    )
+    assert analysed.faults() == [Fault.TABLE_OF_OTHERS]
+
+
+def test_a_stream_starts_again_when_the_rows_of_somebody_else_are_gone(analysed: Analysed) -> None:
+    analysed.insert(analysed.changes)
+    restore, delete, _ = analysed.ways()
+    assert restore.endswith(f'deltalake.DeltaTable("{analysed.changes}").restore(3)\'')
+    assert delete.startswith("delete those rows, and no others: ")
+    DeltaTable(str(analysed.changes)).restore(3)
+    assert analysed.faults() == []
+
+
+def test_rows_of_somebody_else_behind_which_the_stream_went_on_are_found_and_can_be_deleted(analysed: Analysed) -> None:
+    table = DeltaTable(str(analysed.changes)).to_pyarrow_table(filters=[("batch_id", "=", 0)])
+    mine = table.set_column(
+        table.schema.get_field_index("key"), "key", pa.array(["mine"], table.schema.field("key").type)
+    )
+    write_deltalake(str(analysed.changes), mine, mode="append")
+    with pytest.raises(Contradiction, match="somebody else did with version 4; tidemark doctor names the ways on"):
+        analysed.batch(3)
+    assert analysed.faults() == [Fault.TABLE_OF_OTHERS]
+    assert len(analysed.ways()) == 2
+    DeltaTable(str(analysed.changes)).delete("key = 'mine'")
+    assert analysed.faults() == []
+    resumed = analysed.play.copy(analysed.play.home)
+    resumed.batch([resumed.row("events", T + 3, id="a", v=3)], at_ms=T + 3)
+    assert [(row["key"], row["value"]) for row in resumed.rows("changes")] == [("a", f'{{"v":{v}}}') for v in range(4)]
+
+
+@pytest.mark.parametrize("other", [optimize, set_property])
+def test_what_others_do_without_rows_of_theirs_is_no_fault(analysed: Analysed, other: Other) -> None:
+    other(analysed.changes)
+    assert analysed.faults() == []
+    analysed.batch(3)
+    assert analysed.faults() == []
+    assert len(analysed.play.rows("changes")) == 4
+
+
+def test_an_analyst_may_write_to_a_sink(analysed: Analysed) -> None:
+    analysed.insert(analysed.stream.home / "board")
+    analysed.batch(3)
+    assert analysed.faults() == []
