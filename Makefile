@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt check unit proof test demo up down clean
+.PHONY: help setup lock fmt check unit proof test chaos demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -54,6 +54,10 @@ proof: setup ## every property with 2,000 examples instead of 50
 
 test: check ## lint, types and every test
 	$(BIN)/pytest -q
+
+KILLS ?= 10
+chaos: setup ## KILLS=10 SEED=any: kill and hinder real drivers, and compare what they leave with a calculation
+	@PYTHONPATH=tests $(BIN)/python -m chaos --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 demo: setup ## run the main job on real flights and print what it found
 	@$(BIN)/tidemark demo

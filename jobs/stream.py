@@ -20,7 +20,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control import AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
+from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
 from tidemark.disk import Disk
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
@@ -60,7 +60,10 @@ def main() -> int:
     sub = topology.sub_topology(options.sub_topology)
     control = Control(Layout(options.warehouse).control(topology.name, sub.name))
     try:
-        epoch = control.acquire(take_over_at_ms=wall_clock_ms() if options.take_over else None)
+        epoch = control.acquire(
+            take_over_at_ms=wall_clock_ms() if options.take_over else None,
+            silent_after_ms=round(options.silent_after * 1_000),
+        )
     except AlreadyRunning as error:
         log.error("%s", error)
         return 3
@@ -100,7 +103,14 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--take-over",
         action="store_true",
-        help="start although another driver lives, if it has been silent for a minute: it cannot write any more",
+        help="start although another driver lives, if it has been silent for long: it cannot write any more",
+    )
+    parser.add_argument(
+        "--silent-after",
+        type=float,
+        default=SILENT_AFTER_MS / 1_000,
+        metavar="SECONDS",
+        help="how long a driver must have been silent to be taken over (%(default)g)",
     )
     parser.add_argument(
         "--rotate-after",

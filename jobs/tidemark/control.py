@@ -94,10 +94,10 @@ class Control:
         self.home = home
         self._lock: int | None = None
 
-    def acquire(self, *, take_over_at_ms: int | None = None) -> int:
+    def acquire(self, *, take_over_at_ms: int | None = None, silent_after_ms: int = SILENT_AFTER_MS) -> int:
         """Take the lease for the life of this process; its epoch, one higher than any before.
 
-        With *take_over_at_ms*, the clock now, also from a driver that lives but has been silent for SILENT_AFTER_MS:
+        With *take_over_at_ms*, the clock now, also from a driver that lives but has been silent for *silent_after_ms*:
         it keeps its lock on a file that nobody looks at any more. Raises AlreadyRunning when another driver lives.
         """
         self.home.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ class Control:
             lock = os.open(self.home / "driver.lock", os.O_RDWR | os.O_CREAT, 0o644)
             if not _locked(lock):
                 os.close(lock)
-                self._refuse_to_take_over(take_over_at_ms)
+                self._refuse_to_take_over(take_over_at_ms, silent_after_ms)
                 lock = self._new_lock()
             self._lock = lock
             epoch = self.epoch() + 1
@@ -193,16 +193,16 @@ class Control:
                 raise AlreadyRunning(msg)
             yield
 
-    def _refuse_to_take_over(self, now_ms: int | None) -> None:
+    def _refuse_to_take_over(self, now_ms: int | None, silent_after_ms: int) -> None:
         """Raise AlreadyRunning unless *now_ms* is given and the driver that holds the lock has been silent by then."""
         if now_ms is None:
             msg = f"{self.home}: one driver per stream, and another one holds driver.lock; drain that one first"
             raise AlreadyRunning(msg)
         beat = self.heartbeat()
         has_beaten = beat is not None and beat.epoch == self.epoch()
-        if beat is None or not has_beaten or now_ms - beat.at_ms < SILENT_AFTER_MS:
+        if beat is None or not has_beaten or now_ms - beat.at_ms < silent_after_ms:
             msg = (
-                f"{self.home}: a driver that has been silent for {SILENT_AFTER_MS // 1_000} s may be taken over; the "
+                f"{self.home}: a driver that has been silent for {silent_after_ms // 1_000} s may be taken over; the "
                 f"one that holds driver.lock {'still beats' if has_beaten else 'has not beaten yet'}: drain that one"
             )
             raise AlreadyRunning(msg)

@@ -45,6 +45,8 @@ Row = dict[str, Any]
 class Driver:
     """A `jobs/stream.py` as a user starts it; its output goes to a file. The topology's file lies in *home*."""
 
+    script: Sequence[str] = (str(PROJECT / "jobs" / "stream.py"),)
+
     def __init__(
         self,
         sub_topology: str,
@@ -58,7 +60,7 @@ class Driver:
         self._warehouse, self._log = home / "warehouse", home / f"{sub_topology}.log"
         self.control = Control(Layout(self._warehouse).control(topology, sub_topology))
         self.control.forget_drain()
-        command = [*program, str(PROJECT / "jobs" / "stream.py"), "--warehouse", str(self._warehouse)]
+        command = [*program, *self.script, "--warehouse", str(self._warehouse)]
         command += ["--topology", str(home / f"{topology}.toml"), "--sub-topology", sub_topology]
         command += ["--bootstrap", address, *arguments]
         with self._log.open("a") as log:
@@ -117,6 +119,10 @@ class Driver:
     def drain(self) -> int:
         """Have it end by itself; its exit status."""
         self.control.request_drain(by="test", now_ms=time.time_ns() // 1_000_000)
+        return self.exit()
+
+    def exit(self) -> int:
+        """Its exit status, for one that ends by itself."""
         return self._process.wait(PATIENCE_S)
 
     def stop(self) -> None:
@@ -126,7 +132,7 @@ class Driver:
     def wake(self) -> int:
         """SIGCONT; its exit status, for one that ends by that."""
         os.killpg(self._process.pid, signal.SIGCONT)
-        return self._process.wait(PATIENCE_S)
+        return self.exit()
 
     def end(self) -> None:
         """Leave nothing of it, nor of the JVM that it started."""
@@ -198,7 +204,13 @@ def in_kafka(address: str, topic: str, *, source: str | None = None) -> list[Mes
     consumer.close()
     assert len(found) == number
     return [
-        Message(Place(source or topic, m.partition() or 0, m.offset() or 0), m.key(), m.value(), m.timestamp()[1])
+        Message(
+            Place(source or topic, m.partition() or 0, m.offset() or 0),
+            m.key(),
+            m.value(),
+            m.timestamp()[1],
+            dict(m.headers() or ()),
+        )
         for m in found
     ]
 

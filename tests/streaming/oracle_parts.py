@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 PLAUSIBLE_MS = range(946_684_800_000, 4_102_444_800_000)  # 2000-01-01 to before 2100-01-01
@@ -26,12 +27,13 @@ class Place(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A record as Kafka has it; `timestamp_ms` is Kafka's own."""
+    """A record as Kafka has it; `timestamp_ms` is Kafka's own. Of several headers with one name it has the last."""
 
     place: Place
     key: bytes | None
     value: bytes | None
     timestamp_ms: int = 0
+    headers: Mapping[str, bytes | None] = MappingProxyType({})
 
 
 class Read(NamedTuple):

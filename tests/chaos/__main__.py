@@ -1,0 +1,94 @@
+"""Ends, stops and hinders real drivers, and compares what they leave with a calculation: `make chaos KILLS=N SEED=S`.
+
+Records flow through a real broker into two sub-topologies. One fault after the other happens to them; after each, when
+the drivers have done with all that was sent, every law of `checks.py` must hold of all tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import SystemRandom
+
+from chaos.checks import Left, broken
+from chaos.faults import Draw, Fault
+from chaos.stage import SUBS, Stage
+
+
+def main() -> int:
+    """Exit status: 0 all passed, 1 something failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=10, help="how many faults (%(default)s)")
+    parser.add_argument("--seed", type=int, help="draws the same faults and records again (default: any)")
+    options = parser.parse_args()
+    seed = SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    say(f"chaos: {options.kills} faults, seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as home, Stage(Path(home), seed) as stage:
+        failed = run(stage, options.kills, seed)
+    say(f"{options.kills + 1 - failed} passed, {failed} failed")
+    if failed:
+        say(f"again: make chaos KILLS={options.kills} SEED={seed}")
+    return 1 if failed else 0
+
+
+def run(stage: Stage, kills: int, seed: int) -> int:
+    """Have *kills* faults happen; how many failed. Last, the drivers are drained, as if that were one more."""
+    with stage.flow:
+        stage.pause(1)
+    stage.settle()
+    failed = 0
+    for number, fault in enumerate(itertools.islice(Draw(seed).faults(), kills), 1):
+        problems = verdict(number, fault.name, stage, partial(trouble, stage, fault))
+        if problems:
+            failed += 1
+            for sub in SUBS:
+                stage.restart(sub)
+    return failed + bool(verdict(kills + 1, "a drain of both", stage, partial(trouble_in_the_end, stage)))
+
+
+def verdict(number: int, name: str, stage: Stage, look: Callable[[], list[str]]) -> list[str]:
+    """What *look* finds wrong, which is printed."""
+    began_s, stage.ended = time.monotonic(), []
+    problems = look()
+    told = "FAILED" if problems else ", ".join(["passed", *stage.ended])
+    say(f"{number:4} {name}: {told} ({time.monotonic() - began_s:.1f} s)", *problems)
+    return problems
+
+
+def trouble(stage: Stage, fault: Fault) -> list[str]:
+    """What is wrong after *fault*."""
+    try:
+        with stage.flow:
+            fault.happen(stage)
+        stage.settle(may_end=fault.may_end)
+        return broken(Left(stage))
+    except Exception as error:  # the next fault may tell more
+        return [f"{type(error).__name__}: {error}"]
+
+
+def trouble_in_the_end(stage: Stage) -> list[str]:
+    """What is wrong when the drivers are drained, and `tidemark doctor` is asked."""
+    found = []
+    for sub in SUBS:
+        if (status := stage.drivers[sub].drain()) != 0:
+            found.append(f"the driver of {sub} must end with 0, and ended with {status}")
+        found += stage.findings(sub)
+    return found
+
+
+def say(*lines: str) -> None:
+    """Print *lines* at once."""
+    sys.stdout.write("\n".join([*lines, ""]))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""What must hold whenever the drivers have done with all that was sent, whatever happened to them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from chaos.oracle import Players, Teams
+from chaos.stage import TOPOLOGY, Stage
+from streaming.drivers import Row, batch_of, in_kafka, rows_of
+from streaming.laws import (
+    check_accounting,
+    check_never_back,
+    check_read_once,
+    check_suppressed,
+    counted,
+    late_of,
+    outcomes_of,
+    skips_of,
+    updates_of,
+)
+from streaming.oracle_parts import Message, Place
+
+ONE_ROW_PER = {  # batch and:
+    "batches": (),
+    "outcomes": ("operator",),
+    "operator_latency": ("operator", "task_id"),
+    "latency_buckets": ("operator", "task_id", "bucket"),
+    "operator_windows": ("operator", "window_start"),
+    "watermarks": ("source", "partition"),
+    "changes": ("operator", "seq"),
+    "operator_state": ("operator", "key"),
+    "emission_metrics": ("operator", "task_id"),
+    "disorder_buckets": ("source", "bucket"),
+}
+
+
+class Left:
+    """What the drivers have left so far, and what the oracle says of it."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.acknowledged = dict(stage.flow.acknowledged)
+        self.rows = cache(lambda sub, table: rows_of(stage.warehouse, TOPOLOGY, sub, table))
+        self.news: list[Message] = in_kafka(stage.address, "news")
+        self.players = Players(self.acknowledged, map(batch_of, self.rows("players", "batches")))
+        self.teams = Teams(self.players, map(batch_of, self.rows("teams", "batches")))
+
+
+def broken(left: Left) -> list[str]:
+    """Each law that does not hold, and where."""
+    found = []
+    for law in LAWS:
+        try:
+            law(left)
+        except Exception as error:  # what a law trips over is no better than what it denies
+            found.append(f"     not so: {law.__doc__} {type(error).__name__}: {str(error)[:1_000]}")
+    return found
+
+
+def _read_once(left: Left) -> None:
+    """Every record that Kafka acknowledged is read by one batch, and every batch of the hop too."""
+    for sub in ("players", "teams"):
+        check_read_once(left.rows(sub, "batches"))
+        check_never_back(left.rows(sub, "watermarks"))
+    read = [place for row in left.rows("players", "batches") for part in batch_of(row).reads for place in part.places()]
+    _same(read, left.acknowledged)
+    last = left.rows("players", "hop_by_team")[-1]["batch_id"]
+    (part,) = batch_of(left.rows("teams", "batches")[-1]).reads
+    _same([part.until_offset], [last + 1])
+
+
+def _in_the_tables_once(left: Left) -> None:
+    """The records in the tables, in time, late or of no use, are those that Kafka acknowledged."""
+    seen = [Place("events", r["source_partition"], r["source_offset"]) for r in left.rows("players", "seen")]
+    late = [late.place for late in late_of(left.rows("players", "late_records"), "events")]
+    bad = [Place(r["topic"], r["partition"], r["offset"]) for r in left.rows("players", "quarantine")]
+    _same([*seen, *late, *bad], left.acknowledged)
+    _same(seen, left.players.seen)
+    _same(late_of(left.rows("players", "late_records"), "events"), left.players.late)
+    _same(bad, left.players.quarantined)
+
+
+def _history(left: Left) -> None:
+    """What was sent on is the oracle's list of changes, in its order."""
+    _in_order(updates_of(left.rows("players", "changes"), "newest"), left.players.newest.sent)
+    _in_order(updates_of(left.rows("teams", "changes"), "totals"), left.teams.totals.sent)
+
+
+def _news(left: Left) -> None:
+    """What consumers of the Kafka sink read, less what repeats by `tidemark-id`, is the same."""
+    told: dict[tuple[int, ...], tuple[str, Any]] = {}
+    for message in left.news:
+        _, _, _, batch, sequence = (message.headers["tidemark-id"] or b"").decode().split("/")
+        fields = message.value and json.loads(message.value)
+        record = ((message.key or b"").decode(), fields and {"team": fields["team"], "points": fields["points"]})
+        assert told.setdefault((int(batch), int(sequence)), record) == record, f"two records with one id: {record}"
+    sent = [(update.key, update.value and json.loads(update.value)) for update in left.players.newest.sent]
+    _in_order([told[place] for place in sorted(told)], sent)
+
+
+def _current(left: Left) -> None:
+    """The current rows of both boards, and the state, are the oracle's."""
+    board = [(r["player"], _text(r, "team", "points"), r["timestamp"]) for r in left.rows("players", "board")]
+    stored = left.players.newest.stored
+    _same(board, [(key, value, at_ms) for key, (value, at_ms) in stored.items() if value is not None])
+    teams = [(r["team"], _text(r, "members", "level"), r["timestamp"]) for r in left.rows("teams", "team_board")]
+    _same(teams, [(key, value, at_ms) for key, (value, at_ms) in left.teams.totals.stored.items()])
+    newest = {row["key"]: row for row in left.rows("teams", "operator_state")}
+    state = [(key, row["timestamp"], json.loads(row["state"])) for key, row in newest.items()]
+    expected = [
+        (key, t.newest_ms, {"team": key, "@n": t.n, "@points": t.points}) for key, t in left.teams.teams.items()
+    ]
+    _same(map(str, state), map(str, expected))
+
+
+def _suppressed(left: Left) -> None:
+    """Each update that was not sent on is in one run of the ledger, which has as many as it says."""
+    ledger = [row for row in left.rows("players", "suppressed") if row["operator"] == "newest"]
+    within: Counter[tuple[str, int, int, int]] = Counter()
+    for key, place in left.players.skipped:
+        (run,) = (r for r in ledger if r["key"] == key and r["source_partition"] == place.partition
+                  and r["first_offset"] <= place.offset <= r["last_offset"])  # fmt: skip
+        within[key, place.partition, run["first_offset"], run["last_offset"]] += 1
+    named = [(r["key"], r["source_partition"], r["first_offset"], r["last_offset"]) for r in ledger]
+    _same(within.elements(), [name for name, row in zip(named, ledger, strict=True) for _ in range(row["n"])])
+    skips = {"newest": left.players.newest, "by_team": left.players.by_team}
+    for operator, judge in skips.items():
+        _same(skips_of(left.rows("players", "suppressed"), operator).elements(), judge.skipped.elements())
+    _same(skips_of(left.rows("teams", "suppressed"), "totals").elements(), left.teams.totals.skipped.elements())
+
+
+def _hop(left: Left) -> None:
+    """The hop has each row that the oracle hands on once, in its order, and nothing else."""
+    rows = [
+        (
+            row["batch_id"],
+            row["key"],
+            row["old_value"] and json.loads(row["old_value"]),
+            row["value"] and json.loads(row["value"]),
+            row["timestamp"],
+            row["source_partition"],
+            row["source_offset"],
+        )
+        for row in left.rows("players", "hop_by_team")
+        if row["watermark"] is None
+    ]
+    _in_order(rows, [(batch_id, *row) for batch_id, handed in left.players.handed.items() for row in handed])
+
+
+def _accounting(left: Left) -> None:
+    """The accounting closes for every batch and operator, as the oracle counts."""
+    for sub, oracle in (("players", left.players), ("teams", left.teams)):
+        outcomes = left.rows(sub, "outcomes")
+        check_accounting(outcomes)
+        check_suppressed(outcomes, left.rows(sub, "suppressed"))
+        _same(outcomes_of(outcomes).items(), counted(oracle.outcomes).items())
+
+
+def _facts_once(left: Left) -> None:
+    """Every batch has each of its rows once."""
+    for sub in ("players", "teams"):
+        for table, key in ONE_ROW_PER.items():
+            rows = Counter((r["batch_id"], *(r[name] for name in key)) for r in left.rows(sub, table))
+            assert max(rows.values(), default=1) == 1, f"{sub}/{table}: {rows.most_common(1)}"
+
+
+LAWS: tuple[Callable[[Left], None], ...] = (
+    _read_once,
+    _in_the_tables_once,
+    _history,
+    _news,
+    _current,
+    _suppressed,
+    _hop,
+    _accounting,
+    _facts_once,
+)
+
+
+def _text(row: Row, *columns: str) -> str:
+    return json.dumps({name: row[name] for name in columns}, separators=(",", ":"))
+
+
+def _in_order(found: list[Any], expected: list[Any]) -> None:
+    """Fail unless both are the same, and say from where on they are not."""
+    if found != expected:
+        at = next((n for n, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), -1)
+        told = f"{found[at]} and not {expected[at]}" if at >= 0 else "one ends before the other"
+        msg = f"{len(found)} and not {len(expected)} of them; number {at}: {told}"
+        raise AssertionError(msg)
+
+
+def _same(found: Iterable[Any], expected: Iterable[Any]) -> None:
+    """Fail unless both have the same, each as often, and say what one has more than the other."""
+    one, other = Counter(iter(found)), Counter(iter(expected))
+    more, less = list((one - other).elements()), list((other - one).elements())
+    assert (more, less) == ([], []), f"{len(more)} too many: {more[:3]}; {len(less)} missing: {less[:3]}"

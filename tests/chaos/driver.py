@@ -1,0 +1,67 @@
+"""`jobs/stream.py` as it is, but that it is killed or stopped at the step of a batch that a file names.
+
+    python driver.py FILE ARGUMENTS_OF_STREAM...
+
+FILE holds a signal's number and a step, such as `9 committed changes`. It is renamed when the step is reached, and the
+signal goes to the driver's whole process group, its JVM included. The steps are those between any two writes of a batch
+(stream/commit.py) and three that only a driver under Spark has: `planned`, when Spark has logged the offsets;
+`reading`, while Spark's tasks run; `done`, before Spark logs that the batch is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import stream
+from tidemark.stream.engine import Collect, Engine
+from tidemark.stream.wiring import build_engine
+
+INTO_THE_READING_S = 0.03
+
+
+def obeying(file: Path) -> Callable[[str], None]:
+    """What is called with each step that is reached."""
+
+    def reached(step: str) -> None:
+        try:
+            number, wanted = file.read_text().split(" ", 1)
+        except FileNotFoundError:
+            return
+        if step == wanted:
+            file.rename(file.with_suffix(".reached"))
+            os.killpg(0, int(number))
+
+    return reached
+
+
+def watched(reached: Callable[[str], None]) -> Callable[..., Engine]:
+    """`build_engine`, of an engine whose steps are *reached*."""
+
+    def build(*arguments: Any, **options: Any) -> Engine:
+        engine = build_engine(*arguments, **options, reached=reached)
+        process = engine.process
+
+        def process_watched(batch_id: int, collect: Collect, ends: Mapping[str, Mapping[int, int]]) -> None:
+            def collect_watched(late_up_to_ms: Mapping[str, int]) -> Any:
+                threading.Timer(INTO_THE_READING_S, reached, ["reading"]).start()
+                return collect(late_up_to_ms)
+
+            reached("planned")
+            process(batch_id, collect_watched, ends)
+            reached("done")
+
+        engine.process = process_watched  # type: ignore[method-assign, assignment]
+        return engine
+
+    return build
+
+
+if __name__ == "__main__":
+    told = Path(sys.argv.pop(1))
+    stream.build_engine = watched(obeying(told))  # type: ignore[assignment]
+    sys.exit(stream.main())

@@ -1,0 +1,200 @@
+"""What a chaos run does to the drivers, the broker and the disk, drawn by a seed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+from chaos.feed import PER_SECOND
+from chaos.stage import SUBS, Stage
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+FACTS = ("emission_metrics", "latency_buckets", "operator_latency", "operator_windows", "outcomes", "watermarks")
+STEPS = {
+    "players": (
+        *("planned", "reading", "decided", "committed changes", "committed seen", "committed board", "committed news"),
+        *("committed hop_by_team", "committed suppressed", "committed late_records", "committed quarantine"),
+        *("committed disorder_buckets", "measured", *(f"committed {name}" for name in FACTS), "committed batches"),
+        "done",
+    ),
+    "teams": (
+        *("planned", "reading", "decided", "committed changes", "committed team_board", "committed operator_state"),
+        *("committed suppressed", "measured", *(f"committed {name}" for name in FACTS), "committed batches", "done"),
+    ),
+}
+"""Per sub-topology the steps between any two writes, at which a driver can be killed or stopped."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens while records flow; with *may_end* a driver may give up, and is started again."""
+
+    name: str
+    happen: Callable[[Stage], None]
+    may_end: bool = False
+
+
+class Draw:
+    """Draws faults, the named steps of each sub-topology in turn until all have been had."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self._left: list[tuple[str, str]] = []
+
+    def faults(self) -> Iterator[Fault]:
+        """Every kind of fault once, and then any of them, kills most often."""
+        first = list(KINDS)
+        self.chance.shuffle(first)
+        for kind in first:
+            yield kind(self)
+        while True:
+            (kind,) = self.chance.choices(list(KINDS), list(KINDS.values()))
+            yield kind(self)
+
+    def step(self) -> tuple[str, str]:
+        """A sub-topology and one of its steps."""
+        if not self._left:
+            self._left = [(sub, step) for sub, steps in STEPS.items() for step in steps]
+            self.chance.shuffle(self._left)
+        return self._left.pop()
+
+    def sub(self) -> str:
+        return self.chance.choice(SUBS)
+
+    def seconds(self, least: float, most: float) -> float:
+        return round(self.chance.uniform(least, most), 2)
+
+
+def killed_at_a_step(draw: Draw) -> Fault:
+    sub, step = draw.step()
+
+    def happen(stage: Stage) -> None:
+        _kill_at(stage, sub, step)
+        stage.start(sub)
+
+    return Fault(f'kill -9 of {sub} at "{step}"', happen)
+
+
+def killed_again_at_recovery(draw: Draw) -> Fault:
+    """The first steps of the next driver are those of the batch that the one before was in."""
+    sub, step = draw.step()
+    again = draw.chance.choice([step for step in STEPS[sub] if step.startswith("committed")])
+
+    def happen(stage: Stage) -> None:
+        _kill_at(stage, sub, step)
+        stage.start(sub)
+        _kill_at(stage, sub, again)
+        stage.start(sub)
+
+    return Fault(f'kill -9 of {sub} at "{step}", and of the next one at "{again}"', happen)
+
+
+def killed_at_random(draw: Draw) -> Fault:
+    subs = draw.chance.choice([("players",), ("teams",), SUBS])
+    after_s = draw.seconds(0.5, 3)
+
+    def happen(stage: Stage) -> None:
+        stage.pause(after_s)
+        for sub in subs:
+            stage.restart(sub)
+
+    return Fault(f"kill -9 of {' and '.join(subs)} after {after_s} s", happen)
+
+
+def killed_while_it_starts(draw: Draw) -> Fault:
+    sub, after_s = draw.sub(), draw.seconds(0, 9)
+
+    def happen(stage: Stage) -> None:
+        stage.restart(sub)
+        stage.pause(after_s)
+        stage.restart(sub)
+
+    return Fault(f"kill -9 of {sub}, and of the next one after {after_s} s", happen)
+
+
+def broker_killed(draw: Draw) -> Fault:
+    after_s, away_s = draw.seconds(0.5, 2), draw.seconds(0, 4)
+
+    def happen(stage: Stage) -> None:
+        stage.pause(after_s)
+        stage.kill_broker()
+        stage.pause(away_s)
+        stage.start_broker()
+        stage.pause(1)
+
+    return Fault(f"kill -9 of the broker, which is back {away_s} s later", happen, may_end=True)
+
+
+def second_driver(draw: Draw) -> Fault:
+    sub = draw.sub()
+
+    def happen(stage: Stage) -> None:
+        status = stage.second(sub).exit()
+        assert status == 3, f"a second driver must be refused with 3, and ended with {status}"
+
+    return Fault(f"a second driver of {sub}", happen)
+
+
+def taken_over(draw: Draw) -> Fault:
+    sub, step = draw.step()
+
+    def happen(stage: Stage) -> None:
+        older = stage.drivers[sub]
+        older.tell(signal.SIGSTOP, step)
+        stage.wait(older.has_reached, f"{sub} at {step}")
+        stage.pause(1.5)
+        newer = stage.start(sub, "--take-over", "--silent-after", "1")
+        stage.wait(lambda: bool(newer.offsets()), f"a batch of the driver that took {sub} over")
+        status = older.wake()
+        assert status == 3, f"a driver that was taken over must end with 3, and ended with {status}"
+
+    return Fault(f'{sub} stopped at "{step}", taken over, and woken', happen)
+
+
+def disk_full(draw: Draw) -> Fault:
+    left, behind_s = 1024 * draw.chance.choice((0, 16, 64)), draw.seconds(4, 8)
+
+    def happen(stage: Stage) -> None:
+        with stage.full_disk(left):
+            stage.wait(lambda: stage.behind() > behind_s * PER_SECOND, "a driver that can write no more")
+
+    return Fault(f"a disk that is full but for {left} bytes, until {behind_s} s are not read", happen, may_end=True)
+
+
+def optimized(draw: Draw) -> Fault:
+    """Somebody else rewrites the tables, some of them more than once."""
+    order = [draw.chance.random() for _ in range(100)]
+
+    def happen(stage: Stage) -> None:
+        tables = [table for sub in SUBS for table in stage.tables(sub)]
+        for _, table in sorted(zip(order, tables, strict=False)):
+            with suppress(CommitFailedError):  # the driver was first
+                DeltaTable(str(table)).optimize.compact()
+
+    return Fault("OPTIMIZE of all tables", happen)
+
+
+KINDS: dict[Callable[[Draw], Fault], int] = {
+    killed_at_a_step: 10,
+    killed_again_at_recovery: 3,
+    killed_at_random: 6,
+    killed_while_it_starts: 2,
+    broker_killed: 2,
+    second_driver: 1,
+    taken_over: 2,
+    disk_full: 2,
+    optimized: 2,
+}
+"""How often each comes, relative to the others."""
+
+
+def _kill_at(stage: Stage, sub: str, step: str) -> None:
+    driver = stage.drivers[sub]
+    driver.tell(signal.SIGKILL, step)
+    stage.wait(lambda: driver.exit_status() is not None, f"{sub} at {step}")
+    assert driver.has_reached(), f"the driver of {sub} ended before {step}\n{driver.log()}"
+    driver.end()

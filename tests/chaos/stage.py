@@ -1,0 +1,202 @@
+"""Where a chaos run takes place: a broker, a driver for each sub-topology, a disk that can be full, and the flow."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from chaos.feed import PARTITIONS, TOPIC, Flow
+from deltalake import DeltaTable
+from streaming.drivers import Driver
+
+from tidemark.embedded import broker, process
+from tidemark.spec.layout import Layout
+from tidemark.spec.topology import load
+from tidemark.stream.evidence import evidence
+from tidemark.stream.soundness import findings
+from tidemark.stream.wiring import Stream
+
+HERE = Path(__file__).resolve().parent
+TOPOLOGY = "chaos"
+SUBS = ("players", "teams")
+PATIENCE_S = 180
+
+
+class StagedDriver(Driver):
+    """A driver that can be told to die, or to stop, at a step of its next batch that reaches it (driver.py)."""
+
+    def __init__(self, sub: str, home: Path, address: str, *arguments: str) -> None:
+        self._told = home / f"{sub}.told"
+        self._reached = self._told.with_suffix(".reached")
+        self.script = (str(HERE / "driver.py"), str(self._told))
+        super().__init__(sub, home, address, *arguments, topology=TOPOLOGY)
+
+    def tell(self, number: signal.Signals, step: str) -> None:
+        """Have it send itself the signal *number* at *step*."""
+        self._reached.unlink(missing_ok=True)
+        partial = self._told.with_suffix(".partial")
+        partial.write_text(f"{number.value} {step}")
+        partial.rename(self._told)
+
+    def has_reached(self) -> bool:
+        """Whether it came to the step that it was told."""
+        return self._reached.exists()
+
+    def exit_status(self) -> int | None:
+        """None while it lives."""
+        return self._process.poll()
+
+    def log(self) -> str:
+        """The end of what it has said."""
+        return self._log.read_text(errors="replace")[-6_000:]
+
+    def pids(self) -> list[int]:
+        """Those of its process group: it and its JVM."""
+        listed = subprocess.run(["pgrep", "-g", str(self._process.pid)], capture_output=True, text=True, check=False)
+        return [int(pid) for pid in listed.stdout.split()]
+
+
+class Stage:
+    """All that a chaos run starts, in the folder *home*; nothing of it outlives the `with` block."""
+
+    def __init__(self, home: Path, seed: int) -> None:
+        self.home, self.warehouse, self._seed = home, home / "warehouse", seed
+        self.drivers: dict[str, StagedDriver] = {}
+        self.ended: list[str] = []  # drivers that ended by themselves and were started again
+        self._cleaning = ExitStack()
+
+    def __enter__(self) -> Stage:
+        with ExitStack() as stack:
+            self.warehouse.mkdir(parents=True)
+            self._is_mounted = _run("mount", "-t", "tmpfs", "-o", "size=4g", "tidemark-chaos", str(self.warehouse))
+            if self._is_mounted:
+                stack.callback(_run, "umount", "--lazy", str(self.warehouse))
+            shutil.copy(HERE / f"{TOPOLOGY}.toml", self.home)
+            stack.callback(broker.stop, self.home / "broker")
+            self.address = broker.start(self.home / "broker").address
+            broker.create_topics(self.address, {TOPIC: PARTITIONS, "news": 1})
+            self.flow = Flow(self._seed, self.address)
+            self._cleaning = stack.pop_all()
+        for sub in SUBS:
+            self.start(sub)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleaning.close()
+
+    def start(self, sub: str, *arguments: str) -> StagedDriver:
+        """A new driver of *sub*, which is the one of it from now on."""
+        driver = self.drivers[sub] = StagedDriver(sub, self.home, self.address, *arguments)
+        self._cleaning.callback(driver.end)
+        return driver
+
+    def restart(self, sub: str) -> None:
+        """Kill -9 the driver of *sub*, whatever it does, and start the next one."""
+        self.drivers[sub].end()
+        self.start(sub)
+
+    def second(self, sub: str) -> Driver:
+        """One more driver of *sub*, beside the one that lives."""
+        driver = Driver(sub, self.home, self.address, topology=TOPOLOGY)
+        self._cleaning.callback(driver.end)
+        return driver
+
+    def kill_broker(self) -> None:
+        """Kill -9."""
+        found = process.find(self.home / "broker", broker.NAME)
+        assert found is not None
+        os.killpg(found.pid, signal.SIGKILL)
+        process.wait_until(lambda: not process.is_alive(found), "the end of the broker", PATIENCE_S)
+
+    def start_broker(self) -> None:
+        """Where it was before, with what it had."""
+        assert broker.start(self.home / "broker").address == self.address
+
+    def findings(self, sub: str) -> list[str]:
+        """What `tidemark doctor` says of *sub*, whose driver has ended."""
+        topology = load(self.home / f"{TOPOLOGY}.toml")
+        seen = evidence(Stream(topology, topology.sub_topology(sub), Layout(self.warehouse)))
+        return [finding.lines for finding in findings(seen)]
+
+    def tables(self, sub: str) -> list[Path]:
+        """The Delta tables of *sub*."""
+        return sorted(Layout(self.warehouse).stream_table(TOPOLOGY, sub, "_").parent.iterdir())
+
+    @contextmanager
+    def full_disk(self, left: int) -> Iterator[None]:
+        """Room for *left* bytes in the warehouse; where nothing may be mounted, none for any file."""
+        if self._is_mounted:
+            disk = os.statvfs(self.warehouse)
+            used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+            assert self._resize(used + left), "the disk has been made small"
+        else:
+            self._limit_files(0)
+        try:
+            yield
+        finally:
+            if self._is_mounted:
+                self._resize(4 << 30)
+            else:
+                self._limit_files(resource.RLIM_INFINITY)
+
+    def _resize(self, size: int) -> bool:
+        return _run("mount", "-o", f"remount,size={size}", str(self.warehouse))
+
+    def _limit_files(self, size: int) -> None:
+        for driver in self.drivers.values():
+            for pid in driver.pids():
+                with suppress(ProcessLookupError):
+                    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Return as soon as *condition* holds."""
+        process.wait_until(condition, what, PATIENCE_S)
+
+    def settle(self, *, may_end: bool = False) -> None:
+        """Return when the drivers have done with all that was sent.
+
+        One that has ended by itself is started again if it *may_end*, as its supervisor would.
+        """
+        self.ended = []
+
+        def is_done() -> bool:
+            for sub, driver in self.drivers.items():
+                if (status := driver.exit_status()) is not None:
+                    assert may_end, f"the driver of {sub} ended with {status}\n{driver.log()}"
+                    self.ended.append(f"{sub} ended with {status}")
+                    self.start(sub)
+            return self._is_done()
+
+        self.wait(is_done, "the end of all that was sent")
+
+    def _is_done(self) -> bool:
+        players, teams = (self.drivers[sub].offsets() for sub in SUBS)
+        if not self.flow.ends.items() <= players.items():
+            return False
+        hop = DeltaTable(str(Layout(self.warehouse).hop(TOPOLOGY, "players", "by_team")))
+        last = hop.transaction_version(f"{TOPOLOGY}/players/hop_by_team")
+        return last is not None and teams == {"by_team_source/0": last + 1}
+
+    def behind(self) -> int:
+        """How many acknowledged records the driver of `players` has not done with, as far as it has said."""
+        done = self.drivers["players"].offsets()
+        return sum(end - done.get(name, 0) for name, end in self.flow.ends.items())
+
+    def pause(self, seconds: float) -> None:
+        """Let things go on for so long."""
+        time.sleep(seconds)
+
+
+def _run(*command: str) -> bool:
+    """Whether *command* did what it is for."""
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
