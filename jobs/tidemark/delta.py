@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -180,7 +181,7 @@ class Committer:
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
             table.update_incremental()
 
-        return self._once(path, batch_id, add)
+        return self._once(path, batch_id, add, removes=False)
 
     def upsert(self, path: Path, rows: pa.Table | Files, batch_id: int, *, key: Sequence[str]) -> int:
         """Make *rows*, one per *key*, the current ones at *path*, less those `deleted`; the clock as in `commit`."""
@@ -231,11 +232,24 @@ class Committer:
             )
             raise Contradiction(msg)
 
-    def _once(self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None]) -> int:
-        """Have *write* commit the batch at *path*, unless the log knows it; the clock as in `commit`."""
-        return self._until_written(lambda: again_after_others(lambda: self._attempt(path, batch_id, write)))
+    def _once(
+        self,
+        path: Path,
+        batch_id: int,
+        write: Callable[[DeltaTable, CommitProperties], None],
+        *,
+        removes: bool = True,
+    ) -> int:
+        """Have *write* commit the batch at *path*, unless the log knows it; the clock as in `commit`.
 
-    def _attempt(self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None]) -> int:
+        What a try that failed has left is removed, unless *removes* is false: the files are to be committed later.
+        """
+        attempt = partial(self._attempt, path, batch_id, write, removes=removes)
+        return self._until_written(lambda: again_after_others(attempt))
+
+    def _attempt(
+        self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None], *, removes: bool
+    ) -> int:
         app_id = f"{self._app}/{path.name}"
         table = self._table(path)
         if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
@@ -250,7 +264,8 @@ class Committer:
             del self._open[path]  # it may have been committed all the same: the log is to be read again
             newest = self.newest(path)
             if newest is None or newest < batch_id:
-                self._remove_unused(path, batch_id)
+                if removes and self._is_only_writer:
+                    self._remove_unused(path, batch_id)
             elif isinstance(error, CommitFailedError):
                 msg = f"{path}: another driver committed batch {batch_id}; stop one of the two"
                 raise Contradiction(msg) from error
@@ -261,8 +276,6 @@ class Committer:
 
     def _remove_unused(self, path: Path, batch_id: int) -> None:
         """Remove the files at *path* with rows of *batch_id*, which is not committed."""
-        if not self._is_only_writer:
-            return
         used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
         for file in path.glob("*.parquet"):
             if file.name not in used and _newest_batch_in(file) == batch_id:

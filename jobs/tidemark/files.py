@@ -1,4 +1,4 @@
-"""Rows that were too many for the driver: it names the files that have them, and never holds all of them."""
+"""Rows that are in files already: too many to be written twice, or ever to be held by the driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class File:
 
 @dataclass(frozen=True)
 class Files:
-    """Parquet files, in order, that hold rows which were too many for the driver."""
+    """Parquet files with rows, in order."""
 
     files: tuple[File, ...]
 
@@ -63,16 +63,20 @@ def lazy(rows: Rows) -> pl.LazyFrame:
     )
 
 
-def write_file(folder: Path, name: str, rows: pa.Table) -> File:
-    """A new file in *folder* with *rows*, on the disk when this returns.
+def write_file(folder: Path, rows: pa.Table, *, batch_id: int) -> File:
+    """A new file in *folder* with *rows*, on the disk when this returns; there is none when it raises.
 
-    Its name begins with *name*; no other attempt at the same work takes the rest of it.
+    Its name begins with the batch; no other attempt at the same work takes the rest of it.
     """
-    path = folder / f"{name}-{uuid.uuid4().hex}.parquet"
-    with path.open("xb") as file:
-        pq.write_table(rows, file)
-        file.flush()
-        os.fsync(file.fileno())
+    path = folder / f"batch-{batch_id:020d}-{uuid.uuid4().hex}.parquet"
+    try:
+        with path.open("xb") as file:
+            pq.write_table(rows, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     return File(str(path), rows.num_rows, stats_of(pl.DataFrame(rows)))
 
 

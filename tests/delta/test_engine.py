@@ -23,6 +23,7 @@ from tidemark.errors import Contradiction
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Level
 from tidemark.spec.topology import parse
+from tidemark.stream.commit import MANY
 from tidemark.stream.engine import Engine
 from tidemark.stream.sources import TICK
 from tidemark.stream.wiring import Stream, build_engine
@@ -135,10 +136,11 @@ def test_the_tables_say_what_happened(undisturbed):
     assert (offset, key, lateness_ms) == (6, "UA1", 4_499)
 
 
-@pytest.mark.parametrize(("batch_id", "commits"), [(SILENT, 3), (BUSY, 13)])
+@pytest.mark.parametrize(("batch_id", "commits", "many"), [(SILENT, 3, MANY), (BUSY, 13, MANY), (BUSY, 13, 1)])
 def test_a_driver_that_ends_between_any_two_writes_is_followed_by_one_that_leaves_the_same_tables(
-    tmp_path, undisturbed, batch_id, commits
+    tmp_path, undisturbed, monkeypatch, batch_id, commits, many
 ):
+    monkeypatch.setattr("tidemark.stream.commit.MANY", many)  # with 1 the journal only names the files
     steps: list[str] = []
     before = tmp_path / "before"
     run(engine(before), range(batch_id))

@@ -233,7 +233,7 @@ def test_executors_leave_the_tables_that_the_driver_leaves(tmp_path: Path, name:
     assert found.keys() == expected.keys()
     for table in expected:
         assert found[table] == expected[table], table
-    assert list(spread.home.glob("streams/play/0/**/spread-*.parquet"))
+    assert list(spread.home.glob("streams/play/0/**/batch-*.parquet"))
 
 
 def test_a_driver_that_ends_between_any_two_steps_leaves_the_same_tables(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_what_executors_cannot_share_the_driver_does_and_says_which_operator_is_
 ) -> None:
     by_group = COUNTS.replace('key = ["id"]', 'key = ["grp"]')
     play = played(SOURCE + TABLE + by_group, tmp_path, Apart)
-    assert not list(tmp_path.glob("**/spread-*.parquet"))
+    assert not list(tmp_path.glob("**/batch-*.parquet"))
     assert "newest groups by name, and no column of events is part of this key and of those before it" in caplog.text
     assert len(play.rows("batches")) == 5
 

@@ -192,4 +192,4 @@ def test_a_batch_is_worked_on_by_a_cluster_and_the_next_small_one_by_the_driver(
     for table in ("operator_latency", "latency_buckets"):
         assert per(tmp_path, table, "operator", n=pl.col("n").sum()) == measured
     # What executors wrote is part of the table as it is.
-    assert len(list((tmp_path / "warehouse").glob("**/changes/spread-*.parquet"))) >= 2
+    assert len(list((tmp_path / "warehouse").glob("**/changes/batch-*.parquet"))) >= 2

@@ -8,6 +8,7 @@ be carried out again from any point. The steps have names, at which tests stop a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +16,8 @@ import pyarrow as pa
 
 from tidemark.clock import Clock
 from tidemark.delta import Committer, create
-from tidemark.files import Files, Rows, frames
+from tidemark.disk import UntilWritten, at_once
+from tidemark.files import Files, Rows, frames, write_file
 from tidemark.kernels import payload
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.spec.operators import Operator, Repartition, Sink
@@ -36,6 +38,8 @@ from tidemark.stream.broker import Broker
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.measurement import Measurer
 
+MANY = 5_000
+"""From so many rows on, a table's part of a batch is no part of the journal: that only names the file."""
 NEWEST_BATCHES = "newest_batches"
 """A note of every entry of facts: per table, the newest batch that gave it rows."""
 LEDGERS = tuple(
@@ -58,12 +62,28 @@ class Committing:
         *,
         reached: Callable[[str], None] = lambda step: None,
         check_lease: Callable[[], None] = lambda: None,
+        until_written: UntilWritten = at_once,
     ) -> None:
+        self._until_written = until_written
+        self._operators = {operator.name: operator for operator in sub.operators}
         self._home, self._committer, self._facts, self._measurer = home, committer, facts, measurer
         self._broker, self._clock, self._reached, self._check_lease = broker, clock, reached, check_lease
         self._terminals = [o for o in sub.operators if isinstance(o, Repartition | Sink)]
         newest = facts.newest()
         self._newest_batches: dict[str, int] = dict(newest.notes.get(NEWEST_BATCHES, {})) if newest else {}
+
+    def laid_out(self, entry: Entry) -> Entry:
+        """*entry* with many rows laid into the folder of their table: written once, and not yet seen by anybody."""
+        return replace(entry, tables={name: self._laid_out(name, entry) for name in entry.tables})
+
+    def _laid_out(self, name: str, entry: Entry) -> Rows:
+        rows = entry.tables[name]
+        if isinstance(rows, Files) or rows.num_rows < MANY:
+            return rows
+        place = appended(self._home, self._operators.get(name), name, rows, entry.batch_id)
+        if place is None:
+            return rows
+        return Files((self._until_written(lambda: write_file(*place, batch_id=entry.batch_id)),))
 
     def carry_out(self, entry: Entry) -> None:
         """Make the tables say what *entry* says."""
@@ -131,6 +151,23 @@ class Committing:
         self._newest_batches[name] = batch_id
         self._reached(f"committed {name}")
         return at_ms
+
+
+def appended(
+    home: Path, operator: Operator | None, name: str, rows: pa.Table, batch_id: int
+) -> tuple[Path, pa.Table] | None:
+    """The table under *home* that takes *rows* of a journal entry by their *name*, and what it takes.
+
+    None when they are no table's, or not appended as they are.
+    """
+    match operator:
+        case Repartition():
+            return home / f"hop_{name}", rows
+        case Sink(table=str() as table, key=()):
+            return home / table, sink_rows(operator, rows, batch_id)
+        case None if name in TABLES:
+            return home / name, rows
+    return None
 
 
 def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:

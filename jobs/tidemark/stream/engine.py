@@ -89,8 +89,9 @@ class Engine:
         decision = self._spread.decide(executors, self.progress, batch) if executors else None
         decision = decision or self._collected(batch, collect, self.progress)
         if decision is not None:
-            self._journal.write(decision.entry)
-            self._committing.carry_out(decision.entry)
+            entry = self._committing.laid_out(decision.entry)
+            self._journal.write(entry)
+            self._committing.carry_out(entry)
             if decision.moves is not None:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
                 self._remembered = batch_id

@@ -35,10 +35,10 @@ from tidemark.semantics.event_time import Seen
 from tidemark.semantics.progress import InputProgress, PartitionProgress, Sent, StreamProgress
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Repartition, Sink, Source
-from tidemark.spec.tables import CHANGES, TABLES
+from tidemark.spec.tables import CHANGES
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.batch import Moment
-from tidemark.stream.commit import sink_rows
+from tidemark.stream.commit import appended, sink_rows
 from tidemark.stream.decision import ForTables, Tally
 from tidemark.stream.intake import taken
 from tidemark.stream.load import load_memory
@@ -70,12 +70,11 @@ class Task:
 
     def written(self, tables: Mapping[str, pa.Table]) -> Written:
         """The rows of *tables*, by name as in a journal entry, in files."""
-        named = f"spread-{self.batch_id:020d}"
         found: dict[str, File] = {}
         for name, rows in tables.items():
             if rows.num_rows:
                 folder, shown = self._place(name, rows)
-                found[name] = write_file(folder, named, shown)
+                found[name] = write_file(folder, shown, batch_id=self.batch_id)
         return found
 
     def table(self, name: str) -> Path:
@@ -84,15 +83,9 @@ class Task:
 
     def _place(self, name: str, rows: pa.Table) -> tuple[Path, pa.Table]:
         """The folder that *rows* belong into, and what is written there."""
-        match self.topology.operators.get(name):
-            case Repartition():
-                return self.table(f"hop_{name}"), rows
-            case Sink(table=str() as table) as sink:
-                return self.folder if sink.key else self.table(table), sink_rows(sink, rows, self.batch_id)
-            case Sink():
-                return self.folder, rows
-            case _:
-                return (self.table(name) if name in TABLES else self.folder), rows
+        operator = self.topology.operators.get(name)
+        shown = sink_rows(operator, rows, self.batch_id) if isinstance(operator, Sink) and operator.table else rows
+        return appended(self.table("_").parent, operator, name, rows, self.batch_id) or (self.folder, shown)
 
 
 @dataclass(frozen=True, kw_only=True)

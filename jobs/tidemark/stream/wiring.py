@@ -109,6 +109,7 @@ def build_engine(
         clock,
         reached=reached,
         check_lease=check_lease,
+        until_written=until_written,
     )
     journal = Journal(journal_home, "data", check_lease=check_lease, until_written=until_written)
     spread = Spread(
