@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import polars as pl
@@ -111,7 +113,7 @@ class Side:
         self._producer = Producer(
             {"bootstrap.servers": address, "log_level": 0, "linger.ms": 5, "queue.buffering.max.messages": 2 * records}
         )
-        self._said, self._sent = count(), 0
+        self._said, self._sent, self._chance = count(), 0, Random(records)
 
     def pause(self) -> None:
         os.killpg(self._pid, signal.SIGSTOP)
@@ -133,7 +135,8 @@ class Side:
         return found
 
     def burst(self) -> None:
-        """Send a batch, and return when all of it can be seen."""
+        """Send a batch at a random instant between two triggers, and return when all of it can be seen."""
+        time.sleep(self._chance.uniform(0, TRIGGER_S))
         said = next(self._said)
         for number in range(self._records):
             value = f'{{"id": "key-{number:08}", "status": "status {said}", "amount": {number * 7 + said}}}'

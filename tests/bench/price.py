@@ -16,13 +16,13 @@ BATCHES = 4
 MORE = """
 [operators.in_words]
 kind = "map"
-input = "latest"
-select = { id = "id", status = "status", long = "length(note) > 50", amount = "amount" }
+input = "updates"
+select = { status = "status", long = "length(note) > 50", amount = "amount" }
 
 [operators.per_status]
 kind = "aggregate"
 input = "in_words"
-key = ["status"]
+key = ["status", "long"]
 aggregates = { n = "count(*)", amount = "sum(amount)" }
 
 [operators.board]
