@@ -23,9 +23,11 @@ from tidemark.disk import UntilWritten, at_once
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.files import File, Files
 
+CHECKPOINT_EVERY = 100
+"""Commits: who opens a table reads its newest checkpoint, and fewer commits than these."""
 SETTINGS = {
     "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
-    "delta.checkpointInterval": "100",
+    "delta.checkpointInterval": str(CHECKPOINT_EVERY),
     "delta.logRetentionDuration": "interval 7 days",
 }
 HISTORY = 100
@@ -155,6 +157,7 @@ class Committer:
         self._check_lease, self._until_written = check_lease, until_written
         self._alone, self._is_only_writer = alone, is_only_writer
         self._open: dict[Path, DeltaTable] = {}
+        self._opened_at: dict[Path, int] = {}
         self._seen: dict[Path, int] = {}
 
     def commit(self, path: Path, rows: pa.Table, batch_id: int) -> int:
@@ -209,10 +212,19 @@ class Committer:
         return table.transaction_version(f"{self._app}/{path.name}")
 
     def _table(self, path: Path) -> DeltaTable:
-        if path not in self._open:
+        if path not in self._open or self._has_newer_checkpoint(path):
             self._open[path] = DeltaTable(str(path))
+            self._opened_at[path] = self._open[path].version()
         self._look_at_others(path, self._open[path], own=0)
         return self._open[path]
+
+    def _has_newer_checkpoint(self, path: Path) -> bool:
+        """Whether a checkpoint was due at *path* since it was opened.
+
+        What an open table costs delta-rs grows with every commit, until it is opened anew.
+        """
+        was, now = self._opened_at[path], self._open[path].version()
+        return (was + 1) // CHECKPOINT_EVERY < (now + 1) // CHECKPOINT_EVERY
 
     def _look_at_others(self, path: Path, table: DeltaTable, *, own: int) -> None:
         """Look at the commits since the last look, so many of which are this driver's *own*.

@@ -1,4 +1,4 @@
-"""A driver that runs for ever: what it keeps after 300 batches is what it kept after 100."""
+"""A driver that runs for ever: what it keeps after 35 batches is what it kept after 15."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from playing import Play
 
+from tidemark import delta
 from tidemark.spec.layout import Layout
 from tidemark.stream.journal import KEPT
 
@@ -83,24 +86,53 @@ def kept(play: Play) -> Kept:
     )
 
 
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables have a checkpoint every 10 commits."""
+    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 10)
+    monkeypatch.setitem(delta.SETTINGS, "delta.checkpointInterval", "10")
+
+
+@pytest.mark.usefixtures("often")
 def test_what_a_driver_keeps_does_not_grow_with_its_batches(tmp_path: Path) -> None:
     play = Play(TOML, tmp_path)
     tracemalloc.start()
-    for number in range(100):
+    for number in range(15):
         play_batch(play, number)
     early = kept(play)
-    for number in range(100, 300):
+    for number in range(15, 35):
         play_batch(play, number)
     late = kept(play)
     tracemalloc.stop()
     assert early.control_files == late.control_files == 2 * (KEPT + 1)
     assert late.open_files <= early.open_files
-    # batches 99 and 299 are the last seconds of a window: with a bound of 1 s it is open, and no other one is
+    # batches 14 and 34 are the last seconds of a window: with a bound of 1 s it is open, and no other one is
     assert early.open_windows == late.open_windows == 1
     assert early.states == late.states == 2 * len(KEYS)
     assert late.progress_bytes <= early.progress_bytes + 20  # numbers have a digit more
-    assert late.python_bytes <= early.python_bytes + 200_000  # 1 kB a batch
-    # and who opens a table reads less than 100 commits of its log
+    assert late.python_bytes <= early.python_bytes + 20_000  # 1 kB a batch
+    # and who opens a table reads less than 10 commits of its log
     log = Layout(tmp_path).stream_table("play", SUB, "batches") / "_delta_log"
     checkpoints = [int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet")]
-    assert DeltaTable(str(log.parent)).version() - max(checkpoints) < 100
+    assert DeltaTable(str(log.parent)).version() - max(checkpoints) < 10
+
+
+@pytest.mark.usefixtures("often")
+def test_a_table_is_opened_anew_after_each_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened_at: list[int] = []
+
+    class Noted(DeltaTable):
+        def __init__(self, path: str) -> None:
+            super().__init__(path)
+            opened_at.append(self.version())
+
+    rows = pa.table({"n": [1]})
+    delta.create(tmp_path / "t", rows.schema)
+    monkeypatch.setattr(delta, "DeltaTable", Noted)
+    committer = delta.Committer("app", lambda: 0)
+    for batch_id in range(25):
+        committer.commit(tmp_path / "t", rows, batch_id)
+    # version 0 is the empty table; versions 9 and 19 have a checkpoint
+    assert opened_at == [0, 9, 19]
+    checkpoints = sorted(path.name for path in (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet"))
+    assert checkpoints == [f"{9:020d}.checkpoint.parquet", f"{19:020d}.checkpoint.parquet"]
