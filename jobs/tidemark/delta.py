@@ -28,8 +28,12 @@ CHECKPOINT_EVERY = 100
 SETTINGS = {
     "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
     "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-    "delta.logRetentionDuration": "interval 7 days",
 }
+KEPT_LOG = "interval 1 day"
+"""For so long who reads a table's commits, a stream behind a hop for one, may stand still."""
+SHORT_LOG = "interval 10 minutes"
+"""For tables that get a commit with every batch, which nobody reads commit by commit: delta-rs lists the whole log
+before each commit, which takes 20 ms for 1,000 commits."""
 HISTORY = 100
 """Commits of a table, newest first, among which what others did is looked for."""
 TRIES = 10
@@ -42,11 +46,13 @@ WRITTEN = WriterProperties(compression="ZSTD")
 T = TypeVar("T")
 
 
-def create(path: Path, schema: pa.Schema, *, description: str | None = None) -> None:
-    """An empty Delta table at *path* with *schema* and its comments; nothing when there is one."""
-    DeltaTable.create(
-        str(path), schema=schema, mode="ignore", description=description, configuration=SETTINGS
-    )  # fmt: skip
+def create(path: Path, schema: pa.Schema, *, description: str | None = None, log: str = KEPT_LOG) -> None:
+    """An empty Delta table at *path* with *schema* and its comments; nothing when there is one.
+
+    Of its *log* the commits are kept for that long, and those since the newest checkpoint.
+    """
+    settings = {**SETTINGS, "delta.logRetentionDuration": log}
+    DeltaTable.create(str(path), schema=schema, mode="ignore", description=description, configuration=settings)
 
 
 def scan(path: Path) -> pl.LazyFrame:

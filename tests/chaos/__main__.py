@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -31,8 +32,13 @@ def main() -> int:
     seed = SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     say(f"chaos: {options.kills} faults, seed {seed}")
-    with tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as home, Stage(Path(home), seed) as stage:
-        failed = run(stage, options.kills, seed)
+    try:
+        with tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as home, Stage(Path(home), seed) as stage:
+            failed = run(stage, options.kills, seed)
+    except Exception:
+        traceback.print_exc()
+        say("nothing was tried to its end")
+        failed = options.kills + 1
     say(f"{options.kills + 1 - failed} passed, {failed} failed")
     if failed:
         say(f"again: make chaos KILLS={options.kills} SEED={seed}")

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.clock import Clock
-from tidemark.delta import Committer, create
+from tidemark.delta import KEPT_LOG, SHORT_LOG, Committer, create
 from tidemark.disk import UntilWritten, at_once
 from tidemark.files import Files, Rows, frames, write_file
 from tidemark.kernels import payload
@@ -210,7 +210,8 @@ def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[st
     *schemas* are those of the operators' outputs.
     """
     for table in _OWN:
-        create(home / table.name, arrow_schema(table), description=table.row)
+        log = KEPT_LOG if table.name in {CHANGES.name, *LEDGERS} else SHORT_LOG
+        create(home / table.name, arrow_schema(table), description=table.row, log=log)
     for operator in sub.operators:
         if isinstance(operator, Repartition):
             create(home / f"hop_{operator.name}", arrow_schema(HOP), description=HOP.row)
