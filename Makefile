@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt check unit proof test chaos demo up down clean
+.PHONY: help setup lock fmt check unit proof test chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -58,6 +58,9 @@ test: check ## lint, types and every test
 KILLS ?= 10
 chaos: setup ## KILLS=10 SEED=any: kill and hinder real drivers, and compare what they leave with a calculation
 	@PYTHONPATH=tests $(BIN)/python -m chaos --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+bench: setup ## PARTS=all: what it costs, as ratios, beside what was aimed at (40 minutes)
+	@PYTHONPATH=tests $(BIN)/python -m bench $(PARTS)
 
 demo: setup ## run the main job on real flights and print what it found
 	@$(BIN)/tidemark demo

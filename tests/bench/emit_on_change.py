@@ -15,7 +15,8 @@ import polars as pl
 from bench.ratios import Figure, by_turns, ratios
 from delta.tables import DeltaTable
 from playing import RAW, Silence
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
@@ -74,6 +75,8 @@ class Feed:
     """Updates of so many *keys*: what is said of each, and batches that say it again, or something new."""
 
     keys: int
+    updates: int = UPDATES
+    changes: int = CHANGES
     chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(20261121))
 
     def __post_init__(self) -> None:
@@ -86,12 +89,12 @@ class Feed:
 
     def next(self) -> tuple[pl.DataFrame, int]:
         """A batch, and the bytes of what changes in it: key, JSON value and timestamp."""
-        asked = self.chance.choice(self.keys, UPDATES, replace=False)
-        changed = asked[:CHANGES]
+        asked = self.chance.choice(self.keys, self.updates, replace=False)
+        changed = asked[: self.changes]
         self._said[changed] += 1
         payload = self._updates(changed)
         value = payload.select(pl.struct("status", "amount", "note").struct.json_encode().str.len_bytes().sum()).item()
-        return self._updates(asked), value + payload["id"].str.len_bytes().sum() + 8 * CHANGES
+        return self._updates(asked), value + payload["id"].str.len_bytes().sum() + 8 * self.changes
 
     def _updates(self, ids: np.ndarray) -> pl.DataFrame:
         frame = pl.DataFrame({"n": ids, "said": self._said[ids]})
@@ -112,11 +115,12 @@ class Ours:
         self._file = folder / "batch.parquet"
         topology = parse(tomllib.loads(TOPOLOGY.format(level=level) + more), file="bench.toml")
         (sub,) = topology.sub_topologies
-        self._stream = Stream(topology, sub, Layout(self._home))
+        self.stream = Stream(topology, sub, Layout(self._home))
         self._broker = Silence()
-        self._engine = build_engine(self._stream, self._broker, thread_id="bench", epoch=1, slow_ms={})
+        self.engine = build_engine(self.stream, self._broker, thread_id="bench", epoch=1, slow_ms={})
         self._batch_ids, self._offset = count(), 0
         self._journalled: dict[str, int] = {}
+        self._schema: StructType | None = None
         self.bytes_per_payload: list[float] = []
         self.bytes_per_skip: list[float] = []
         for updates in feed.first():
@@ -130,7 +134,7 @@ class Ours:
         written = {place: size - before.get(place, 0) for place, size in self._sizes().items()}
         ledger = written.pop("suppressed", 0)
         self.bytes_per_payload.append(sum(written.values()) / payload)
-        self.bytes_per_skip.append(ledger / (UPDATES - CHANGES))
+        self.bytes_per_skip.append(ledger / (self._feed.updates - self._feed.changes))
         return seconds
 
     def _run(self, updates: pl.DataFrame) -> float:
@@ -151,17 +155,16 @@ class Ours:
         pl.concat([rows, pl.DataFrame([tick], schema=rows.schema)]).write_parquet(self._file)
         self._offset += updates.height
         self._broker.have("updates", [{"partition": 0, "offset": self._offset - 1}])
-        frame = self._spark.read.parquet(str(self._file))
+        self._schema = self._schema or self._spark.read.parquet(str(self._file)).schema
+        frame = self._spark.read.schema(self._schema).parquet(str(self._file))
         started = time.perf_counter()
-        self._engine.process(next(self._batch_ids), lambda late: collect(frame, late))
+        self.engine.process(next(self._batch_ids), lambda late: collect(frame, late))
         return time.perf_counter() - started
 
     def _sizes(self) -> dict[str, int]:
         """Bytes written so far, by table; and to the journal, which forgets."""
-        tables = {path.parent.name: _bytes(path.parent) for path in self._stream.home.glob("*/_delta_log")}
-        self._journalled |= {
-            file.name: file.stat().st_size for file in (self._stream.control / "journal").glob("*.zip")
-        }
+        tables = {path.parent.name: _bytes(path.parent) for path in self.stream.home.glob("*/_delta_log")}
+        self._journalled |= {file.name: file.stat().st_size for file in (self.stream.control / "journal").glob("*.zip")}
         return {**tables, "journal": sum(self._journalled.values())}
 
 
@@ -183,7 +186,7 @@ class Merge:
         merging.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
         return time.perf_counter() - started
 
-    def _frame(self, updates: pl.DataFrame):
+    def _frame(self, updates: pl.DataFrame) -> DataFrame:
         updates.write_parquet(self._file)
         return self._spark.read.parquet(str(self._file))
 

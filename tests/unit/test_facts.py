@@ -6,13 +6,16 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.kernels.facts import TIMES, latency_histogram, latency_stats, records_per_window
+from tidemark.kernels.facts import latency_histogram, latency_stats, records_per_window, times_of
 from tidemark.kernels.windows import window_start
 from tidemark.semantics.windows import tumbling
 
 
 def times(*rows: tuple[int, int]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=dict(TIMES), orient="row")
+    """Of records with a time and a task."""
+    return times_of(pl.DataFrame(rows, schema=["_timestamp_ms", "_task"], orient="row").cast(
+        {"_timestamp_ms": pl.Int64, "_task": pl.Int32}
+    ))  # fmt: skip
 
 
 def test_latency_is_measured_per_task_and_keeps_its_sign():
@@ -21,6 +24,13 @@ def test_latency_is_measured_per_task_and_keeps_its_sign():
         0: {"negative_n": 1, "n": 2, "min_ms": -100, "max_ms": 100, "sum_ms": 0},
         1: {"negative_n": 0, "n": 1, "min_ms": 600, "max_ms": 600, "sum_ms": 600},
     }
+
+
+def test_millions_of_records_add_up():
+    # Ten million of them at epoch time are beyond 64 bits when added.
+    frame = pl.DataFrame({"_timestamp_ms": [1_700_000_000_000], "_task": [0], "n": [10_000_000]})
+    stats = latency_stats(frame, finished_at_ms=1_700_000_000_003)
+    assert stats == {0: {"negative_n": 0, "n": 10**7, "min_ms": 3, "max_ms": 3, "sum_ms": 30_000_000}}
 
 
 def test_no_record_is_measured_as_nothing():

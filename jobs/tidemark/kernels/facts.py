@@ -11,36 +11,47 @@ from tidemark.kernels.buckets import bucket_of
 from tidemark.kernels.windows import window_start
 from tidemark.semantics.latency import Times, latency_at
 
-TIMES: Mapping[str, pl.DataType] = {"_timestamp_ms": pl.Int64(), "_task": pl.Int32()}
-"""What latency needs to know of a record: its time, and the task that had it."""
+TIMES: Mapping[str, pl.DataType] = {"_timestamp_ms": pl.Int64(), "_task": pl.Int32(), "n": pl.UInt32()}
+"""What latency needs to know of records: how many have a time and the task that had them."""
+
+
+def times_of(records: pl.DataFrame) -> pl.DataFrame:
+    """*records* counted by time and task."""
+    return records.group_by("_timestamp_ms", "_task").agg(n=pl.len()).select(*TIMES)
 
 
 def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:
     """By `_task`: n, min_ms, max_ms, sum_ms of the latencies at *finished_at_ms*, and negative_n of them (KIP-613)."""
-    timestamp = pl.col("_timestamp_ms")
+    timestamp, n = pl.col("_timestamp_ms"), pl.col("n").cast(pl.Int64)
     per_task = (
         times.lazy()
         .group_by("_task")
         .agg(
-            pl.len(),
-            negative_n=(timestamp > finished_at_ms).sum(),
-            known=pl.struct(min_ms=timestamp.min(), max_ms=timestamp.max(), sum_ms=timestamp.sum()),
+            n.sum(),
+            negative_n=n.filter(timestamp > finished_at_ms).sum(),
+            min_ms=timestamp.min(),
+            max_ms=timestamp.max(),
+            # Epoch times of some million records do not add up in 64 bits.
+            ahead_ms=((timestamp - finished_at_ms) * n).sum(),
         )
     )
-    return {
-        task: {"negative_n": negative_n, **asdict(latency_at(Times(n=n, **known), finished_at_ms=finished_at_ms))}
-        for task, n, negative_n, known in per_task.sort("_task").collect(engine="streaming").iter_rows()
-    }
+    stats: dict[int, dict[str, int | None]] = {}
+    for row in per_task.sort("_task").collect(engine="streaming").iter_rows(named=True):
+        sum_ms = row["ahead_ms"] + finished_at_ms * row["n"]
+        known = Times(n=row["n"], min_ms=row["min_ms"], max_ms=row["max_ms"], sum_ms=sum_ms)
+        latency = latency_at(known, finished_at_ms=finished_at_ms)
+        stats[row["_task"]] = {"negative_n": row["negative_n"], **asdict(latency)}
+    return stats
 
 
 def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> pl.DataFrame:
     """Per `_task` and bucket: n records whose latency falls in it."""
-    latency = times.lazy().select("_task", bucket=bucket_of(finished_at_ms - pl.col("_timestamp_ms")))
-    per_bucket = latency.group_by("_task", "bucket").agg(n=pl.len())
+    latency = times.lazy().select("_task", "n", bucket=bucket_of(finished_at_ms - pl.col("_timestamp_ms")))
+    per_bucket = latency.group_by("_task", "bucket").agg(pl.col("n").sum())
     return per_bucket.sort("_task", "bucket").collect(engine="streaming")
 
 
 def records_per_window(times: pl.DataFrame, *, window_ms: int) -> dict[int, int]:
     """Records per streaming window, by the window's start (epoch ms)."""
     start = window_start(pl.col("_timestamp_ms"), size_ms=window_ms)
-    return dict(times.group_by(start.alias("start")).agg(n=pl.len()).iter_rows())
+    return dict(times.group_by(start.alias("start")).agg(pl.col("n").sum()).iter_rows())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order
-from tidemark.kernels.facts import records_per_window
+from tidemark.kernels.facts import records_per_window, times_of
 from tidemark.kernels.headers import told_apart
 from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.proofs import late_rows
@@ -215,7 +215,7 @@ def taken(
     }
     usable = new.filter(pl.col("reason").is_null())["timestamp_ms"]
     reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
-    windows = frozenset(records_per_window(rows.on_time, window_ms=window_ms))
+    windows = frozenset(records_per_window(times_of(rows.on_time), window_ms=window_ms))
     return Taken(rows, counts, writers, tables, disorder(usable, reached_ms), windows)
 
 
@@ -239,7 +239,7 @@ def seen_of(
 
 
 def _run(batch: Batch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:
-    times = measured.select("_timestamp_ms", "_task")
+    times = times_of(measured)
     return Run(records, times, counts, started_at_ms=batch.started_at_ms, finished_at_ms=batch.read_at_ms)
 
 

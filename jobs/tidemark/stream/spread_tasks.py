@@ -28,7 +28,7 @@ from tidemark.delta import Reference
 from tidemark.files import File, write_file
 from tidemark.kernels.arrivals import hop_arrivals, rows_in_order
 from tidemark.kernels.facts import TIMES as TIME_COLUMNS
-from tidemark.kernels.facts import records_per_window
+from tidemark.kernels.facts import records_per_window, times_of
 from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.schemas import record_schema
 from tidemark.semantics.event_time import Seen
@@ -145,8 +145,8 @@ class Arriving(Task):
             window_ms=self.topology.window_ms,
         )
         number: int = fresh["partition"][0]
-        measured = told.rows.measured
-        run = Run(told.rows.on_time, measured.select(*TIME_COLUMNS), told.counts, told.tables)
+        times = times_of(told.rows.measured)
+        run = Run(told.rows.on_time, times, told.counts, told.tables)
         return Arrived(
             source=source.name,
             partition=number,
@@ -156,7 +156,7 @@ class Arriving(Task):
             counts=told.counts,
             disorder=told.disorder,
             windows=told.windows,
-            per_window=records_per_window(measured, window_ms=self.topology.window_ms),
+            per_window=records_per_window(times, window_ms=self.topology.window_ms),
             records=self._dealt(source.name, told.rows.on_time),
             files=self.written(ForTables(self.topology, self.sub).tables(self.batch_id, {source.name: run})),
         )
@@ -167,7 +167,7 @@ class Arriving(Task):
         records = steps.hop_records(source, rows.rows)
         read_to = was.partitions.get(0, PartitionProgress()).until_offset
         newest = records["_timestamp_ms"].max()
-        run = Run(records, records.select(*TIME_COLUMNS), Counter())
+        run = Run(records, times_of(records), Counter())
         return Arrived(
             source=source.name,
             partition=raw["partition"][0],
@@ -178,7 +178,7 @@ class Arriving(Task):
             ),
             counts=Counter(records_in=records.height, passed=records.height),
             windows=frozenset(rows.windows),
-            per_window=records_per_window(records, window_ms=self.topology.window_ms),
+            per_window=records_per_window(run.times, window_ms=self.topology.window_ms),
             watermark_ms=rows.watermark_ms,
             records=self._dealt(source.name, records.with_columns(rows.order)),
             files=self.written(ForTables(self.topology, self.sub).tables(self.batch_id, {source.name: run})),

@@ -13,7 +13,7 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels import META, payload
 from tidemark.kernels.aggregates import OLD
 from tidemark.kernels.expressions import Expressions
-from tidemark.kernels.facts import TIMES
+from tidemark.kernels.facts import times_of
 from tidemark.kernels.proofs import as_read, changes_rows, late_rows, suppressed_rows
 from tidemark.kernels.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.steps import (
@@ -71,10 +71,10 @@ Reference = Callable[[str], pl.DataFrame]
 class Run:
     """What one operator did in one batch.
 
-    `output`: the records that the next operators read; `times`: record time and partition of what it finished;
-    `counts`: updates by outcome; `skipped`: suppressed updates per task; `rows`: what its tables get, by table; clocks
-    (epoch ms): when it began, when its result was there, and how long it had waited for a sibling branch before it
-    began.
+    `output`: the records that the next operators read; `times`: of what it finished, how many of each record time and
+    task; `counts`: updates by outcome; `skipped`: suppressed updates per task; `rows`: what its tables get, by table;
+    clocks (epoch ms): when it began, when its result was there, and how long it had waited for a sibling branch before
+    it began.
     """
 
     output: pl.DataFrame
@@ -219,7 +219,7 @@ class Steps:
                     msg = f"{own} are columns that a Delta sink adds itself; name them anew in a map"
                     raise InvalidArgument(msg)
                 counts = Counter(records_in=records.height, passed=records.height)
-                return Run(records, _times(records), counts, {operator.name: records})
+                return Run(records, times_of(records), counts, {operator.name: records})
             case _:
                 msg = f"{operator.name}: a {operator.kind} has no step"
                 raise InvalidArgument(msg)
@@ -232,9 +232,11 @@ class Steps:
         filtered = records.height - mapped.height
         if operator.emission is None:
             counts = Counter(records_in=records.height, passed=mapped.height, filtered=filtered)
-            return Run(mapped, _times(records), counts)
+            return Run(mapped, times_of(records), counts)
         run = self._newest(operator, mapped, moves, moment, mapped.columns)
-        return replace(run, times=_times(records), counts=run.counts + Counter(records_in=filtered, filtered=filtered))
+        return replace(
+            run, times=times_of(records), counts=run.counts + Counter(records_in=filtered, filtered=filtered)
+        )
 
     def _join(self, operator: Join, records: pl.DataFrame, moves: Moves) -> Run:
         updates = operator.name in self._updates
@@ -244,7 +246,7 @@ class Steps:
             output = join_newest(operator, records, self._reference(operator.delta or ""), updates=updates)
         filtered = records.height - output.height
         counts = Counter(records_in=records.height, passed=output.height, filtered=filtered)
-        return Run(output, _times(records), counts)
+        return Run(output, times_of(records), counts)
 
     def _versions(self, table: str, moves: Moves) -> pl.DataFrame:
         """All versions of *table* read so far, this batch's among them."""
@@ -269,7 +271,7 @@ class Steps:
         emitted = self._emitted(operator, updates, moves, moment)
         rows = {**self._judged_rows(operator, emitted), **self._state_rows(operator, moves), **bad}
         counts = emitted.counts + Counter(records_in=records.height, quarantined=records.height - updates.height)
-        return Run(emitted.output.select(columns), _times(records), counts, rows, emitted.judged.skipped)
+        return Run(emitted.output.select(columns), times_of(records), counts, rows, emitted.judged.skipped)
 
     def _prepared(self, operator: Operator) -> Callable[[pl.DataFrame], pl.DataFrame]:
         """What makes records, or states, updates of *operator*."""
@@ -300,7 +302,7 @@ class Steps:
             filtered = int(records["_deleted"].sum())
             counts = Counter(records_in=records.height, passed=rows.height, filtered=filtered, fan_out=rows.height)
             counts["quarantined"] = records.height - filtered - kept.height
-            return Run(rows, _times(kept), counts, {operator.name: rows, **bad})
+            return Run(rows, times_of(kept), counts, {operator.name: rows, **bad})
         updates, bad = _with_key(operator, self._prepared(operator)(records))
         stored = self.memory.stored[operator.name].of(updates["_key"])
         emitted = self._emitted(operator, updates, moves, moment)
@@ -312,7 +314,7 @@ class Steps:
         )
         tables = {operator.name: rows, "suppressed": suppressed_rows(operator.name, emitted.judged)}
         tables |= self._state_rows(operator, moves) | bad
-        return Run(rows, _times(emitted.judged.emitted), counts, tables, emitted.judged.skipped)
+        return Run(rows, times_of(emitted.judged.emitted), counts, tables, emitted.judged.skipped)
 
     def _aggregate(self, operator: Aggregate, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         takes_back = OLD in records.columns
@@ -326,7 +328,7 @@ class Steps:
         late = {"late_records": late_rows(operator.name, as_read(done.late), moment.was_watermark_ms, moment.held_by)}
         rows = {**self._judged_rows(operator, done.emitted), **self._state_rows(operator, moves), **late, **bad}
         output = done.emitted.output.select(*aggregating.kernel.key, *operator.select, *META)
-        return Run(output, _times(records), counts, rows, done.emitted.judged.skipped)
+        return Run(output, times_of(records), counts, rows, done.emitted.judged.skipped)
 
     def _judged_rows(self, operator: Operator, emitted: Emitted) -> dict[str, pl.DataFrame]:
         window = {}
@@ -375,7 +377,3 @@ def _with_key(
         value=value_text(payload(bad.columns), bad.schema).cast(pl.Binary),
     )
     return records.filter(text.is_not_null()), {"quarantine": rows}
-
-
-def _times(records: pl.DataFrame) -> pl.DataFrame:
-    return records.select(*TIMES)

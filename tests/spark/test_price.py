@@ -1,0 +1,75 @@
+"""What a batch costs, in counts that are the same on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+from bench.emit_on_change import Feed, Ours
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+COMMITS = {
+    "changes",
+    "suppressed",
+    "operator_latency",
+    "latency_buckets",
+    "emission_metrics",
+    "watermarks",
+    "disorder_buckets",
+    "outcomes",
+    "batches",
+}
+"""The tables that a batch of one source and one table writes, each once, when everything is measured."""
+
+
+def test_a_batch_is_one_spark_job_and_one_commit_and_file_for_each_table_that_gets_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ours = Ours(spark, tmp_path, Feed(2_000, updates=500, changes=50))
+    ours.batch()
+    before = versions(ours)
+    jobs = jobs_of(spark, ours.batch)
+    after = versions(ours)
+    assert len(jobs) == 1
+    assert {table for table in after if after[table] != before[table]} == COMMITS
+    for table in COMMITS:
+        (version, files), (was_version, had_files) = after[table], before[table]
+        assert (version - was_version, files - had_files) == (1, 1), table
+
+
+def test_what_did_not_change_costs_its_proof_and_what_did_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    ours = Ours(spark, tmp_path, Feed(60_000, updates=50_000, changes=25_000))
+    ours.batch()
+    # Key, JSON and timestamp are some 110 bytes; the hash alone, which no compression makes smaller, is 32.
+    assert ours.bytes_per_payload[0] < 1.2
+    assert ours.bytes_per_skip[0] < 64
+
+
+def test_a_look_up_reads_the_states_of_the_keys_asked_for_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
+    ours = Ours(spark, tmp_path, Feed(5_000, updates=500, changes=50))
+    stored = ours.engine._steps.memory.stored["latest"]
+    read, look_up = [], stored.of
+
+    def watched(keys: pl.Series) -> pl.DataFrame:
+        read.append(look_up(keys))
+        return read[-1]
+
+    stored.of = watched  # type: ignore[method-assign]
+    ours.batch()
+    assert [rows.height for rows in read] == [500]
+    assert len(stored) == 5_000
+
+
+def jobs_of(spark: SparkSession, work: Callable[[], object]) -> list[int]:
+    """The Spark jobs that *work* runs."""
+    spark.sparkContext.setJobGroup("price", "counted")
+    work()
+    return list(spark.sparkContext.statusTracker().getJobIdsForGroup("price"))
+
+
+def versions(ours: Ours) -> dict[str, tuple[int, int]]:
+    """The version and the number of files of each table."""
+    tables = {path.parent.name: DeltaTable(str(path.parent)) for path in ours.stream.home.glob("*/_delta_log")}
+    return {name: (table.version(), len(table.file_uris())) for name, table in tables.items()}
