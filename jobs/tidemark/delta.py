@@ -175,9 +175,9 @@ class Committer:
 
     def adopt(self, path: Path, files: Files, batch_id: int) -> int:
         """Make *files*, which lie in the folder *path*, part of the table there; the clock as in `commit`."""
-        actions: list[AddAction | RemoveAction] = [_adding(file) for file in files.files]
 
         def add(table: DeltaTable, properties: CommitProperties) -> None:
+            actions: list[AddAction | RemoveAction] = [_adding(file) for file in files.files]
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
             table.update_incremental()
 

@@ -13,6 +13,7 @@ from playing import Play
 
 from tidemark.delta import Committer, create, scan
 from tidemark.errors import Contradiction
+from tidemark.files import Files, write_file
 from tidemark.spec.layout import Layout
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import Fault, findings
@@ -146,6 +147,20 @@ def test_whoever_is_always_beaten_gives_up_in_the_end(tmp_path: Path) -> None:
     committer = Committer("play/0", lambda: 0, check_lease=lambda: set_property(table))
     with pytest.raises(Exception, match="Metadata changed"):
         committer.commit(table, rows(0, "a"), 0)
+
+
+def test_a_file_that_was_committed_may_be_gone_when_the_batch_is_carried_out_again(tmp_path: Path) -> None:
+    table = tmp_path / "kept"
+    create(table, rows(0, "a").schema)
+    committer = Committer("play/0", lambda: 0)
+    for batch_id in range(2):
+        file = write_file(table, rows(batch_id, "a"), batch_id=batch_id)
+        committer.adopt(table, Files((file,)), batch_id)
+    optimize(table)
+    DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert not Path(file.path).exists()
+    committer.adopt(table, Files((file,)), 1)
+    assert sorted(scan(table).collect().rows()) == [("a", 0), ("a", 1)]
 
 
 class Analysed:
