@@ -275,11 +275,16 @@ class Committer:
         return committed_at_ms
 
     def _remove_unused(self, path: Path, batch_id: int) -> None:
-        """Remove the files at *path* with rows of *batch_id*, which is not committed."""
+        """Remove the files at *path* with rows of *batch_id*, which is not committed.
+
+        Raises what *check_lease* does: then they may be a newer driver's, which is about to commit them.
+        """
         used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
-        for file in path.glob("*.parquet"):
-            if file.name not in used and _newest_batch_in(file) == batch_id:
-                file.unlink()
+        unused = [file for file in path.glob("*.parquet") if file.name not in used]
+        left = [file for file in unused if _newest_batch_in(file) == batch_id]
+        self._check_lease()  # after the files were seen: a driver that comes later has not written any of them
+        for file in left:
+            file.unlink()
 
     def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:
         for commit in table.history(HISTORY):

@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 from playing import Play
 
+from tidemark.control import LeaseLost
 from tidemark.delta import Committer, create, scan
 from tidemark.errors import Contradiction
 from tidemark.files import Files, write_file
@@ -147,6 +148,22 @@ def test_whoever_is_always_beaten_gives_up_in_the_end(tmp_path: Path) -> None:
     committer = Committer("play/0", lambda: 0, check_lease=lambda: set_property(table))
     with pytest.raises(Exception, match="Metadata changed"):
         committer.commit(table, rows(0, "a"), 0)
+
+
+def test_a_driver_that_was_taken_over_removes_no_file_that_the_newer_one_is_about_to_commit(tmp_path: Path) -> None:
+    table, newer = tmp_path / "kept", []
+
+    def check_lease() -> None:
+        if newer:
+            raise LeaseLost
+        newer.append(write_file(table, rows(0, "a"), batch_id=0))
+        set_property(table)  # for which the commit of the older driver fails
+
+    create(table, rows(0, "a").schema)
+    with pytest.raises(LeaseLost):
+        Committer("play/0", lambda: 0, check_lease=check_lease, is_only_writer=True).commit(table, rows(0, "a"), 0)
+    Committer("play/0", lambda: 0).adopt(table, Files(tuple(newer)), 0)
+    assert scan(table).collect().rows() == [("a", 0)]
 
 
 def test_a_file_that_was_committed_may_be_gone_when_the_batch_is_carried_out_again(tmp_path: Path) -> None:
