@@ -32,7 +32,18 @@ HISTORY = 100
 """Commits of a table, newest first, among which what others did is looked for."""
 TRIES = 10
 """How often something is done again because somebody else's commit came in between."""
-PUTS_ROWS = frozenset({"WRITE", "UPDATE", "MERGE", "STREAMING UPDATE", "COPY INTO", "REPLACE TABLE AS SELECT"})
+PUTS_ROWS = frozenset(
+    {
+        "WRITE",
+        "UPDATE",
+        "MERGE",
+        "STREAMING UPDATE",
+        "COPY INTO",
+        "CLONE",
+        "REPLACE TABLE AS SELECT",
+        "CREATE OR REPLACE TABLE AS SELECT",
+    }
+)
 """The operations of a Delta log by which rows come into a table."""
 
 WRITTEN = WriterProperties(compression="ZSTD")

@@ -223,6 +223,15 @@ def test_a_row_of_somebody_else_is_not_taken_for_memory_but_refused(analysed: An
     assert analysed.faults() == [Fault.TABLE_OF_OTHERS]
 
 
+def test_rows_of_somebody_who_made_the_table_anew_are_refused_too(analysed: Analysed) -> None:
+    analysed.insert(analysed.changes)
+    commit = analysed.changes / "_delta_log" / f"{4:020d}.json"
+    text = commit.read_text()
+    assert text.count('"operation":"WRITE"') == 1
+    commit.write_text(text.replace('"operation":"WRITE"', '"operation":"CREATE OR REPLACE TABLE AS SELECT"'))
+    assert analysed.faults() == [Fault.TABLE_OF_OTHERS]
+
+
 def test_a_stream_starts_again_when_the_rows_of_somebody_else_are_gone(analysed: Analysed) -> None:
     analysed.insert(analysed.changes)
     restore, delete, _ = analysed.ways()
