@@ -65,6 +65,11 @@ def lazy(rows: Rows) -> pl.LazyFrame:
     )
 
 
+def files_of(folder: Path, batch_id: int) -> list[Path]:
+    """The files that `write_file` has written in *folder* and its folders for *batch_id*."""
+    return list(folder.rglob(f"batch-{batch_id:020d}-*.parquet"))
+
+
 def write_file(folder: Path, rows: pa.Table, *, batch_id: int) -> File:
     """A new file in *folder* with *rows*, on the disk when this returns; there is none when it raises.
 
