@@ -47,7 +47,6 @@ class Fault(StrEnum):
     """The log of a table is damaged."""
     TABLE_RESTORED = "table_restored"
     """A table shows an older version than the newest that was written."""
-
     TABLE_OF_OTHERS = "table_of_others"
     """Somebody else put rows into a table that is the stream's memory."""
 
