@@ -188,7 +188,7 @@ class Committer:
         """Make *files*, which lie in the folder *path*, part of the table there; the clock as in `commit`."""
 
         def add(table: DeltaTable, properties: CommitProperties) -> None:
-            actions: list[AddAction | RemoveAction] = [_adding(file) for file in files.files]
+            actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in files.files]
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
             table.update_incremental()
 
@@ -315,8 +315,8 @@ def _newest_batch_in(file: Path) -> int | None:
     return max((group.statistics.max for group in groups if group.statistics), default=None)
 
 
-def _adding(file: File) -> AddAction:
-    """What the log says of a new *file*."""
-    path = Path(file.path)
-    seen = path.stat()
-    return AddAction(path.name, seen.st_size, {}, int(seen.st_mtime * 1_000), True, json.dumps(file.stats))  # noqa: FBT003
+def _adding(table: Path, file: File) -> AddAction:
+    """What the log says of a new *file* in the folder *table*, wherever that was when it was written."""
+    name = Path(file.path).name
+    seen = (table / name).stat()
+    return AddAction(name, seen.st_size, {}, int(seen.st_mtime * 1_000), True, json.dumps(file.stats))  # noqa: FBT003

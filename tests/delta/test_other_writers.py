@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
-from playing import Play
+from playing import Crash, Play, crash_at
 
 from tidemark.control import LeaseLost
 from tidemark.delta import Committer, create, scan
@@ -180,6 +180,14 @@ def test_a_file_that_was_committed_may_be_gone_when_the_batch_is_carried_out_aga
     assert sorted(scan(table).collect().rows()) == [("a", 0), ("a", 1)]
 
 
+def test_a_file_is_committed_where_its_table_is_now(tmp_path: Path) -> None:
+    create(tmp_path / "old", rows(0, "a").schema)
+    file = write_file(tmp_path / "old", rows(0, "a"), batch_id=0)
+    moved = (tmp_path / "old").rename(tmp_path / "new")
+    Committer("play/0", lambda: 0).adopt(moved, Files((file,)), 0)
+    assert scan(moved).collect().rows() == [("a", 0)]
+
+
 class Analysed:
     """A stream with three batches of one change each, and an analyst with a table of it."""
 
@@ -271,3 +279,17 @@ def test_an_analyst_may_write_to_a_sink(analysed: Analysed) -> None:
     analysed.insert(analysed.stream.home / "board")
     analysed.batch(3)
     assert analysed.faults() == []
+
+
+def test_no_driver_starts_when_vacuum_took_what_a_decided_batch_is_to_be_carried_out_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.stream.commit.MANY", 1)
+    analysed = Analysed(tmp_path)
+    assert analysed.faults() == []
+    analysed.play.start(SUB, crash_at("decided"))
+    with pytest.raises(Crash):
+        analysed.batch(3)
+    assert analysed.faults() == []
+    DeltaTable(str(analysed.changes)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert analysed.faults() == [Fault.JOURNAL_UNREADABLE]

@@ -38,7 +38,7 @@ class Fault(StrEnum):
     JOURNAL_GONE = "journal_gone"
     """It has no batch, and batches were committed."""
     JOURNAL_UNREADABLE = "journal_unreadable"
-    """Its newest entry is damaged."""
+    """Its newest entry is damaged, or a file with rows of it is gone."""
     TABLES_AHEAD = "tables_ahead"
     """Tables have batches that are newer than the newest in the journal."""
     TABLE_DELETED = "table_deleted"
