@@ -119,6 +119,8 @@ class StreamOperator(BaseOperator):
         if verdict is Verdict.STALE and (launch := driver.launch()) is not None:
             driver.kill(launch.launch_id)
             verdict = driver.verdict(now_ms=wall_clock_ms())  # it may have drained and hung at its very end
+        if verdict is Verdict.ROTATED and driver.drained_by() is not None:
+            verdict = Verdict.DRAINED  # asked for while no driver ran that could have told
         if verdict is Verdict.DRAINED:
             if driver.drained_by() != BY_USER:
                 self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())

@@ -38,7 +38,18 @@ HISTORY = 100
 """Commits of a table, newest first, among which what others did is looked for."""
 TRIES = 10
 """How often something is done again because somebody else's commit came in between."""
-PUTS_ROWS = frozenset({"WRITE", "UPDATE", "MERGE", "STREAMING UPDATE", "COPY INTO", "REPLACE TABLE AS SELECT"})
+PUTS_ROWS = frozenset(
+    {
+        "WRITE",
+        "UPDATE",
+        "MERGE",
+        "STREAMING UPDATE",
+        "COPY INTO",
+        "CLONE",
+        "REPLACE TABLE AS SELECT",
+        "CREATE OR REPLACE TABLE AS SELECT",
+    }
+)
 """The operations of a Delta log by which rows come into a table."""
 
 WRITTEN = WriterProperties(compression="ZSTD")
@@ -184,9 +195,9 @@ class Committer:
 
     def adopt(self, path: Path, files: Files, batch_id: int) -> int:
         """Make *files*, which lie in the folder *path*, part of the table there; the clock as in `commit`."""
-        actions: list[AddAction | RemoveAction] = [_adding(file) for file in files.files]
 
         def add(table: DeltaTable, properties: CommitProperties) -> None:
+            actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in files.files]
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=properties)
             table.update_incremental()
 
@@ -293,11 +304,16 @@ class Committer:
         return committed_at_ms
 
     def _remove_unused(self, path: Path, batch_id: int) -> None:
-        """Remove the files at *path* with rows of *batch_id*, which is not committed."""
+        """Remove the files at *path* with rows of *batch_id*, which is not committed.
+
+        Raises what *check_lease* does: then they may be a newer driver's, which is about to commit them.
+        """
         used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
-        for file in path.glob("*.parquet"):
-            if file.name not in used and _newest_batch_in(file) == batch_id:
-                file.unlink()
+        unused = [file for file in path.glob("*.parquet") if file.name not in used]
+        left = [file for file in unused if _newest_batch_in(file) == batch_id]
+        self._check_lease()  # after the files were seen: a driver that comes later has not written any of them
+        for file in left:
+            file.unlink()
 
     def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:
         for commit in table.history(HISTORY):
@@ -317,8 +333,8 @@ def _newest_batch_in(file: Path) -> int | None:
     return max((group.statistics.max for group in groups if group.statistics), default=None)
 
 
-def _adding(file: File) -> AddAction:
-    """What the log says of a new *file*."""
-    path = Path(file.path)
-    seen = path.stat()
-    return AddAction(path.name, seen.st_size, {}, int(seen.st_mtime * 1_000), True, json.dumps(file.stats))  # noqa: FBT003
+def _adding(table: Path, file: File) -> AddAction:
+    """What the log says of a new *file* in the folder *table*, wherever that was when it was written."""
+    name = Path(file.path).name
+    seen = (table / name).stat()
+    return AddAction(name, seen.st_size, {}, int(seen.st_mtime * 1_000), True, json.dumps(file.stats))  # noqa: FBT003

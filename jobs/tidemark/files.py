@@ -7,7 +7,8 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ AT_ONCE = 100_000
 """So many rows of a file are in memory at once."""
 LONGEST = 64
 """So many characters of a text are in the bounds of its column."""
+ALMOST_A_MILLISECOND = timedelta(microseconds=999)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ def lazy(rows: Rows) -> pl.LazyFrame:
     )
 
 
+def files_of(folder: Path, batch_id: int) -> list[Path]:
+    """The files that `write_file` has written in *folder* and its folders for *batch_id*."""
+    return list(folder.rglob(f"batch-{batch_id:020d}-*.parquet"))
+
+
 def write_file(folder: Path, rows: pa.Table, *, batch_id: int) -> File:
     """A new file in *folder* with *rows*, on the disk when this returns; there is none when it raises.
 
@@ -83,31 +90,37 @@ def write_file(folder: Path, rows: pa.Table, *, batch_id: int) -> File:
 def stats_of(rows: pl.DataFrame) -> dict[str, Any]:
     """What Delta's log says of a file with *rows*: bounds and nulls of every column that is neither nested nor binary.
 
-    delta-rs takes a file that has bounds of some columns for one without rows when it is asked for others: so none may
-    be missing. A column with numbers that JSON has no word for is given the widest bounds.
+    delta-rs takes a file of which it knows something of some columns for one without rows when it is asked for others:
+    so of one that has a value JSON has no exact word for (NaN, infinity, decimals) nothing is said but how long it is.
     """
     columns = [column for column in rows.get_columns() if not column.dtype.is_nested() and column.dtype != pl.Binary()]
     bounds = {column.name: _bounds(column) for column in columns if column.null_count() < rows.height}
+    known = {name: pair for name, pair in bounds.items() if pair is not None}
+    if len(known) < len(bounds):
+        return {"numRecords": rows.height}
     return {
         "numRecords": rows.height,
-        "minValues": {name: low for name, (low, _) in bounds.items()},
-        "maxValues": {name: high for name, (_, high) in bounds.items()},
+        "minValues": {name: low for name, (low, _) in known.items()},
+        "maxValues": {name: high for name, (_, high) in known.items()},
         "nullCount": {column.name: column.null_count() for column in columns},
     }
 
 
-def _bounds(column: pl.Series) -> tuple[Any, Any]:
-    """What no value of *column*, which has one, is below and above, as JSON has it."""
+def _bounds(column: pl.Series) -> tuple[Any, Any] | None:
+    """What no value of *column*, which has one, is below and above, as JSON has it; None: it has no word for that."""
     low, high = column.min(), column.max()
     if column.dtype.is_float() and not column.drop_nulls().is_finite().all():
-        return -sys.float_info.max, sys.float_info.max
+        return None
     if isinstance(low, str) and isinstance(high, str):
         return low[:LONGEST], high if len(high) <= LONGEST else high[:LONGEST] + chr(sys.maxunicode)
     if isinstance(low, datetime) and isinstance(high, datetime):
-        # The log has whole milliseconds; readers know that values may be up to one above a bound.
-        return _text(low), _text(high)
-    return low, high
+        return _text(low), _text(high + ALMOST_A_MILLISECOND)
+    if isinstance(low, date) and isinstance(high, date):
+        return low.isoformat(), high.isoformat()
+    return None if isinstance(low, Decimal) else (low, high)
 
 
 def _text(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """*instant* in whole milliseconds, which is what the log has; one without a zone stays without."""
+    at = instant.astimezone(UTC) if instant.tzinfo else instant
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

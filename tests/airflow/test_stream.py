@@ -101,6 +101,14 @@ def test_a_driver_that_has_rotated_is_followed_by_the_next_which_is_no_restart(d
     assert driver.home.joinpath("epoch").read_text() == "2"
 
 
+def test_a_drain_that_is_requested_between_two_drivers_is_not_forgotten(driver: Driver) -> None:
+    behave(driver, "rotate")
+    fired = event(deferred(operator(driver, rotate_after=100).execute).trigger)
+    driver.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
+    operator(driver, rotate_after=100).resume({}, fired, restarts=0)
+    assert driver.home.joinpath("epoch").read_text() == "1"
+
+
 def test_a_trigger_survives_the_trip_through_the_database(driver: Driver) -> None:
     path, kwargs = deferred(operator(driver).execute).trigger.serialize()
     assert import_string(path)(**json.loads(json.dumps(kwargs))).serialize() == (path, kwargs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
@@ -16,24 +17,37 @@ ROWS = pl.DataFrame(
     {
         "text": ["a", "x" * 100, None],
         "told": [True, False, None],
-        "number": [1.5, float("nan"), None],
+        "number": [1.5, -2.5, None],
         "count": [1, 7, None],
-        "at": [AT, AT, None],
+        "at": [AT, AT + timedelta(microseconds=1), None],
+        "there": [datetime(2020, 1, 1, 1), datetime(2020, 1, 1, 2), None],  # noqa: DTZ001 - a clock without a zone
+        "day": [date(2020, 1, 1), date(2020, 1, 3), None],
         "nothing": pl.Series([None] * 3, dtype=pl.String()),
         "bytes": [b"1", b"2", None],
     }
-).with_columns(pl.col("at").dt.cast_time_unit("us"))
+).with_columns(pl.col("at", "there").dt.cast_time_unit("us"))
 
 
 def test_the_log_says_something_of_every_column_that_can_be_compared() -> None:
     assert stats_of(ROWS) == {
         "numRecords": 3,
-        "minValues": {"text": "a", "told": False, "number": -1.7976931348623157e308, "count": 1,
-                      "at": "2020-01-01T01:01:01.123Z"},
-        "maxValues": {"text": "x" * 64 + "\U0010ffff", "told": True, "number": 1.7976931348623157e308, "count": 7,
-                      "at": "2020-01-01T01:01:01.123Z"},
-        "nullCount": {"text": 1, "told": 1, "number": 1, "count": 1, "at": 1, "nothing": 3},
+        "minValues": {"text": "a", "told": False, "number": -2.5, "count": 1, "at": "2020-01-01T01:01:01.123Z",
+                      "there": "2020-01-01T01:00:00.000", "day": "2020-01-01"},
+        "maxValues": {"text": "x" * 64 + "\U0010ffff", "told": True, "number": 1.5, "count": 7,
+                      "at": "2020-01-01T01:01:01.124Z", "there": "2020-01-01T02:00:00.000", "day": "2020-01-03"},
+        "nullCount": {"text": 1, "told": 1, "number": 1, "count": 1, "at": 1, "there": 1, "day": 1, "nothing": 3},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("0.1")])
+def test_of_a_file_with_a_value_for_which_json_has_no_word_the_log_says_how_long_it_is(
+    tmp_path: Path, value: float | Decimal
+) -> None:
+    rows = pl.DataFrame({"count": [1, 2], "value": [value, None]})
+    assert stats_of(rows) == {"numRecords": 2}
+    create(tmp_path, rows.to_arrow().schema)
+    Committer("app", lambda: 0).adopt(tmp_path, Files((write_file(tmp_path, rows.to_arrow(), batch_id=1),)), 1)
+    assert scan(tmp_path).filter(pl.col("count") == 2).collect().height == 1
 
 
 @pytest.mark.parametrize(
@@ -44,6 +58,9 @@ def test_the_log_says_something_of_every_column_that_can_be_compared() -> None:
         pl.col("count") == 7,
         pl.col("number") == 1.5,
         pl.col("at") >= AT,
+        pl.col("at") > AT,
+        pl.col("there") == datetime(2020, 1, 1, 2),  # noqa: DTZ001 - a clock without a zone
+        pl.col("day") == date(2020, 1, 3),
         pl.col("bytes") == b"2",
         pl.col("nothing").is_null() & (pl.col("count") == 1),
     ],
@@ -54,8 +71,8 @@ def test_a_row_of_an_adopted_file_is_found_by_each_of_its_columns(tmp_path: Path
     create(table, ROWS.to_arrow().schema)
     committer = Committer("app", lambda: 0)
     committer.commit(table, ROWS.head(0).to_arrow(), 0)
-    committer.adopt(table, Files((write_file(table, "spread", ROWS.to_arrow()),)), 1)
-    committer.adopt(table, Files((write_file(table, "spread", ROWS.to_arrow()),)), 1)  # once, however often it is tried
+    for _ in range(2):  # once, however often it is tried
+        committer.adopt(table, Files((write_file(table, ROWS.to_arrow(), batch_id=1),)), 1)
     assert scan(table).filter(wanted).collect().height == ROWS.filter(wanted).height > 0
-    committer.adopt(table, Files((write_file(table, "spread", ROWS.to_arrow()),)), 2)
+    committer.adopt(table, Files((write_file(table, ROWS.to_arrow(), batch_id=2),)), 2)
     assert scan(table).select(pl.len()).collect().item() == 6

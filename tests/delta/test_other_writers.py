@@ -9,10 +9,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
-from playing import Play
+from playing import Crash, Play, crash_at
 
+from tidemark.control import LeaseLost
 from tidemark.delta import Committer, create, scan
 from tidemark.errors import Contradiction
+from tidemark.files import Files, write_file
 from tidemark.spec.layout import Layout
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import Fault, findings
@@ -148,6 +150,44 @@ def test_whoever_is_always_beaten_gives_up_in_the_end(tmp_path: Path) -> None:
         committer.commit(table, rows(0, "a"), 0)
 
 
+def test_a_driver_that_was_taken_over_removes_no_file_that_the_newer_one_is_about_to_commit(tmp_path: Path) -> None:
+    table, newer = tmp_path / "kept", []
+
+    def check_lease() -> None:
+        if newer:
+            raise LeaseLost
+        newer.append(write_file(table, rows(0, "a"), batch_id=0))
+        set_property(table)  # for which the commit of the older driver fails
+
+    create(table, rows(0, "a").schema)
+    with pytest.raises(LeaseLost):
+        Committer("play/0", lambda: 0, check_lease=check_lease, is_only_writer=True).commit(table, rows(0, "a"), 0)
+    Committer("play/0", lambda: 0).adopt(table, Files(tuple(newer)), 0)
+    assert scan(table).collect().rows() == [("a", 0)]
+
+
+def test_a_file_that_was_committed_may_be_gone_when_the_batch_is_carried_out_again(tmp_path: Path) -> None:
+    table = tmp_path / "kept"
+    create(table, rows(0, "a").schema)
+    committer = Committer("play/0", lambda: 0)
+    for batch_id in range(2):
+        file = write_file(table, rows(batch_id, "a"), batch_id=batch_id)
+        committer.adopt(table, Files((file,)), batch_id)
+    optimize(table)
+    DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert not Path(file.path).exists()
+    committer.adopt(table, Files((file,)), 1)
+    assert sorted(scan(table).collect().rows()) == [("a", 0), ("a", 1)]
+
+
+def test_a_file_is_committed_where_its_table_is_now(tmp_path: Path) -> None:
+    create(tmp_path / "old", rows(0, "a").schema)
+    file = write_file(tmp_path / "old", rows(0, "a"), batch_id=0)
+    moved = (tmp_path / "old").rename(tmp_path / "new")
+    Committer("play/0", lambda: 0).adopt(moved, Files((file,)), 0)
+    assert scan(moved).collect().rows() == [("a", 0)]
+
+
 class Analysed:
     """A stream with three batches of one change each, and an analyst with a table of it."""
 
@@ -191,6 +231,15 @@ def test_a_row_of_somebody_else_is_not_taken_for_memory_but_refused(analysed: An
     assert analysed.faults() == [Fault.TABLE_OF_OTHERS]
 
 
+def test_rows_of_somebody_who_made_the_table_anew_are_refused_too(analysed: Analysed) -> None:
+    analysed.insert(analysed.changes)
+    commit = analysed.changes / "_delta_log" / f"{4:020d}.json"
+    text = commit.read_text()
+    assert text.count('"operation":"WRITE"') == 1
+    commit.write_text(text.replace('"operation":"WRITE"', '"operation":"CREATE OR REPLACE TABLE AS SELECT"'))
+    assert analysed.faults() == [Fault.TABLE_OF_OTHERS]
+
+
 def test_a_stream_starts_again_when_the_rows_of_somebody_else_are_gone(analysed: Analysed) -> None:
     analysed.insert(analysed.changes)
     restore, delete, _ = analysed.ways()
@@ -230,3 +279,17 @@ def test_an_analyst_may_write_to_a_sink(analysed: Analysed) -> None:
     analysed.insert(analysed.stream.home / "board")
     analysed.batch(3)
     assert analysed.faults() == []
+
+
+def test_no_driver_starts_when_vacuum_took_what_a_decided_batch_is_to_be_carried_out_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.stream.commit.MANY", 1)
+    analysed = Analysed(tmp_path)
+    assert analysed.faults() == []
+    analysed.play.start(SUB, crash_at("decided"))
+    with pytest.raises(Crash):
+        analysed.batch(3)
+    assert analysed.faults() == []
+    DeltaTable(str(analysed.changes)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert analysed.faults() == [Fault.JOURNAL_UNREADABLE]

@@ -14,6 +14,7 @@ from playing import Crash, Play, Row, crash_at
 from pyspark import cloudpickle
 
 from tidemark.delta import scan
+from tidemark.disk import Disk
 from tidemark.stream.intact import DataLost
 from tidemark.stream.spread_tasks import Arrived, Arriving, Worked, Working
 
@@ -282,6 +283,35 @@ def test_a_decided_batch_is_repeated_from_its_files_and_not_worked_on_again(tmp_
     play.process(0, [], at_ms=at_ms, sub="0")
     assert {path.name for path in tmp_path.glob("streams/play/0/changes/*.parquet")} == written
     assert sum(row["emitted"] + row["suppressed"] for row in play.rows("outcomes")) > 25
+
+
+class Full(Apart):
+    """The disk has no space for the last file, but at the third try."""
+
+    tries = 0
+
+    def work(self, task: Working) -> list[Worked]:
+        worked = super().work(task)
+        Full.tries += 1
+        if Full.tries < 3:
+            msg = "Job aborted due to stage failure: OSError: [Errno 28] No space left on device"
+            raise RuntimeError(msg)
+        return worked
+
+
+def test_a_batch_for_whose_files_there_was_no_space_is_worked_on_again_and_leaves_none_of_them(tmp_path: Path) -> None:
+    waited: list[float] = []
+    play = Play(TOPOLOGIES["a table"], tmp_path / "full", partitions=3)
+    whole = Play(TOPOLOGIES["a table"], tmp_path / "whole", partitions=3)
+    play.executors, whole.executors = Full, Apart
+    play.start("0", until_written=Disk(lambda: None, sleep_s=waited.append).until_written)
+    (at_ms, rows), *_ = batches(play)
+    play.batch(rows, at_ms=at_ms)
+    whole.batch(rows, at_ms=at_ms)
+    assert waited == [1, 1, 1]  # after the first try one second, after the second two
+    assert told(play) == told(whole)
+    names = [sorted(p.parent.name for p in one.home.rglob("batch-*.parquet")) for one in (play, whole)]
+    assert names[0] == names[1]
 
 
 def test_what_executors_cannot_share_the_driver_does_and_says_which_operator_is_in_the_way(

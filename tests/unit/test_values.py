@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.kernels.values import key_text, parsed, partition_of, value_text
+from tidemark.kernels.values import key_text, key_value, parsed, partition_of, value_text
 
 
 def text_of(values: list[float | None]) -> list[str]:
@@ -56,3 +58,25 @@ def test_a_key_of_one_column_is_its_text_and_of_several_an_object():
 @pytest.mark.parametrize(("key", "crc32"), [("EWR", 0xF98F6D72), ("JFK", 0xC561A19F), ("LGA", 0x38220572)])
 def test_a_key_goes_where_its_crc_32_says(key, crc32):
     assert partition_of(pl.Series([key]), 7).to_list() == [crc32 % 7]
+
+
+AT = datetime(2020, 1, 1, 0, 0, 0, 5_000, tzinfo=UTC)
+KEYS = [
+    pl.Series("k", ["1", ""]),
+    pl.Series("k", [True, False]),
+    pl.Series("k", [-(2**63), 7]),
+    pl.Series("k", [0.1, math.inf, 1e22]),
+    pl.Series("k", [Decimal("1.50")]),
+    pl.Series("k", [date(2020, 1, 1)]),
+    pl.Series("k", [AT, AT.replace(microsecond=0)], dtype=pl.Datetime("us", "UTC")),
+    pl.Series("k", [AT], dtype=pl.Datetime("ms", "UTC")),
+    pl.Series("k", [AT.replace(tzinfo=None)], dtype=pl.Datetime("us")),
+]
+
+
+@pytest.mark.parametrize("keys", KEYS, ids=lambda keys: str(keys.dtype))
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_the_value_of_a_key_of_one_column_is_read_back_from_its_text(keys: pl.Series, rows: int) -> None:
+    frame = keys.head(rows).to_frame()
+    text = frame.select(text=key_text(("k",), frame.schema))
+    assert text.select(k=key_value("text", keys.dtype))["k"].equals(frame["k"])

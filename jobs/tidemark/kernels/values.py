@@ -41,6 +41,17 @@ def key_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Ex
     return value_text(columns, schema)
 
 
+def key_value(text: str, kind: pl.DataType) -> pl.Expr:
+    """The value of a key of one column of *kind*, read back from the column *text*, as `key_text` writes it."""
+    written = pl.col(text)
+    if kind == pl.Boolean():
+        return written == "true"
+    if isinstance(kind, pl.Datetime):
+        form = "%Y-%m-%d %H:%M:%S%.f" + ("%:z" if kind.time_zone else "")
+        return written.str.to_datetime(form, time_unit=kind.time_unit, time_zone=kind.time_zone)
+    return written.str.to_date() if kind == pl.Date() else written.cast(kind)
+
+
 def parsed(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """The JSON objects of column *text*, as `value_text` writes them, as a struct with *schema*; null for null."""
     read = {name: pl.String() if kind.is_float() else kind for name, kind in schema.items()}

@@ -7,7 +7,7 @@ that it follows.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.delta import HISTORY, rows_of_others
+from tidemark.files import Files
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.operators import Source
 from tidemark.stream.checkpoint import Ends, newest_commit, plans
@@ -35,6 +36,7 @@ def evidence(stream: Stream) -> Evidence:
     tables = [_table(stream.home / name, f"{app}/{name}", alone) for name in table_names(stream.sub)]
     data = _newest(journal, "data", 1, unreadable)
     decided, entry = next(iter(data.items()), (None, None))
+    unreadable += _gone(entry, tables) if entry else []
     return Evidence(
         name=f"{stream.topology.name} {stream.sub.name}",
         control=stream.control,
@@ -63,6 +65,14 @@ def _newest(home: Path, kind: str, count: int, unreadable: list[str]) -> dict[in
             found[number] = None
             unreadable.append(f"{home}: {kind} of batch {number} ({type(error).__name__}: {error})")
     return found
+
+
+def _gone(entry: Entry, tables: Iterable[TableSeen]) -> list[str]:
+    """The files that *entry* has for *tables* that have not got its batch, and that are not there."""
+    waiting = {t.path.name: t.path for t in tables if t.newest_batch is None or t.newest_batch < entry.batch_id}
+    files = [Path(file.path) for rows in entry.tables.values() if isinstance(rows, Files) for file in rows.files]
+    places = [waiting[file.parent.name] / file.name for file in files if file.parent.name in waiting]
+    return [f"{place}, with rows of batch {entry.batch_id}, is gone" for place in places if not place.exists()]
 
 
 def _expected(facts: Mapping[int, Entry | None], committed: int | None) -> Mapping[str, int]:

@@ -14,7 +14,7 @@ import polars as pl
 from tidemark.delta import read_before
 from tidemark.kernels import META
 from tidemark.kernels.steps import MATCHED
-from tidemark.kernels.values import key_text, parsed
+from tidemark.kernels.values import key_text, key_value, parsed
 from tidemark.kernels.windows import WINDOW
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.spec.operators import Aggregate, KeyedTable, Operator, Repartition, Source, emission_of
@@ -158,8 +158,7 @@ def _key_columns(operator: KeyedTable, schema: dict[str, pl.DataType]) -> dict[s
     """The key's columns, read back from its text."""
     if len(operator.key) == 1:
         (name,) = operator.key
-        text = pl.col("key")
-        return {name: text == "true" if schema[name] == pl.Boolean() else text.cast(schema[name])}
+        return {name: key_value("key", schema[name])}
     key = parsed("key", {c: schema[c] for c in operator.key})
     return {c: key.struct.field(c) for c in operator.key}
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from tidemark.errors import TidemarkError
 from tidemark.kernels import META
-from tidemark.kernels.values import parsed, value_text
+from tidemark.kernels.values import key_value, parsed, value_text
 from tidemark.spec.operators import (
     Aggregate,
     Emission,
@@ -52,15 +52,10 @@ class KeyText:
         """Per column of the source its value, read back from the column *text*."""
         if len(self.columns) == 1:
             ((name, origin),) = self.columns.items()
-            value = pl.col(text) if name == _KEY else parsed_alone(text, self.schema[name])
+            value = pl.col(text) if name == _KEY else key_value(text, self.schema[name])
             return {origin: value} if origin else {}
         whole = parsed(text, {name: self.schema[name] for name in self.columns})
         return {origin: whole.struct.field(name) for name, origin in self.columns.items() if origin}
-
-
-def parsed_alone(text: str, kind: pl.DataType) -> pl.Expr:
-    """The value of a key's only column, from its text."""
-    return pl.col(text) == "true" if kind == pl.Boolean() else pl.col(text).cast(kind)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Fault(StrEnum):
     JOURNAL_GONE = "journal_gone"
     """It has no batch, and batches were committed."""
     JOURNAL_UNREADABLE = "journal_unreadable"
-    """Its newest entry is damaged."""
+    """Its newest entry is damaged, or a file with rows of it is gone."""
     TABLES_AHEAD = "tables_ahead"
     """Tables have batches that are newer than the newest in the journal."""
     TABLE_DELETED = "table_deleted"
@@ -47,7 +47,6 @@ class Fault(StrEnum):
     """The log of a table is damaged."""
     TABLE_RESTORED = "table_restored"
     """A table shows an older version than the newest that was written."""
-
     TABLE_OF_OTHERS = "table_of_others"
     """Somebody else put rows into a table that is the stream's memory."""
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -20,20 +20,21 @@ from deltalake import DeltaTable
 
 from tidemark.clock import Clock
 from tidemark.delta import Reference
-from tidemark.files import File, Files, Rows
+from tidemark.disk import UntilWritten, trouble_of
+from tidemark.files import files_of
 from tidemark.kernels.schemas import rows_of
-from tidemark.semantics.event_time import Seen, follow
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Join, Source
 from tidemark.spec.tables import DISORDER_BUCKETS
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.batch import Batch, Moment
-from tidemark.stream.decision import Decider, Decision, K, Tally, added, moment
+from tidemark.stream.decision import Decider, Decision, Tally, moment
 from tidemark.stream.intake import Reader, seen_of
 from tidemark.stream.journal import Entry
 from tidemark.stream.sharing import NotShared, Sharing, sharing
-from tidemark.stream.spread_tasks import SEQ_BITS, Arrived, Arriving, Task, Worked, Working, Written
+from tidemark.stream.spread_tasks import SEQ_BITS, Arrived, Arriving, Task, Worked, Working
+from tidemark.stream.spread_totals import Input, arrival, followed, of_source, summed, together
 from tidemark.stream.steps import Steps
 
 log = logging.getLogger("tidemark.stream")
@@ -55,16 +56,12 @@ class Executors(Protocol):
         """Run *task* for the number of each share, from 0 up."""
 
 
-@dataclass(frozen=True)
-class _Input:
-    """One source in the batch, all its partitions together."""
-
-    progress: InputProgress
-    seen: Mapping[int, Seen]
-
-
 class Spread:
-    """Decides large batches of *sub*; *folder* is for files that are no table's, by driver."""
+    """Decides large batches of *sub*; *folder* is for files that are no table's, by driver.
+
+    *until_written* has all of it done again where a disk took no file; then what was written is removed, unless
+    *check_lease* raises: a newer driver may have written files of the same batch.
+    """
 
     def __init__(
         self,
@@ -79,7 +76,10 @@ class Spread:
         *,
         slow_ms: Mapping[str, int],
         reached: Callable[[str], None],
+        check_lease: Callable[[], None],
+        until_written: UntilWritten,
     ) -> None:
+        self._check_lease, self._until_written = check_lease, until_written
         self._topology, self._sub, self._layout, self._folder = topology, sub, layout, folder
         self._reader, self._decider, self._steps, self._clock = reader, decider, steps, clock
         self._slow_ms, self._reached = slow_ms, reached
@@ -113,6 +113,33 @@ class Spread:
             sharing=self._sharing,
             shares=max(executors.parallelism(), -(-records // self._topology.executors_above)),
         )
+        return self._until_written(lambda: self._tried(executors, task, was, batch, records))
+
+    def _tried(
+        self, executors: Executors, task: Task, was: StreamProgress, batch: Batch, records: int
+    ) -> Decision | None:
+        """What becomes of *batch*, of so many *records*; where the disk takes no file, none is left of it."""
+        try:
+            decision = self._shared(executors, task, was, batch)
+        except Exception as error:
+            if trouble_of(error) is not None:
+                self._remove(task)
+            raise
+        if decision is None:
+            log.warning("a topic may have lost records: the driver looks at all %d of this batch", records)
+            self._remove(task)
+        return decision
+
+    def _remove(self, task: Task) -> None:
+        """Remove what *task* has written."""
+        written = files_of(task.table("_").parent, task.batch_id)
+        self._check_lease()  # after the files were seen: a driver that comes later has not written any of them
+        for file in written:
+            file.unlink(missing_ok=True)
+        shutil.rmtree(task.folder, ignore_errors=True)
+
+    def _shared(self, executors: Executors, task: Task, was: StreamProgress, batch: Batch) -> Decision | None:
+        """What *executors* make of *batch*; None where a topic may have lost records."""
         task.folder.mkdir(parents=True, exist_ok=True)
         arrived = executors.arrive(Arriving(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was)))
         self._reached("spread out")
@@ -121,20 +148,19 @@ class Spread:
         batch = replace(batch, decided_at_ms=decided_at_ms, read_at_ms=self._clock())
         inputs = self._inputs(was, batch, arrived)
         if inputs is None:
-            log.warning("a topic may have lost records: the driver looks at all %d of this batch", records)
             return None
-        opened = {o.name: {w for part in _of(o, arrived) for w in part.windows} for o in self._sources}
+        opened = {o.name: {w for part in of_source(o, arrived) for w in part.windows} for o in self._sources}
         now = self._decider.progress(was, {name: part.progress for name, part in inputs.items()}, opened, batch)
         worked, tallies = self._worked(executors, task, arrived, moment(was, now))
         self._reached("worked on")
-        tallies = {o.name: _arrival(batch, _of(o, arrived)) for o in self._sources} | tallies
+        tallies = {o.name: arrival(batch, of_source(o, arrived)) for o in self._sources} | tallies
         now, closed = self._decider.counted(now, tallies)
         marks = {
             name: self._decider.for_tables.mark(batch.batch_id, was, now, sorted(closed), seq=task.shares << SEQ_BITS)
             for name in self._decider.for_tables.hops
         }
         files = [*(part.files for part in arrived), *(share.files for share in worked), task.written(marks)]
-        tables = {DISORDER_BUCKETS.name: self._disorder(batch, arrived), **_together(files)}
+        tables = {DISORDER_BUCKETS.name: self._disorder(batch, arrived), **together(files)}
         seen = {name: part.seen for name, part in inputs.items()}
         notes = self._decider.notes(batch, was, now, seen, tallies, closed)
         return Decision(Entry(batch.batch_id, tables, notes), now, None)
@@ -148,7 +174,7 @@ class Spread:
             Working(
                 **vars(task),
                 moment=at,
-                records={o.name: tuple(part.records for part in _of(o, arrived)) for o in self._sources},
+                records={o.name: tuple(part.records for part in of_source(o, arrived)) for o in self._sources},
                 versions=self._versions(),
                 slow_ms=self._slow_ms,
             )
@@ -159,7 +185,7 @@ class Spread:
             for o in self._sub.operators
             if o not in self._sources
         }
-        return worked, {name: _summed(part, began_ms, ended_ms) for name, part in parts.items()}
+        return worked, {name: summed(part, began_ms, ended_ms) for name, part in parts.items()}
 
     @cached_property
     def _sharing(self) -> Sharing:
@@ -200,14 +226,14 @@ class Spread:
         places = [o.delta for o in self._sub.operators if isinstance(o, Join) and o.delta]
         return {place: reference.version(place) for place in places}
 
-    def _inputs(self, was: StreamProgress, batch: Batch, arrived: Iterable[Arrived]) -> dict[str, _Input] | None:
+    def _inputs(self, was: StreamProgress, batch: Batch, arrived: Iterable[Arrived]) -> dict[str, Input] | None:
         """How far each source has come; None when records of a topic may be gone."""
-        found: dict[str, _Input] = {}
+        found: dict[str, Input] = {}
         for source in self._sources:
             before = was.inputs.get(source.name, InputProgress())
-            parts = {part.partition: part for part in _of(source, arrived)}
+            parts = {part.partition: part for part in of_source(source, arrived)}
             if isinstance(source, HopSource):
-                found[source.name] = _followed(before, parts.values(), batch)
+                found[source.name] = followed(before, parts.values(), batch)
                 continue
             read_to = {number: part.until_offset for number, part in before.partitions.items()}
             gaps = [number for number, part in parts.items() if part.gap]
@@ -222,7 +248,7 @@ class Spread:
             seen = seen_of({n: part.seen for n, part in parts.items() if part.seen}, read_to, offsets, ends, {})
             writers = {n: part.writers for n, part in before.partitions.items()}
             writers |= {n: part.writers for n, part in parts.items()}
-            found[source.name] = _Input(self._reader.progress(source, before, seen, writers, batch), seen)
+            found[source.name] = Input(self._reader.progress(source, before, seen, writers, batch), seen)
         return found
 
     def _disorder(self, batch: Batch, arrived: Iterable[Arrived]) -> pa.Table:
@@ -233,64 +259,3 @@ class Spread:
         summed = summed.group_by("source", "bucket").agg(pl.col("n").sum()).sort("source", "bucket")
         same = {"topology": self._topology.name, "sub_topology": self._sub.name, "batch_id": batch.batch_id}
         return rows_of(DISORDER_BUCKETS, summed.with_columns(decided_at=batch.decided_at_ms), **same)
-
-
-def _together(written: Iterable[Written]) -> dict[str, Rows]:
-    """By name the files of all tasks, in their order."""
-    found: dict[str, list[File]] = {}
-    for files in written:
-        for name, file in files.items():
-            found.setdefault(name, []).append(file)
-    return {name: Files(tuple(files)) for name, files in found.items()}
-
-
-def _of(source: Source | HopSource, arrived: Iterable[Arrived]) -> list[Arrived]:
-    """What *arrived* of *source*, in the order of partitions."""
-    return sorted((part for part in arrived if part.source == source.name), key=lambda part: part.partition)
-
-
-def _followed(before: InputProgress, parts: Iterable[Arrived], batch: Batch) -> _Input:
-    """The reading end of a hop, over all its partitions."""
-    at = before.partitions[0].until_offset if 0 in before.partitions else 0
-    seen = [part.seen for part in parts if part.seen]
-    newest_ms = [part.max_timestamp_ms for part in seen if part.max_timestamp_ms is not None]
-    whole = Seen(
-        from_offset=at,
-        until_offset=max([at, *(part.until_offset for part in seen)]),
-        max_timestamp_ms=max(newest_ms, default=None),
-    )
-    watermark_ms = max((part.watermark_ms for part in parts if part.watermark_ms is not None), default=None)
-    return _Input(follow(before, whole, watermark_ms=watermark_ms, now_ms=batch.decided_at_ms), {0: whole})
-
-
-def _arrival(batch: Batch, parts: Iterable[Arrived]) -> Tally:
-    """The numbers of a source, over all its partitions."""
-    return Tally(
-        counts=_sum(part.counts for part in parts),
-        windows=_sum(part.per_window for part in parts),
-        skipped={},
-        started_at_ms=batch.started_at_ms,
-        finished_at_ms=batch.read_at_ms,
-        queued_ms=0,
-    )
-
-
-def _summed(parts: list[Tally], began_ms: int, ended_ms: int) -> Tally:
-    """The numbers of an operator, over all shares.
-
-    Its clocks are those of executors, from the first that began to the last that ended, as far as the driver's clock
-    before and after all of them allows: no host's skew makes an operator finish before it was asked.
-    """
-    return Tally(
-        counts=_sum(part.counts for part in parts),
-        windows=_sum(part.windows for part in parts),
-        skipped=_sum(part.skipped for part in parts),
-        started_at_ms=min(max(min(part.started_at_ms for part in parts), began_ms), ended_ms),
-        finished_at_ms=min(max(*(part.finished_at_ms for part in parts), began_ms), ended_ms),
-        queued_ms=max(part.queued_ms for part in parts),
-    )
-
-
-def _sum(parts: Iterable[Mapping[K, int]]) -> dict[K, int]:
-    none: dict[K, int] = {}
-    return reduce(added, parts, none)

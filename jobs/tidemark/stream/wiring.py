@@ -123,5 +123,7 @@ def build_engine(
         clock,
         slow_ms=slow_ms,
         reached=reached,
+        check_lease=check_lease,
+        until_written=until_written,
     )
     return Engine(sub, stream.home, steps, decider, spread, journal, committing, clock, epoch=epoch)
