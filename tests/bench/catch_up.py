@@ -55,7 +55,7 @@ def send(address: str, records: int) -> int:
     length_ms = max(map(timeline.delivery_ms, once))
     timeline = Timeline(started_at_ms=time.time_ns() // 1_000_000 - length_ms, range_start_ms=start_ms, speed=SPEED)
     copies = records // sum(record.topic == FLIGHT_EVENTS for record in once)
-    broker.create_topics(address, PARTITIONS)
+    broker.create_topics(address, {**PARTITIONS, "carrier_delays": 1})
     producer = Producer({"bootstrap.servers": address, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
     sent = 0
     for record in sorted(once, key=timeline.delivery_ms):

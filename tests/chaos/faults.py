@@ -162,7 +162,7 @@ def disk_full(draw: Draw) -> Fault:
         with stage.full_disk(left):
             stage.wait(lambda: stage.behind() > behind_s * PER_SECOND, "a driver that can write no more")
 
-    return Fault(f"a disk that is full but for {left} bytes, until {behind_s} s are not read", happen, may_end=True)
+    return Fault(f"a disk that is full but for {left} bytes, until {behind_s} s are not read", happen)
 
 
 def optimized(draw: Draw) -> Fault:

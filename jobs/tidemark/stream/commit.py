@@ -74,7 +74,10 @@ class Committing:
 
     def laid_out(self, entry: Entry) -> Entry:
         """*entry* with many rows laid into the folder of their table: written once, and not yet seen by anybody."""
-        return replace(entry, tables={name: self._laid_out(name, entry) for name in entry.tables})
+        tables = {name: self._laid_out(name, entry) for name in entry.tables}
+        if any(rows is not entry.tables[name] for name, rows in tables.items()):
+            self._reached("laid out")
+        return replace(entry, tables=tables)
 
     def _laid_out(self, name: str, entry: Entry) -> Rows:
         rows = entry.tables[name]
