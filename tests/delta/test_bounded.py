@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from bench.long_run import KEYS, TOPOLOGY, play_batch
 from deltalake import DeltaTable
 from playing import Play
 
@@ -18,40 +19,7 @@ from tidemark import delta
 from tidemark.spec.layout import Layout
 from tidemark.stream.journal import KEPT
 
-T = 1_400_000_000_000
 SUB = "0"
-KEYS = "abc"
-TOML = """
-name = "play"
-window = "5 s"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.sums]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "5 s" }
-aggregates = { total = "sum(v)" }
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-key = ["id"]
-[operators.totals]
-kind = "sink"
-input = "sums"
-table = "totals"
-"""
 
 
 @dataclass(frozen=True)
@@ -64,12 +32,6 @@ class Kept:
     states: int
     progress_bytes: int
     python_bytes: int
-
-
-def play_batch(play: Play, number: int) -> None:
-    """Batch *number*, one second after the one before: a new value for each key."""
-    rows = [play.row("events", T + 1_000 * number, id=key, v=number) for key in KEYS]
-    play.batch(rows, at_ms=T + 1_000 * number)
 
 
 def kept(play: Play) -> Kept:
@@ -95,7 +57,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("often")
 def test_what_a_driver_keeps_does_not_grow_with_its_batches(tmp_path: Path) -> None:
-    play = Play(TOML, tmp_path)
+    play = Play(TOPOLOGY, tmp_path)
     tracemalloc.start()
     for number in range(15):
         play_batch(play, number)

@@ -1,0 +1,90 @@
+"""Two thousand batches of one driver: what a batch, the process and its files have become by then."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from bench.ratios import Figure
+from playing import Play
+
+from tidemark.spec.layout import Layout
+
+BATCHES, WARM, SHOWN = 2_000, 200, 200
+NOON_MS = 1_400_000_000_000
+KEYS = "abc"
+TOPOLOGY = """
+name = "play"
+window = "5 s"
+
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+
+[operators.sums]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { tumbling = "5 s" }
+aggregates = { total = "sum(v)" }
+
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+
+[operators.totals]
+kind = "sink"
+input = "sums"
+table = "totals"
+"""
+
+
+def figures(_: int) -> Iterator[Figure]:
+    """The last batches against the first ones after warming up."""
+    with TemporaryDirectory() as folder:
+        play, took_s, bytes_, files = Play(TOPOLOGY, Path(folder)), [], [], []
+        for number in range(BATCHES):
+            started_s = time.perf_counter()
+            play_batch(play, number)
+            took_s.append(time.perf_counter() - started_s)
+            if number + 1 in (WARM + SHOWN, BATCHES):
+                gc.collect()
+                bytes_.append(_resident_bytes())
+                files.append(sum(1 for _ in Layout(Path(folder)).control("play", "0").rglob("*")))
+    early, late = median(took_s[WARM : WARM + SHOWN]), median(took_s[-SHOWN:])
+    yield Figure(
+        f"{BATCHES:,} batches: the last {SHOWN} against those after {WARM}, time", [late / early], 1.2, at_most=True
+    )
+    growth = [(after - before) / (BATCHES - WARM - SHOWN) / 1_000 for before, after in pairwise(bytes_)]
+    yield Figure(f"{BATCHES:,} batches: memory that a batch leaves in the process", growth, 10, at_most=True, unit="kB")
+    growth = [after - before for before, after in pairwise(files)]
+    yield Figure(
+        f"{BATCHES:,} batches: files that are more in the control folder", growth, 0, at_most=True, unit="files"
+    )
+
+
+def play_batch(play: Play, number: int) -> None:
+    """Batch *number*, one second after the one before: a new value for each key."""
+    at_ms = NOON_MS + 1_000 * number
+    play.batch([play.row("events", at_ms, id=key, v=number) for key in KEYS], at_ms=at_ms)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4_096
