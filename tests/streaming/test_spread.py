@@ -46,6 +46,7 @@ topic = "spread"
 fields = "id string, v bigint, note string, at bigint"
 timestamp = "at"
 bound = "1 s"
+max_records = {N}
 
 [operators.renamed]
 kind = "map"

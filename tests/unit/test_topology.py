@@ -57,6 +57,13 @@ def test_a_source_reads_its_lengths_of_time_in_ms():
     assert source.timestamp_range_ms == (946_684_800_000, 4_102_444_800_000)
 
 
+def test_a_batch_takes_in_no_more_of_a_topic_than_the_driver_can_hold(flights):
+
+    assert parse(flights, file="flights.toml").operators["weather"].max_records == 200_000
+    flights["operators"]["weather"]["max_records"] = 2_000_000
+    assert parse(flights, file="flights.toml").operators["weather"].max_records == 2_000_000
+
+
 def test_an_aggregate_defaults_to_the_rule_of_the_kip(flights):
     del flights["operators"]["carrier_state"]["rule"]
     state = parse(flights, file="flights.toml").operators["carrier_state"]

@@ -39,6 +39,9 @@ TAKES_BACK = frozenset({"count", "sum", "avg"})
 RESERVED = frozenset({"source", "partition", "offset", "key", "value", "headers", "deleted", "timestamp_ms", "reason"})
 """Names that rows have on their way from a source to an operator."""
 
+MAX_RECORDS = 200_000
+"""Of a topic a batch takes in no more unless the file says so: a backlog neither fills the driver nor goes to executors."""
+
 _AGGREGATE = re.compile(r"(\w+)\(\s*(\w+|\*)\s*\)")
 _PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
 
@@ -73,7 +76,7 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
     other_fields = keys.name("other_fields", "other", None)
     if other_fields in fields:
         keys.fail("other_fields", f"is {other_fields!r}, which is a field", "choose a name that no field has")
-    max_records = keys.get("max_records", int, "100000", None)
+    max_records = keys.get("max_records", int, "100000", MAX_RECORDS if "topic" in place else None)
     if max_records is not None and max_records < 1:
         keys.fail("max_records", f"is {max_records}", "use 1 or more, or leave it out")
     if max_records is not None and "topic" not in place:
