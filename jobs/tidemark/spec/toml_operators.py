@@ -40,7 +40,7 @@ RESERVED = frozenset({"source", "partition", "offset", "key", "value", "headers"
 """Names that rows have on their way from a source to an operator."""
 
 MAX_RECORDS = 200_000
-"""Of a topic a batch takes in no more unless the file says so: a backlog neither fills the driver nor goes to executors."""
+"""Of a topic a batch takes in no more, unless the file says so: a backlog does not fill the driver."""
 
 _AGGREGATE = re.compile(r"(\w+)\(\s*(\w+|\*)\s*\)")
 _PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
