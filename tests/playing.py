@@ -43,7 +43,7 @@ class Silence:
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         return {number: (self.earliest, self._ends[topic, number]) for number in partitions}
 
-    def ends(self) -> dict[str, dict[int, int]]:
+    def read_to(self) -> dict[str, dict[int, int]]:
         """Where each partition ends, by topic."""
         found: dict[str, dict[int, int]] = defaultdict(dict)
         for (topic, number), end in self._ends.items():
@@ -129,7 +129,7 @@ class Play:
             if isinstance(source, Source) and source.topic:
                 self.broker.have(source.topic, [row for row in rows if row["source"] == source.name])
         executors = self.executors(frame) if self.executors else None
-        self._engines[sub].process(batch_id, lambda late: frame.to_arrow(), self.broker.ends(), executors)
+        self._engines[sub].process(batch_id, lambda late: frame.to_arrow(), self.broker.read_to(), executors)
 
     def start(
         self,
