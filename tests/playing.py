@@ -28,6 +28,43 @@ from tidemark.stream.wiring import Stream, build_engine
 Row = dict[str, Any]
 
 
+NEWEST = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+"""
+"""The newest value of each id, in `changes` and as current rows."""
+
+NEWEST_SENT = f"""{NEWEST}
+[operators.out]
+kind = "sink"
+input = "newest"
+topic = "out"
+"""
+"""The same, and in a topic."""
+
+MEASURED = {
+    "epoch", "started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
+    "min_ms", "max_ms", "sum_ms", "negative_n",
+}  # fmt: skip
+"""The columns that tell what a clock said, and who wrote a row."""
+
+
 class Silence:
     """A broker whose partitions end where they were read to, and that remembers what was published."""
 
@@ -153,6 +190,15 @@ class Play:
         frame = scan(path).collect().with_columns(cs.datetime().dt.epoch("ms"))
         order = [c for c in ("batch_id", "seq") if c in frame.columns]
         return frame.sort(order, maintain_order=True).to_dicts()
+
+    def tables(self) -> dict[str, list[str]]:
+        """The rows of each table of the first sub-topology as text, sorted, without what was MEASURED."""
+        (sub, *_) = self.topology.sub_topologies
+        return {
+            path.name: sorted(str(row) for row in scan(path).drop(MEASURED, strict=False).collect().rows())
+            for path in sorted(Layout(self.home).stream(self.topology.name, sub.name).iterdir())
+            if path.name != "latency_buckets"
+        }
 
     def _schema(self, sub: str) -> dict[str, pl.DataType]:
         structs: dict[str, pl.DataType] = {}

@@ -11,43 +11,22 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench.ratios import Figure
-from playing import Play
+from playing import NEWEST, Play
 
 from tidemark.spec.layout import Layout
 
 BATCHES, WARM, SHOWN = 2_000, 200, 200
 NOON_MS = 1_400_000_000_000
 KEYS = "abc"
-TOPOLOGY = """
-name = "play"
+TOPOLOGY = f"""
 window = "5 s"
-
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-
+{NEWEST}
 [operators.sums]
 kind = "aggregate"
 input = "events"
 key = ["id"]
-window = { tumbling = "5 s" }
-aggregates = { total = "sum(v)" }
-
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-key = ["id"]
+window = {{ tumbling = "5 s" }}
+aggregates = {{ total = "sum(v)" }}
 
 [operators.totals]
 kind = "sink"

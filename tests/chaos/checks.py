@@ -12,6 +12,7 @@ from chaos.oracle import Players, Teams
 from chaos.stage import TOPOLOGY, Stage
 from streaming.drivers import Row, batch_of, in_kafka, rows_of
 from streaming.laws import (
+    ONE_ROW_PER,
     check_accounting,
     check_never_back,
     check_read_once,
@@ -23,19 +24,6 @@ from streaming.laws import (
     updates_of,
 )
 from streaming.oracle_parts import Message, Place
-
-ONE_ROW_PER = {  # batch and:
-    "batches": (),
-    "outcomes": ("operator",),
-    "operator_latency": ("operator", "task_id"),
-    "latency_buckets": ("operator", "task_id", "bucket"),
-    "operator_windows": ("operator", "window_start"),
-    "watermarks": ("source", "partition"),
-    "changes": ("operator", "seq"),
-    "operator_state": ("operator", "key"),
-    "emission_metrics": ("operator", "task_id"),
-    "disorder_buckets": ("source", "bucket"),
-}
 
 
 class Left:

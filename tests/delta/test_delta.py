@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
 
 from tidemark.delta import Committer, create, read_before
+from tidemark.errors import Contradiction
 
 SCHEMA = pa.schema([("batch_id", pa.int64()), ("n", pa.int64())])
 
@@ -46,7 +46,7 @@ def test_of_two_commits_of_one_batch_at_once_the_log_takes_one(table):
     slow, fast = (Committer("flights/status", lambda: 0) for _ in range(2))
     slow._table(table)  # a driver that was paused after it had looked at the log
     fast.commit(table, rows(0, 1), 0)
-    with pytest.raises(CommitFailedError):
+    with pytest.raises(Contradiction, match="another driver committed batch 0"):
         slow.commit(table, rows(0, 1), 0)
     assert numbers(table) == [1]
 

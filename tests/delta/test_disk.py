@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from playing import Crash, Play
+from playing import NEWEST_SENT, Crash, Play
 from small_disk import SmallDisk, small_disk
 
 from tidemark.control import Control, Heartbeat, StreamState
@@ -24,34 +24,6 @@ from tidemark.disk import Disk
 
 T = 1_400_000_000_000
 SUB = "0"
-TOML = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-key = ["id"]
-[operators.out]
-kind = "sink"
-input = "newest"
-topic = "out"
-"""
-MEASURED = {
-    "epoch", "started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
-    "min_ms", "max_ms", "sum_ms", "negative_n",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -66,15 +38,6 @@ def play_batch(play: Play, number: int) -> None:
     play.batch(rows, at_ms=T + 1_000 * number)
 
 
-def tables(home: Path) -> dict[str, list[str]]:
-    """Each table's rows as text, sorted, without what a clock said."""
-    return {
-        path.name: sorted(str(row) for row in scan(path).drop(MEASURED, strict=False).collect().rows())
-        for path in sorted((home / "streams" / "play" / SUB).iterdir())
-        if path.name != "latency_buckets"
-    }
-
-
 def unused_files(home: Path) -> list[Path]:
     """Data files that no commit of their table has added, and what was begun and not finished elsewhere."""
     found = [path for path in home.rglob("*") if path.suffix == ".partial" or "#" in path.name]
@@ -87,7 +50,7 @@ def unused_files(home: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Play:
-    play = Play(TOML, tmp_path_factory.mktemp("undisturbed"))
+    play = Play(NEWEST_SENT, tmp_path_factory.mktemp("undisturbed"))
     for number in range(4):
         play_batch(play, number)
     return play
@@ -117,7 +80,7 @@ def start(play: Play, **hooks: Any) -> Disk:
 def test_a_batch_that_finds_the_disk_full_is_written_once_when_there_is_space_again(
     disk: SmallDisk, undisturbed: Play, step: str, but_pages: int
 ) -> None:
-    play, waited = Play(TOML, disk.home), []
+    play, waited = Play(NEWEST_SENT, disk.home), []
 
     def reached(name: str) -> None:
         if name == step and play.now_ms == T + 2_000:
@@ -135,7 +98,7 @@ def test_a_batch_that_finds_the_disk_full_is_written_once_when_there_is_space_ag
         play_batch(play, number)
     assert waited == [(1, "cannot write: No space left on device")] * 3
     assert waiting.trouble is None
-    assert tables(disk.home) == tables(undisturbed.home)
+    assert play.tables() == undisturbed.tables()
     assert len(play.broker.published) == 4
     assert unused_files(disk.home) == []
 
@@ -144,7 +107,7 @@ def test_a_batch_that_finds_the_disk_full_is_written_once_when_there_is_space_ag
 def test_a_driver_that_is_drained_while_it_waits_leaves_the_batch_to_the_next(
     disk: SmallDisk, undisturbed: Play, step: str
 ) -> None:
-    play = Play(TOML, disk.home)
+    play = Play(NEWEST_SENT, disk.home)
 
     def reached(name: str) -> None:
         if name == step and play.now_ms == T + 2_000:
@@ -164,7 +127,7 @@ def test_a_driver_that_is_drained_while_it_waits_leaves_the_batch_to_the_next(
     disk.free()
     for number in (2, 3):
         play_batch(before, number)
-    assert tables(disk.home) == tables(undisturbed.home)
+    assert play.tables() == undisturbed.tables()
     assert unused_files(disk.home) == []
 
 

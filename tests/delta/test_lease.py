@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from playing import Play
+from playing import NEWEST_SENT, Play
 
 from tidemark.control import SILENT_AFTER_MS, Control, Heartbeat, LeaseLost, StreamState
 from tidemark.delta import Committer, create, scan
@@ -19,36 +19,8 @@ from tidemark.embedded.process import wait_until
 from tidemark.errors import Contradiction
 from tidemark.spec.layout import Layout
 
-TOML = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-key = ["id"]
-[operators.out]
-kind = "sink"
-input = "newest"
-topic = "out"
-"""
 SUB = "0"
 T = 1_400_000_000_000
-MEASURED = {
-    "epoch", "started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
-    "min_ms", "max_ms", "sum_ms", "negative_n",
-}  # fmt: skip
 
 
 def play_batch(play: Play, number: int) -> None:
@@ -66,21 +38,12 @@ def drive(play: Play, **hooks: object) -> Control:
     return control
 
 
-def tables(home: Path) -> dict[str, list[str]]:
-    """Each table's rows as text, sorted, without what a clock said and who wrote them."""
-    return {
-        path.name: sorted(str(row) for row in scan(path).drop(MEASURED, strict=False).collect().rows())
-        for path in sorted((home / "streams" / "play" / SUB).iterdir())
-        if path.name != "latency_buckets"
-    }
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    play = Play(TOML, tmp_path_factory.mktemp("undisturbed"))
+    play = Play(NEWEST_SENT, tmp_path_factory.mktemp("undisturbed"))
     for number in range(3):
         play_batch(play, number)
-    return tables(play.home)
+    return play.tables()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +53,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]
 def test_a_driver_that_is_taken_over_between_two_commits_cannot_make_the_second(
     tmp_path: Path, undisturbed: dict[str, list[str]], step: str
 ) -> None:
-    older, controls = Play(TOML, tmp_path), []
+    older, controls = Play(NEWEST_SENT, tmp_path), []
     newer: list[Play] = []
 
     def reached(name: str) -> None:
@@ -106,7 +69,7 @@ def test_a_driver_that_is_taken_over_between_two_commits_cannot_make_the_second(
     play_batch(older, 0)
     with pytest.raises(LeaseLost, match="epoch 1, and the newest is 2"):
         play_batch(older, 1)
-    assert tables(tmp_path) == undisturbed
+    assert older.tables() == undisturbed
     sent_before = step not in {"decided", "committed changes", "committed board"}
     assert len(older.broker.published) == (4 if sent_before else 2)
 
@@ -114,7 +77,7 @@ def test_a_driver_that_is_taken_over_between_two_commits_cannot_make_the_second(
 def test_a_driver_that_is_taken_over_between_two_batches_cannot_decide_the_next(
     tmp_path: Path, undisturbed: dict[str, list[str]]
 ) -> None:
-    older = Play(TOML, tmp_path)
+    older = Play(NEWEST_SENT, tmp_path)
     held = [drive(older)]
     play_batch(older, 0)
     newer = older.copy(tmp_path)
@@ -126,7 +89,7 @@ def test_a_driver_that_is_taken_over_between_two_batches_cannot_decide_the_next(
     assert sorted(journal.iterdir()) == before
     for number in (1, 2):
         play_batch(newer, number)
-    assert tables(tmp_path) == undisturbed
+    assert older.tables() == undisturbed
 
 
 @pytest.mark.parametrize("is_current", [False, True])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
-from playing import Crash, Play, crash_at
+from playing import NEWEST, Crash, Play, crash_at
 
 from tidemark.control import LeaseLost
 from tidemark.delta import Committer, create, scan
@@ -22,26 +22,6 @@ from tidemark.stream.wiring import Stream
 
 T = 1_400_000_000_000
 SUB = "0"
-TOML = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-key = ["id"]
-"""
 Other = Callable[[Path], object]
 
 
@@ -192,7 +172,7 @@ class Analysed:
     """A stream with three batches of one change each, and an analyst with a table of it."""
 
     def __init__(self, home: Path) -> None:
-        self.play = Play(TOML, home)
+        self.play = Play(NEWEST, home)
         self.stream = Stream(self.play.topology, self.play.topology.sub_topology(SUB), Layout(home))
         self.changes = self.stream.home / "changes"
         for number in range(3):

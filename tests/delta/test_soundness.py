@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from playing import Crash, Play, crash_at
+from playing import NEWEST, Crash, Play, crash_at
 
 from tidemark.cli.doctor import doctor
 from tidemark.control import AlreadyRunning, Control
@@ -23,26 +23,6 @@ from tidemark.stream.wiring import Stream
 
 T = 1_400_000_000_000
 SUB = "0"
-TOML = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-key = ["id"]
-"""
 
 
 class Checkpointed:
@@ -52,7 +32,7 @@ class Checkpointed:
     """
 
     def __init__(self, home: Path) -> None:
-        self.play = Play(TOML, home)
+        self.play = Play(NEWEST, home)
         self.stream = Stream(self.play.topology, self.play.topology.sub_topology(SUB), Layout(home))
         self.checkpoint = self.stream.control / "checkpoint"
         self.journal = self.stream.control / "journal"
@@ -343,7 +323,7 @@ def test_the_job_ends_with_1_before_its_first_batch_and_its_heartbeat_says_why(
     stream: Checkpointed, tmp_path: Path
 ) -> None:
     file = tmp_path / "play.toml"
-    file.write_text(TOML)
+    file.write_text(NEWEST)
     shutil.rmtree(stream.checkpoint)
     job = Path(__file__).parents[2] / "jobs" / "stream.py"
     command = [sys.executable, str(job), "--warehouse", str(stream.play.home), "--topology", str(file)]
@@ -359,7 +339,7 @@ def test_the_job_ends_with_1_before_its_first_batch_and_its_heartbeat_says_why(
 
 def test_the_command_says_sound_or_what_is_wrong_by_its_exit_status_too(stream: Checkpointed, tmp_path: Path) -> None:
     file = tmp_path / "play.toml"
-    file.write_text(TOML)
+    file.write_text(NEWEST)
     code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--home", str(tmp_path), "doctor", str(file)]
     well = subprocess.run(command, capture_output=True, text=True, check=False)

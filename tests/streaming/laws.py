@@ -12,6 +12,19 @@ from streaming.oracle_parts import Late, Place, Reached, Update
 COUNTED = ("records_in", "held_before", *BECAME, "fan_out", "repeated")
 UPDATE = ("key", "value", "timestamp", "old_timestamp", "source_partition", "source_offset")
 
+ONE_ROW_PER = {  # batch and:
+    "batches": (),
+    "outcomes": ("operator",),
+    "operator_latency": ("operator", "task_id"),
+    "latency_buckets": ("operator", "task_id", "bucket"),
+    "operator_windows": ("operator", "window_start"),
+    "watermarks": ("source", "partition"),
+    "changes": ("operator", "seq"),
+    "operator_state": ("operator", "key"),
+    "emission_metrics": ("operator", "task_id"),
+    "disorder_buckets": ("source", "bucket"),
+}
+
 Outcomes = dict[tuple[int, str, str], int]
 """Updates by batch id, operator and outcome; none of 0."""
 

@@ -1,7 +1,8 @@
-"""Sends a feed: each record when its instant has come, that many times as fast as time."""
+"""Sends a feed, each record when its instant has come, that many times as fast as time; or numbered records at once."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -9,6 +10,39 @@ from typing import NamedTuple
 from confluent_kafka import Producer
 
 DELIVERED_WITHIN_S = 60
+
+
+NOON_MS = 1_400_000_000_000
+
+
+def passing(name: str, topic: str) -> str:
+    """A topology *name* of one driver that passes the numbered records of *topic* on to the table `kept`."""
+    return f"""
+name = "{name}"
+window = "5 s"
+trigger = "1 s"
+
+[operators.events]
+kind = "source"
+sub_topology = "all"
+topic = "{topic}"
+fields = "n bigint, at bigint"
+timestamp = "at"
+bound = "1 min"
+
+[operators.kept]
+kind = "sink"
+input = "events"
+table = "kept"
+"""
+
+
+def send_numbers(address: str, topic: str, *numbers: int) -> None:
+    """Send records with *numbers* to partition 0 of *topic*; return when Kafka has acknowledged all."""
+    producer = Producer({"bootstrap.servers": address})
+    for n in numbers:
+        producer.produce(topic, json.dumps({"n": n, "at": NOON_MS + n}), "k", 0)
+    assert producer.flush(30) == 0
 
 
 class Sent(NamedTuple):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 
-from confluent_kafka import Producer
 from small_disk import small_disk
 from streaming.drivers import OnlyDriver
+from streaming.sending import passing, send_numbers
 
 from tidemark.embedded import broker as embedded
 from tidemark.spec.layout import Layout
@@ -17,37 +16,13 @@ from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import findings
 from tidemark.stream.wiring import Stream
 
-NOON = 1_400_000_000_000
-TOML = """
-name = "full"
-window = "5 s"
-trigger = "1 s"
-
-[operators.events]
-kind = "source"
-sub_topology = "all"
-topic = "for_a_full_disk"
-fields = "n bigint, at bigint"
-timestamp = "at"
-bound = "1 min"
-
-[operators.kept]
-kind = "sink"
-input = "events"
-table = "kept"
-"""
-
-
-def send(address: str, *numbers: int) -> None:
-    producer = Producer({"bootstrap.servers": address})
-    for n in numbers:
-        producer.produce("for_a_full_disk", json.dumps({"n": n, "at": NOON + n}), "k", 0)
-    assert producer.flush(30) == 0
+TOPIC = "for_a_full_disk"
+TOML = passing("full", TOPIC)
 
 
 def test_a_driver_waits_for_a_full_disk_and_then_every_record_is_there_once(tmp_path: Path, broker: str) -> None:
-    embedded.create_topics(broker, {"for_a_full_disk": 1})
-    send(broker, 0, 1)
+    embedded.create_topics(broker, {TOPIC: 1})
+    send_numbers(broker, TOPIC, 0, 1)
     with (
         small_disk(tmp_path / "warehouse", megabytes=16) as disk,
         OnlyDriver(tmp_path, TOML, broker) as driver,
@@ -59,7 +34,7 @@ def test_a_driver_waits_for_a_full_disk_and_then_every_record_is_there_once(tmp_
 
         driver.wait_for("kept", 2)
         disk.fill()
-        send(broker, 2, 3)
+        send_numbers(broker, TOPIC, 2, 3)
         driver.wait(lambda: reason() == "cannot write: No space left on device", "a driver that waits")
         disk.free()
         kept = driver.wait_for("kept", 4)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from streaming.drivers import BECAME, PATIENCE_S, PROJECT, Driver, Row, batch_of, in_kafka, rows_of
+from streaming.laws import ONE_ROW_PER
 from streaming.oracle import FLIGHTS, WEATHER, Oracle, fields_of
 from streaming.oracle_parts import EmitOnChange, Message, Place, Reached
 
@@ -194,19 +195,7 @@ def test_every_batch_of_the_first_sub_topology_is_read_once_by_the_second(flow: 
 
 
 def test_a_batch_has_each_row_of_facts_once(flow: Flow) -> None:
-    keys = {
-        "batches": (),
-        "outcomes": ("operator",),
-        "operator_latency": ("operator", "task_id"),
-        "latency_buckets": ("operator", "task_id", "bucket"),
-        "operator_windows": ("operator", "window_start"),
-        "watermarks": ("source", "partition"),
-        "changes": ("operator", "seq"),
-        "operator_state": ("operator", "key"),
-        "emission_metrics": ("operator", "task_id"),
-        "disorder_buckets": ("source", "bucket"),
-    }
-    for table, key in keys.items():
+    for table, key in ONE_ROW_PER.items():
         rows = Counter((r["sub_topology"], r["batch_id"], *(r[name] for name in key)) for r in flow.rows(table))
         assert rows, table
         assert max(rows.values()) == 1, table

@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from streaming.drivers import OnlyDriver
+from streaming.sending import passing, send_numbers
 
 from tidemark.embedded import broker as embedded
 from tidemark.embedded.process import wait_until
 
-NOON = 1_400_000_000_000
-TOML = """
-name = "loss"
-window = "5 s"
-trigger = "1 s"
-
-[operators.events]
-kind = "source"
-sub_topology = "all"
-topic = "perishable"
-fields = "n bigint, at bigint"
-timestamp = "at"
-bound = "1 min"
-
-[operators.kept]
-kind = "sink"
-input = "events"
-table = "kept"
-"""
-
-
-def send(address: str, *numbers: int) -> None:
-    producer = Producer({"bootstrap.servers": address})
-    for n in numbers:
-        producer.produce("perishable", json.dumps({"n": n, "at": NOON + n}), "k", 0)
-    assert producer.flush(30) == 0
+TOPIC = "perishable"
+TOML = passing("loss", TOPIC)
 
 
 def accept_loss(home: Path, until: int) -> None:
@@ -52,13 +28,13 @@ def accept_loss(home: Path, until: int) -> None:
 def test_a_loss_stops_the_stream_until_it_is_accepted_and_then_nothing_else_is_skipped(
     tmp_path: Path, broker: str
 ) -> None:
-    embedded.create_topics(broker, {"perishable": 1})
+    embedded.create_topics(broker, {TOPIC: 1})
     admin = AdminClient({"bootstrap.servers": broker})
-    send(broker, 0, 1, 2)
+    send_numbers(broker, TOPIC, 0, 1, 2)
     with OnlyDriver(tmp_path, TOML, broker) as driver:
         driver.wait_for("kept", 3)
         assert driver.drain() == 0
-    send(broker, 3, 4, 5, 6)
+    send_numbers(broker, TOPIC, 3, 4, 5, 6)
     place = TopicPartition("perishable", 0, 5)
     admin.delete_records([place])[place].result()
 
@@ -70,15 +46,15 @@ def test_a_loss_stops_the_stream_until_it_is_accepted_and_then_nothing_else_is_s
         assert driver.drain() == 0
     admin.delete_topics(["perishable"])["perishable"].result()
     wait_until(lambda: "perishable" not in admin.list_topics().topics, "the end of the topic", 30)
-    embedded.create_topics(broker, {"perishable": 1})
-    send(broker, 100, 101)
+    embedded.create_topics(broker, {TOPIC: 1})
+    send_numbers(broker, TOPIC, 100, 101)
 
     with OnlyDriver(tmp_path, TOML, broker) as driver:
         assert "made anew: it ends at offset 2, and 7 was the next to read" in driver.reason_to_fail()
     accept_loss(tmp_path, 0)
     with OnlyDriver(tmp_path, TOML, broker) as driver:
         driver.wait_for("kept", 7)
-        send(broker, 102)
+        send_numbers(broker, TOPIC, 102)
         assert [row["n"] for row in driver.wait_for("kept", 8)] == [0, 1, 2, 5, 6, 100, 101, 102]
         accepted = [loss for row in driver.rows("batches") for loss in row["accepted_loss"] or ()]
     assert accepted == [

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from confluent_kafka import Producer
 from streaming.drivers import PATIENCE_S, OnlyDriver
+from streaming.sending import passing, send_numbers
 
 from tidemark.embedded import broker as embedded
 
-NOON = 1_400_000_000_000
-TOML = """
-name = "rotating"
-window = "5 s"
-trigger = "1 s"
-
-[operators.events]
-kind = "source"
-sub_topology = "all"
-topic = "for_two_drivers"
-fields = "n bigint, at bigint"
-timestamp = "at"
-bound = "1 min"
-
-[operators.kept]
-kind = "sink"
-input = "events"
-table = "kept"
-"""
-
-
-def send(address: str, *numbers: int) -> None:
-    producer = Producer({"bootstrap.servers": address})
-    for n in numbers:
-        producer.produce("for_two_drivers", json.dumps({"n": n, "at": NOON + n}), "k", 0)
-    assert producer.flush(30) == 0
+TOPIC = "for_two_drivers"
+TOML = passing("rotating", TOPIC)
 
 
 def test_a_driver_that_has_run_its_batches_ends_and_the_next_goes_on(tmp_path: Path, broker: str) -> None:
-    embedded.create_topics(broker, {"for_two_drivers": 1})
-    send(broker, 0, 1)
+    embedded.create_topics(broker, {TOPIC: 1})
+    send_numbers(broker, TOPIC, 0, 1)
     with OnlyDriver(tmp_path, TOML, broker, "--rotate-after", "3") as first:
         assert first._process.wait(PATIENCE_S) == 0
         beat = first.control.heartbeat()
@@ -49,7 +24,7 @@ def test_a_driver_that_has_run_its_batches_ends_and_the_next_goes_on(tmp_path: P
     # batches 0 to 2 were run; the fourth was planned and is left to the next driver
     plans = sorted(int(path.name) for path in (first.control.home / "checkpoint" / "offsets").glob("[0-9]*"))
     assert plans == [0, 1, 2, 3]
-    send(broker, 2)
+    send_numbers(broker, TOPIC, 2)
     with OnlyDriver(tmp_path, TOML, broker) as second:
         kept = second.wait_for("kept", 3)
         assert second.drain() == 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-from confluent_kafka import Producer
 from streaming.drivers import OnlyDriver
+from streaming.sending import passing, send_numbers
 
 from tidemark.embedded import broker as embedded
 from tidemark.spec.layout import Layout
@@ -17,49 +16,25 @@ from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import findings
 from tidemark.stream.wiring import Stream
 
-NOON = 1_400_000_000_000
-TOML = """
-name = "handover"
-window = "5 s"
-trigger = "1 s"
-
-[operators.events]
-kind = "source"
-sub_topology = "all"
-topic = "handed_over"
-fields = "n bigint, at bigint"
-timestamp = "at"
-bound = "1 min"
-
-[operators.kept]
-kind = "sink"
-input = "events"
-table = "kept"
-"""
-
-
-def send(address: str, *numbers: int) -> None:
-    producer = Producer({"bootstrap.servers": address})
-    for n in numbers:
-        producer.produce("handed_over", json.dumps({"n": n, "at": NOON + n}), "k", 0)
-    assert producer.flush(30) == 0
+TOPIC = "handed_over"
+TOML = passing("handover", TOPIC)
 
 
 def test_a_driver_that_wakes_up_after_it_was_taken_over_ends_and_has_written_nothing(
     tmp_path: Path, broker: str
 ) -> None:
-    embedded.create_topics(broker, {"handed_over": 1})
-    send(broker, 0, 1)
+    embedded.create_topics(broker, {TOPIC: 1})
+    send_numbers(broker, TOPIC, 0, 1)
     with OnlyDriver(tmp_path, TOML, broker) as older:
         older.wait_for("kept", 2)
         older.stop()
         beat = older.control.heartbeat()
         assert beat is not None
         older.control.beat(replace(beat, at_ms=0))  # as after a long time
-        send(broker, 2, 3)
+        send_numbers(broker, TOPIC, 2, 3)
         with OnlyDriver(tmp_path, TOML, broker, "--take-over") as newer:
             newer.wait_for("kept", 4)
-            send(broker, 4)
+            send_numbers(broker, TOPIC, 4)
             assert older.wake() == 3
             kept = newer.wait_for("kept", 5)
             assert newer.drain() == 0

@@ -53,5 +53,13 @@ def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int
 
 def records_per_window(times: pl.DataFrame, *, window_ms: int) -> dict[int, int]:
     """Records per streaming window, by the window's start (epoch ms)."""
-    start = window_start(pl.col("_timestamp_ms"), size_ms=window_ms)
-    return dict(times.group_by(start.alias("start")).agg(pl.col("n").sum()).iter_rows())
+    return dict(times.group_by(_window_start(window_ms)).agg(pl.col("n").sum()).iter_rows())
+
+
+def windows_of(records: pl.DataFrame, *, window_ms: int) -> frozenset[int]:
+    """The starts of the streaming windows that *records* are in."""
+    return frozenset(records.select(_window_start(window_ms).unique()).to_series())
+
+
+def _window_start(window_ms: int) -> pl.Expr:
+    return window_start(pl.col("_timestamp_ms"), size_ms=window_ms).alias("start")

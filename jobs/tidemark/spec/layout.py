@@ -17,9 +17,13 @@ class Layout:
 
     warehouse: Path
 
+    def stream(self, topology: str, sub_topology: str) -> Path:
+        """The folder of the Delta tables that the driver of *sub_topology* writes."""
+        return self.warehouse / "streams" / topology / sub_topology
+
     def stream_table(self, topology: str, sub_topology: str, table: str) -> Path:
         """The Delta table *table* that the driver of *sub_topology* writes."""
-        return self.warehouse / "streams" / topology / sub_topology / table
+        return self.stream(topology, sub_topology) / table
 
     def hop(self, topology: str, sub_topology: str, repartition: str) -> Path:
         """The Delta table by which *repartition* hands its updates to the next sub-topology."""

@@ -196,15 +196,17 @@ _OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
 
 def table_names(sub: SubTopology) -> list[str]:
     """Those that the batches of *sub* write."""
-    names = [table.name for table in _OWN]
-    names += [f"hop_{o.name}" for o in sub.operators if isinstance(o, Repartition)]
+    names = [*(table.name for table in _OWN), *_hops(sub)]
     return names + [o.table for o in sub.operators if isinstance(o, Sink) and o.table]
 
 
 def state_tables(sub: SubTopology) -> list[str]:
     """Those of which the memory of a driver is made again: it would take the rows that others put in for its own."""
-    hops = [f"hop_{o.name}" for o in sub.operators if isinstance(o, Repartition)]
-    return [CHANGES.name, OPERATOR_STATE.name, HELD_RECORDS.name, *hops]
+    return [CHANGES.name, OPERATOR_STATE.name, HELD_RECORDS.name, *_hops(sub)]
+
+
+def _hops(sub: SubTopology) -> list[str]:
+    return [f"hop_{o.name}" for o in sub.operators if isinstance(o, Repartition)]
 
 
 def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order
-from tidemark.kernels.facts import records_per_window, times_of
+from tidemark.kernels.facts import times_of, windows_of
 from tidemark.kernels.headers import told_apart
 from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.proofs import late_rows
@@ -153,13 +153,7 @@ class Reader:
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch) -> Intake:
         rows = hop_arrivals(source, raw)
         records = self._steps.hop_records(source, rows.rows)
-        read_to = was.partitions.get(0, PartitionProgress()).until_offset
-        newest = records["_timestamp_ms"].max()
-        seen = Seen(
-            from_offset=read_to,
-            until_offset=read_to if rows.last_batch is None else rows.last_batch + 1,
-            max_timestamp_ms=newest if isinstance(newest, int) else None,
-        )
+        seen = seen_of_hop(records, rows.last_batch, was)
         progress = follow(was, seen, watermark_ms=rows.watermark_ms, now_ms=batch.decided_at_ms)
         counts = Counter(records_in=records.height, passed=records.height)
         return Intake(_run(batch, records, records, counts), progress, {0: seen}, frozenset(rows.windows))
@@ -215,8 +209,9 @@ def taken(
     }
     usable = new.filter(pl.col("reason").is_null())["timestamp_ms"]
     reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
-    windows = frozenset(records_per_window(times_of(rows.on_time), window_ms=window_ms))
-    return Taken(rows, counts, writers, tables, disorder(usable, reached_ms), windows)
+    return Taken(
+        rows, counts, writers, tables, disorder(usable, reached_ms), windows_of(rows.on_time, window_ms=window_ms)
+    )
 
 
 def seen_of(
@@ -238,9 +233,19 @@ def seen_of(
     }
 
 
+def seen_of_hop(records: pl.DataFrame, last_batch: int | None, was: InputProgress) -> Seen:
+    """What was seen of a hop, whose offsets are batches: its *records* up to *last_batch* (None: no row was read)."""
+    read_to = was.partitions.get(0, PartitionProgress()).until_offset
+    newest = records["_timestamp_ms"].max()
+    return Seen(
+        from_offset=read_to,
+        until_offset=read_to if last_batch is None else last_batch + 1,
+        max_timestamp_ms=newest if isinstance(newest, int) else None,
+    )
+
+
 def _run(batch: Batch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:
-    times = times_of(measured)
-    return Run(records, times, counts, started_at_ms=batch.started_at_ms, finished_at_ms=batch.read_at_ms)
+    return Run(records, times_of(measured), counts, started_at_ms=batch.started_at_ms, finished_at_ms=batch.read_at_ms)
 
 
 def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:

@@ -132,7 +132,7 @@ class Spread:
 
     def _remove(self, task: Task) -> None:
         """Remove what *task* has written."""
-        written = files_of(task.table("_").parent, task.batch_id)
+        written = files_of(task.home, task.batch_id)
         self._check_lease()  # after the files were seen: a driver that comes later has not written any of them
         for file in written:
             file.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ from tidemark.kernels.facts import records_per_window, times_of
 from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.schemas import record_schema
 from tidemark.semantics.event_time import Seen
-from tidemark.semantics.progress import InputProgress, PartitionProgress, Sent, StreamProgress
+from tidemark.semantics.progress import InputProgress, Sent, StreamProgress
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Repartition, Sink, Source
 from tidemark.spec.tables import CHANGES
@@ -40,7 +40,7 @@ from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.batch import Moment
 from tidemark.stream.commit import appended, sink_rows
 from tidemark.stream.decision import ForTables, Tally
-from tidemark.stream.intake import taken
+from tidemark.stream.intake import seen_of_hop, taken
 from tidemark.stream.load import load_memory
 from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.sharing import Sharing
@@ -77,15 +77,19 @@ class Task:
                 found[name] = write_file(folder, shown, batch_id=self.batch_id)
         return found
 
-    def table(self, name: str) -> Path:
-        """The folder of a table."""
-        return self.layout.stream_table(self.topology.name, self.sub.name, name)
+    @property
+    def home(self) -> Path:
+        """The folder of the tables."""
+        return self.layout.stream(self.topology.name, self.sub.name)
 
     def _place(self, name: str, rows: pa.Table) -> tuple[Path, pa.Table]:
         """The folder that *rows* belong into, and what is written there."""
         operator = self.topology.operators.get(name)
-        shown = sink_rows(operator, rows, self.batch_id) if isinstance(operator, Sink) and operator.table else rows
-        return appended(self.table("_").parent, operator, name, rows, self.batch_id) or (self.folder, shown)
+        if (place := appended(self.home, operator, name, rows, self.batch_id)) is not None:
+            return place
+        if isinstance(operator, Sink) and operator.table:
+            return self.folder, sink_rows(operator, rows, self.batch_id)
+        return self.folder, rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,17 +169,11 @@ class Arriving(Task):
         steps = Steps(self.topology, Reference(self.layout.warehouse))
         rows = hop_arrivals(source, raw)
         records = steps.hop_records(source, rows.rows)
-        read_to = was.partitions.get(0, PartitionProgress()).until_offset
-        newest = records["_timestamp_ms"].max()
         run = Run(records, times_of(records), Counter())
         return Arrived(
             source=source.name,
             partition=raw["partition"][0],
-            seen=Seen(
-                from_offset=read_to,
-                until_offset=read_to if rows.last_batch is None else rows.last_batch + 1,
-                max_timestamp_ms=newest if isinstance(newest, int) else None,
-            ),
+            seen=seen_of_hop(records, rows.last_batch, was),
             counts=Counter(records_in=records.height, passed=records.height),
             windows=frozenset(rows.windows),
             per_window=records_per_window(run.times, window_ms=self.topology.window_ms),
@@ -222,8 +220,7 @@ class Working(Task):
     def __call__(self, number: int) -> Worked:
         """What becomes of share *number*."""
         steps = Steps(self.topology, Reference(self.layout.warehouse, self.versions))
-        home = self.table("_").parent
-        load_memory(steps, self.sub, home, self.was, share=partial(self.sharing.share, number, self.shares))
+        load_memory(steps, self.sub, self.home, self.was, share=partial(self.sharing.share, number, self.shares))
         slow_ms = {} if number else self.slow_ms
         pipeline = Pipeline(self.sub, steps, wall_clock_ms, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
         sources = [o.name for o in self.sub.operators if isinstance(o, Source | HopSource)]

@@ -43,7 +43,7 @@ class Stream:
     @property
     def home(self) -> Path:
         """The folder of its tables."""
-        return self.layout.stream_table(self.topology.name, self.sub.name, "_").parent
+        return self.layout.stream(self.topology.name, self.sub.name)
 
     @property
     def control(self) -> Path:

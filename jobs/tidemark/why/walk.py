@@ -44,9 +44,7 @@ def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None 
         msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
         raise InvalidArgument(msg)
     facts = {
-        sub.name: StreamFacts(
-            layout.stream_table(topology.name, sub.name, "_").parent, layout.control(topology.name, sub.name), at_ms
-        )
+        sub.name: StreamFacts(layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name), at_ms)
         for sub in topology.sub_topologies
     }
     read = {name for names in topology.upstreams.values() for name in names}
