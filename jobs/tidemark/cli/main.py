@@ -12,11 +12,12 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import accept_loss, bound, demo, doctor, requeue, why
+from tidemark.cli import accept_loss, bound, demo, doctor, path, requeue, whatif, why
+from tidemark.cli import topology as topology_command
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
 from tidemark.cli.sql import Warehouse
-from tidemark.cli.text_table import FORMATS, aligned
+from tidemark.cli.text_table import FORMATS, aligned, inert
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import airflow, broker, stack
 from tidemark.embedded.conductor import Conductor
@@ -38,6 +39,9 @@ examples:
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
   tidemark why flights                          why there are no results: who waits, for what, and what to do
+  tidemark topology flights                     its operators: latency, records/s, watermark, what waits unread
+  tidemark path flights --last 3                the critical path of the newest windows, and who is to blame
+  tidemark whatif flights --operator carrier_state --scale 0.5
   tidemark bound flights                        what a longer or shorter bound costs: late records against waiting
   tidemark doctor flights                       may its streams go on from what lies in the warehouse, and if not, how
   tidemark requeue flights --reason malformed_json --dry-run
@@ -90,6 +94,12 @@ def _parser() -> argparse.ArgumentParser:
     sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
     _why_options(command("why", _why, "say why a topology gives no results: who waits, for what, and what to do"))
     _bound_options(command("bound", _bound, "compare bounds of a source: late records against waiting"))
+    shown = command("topology", _topology, "show the operators of a topology and how they are doing")
+    walked = command("path", _path, "show the critical path of a streaming window, and who is to blame")
+    asked = command("whatif", _whatif, "say how late windows would have been had an operator worked less")
+    for parser_of, options in ((shown, topology_command), (walked, path), (asked, whatif)):
+        _topology_option(parser_of)
+        options.options(parser_of)
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
     doctor.options(command("doctor", _doctor, "see whether checkpoints, journals and tables tell one story"))
     accept_loss.options(command("accept-loss", _accept_loss, "go on without records that a topic lost unread"))
@@ -194,6 +204,21 @@ def _why(options: argparse.Namespace) -> int:
     layout = Layout(Home(options.home).warehouse)
     found = walk.why(topology(options.topology), layout, at_ms=at_ms, operator=options.operator)
     _say(why.FORMATS[options.format](found))
+    return 0
+
+
+def _topology(options: argparse.Namespace) -> int:
+    _say(topology_command.topology(options, Home(options.home).warehouse, topology(options.topology)))
+    return 0
+
+
+def _path(options: argparse.Namespace) -> int:
+    _say(path.path(options, Home(options.home).warehouse, topology(options.topology).name))
+    return 0
+
+
+def _whatif(options: argparse.Namespace) -> int:
+    _say(whatif.whatif(options, Home(options.home).warehouse, topology(options.topology)))
     return 0
 
 

@@ -39,8 +39,21 @@ def as_csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
 def as_json(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """A JSON array of one object per row."""
-    objects = [dict(zip(columns, row, strict=True)) for row in rows]
-    return json.dumps(objects, default=_text, ensure_ascii=False, indent=1)
+    return as_document([dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def as_document(value: Any) -> str:
+    """*value*, of dicts, lists and what a cell may be, as JSON."""
+    return inert(json.dumps(value, default=_text, ensure_ascii=False, indent=1))
+
+
+def inert(text: str) -> str:
+    """*text* in which a terminal finds nothing to obey: what it would not show is written as JSON escapes it.
+
+    >>> inert("\\x1b[31mred → ")
+    '\\\\u001b[31mred → '
+    """
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 FORMATS: Mapping[str, Callable[[Sequence[str], Sequence[Row]], str]] = MappingProxyType(
@@ -60,7 +73,7 @@ def _is_number(value: Any) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}".rstrip("0").rstrip(".")
-    return f"{value:,}" if _is_number(value) else _text(value)
+    return f"{value:,}" if _is_number(value) else inert(_text(value)).replace("\n", "\\n")
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,68 @@
+"""`tidemark whatif`: how late windows would have been had an operator worked less, and which one to split."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tidemark.cli.path import FORMATS
+from tidemark.cli.sql import Warehouse
+from tidemark.cli.text_table import aligned, as_document
+from tidemark.report.path_facts import Row
+from tidemark.report.what_if import Change
+from tidemark.report.what_if_facts import what_if_facts
+from tidemark.spec.intervals import instant_ms
+from tidemark.spec.toml_keys import duration_ms
+from tidemark.spec.topology import Topology
+
+READS = frozenset({"operator_windows", "critical_path_steps", "operator_latency"})
+WINDOW = ("window_end", "latency_ms", "then_latency_ms", "then_path")
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("--operator", required=True, help="whose work to change")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--scale", type=float, default=1.0, help="0.5: it works half as long; 2: twice")
+    how.add_argument("--less", type=_length_ms, default=0, metavar="LENGTH", help='"400 ms": it works that much less')
+    parser.add_argument("--from", dest="start", metavar="INSTANT", help="first end of a window, record time (all)")
+    parser.add_argument("--to", dest="end", metavar="INSTANT", help="the instant before which to end (none)")
+    parser.add_argument("--windows", action="store_true", help="show every window; JSON always does")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+
+
+def whatif(options: argparse.Namespace, warehouse: Path, topology: Topology) -> str:
+    """The answer as text; raises InvalidArgument when there is nothing to compare, or no such operator."""
+    change = Change(operator=options.operator, scale=options.scale, less_ms=options.less)
+    start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
+    told = what_if_facts(Warehouse(warehouse, READS), topology, change, start_ms=start_ms, end_ms=end_ms)
+    return as_document(told) if options.format == "json" else as_text(told, windows=options.windows)
+
+
+def as_text(told: Row, *, windows: bool) -> str:
+    """The answer for people."""
+    scaled = f"{told['scale']:g} times as long" if told["scale"] != 1 else f"{told['less_ms']:,} ms less"
+    before, after = told["before"], told["after"]
+    rows = [(when, spread["median_ms"], spread["p90_ms"]) for when, spread in (("as it was", before), ("then", after))]
+    parts = [
+        f"{told['topology']}, {told['operator']} working {scaled}: {told['compared']:,} windows, {told['other_path']:,} with another path",
+        aligned(("latency", "median_ms", "p90_ms"), rows),
+    ]
+    if windows:
+        lines = [[" → ".join(w[c]) if c == "then_path" else w[c] for c in WINDOW] for w in told["windows"]]
+        parts.append(aligned(WINDOW, lines))
+    parts.append("\n".join(_hint(hint) for hint in told["hints"]) or "no report has said what operators worked")
+    return "\n\n".join(parts)
+
+
+def _hint(hint: Row) -> str:
+    verdict = f"splitting helps, by up to {hint['saves_ms']:,} ms" if hint["helps"] else "splitting does not help"
+    return f"{hint['operator']}: {verdict} ({'; '.join(hint['reasons'])})"
+
+
+def _length_ms(text: str) -> int:
+    length_ms = duration_ms(text)
+    if length_ms is None:
+        msg = f'a length has a unit, such as "400 ms" or "1.5 s", got {text!r}'
+        raise argparse.ArgumentTypeError(msg)
+    return length_ms

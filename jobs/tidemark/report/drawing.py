@@ -1,0 +1,89 @@
+"""Where the operators of a topology stand in a drawing, sources left (ring 0 but for its input)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemark.semantics.critical_path import Upstreams, in_order
+
+BOX = (132, 54)
+"""Width and height of an operator, px."""
+GAP = (34, 26)
+"""Between columns and between rows, px."""
+MARGIN = 12
+
+
+@dataclass(frozen=True)
+class Box:
+    """An operator: its name, the top left corner of its box, px, and whether it is on the critical path."""
+
+    name: str
+    x: int
+    y: int
+    on_path: bool
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A curve, as SVG writes it, from an operator to one that reads it, and whether the critical path goes along it."""
+
+    reads: str
+    name: str
+    curve: str
+    on_path: bool
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """All of a topology; edges of the path come last, on top."""
+
+    width: int
+    height: int
+    boxes: tuple[Box, ...]
+    edges: tuple[Edge, ...]
+
+
+def drawing(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
+    """*upstreams* drawn with the critical *path*, source first: a column for each step from the sources.
+
+    The path runs along the top row; below it an operator stands near the ones it reads.
+    """
+    column: dict[str, int] = {}
+    row: dict[str, int] = {}
+    for name in in_order(upstreams):
+        column[name] = 1 + max((column[read] for read in upstreams.get(name, ())), default=-1)
+    for place in range(1 + max(column.values(), default=0)):
+        taken: set[int] = set()
+        for name in sorted((n for n in column if column[n] == place), key=lambda n: (n not in path, _wish(n, upstreams, row), n)):
+            row[name] = next(r for r in range(_wish(name, upstreams, row) if name not in path else 0, len(column) + 1) if r not in taken)
+            taken.add(row[name])
+    boxes = tuple(
+        Box(name, MARGIN + column[name] * (BOX[0] + GAP[0]), MARGIN + row[name] * (BOX[1] + GAP[1]), name in path)
+        for name in column
+    )
+    corner = {box.name: (box.x, box.y) for box in boxes}
+    steps = set(zip(path, path[1:], strict=False))
+    edges = [
+        Edge(read, name, _curve(corner[read], corner[name]), (read, name) in steps)
+        for name in column
+        for read in upstreams.get(name, ())
+    ]
+    return Drawing(
+        width=max((box.x for box in boxes), default=0) + BOX[0] + MARGIN,
+        height=max((box.y for box in boxes), default=0) + BOX[1] + MARGIN,
+        boxes=boxes,
+        edges=tuple(sorted(edges, key=lambda edge: edge.on_path)),
+    )
+
+
+def _wish(name: str, upstreams: Upstreams, row: dict[str, int]) -> int:
+    """The row of the lowest operator that *name* reads."""
+    return max((row.get(read, 0) for read in upstreams.get(name, ())), default=0)
+
+
+def _curve(start: tuple[int, int], end: tuple[int, int]) -> str:
+    x, y = start[0] + BOX[0], start[1] + BOX[1] // 2
+    to_x, to_y = end[0], end[1] + BOX[1] // 2
+    bend = GAP[0] if to_x - x <= GAP[0] else (to_x - x) // 2
+    return f"M{x},{y} C{x + bend},{y} {to_x - bend},{to_y} {to_x - 7},{to_y}"

@@ -1,0 +1,160 @@
+"""What a page about an interval tells: rows of the tables, asked in SQL (ring 2).
+
+Facts of windows are those of the windows that end in the interval (record time); latencies, outcomes and watermarks
+are those of its finish clock. Instants are epoch ms, lengths ms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.report.path_facts import Row, Tables
+from tidemark.spec.intervals import Interval
+from tidemark.spec.topology import Topology
+
+PLACES = 150
+"""Places of a chart's time axis that can be told apart."""
+LISTED = 20
+"""Windows, the slowest ones."""
+
+ENDS = "window_end >= make_timestamptz($2 * 1000) AND window_end < make_timestamptz($3 * 1000)"
+SUMMARY = f"""
+    SELECT count(*) AS windows, coalesce(count(*) FILTER (over_sla), 0) AS over_sla, count(over_sla) AS promised,
+           quantile_disc(latency_ms, 0.5) AS median_ms, quantile_disc(latency_ms, 0.9) AS p90_ms, max(latency_ms) AS max_ms,
+           median(before_source_ms) AS before_source_ms, max(skew_error_ms) AS skew_error_ms
+    FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+"""
+_WINDOW = """
+    window_start, window_end, latency_ms, coalesce(waited_ms, 0) AS waited_ms, coalesce(queued_ms, 0) AS queued_ms,
+    latency_ms - coalesce(waited_ms, 0) - coalesce(queued_ms, 0) AS worked_ms, before_source_ms, sla_ms,
+    coalesce(over_sla, false) AS over_sla, path, state
+"""
+SLOWEST = f"""
+    SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+    ORDER BY latency_ms + before_source_ms DESC, window_end LIMIT {LISTED}
+"""
+SPENT = f"""
+    SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+    QUALIFY row_number() OVER (
+        PARTITION BY epoch_ms(window_end) // $4 ORDER BY latency_ms + before_source_ms DESC, window_end
+    ) = 1 ORDER BY window_end
+"""
+OPERATORS = f"""
+    SELECT operator, median(latency_ms) AS latency_ms, median(worked_ms) AS worked_ms,
+           count(step) AS on_path, count(*) AS windows, any_value(promised_ms) AS promised_ms
+    FROM critical_path_steps WHERE topology = $1 AND {ENDS} AND slack_ms IS NOT NULL GROUP BY operator
+"""
+PATHS = f"""
+    WITH walks AS (
+        SELECT window_end, list(operator ORDER BY step) AS path
+        FROM critical_path_steps WHERE topology = $1 AND {ENDS} AND step IS NOT NULL GROUP BY window_end
+    )
+    SELECT walks.path, count(*) AS windows, median(latency_ms) AS median_ms, quantile_disc(latency_ms, 0.9) AS p90_ms,
+           max(latency_ms) AS max_ms
+    FROM walks JOIN critical_paths AS p ON p.window_end = walks.window_end AND p.topology = $1
+    GROUP BY walks.path ORDER BY windows DESC, max_ms DESC, walks.path
+"""
+BLAME = """
+    SELECT operator, sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
+           median(usual_ms) AS usual_ms, median(share) AS share, median(usual_share) AS usual_share
+    FROM critical_path_blame
+    WHERE topology = $1 AND grain = 'window' AND interval_end >= make_timestamptz($2 * 1000)
+          AND interval_end < make_timestamptz($3 * 1000)
+    GROUP BY operator ORDER BY excess_ms DESC, operator
+"""
+LATENCIES = """
+    SELECT operator, epoch_ms(interval_start) AS at_ms, n, p50_ms, p90_ms, p99_ms, max_ms, sla_ms
+    FROM latency_rollup
+    WHERE topology = $1 AND interval_start >= make_timestamptz($2 * 1000) AND interval_start < make_timestamptz($3 * 1000)
+          AND grain = 'minute' AND scope = 'operator' AND operator IN (SELECT unnest($4::VARCHAR[]))
+    ORDER BY operator, interval_start
+"""
+EMISSION = """
+    SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, sum(emitted)::BIGINT AS emitted,
+           sum(suppressed)::BIGINT AS suppressed
+    FROM outcomes JOIN batches USING (topology, sub_topology, batch_id)
+    WHERE topology = $1 AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
+    GROUP BY ALL HAVING sum(emitted + suppressed) > 0 ORDER BY ALL
+"""
+ACCOUNT = """
+    SELECT coalesce(sum(o.records_in) FILTER (kind = 'source' AND operator IN (SELECT unnest($4::VARCHAR[]))), 0)::BIGINT AS records_in,
+           coalesce(sum(late), 0)::BIGINT AS late, coalesce(sum(quarantined), 0)::BIGINT AS quarantined,
+           coalesce(sum(emitted), 0)::BIGINT AS emitted, coalesce(sum(suppressed), 0)::BIGINT AS suppressed
+    FROM outcomes AS o JOIN batches USING (topology, sub_topology, batch_id)
+    WHERE topology = $1 AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
+"""
+_MARKS = """
+    SELECT source, partition, greatest(epoch_ms(decided_at), $2) AS at_ms, epoch_ms(watermark) AS watermark_ms, activity,
+           lead(epoch_ms(decided_at), 1, $3) OVER (PARTITION BY sub_topology, source, partition ORDER BY batch_id) AS until_ms
+    FROM watermarks
+    WHERE topology = $1 AND source IS NOT NULL AND partition IS NOT NULL AND decided_at < make_timestamptz($3 * 1000)
+    QUALIFY until_ms > $2
+"""
+LAGS = f"""
+    WITH marks AS ({_MARKS}), points AS (
+        SELECT source, partition, at_ms, at_ms - watermark_ms AS lag_ms, 1 AS turn FROM marks
+        UNION ALL SELECT source, partition, until_ms, until_ms - watermark_ms, 0 FROM marks
+    )
+    SELECT source, partition, unnest([
+               max_by({{at_ms: at_ms, lag_ms: lag_ms}}, lag_ms), max_by({{at_ms: at_ms, lag_ms: lag_ms}}, (at_ms, turn))
+           ], recursive := true)
+    FROM points WHERE lag_ms IS NOT NULL GROUP BY source, partition, at_ms // $4 ORDER BY source, partition, min(points.at_ms)
+"""
+SPANS = f"""
+    WITH marks AS ({_MARKS}), turns AS (
+        SELECT *, activity IS DISTINCT FROM lag(activity) OVER each AS turns FROM marks
+        WINDOW each AS (PARTITION BY source, partition ORDER BY at_ms)
+    ), runs AS (
+        SELECT *, sum(turns::INT) OVER (PARTITION BY source, partition ORDER BY at_ms) AS run FROM turns
+    )
+    SELECT source, partition, activity, min(at_ms) AS at_ms, max(until_ms) AS until_ms
+    FROM runs WHERE activity <> 'active' GROUP BY source, partition, activity, run ORDER BY source, partition, min(at_ms)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFacts:
+    """What there is to tell about *topology* in *interval*; rows are those of the queries above."""
+
+    topology: Topology
+    interval: Interval
+    summary: Row
+    operators: dict[str, Row]
+    paths: list[Row]
+    slowest: list[Row]
+    spent: list[Row]
+    blame: list[Row]
+    latencies: list[Row]
+    emission: list[Row]
+    lags: list[Row]
+    spans: list[Row]
+    account: Row
+
+
+def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFacts:
+    """The facts of *interval*; a table that has not been written gives none."""
+
+    def ask(text: str, table: str, *more: Any) -> list[Row]:
+        bounds = [topology.name, interval.start_ms, interval.end_ms]
+        return tables.ask(text, [*bounds, *more]).objects if table in tables.tables else []
+
+    read = {name for names in topology.upstreams.values() for name in names}
+    terminals = [name for name in topology.operators if name not in read]
+    sources = [name for name, names in topology.upstreams.items() if not names]
+    place_ms = max(1_000, -(-interval.length_ms // PLACES // 1_000) * 1_000)
+    return PageFacts(
+        topology=topology,
+        interval=interval,
+        summary=next(iter(ask(SUMMARY, "critical_paths")), {}),
+        operators={row["operator"]: row for row in ask(OPERATORS, "critical_path_steps")},
+        paths=ask(PATHS, "critical_path_steps"),
+        slowest=ask(SLOWEST, "critical_paths"),
+        spent=ask(SPENT, "critical_paths", place_ms),
+        blame=ask(BLAME, "critical_paths"),
+        latencies=ask(LATENCIES, "latency_rollup", terminals),
+        emission=ask(EMISSION, "outcomes", place_ms),
+        lags=ask(LAGS, "watermarks", place_ms),
+        spans=ask(SPANS, "watermarks"),
+        account=next(iter(ask(ACCOUNT, "outcomes", sources)), {}),
+    )

@@ -1,0 +1,148 @@
+"""The critical paths that the reports have found, one object per window, for people, programs and pages (ring 2).
+
+The names of the fields are a promise: docs/reports.md has them. Lengths are whole ms, instants timestamps in UTC.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tidemark.errors import InvalidArgument
+from tidemark.semantics.critical_path import Path, State, Step, path_to
+from tidemark.spec.intervals import iso
+
+Row = dict[str, Any]
+
+
+class Rows(Protocol):
+    """What a query gives."""
+
+    @property
+    def objects(self) -> list[Row]:
+        """Each row by column name."""
+
+
+class Tables(Protocol):
+    """What answers SQL over a warehouse."""
+
+    @property
+    def tables(self) -> Mapping[str, Any]:
+        """The Delta tables that there are, by name."""
+
+    def ask(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+        """The answer to *text*, one statement that reads."""
+
+
+WINDOWS = """
+    SELECT window_start, window_end, state, path AS path_text, leaf, latency_ms, waited_ms, queued_ms,
+           latency_ms - waited_ms - queued_ms AS worked_ms, before_source_ms, skew_error_ms, sla_ms, over_sla,
+           moving_average_ms, moving_average_path
+    FROM critical_paths
+    WHERE topology = $1 AND latency_ms IS NOT NULL
+          AND coalesce(window_start <= make_timestamptz($2 * 1000) AND window_end > make_timestamptz($2 * 1000), true)
+          AND coalesce(window_end >= make_timestamptz($3 * 1000) AND window_end < make_timestamptz($4 * 1000), true)
+    ORDER BY window_end DESC LIMIT $5
+"""
+STEPS = """
+    SELECT window_end, operator, step, sub_topology, kind, slowest_upstream, latency_ms, waited_ms, queued_ms,
+           worked_ms, promised_ms, share, slack_ms, state
+    FROM critical_path_steps WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    ORDER BY step NULLS LAST, operator
+"""
+LEAVES = """
+    SELECT window_end, leaf, source, latency_ms, behind_ms, before_source_ms
+    FROM critical_path_leaves WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    ORDER BY behind_ms, leaf
+"""
+BLAME = """
+    SELECT interval_end AS window_end, rank, operator, excess_ms, usual_ms, share, usual_share
+    FROM critical_path_blame
+    WHERE topology = $1 AND grain = 'window' AND interval_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    ORDER BY rank, operator
+"""
+CLOSED = """
+    SELECT count(*) AS seen, count(latency_ms) AS closed, min(window_start) FILTER (latency_ms IS NOT NULL) AS first_at,
+           max(window_end) FILTER (latency_ms IS NOT NULL) AS last_at
+    FROM critical_paths WHERE topology = $1
+"""
+
+
+def windows_with_paths(
+    tables: Tables, topology: str, *, at_ms: int | None = None, interval: tuple[int, int] | None = None, last: int = 1
+) -> list[Row]:
+    """The *last* closed windows of *topology*, oldest first: their paths, with `steps`, `off_path`, `leaves`, `blame`.
+
+    With *at_ms* the one that holds this instant of record time; with *interval* those that end in it, epoch ms.
+
+    Raises:
+        InvalidArgument: there is none; it says what to do.
+    """
+    if "critical_paths" not in tables.tables:
+        raise InvalidArgument(_none(topology, "nobody has looked for critical paths yet", _run(topology)))
+    start_ms, end_ms = interval or (None, None)
+    found = tables.ask(WINDOWS, [topology, at_ms, start_ms, end_ms, last]).objects[::-1]
+    if not found:
+        raise InvalidArgument(_why_none(tables, topology, at_ms))
+    ends = [window["window_end"] for window in found]
+    steps, leaves, blame = (_by_window(tables.ask(text, [topology, ends]).objects) for text in (STEPS, LEAVES, BLAME))
+    return [
+        _window(window, steps[end], leaves[end], blame[end]) for window, end in zip(found, ends, strict=True)
+    ]
+
+
+def _window(window: Row, steps: list[Row], leaves: list[Row], blame: list[Row]) -> Row:
+    walked = {row["operator"]: _step(row) for row in steps}
+    on_path = [row for row in steps if row["step"] is not None]
+    return {
+        **window,
+        "path": [row["operator"] for row in on_path],
+        "steps": on_path,
+        "off_path": [{name: value for name, value in row.items() if name not in {"step", "share"}} for row in steps if row["step"] is None],
+        "leaves": [leaf | _walk(path_to(leaf["leaf"], walked)) for leaf in leaves],
+        "blame": blame,
+    }
+
+
+def _step(row: Row) -> Step:
+    return Step(
+        operator=row["operator"],
+        state=State(row["state"]),
+        latency_ms=row["latency_ms"],
+        slowest_upstream=row["slowest_upstream"],
+    )
+
+
+def _walk(path: Path) -> Row:
+    return {
+        "path": [step.operator for step in path.steps],
+        "latencies_ms": [step.latency_ms for step in path.steps],
+    }
+
+
+def _by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
+    found: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row.pop("window_end")].append(row)
+    return found
+
+
+def _why_none(tables: Tables, topology: str, at_ms: int | None) -> str:
+    (known,) = tables.ask(CLOSED, [topology]).objects
+    if not known["seen"]:
+        return _none(topology, "the reports have seen none of its windows", _run(topology))
+    if not known["closed"]:
+        seen = f"{known['seen']} were seen, and none has been finished by every operator"
+        return _none(topology, seen, f"`tidemark why {topology}` says who waits for what")
+    first, last = (iso(round(known[name].timestamp() * 1000)) for name in ("first_at", "last_at"))
+    at = "that interval" if at_ms is None else iso(at_ms)
+    return _none(topology, f"{at} has none; those known lie between {first} and {last}", "ask for one of them")
+
+
+def _none(topology: str, seen: str, remedy: str) -> str:
+    return f"a path is that of a closed streaming window, and {topology} has none to show: {seen}; {remedy}"
+
+
+def _run(topology: str) -> str:
+    return f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"
