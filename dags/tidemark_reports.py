@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, chain
 
+from tidemark.spec.layout import Layout
 from tidemark_dags import EVERY_DAG, WAREHOUSE, topologies
 from tidemark_sla import PublishBreaches
 from tidemark_spark import BatchJob
 
 DOC = """
 Reports on the topology `{name}` for one interval of the finish clock; running it again replaces the interval's rows.
+
+The page about it, and the one about its day, are in `<warehouse>/reports/{name}/html`.
 
 `from` and `to` (ISO 8601, UTC) take the place of the run's data interval. An SLA that does not hold is a row of
 `sla_results` and an update of the asset `tidemark_{name}_sla`; it never fails the run.
@@ -26,6 +31,7 @@ def instant() -> Param:
 for topology in topologies().values():
     WHERE = ["--warehouse", WAREHOUSE, "--topology", topology.name]
     INTERVAL = [*WHERE, "--from", START, "--to", END]
+    PAGES = str(Layout(Path(WAREHOUSE)).report_pages(topology.name))
     with DAG(
         f"tidemark_{topology.name}_reports",
         schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
@@ -35,7 +41,8 @@ for topology in topologies().values():
         **EVERY_DAG,
     ):
         chain(
-            [BatchJob(task_id=job, job=job, application_args=INTERVAL) for job in ("rollup", "critical_path")],
+            BatchJob(task_id="rollup", job="rollup", application_args=INTERVAL),
+            BatchJob(task_id="critical_path", job="critical_path", application_args=[*INTERVAL, "--html", PAGES]),
             BatchJob(
                 task_id="check_sla",
                 job="check_sla",

@@ -107,6 +107,8 @@ class Demo:
             self._report(airflow, started_at)
         injected = sum(played["faults"].values())
         conductor.say("\n" + summary(conductor.home.warehouse, injected=injected) + "\n")
+        for page in sorted(Layout(conductor.home.warehouse).report_pages(conductor.topology.name).glob("*.html")):
+            conductor.say(f"report  {page}")
         return list(problems(conductor.home.warehouse, injected=injected))
 
     def _replay(self, bootstrap: str) -> dict[str, Any]:

@@ -17,12 +17,13 @@ from tidemark.cli import topology as topology_command
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
 from tidemark.cli.sql import Warehouse
-from tidemark.cli.text_table import FORMATS, aligned, inert
+from tidemark.cli.text_table import FORMATS, aligned
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import airflow, broker, stack
 from tidemark.embedded.conductor import Conductor
 from tidemark.embedded.stack import ROOT, Home
 from tidemark.errors import TidemarkError
+from tidemark.inert import inert
 from tidemark.report.batch_job import topology
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.layout import Layout
@@ -65,7 +66,7 @@ def main() -> int:
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except TidemarkError as error:
-        print(f"tidemark {options.command}: {error}", file=sys.stderr)
+        print(inert(f"tidemark {options.command}: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"tidemark {options.command}: interrupted", file=sys.stderr)
@@ -283,7 +284,7 @@ def _say_addresses(home: Home) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    print(inert(text), flush=True)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

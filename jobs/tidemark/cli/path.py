@@ -10,11 +10,14 @@ from textwrap import fill, indent
 from typing import Any
 
 from tidemark.cli.sql import Warehouse
-from tidemark.cli.text_table import aligned, as_document, inert
+from tidemark.cli.text_table import aligned, as_document
+from tidemark.inert import inert
 from tidemark.report.path_facts import Row, windows_with_paths
 from tidemark.spec.intervals import instant_ms
 
-READS = frozenset({"critical_paths", "critical_path_steps", "critical_path_leaves", "sla_results", "critical_path_blame"})
+READS = frozenset(
+    {"critical_paths", "critical_path_steps", "critical_path_leaves", "sla_results", "critical_path_blame"}
+)
 STEPS = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
 NO_OPERATOR = {"before_source": "the time before the source", "waiting": "waiting for batches to begin"}
 """What blame calls the parts of a window in which no operator worked."""

@@ -11,6 +11,8 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
+from tidemark.inert import inert
+
 Row = Sequence[Any]
 
 
@@ -45,15 +47,6 @@ def as_json(columns: Sequence[str], rows: Sequence[Row]) -> str:
 def as_document(value: Any) -> str:
     """*value*, of dicts, lists and what a cell may be, as JSON."""
     return inert(json.dumps(value, default=_text, ensure_ascii=False, indent=1))
-
-
-def inert(text: str) -> str:
-    """*text* in which a terminal finds nothing to obey: what it would not show is written as JSON escapes it.
-
-    >>> inert("\\x1b[31mred → ")
-    '\\\\u001b[31mred → '
-    """
-    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 FORMATS: Mapping[str, Callable[[Sequence[str], Sequence[Row]], str]] = MappingProxyType(

@@ -9,12 +9,16 @@ from tidemark.cli.path import FORMATS
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import aligned, as_document
 from tidemark.clock import wall_clock_ms
-from tidemark.report.topology_facts import Row, topology_facts
+from tidemark.report.path_facts import Row
+from tidemark.report.topology_facts import topology_facts
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.operators import Repartition
 from tidemark.spec.topology import Topology
 
-READS = frozenset({"batches", "heartbeats", "operator_windows", "outcomes", "watermarks"}) | {"critical_paths", "critical_path_steps"}
+READS = frozenset({"batches", "heartbeats", "operator_windows", "outcomes", "watermarks"}) | {
+    "critical_paths",
+    "critical_path_steps",
+}
 SHOWN_AS = {
     "operator": "operator",
     "kind": "kind",
@@ -52,7 +56,10 @@ def as_text(told: Row) -> str:
         beat = driver["last_heartbeat_at"]
         said = "" if beat is None else f", last heartbeat {beat:%Y-%m-%d %H:%M:%S}, batch {driver['last_batch_id']}"
         rows = [
-            ["" if row[name] is None else ", ".join(row[name]) if name == "upstreams" else row[name] for name in SHOWN_AS]
+            [
+                "" if row[name] is None else ", ".join(row[name]) if name == "upstreams" else row[name]
+                for name in SHOWN_AS
+            ]
             for row in told["operators"]
             if row["sub_topology"] == driver["sub_topology"]
         ]

@@ -45,7 +45,8 @@ def as_text(told: Row, *, windows: bool) -> str:
     before, after = told["before"], told["after"]
     rows = [(when, spread["median_ms"], spread["p90_ms"]) for when, spread in (("as it was", before), ("then", after))]
     parts = [
-        f"{told['topology']}, {told['operator']} working {scaled}: {told['compared']:,} windows, {told['other_path']:,} with another path",
+        f"{told['topology']}, {told['operator']} working {scaled}: {told['compared']:,} windows, "
+        f"{told['other_path']:,} with another path",
         aligned(("latency", "median_ms", "p90_ms"), rows),
     ]
     if windows:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tidemark.semantics.critical_path import Upstreams, in_order
 
-BOX = (132, 54)
+BOX = (130, 54)
 """Width and height of an operator, px."""
-GAP = (34, 26)
+GAP = (20, 26)
 """Between columns and between rows, px."""
-MARGIN = 12
+MARGIN = 6
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,21 @@ def drawing(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
         column[name] = 1 + max((column[read] for read in upstreams.get(name, ())), default=-1)
     for place in range(1 + max(column.values(), default=0)):
         taken: set[int] = set()
-        for name in sorted((n for n in column if column[n] == place), key=lambda n: (n not in path, _wish(n, upstreams, row), n)):
-            row[name] = next(r for r in range(_wish(name, upstreams, row) if name not in path else 0, len(column) + 1) if r not in taken)
+        for name in sorted(
+            (n for n in column if column[n] == place), key=lambda n: (n not in path, _wish(n, upstreams, row), n)
+        ):
+            row[name] = next(
+                r
+                for r in range(_wish(name, upstreams, row) if name not in path else 0, len(column) + 1)
+                if r not in taken
+            )
             taken.add(row[name])
     boxes = tuple(
         Box(name, MARGIN + column[name] * (BOX[0] + GAP[0]), MARGIN + row[name] * (BOX[1] + GAP[1]), name in path)
         for name in column
     )
     corner = {box.name: (box.x, box.y) for box in boxes}
-    steps = set(zip(path, path[1:], strict=False))
+    steps = set(pairwise(path))
     edges = [
         Edge(read, name, _curve(corner[read], corner[name]), (read, name) in steps)
         for name in column
@@ -85,5 +92,6 @@ def _wish(name: str, upstreams: Upstreams, row: dict[str, int]) -> int:
 def _curve(start: tuple[int, int], end: tuple[int, int]) -> str:
     x, y = start[0] + BOX[0], start[1] + BOX[1] // 2
     to_x, to_y = end[0], end[1] + BOX[1] // 2
-    bend = GAP[0] if to_x - x <= GAP[0] else (to_x - x) // 2
-    return f"M{x},{y} C{x + bend},{y} {to_x - bend},{to_y} {to_x - 7},{to_y}"
+    turn_x = max(x, to_x - GAP[0])  # what passes a column stays in its row until it is past it
+    bend = (to_x - turn_x) // 2
+    return f"M{x},{y} H{turn_x} C{turn_x + bend},{y} {to_x - bend},{to_y} {to_x - 7},{to_y}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.inert import inert
 from tidemark.report.path_facts import Row, Tables
 from tidemark.spec.intervals import Interval
 from tidemark.spec.topology import Topology
@@ -18,17 +19,23 @@ PLACES = 150
 LISTED = 20
 """Windows, the slowest ones."""
 
-ENDS = "window_end >= make_timestamptz($2 * 1000) AND window_end < make_timestamptz($3 * 1000)"
+
+def _holds(column: str) -> str:
+    """A predicate: *column* lies in the interval from $2 to $3, epoch ms."""
+    return f"{column} >= make_timestamptz($2 * 1000) AND {column} < make_timestamptz($3 * 1000)"
+
+
+ENDS = _holds("window_end")
 SUMMARY = f"""
     SELECT count(*) AS windows, coalesce(count(*) FILTER (over_sla), 0) AS over_sla, count(over_sla) AS promised,
-           quantile_disc(latency_ms, 0.5) AS median_ms, quantile_disc(latency_ms, 0.9) AS p90_ms, max(latency_ms) AS max_ms,
-           median(before_source_ms) AS before_source_ms, max(skew_error_ms) AS skew_error_ms
+           quantile_disc(latency_ms, 0.5) AS median_ms, quantile_disc(latency_ms, 0.9) AS p90_ms,
+           max(latency_ms) AS max_ms, median(before_source_ms) AS before_source_ms, max(skew_error_ms) AS skew_error_ms
     FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
 """
 _WINDOW = """
-    window_start, window_end, latency_ms, coalesce(waited_ms, 0) AS waited_ms, coalesce(queued_ms, 0) AS queued_ms,
-    latency_ms - coalesce(waited_ms, 0) - coalesce(queued_ms, 0) AS worked_ms, before_source_ms, sla_ms,
-    coalesce(over_sla, false) AS over_sla, path, state
+    epoch_ms(window_end) AS end_ms, latency_ms, coalesce(waited_ms, 0) AS waited_ms,
+    coalesce(queued_ms, 0) AS queued_ms, latency_ms - coalesce(waited_ms, 0) - coalesce(queued_ms, 0) AS worked_ms,
+    before_source_ms, sla_ms, coalesce(over_sla, false) AS over_sla, path, state
 """
 SLOWEST = f"""
     SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
@@ -55,38 +62,38 @@ PATHS = f"""
     FROM walks JOIN critical_paths AS p ON p.window_end = walks.window_end AND p.topology = $1
     GROUP BY walks.path ORDER BY windows DESC, max_ms DESC, walks.path
 """
-BLAME = """
+BLAME = f"""
     SELECT operator, sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
            median(usual_ms) AS usual_ms, median(share) AS share, median(usual_share) AS usual_share
     FROM critical_path_blame
-    WHERE topology = $1 AND grain = 'window' AND interval_end >= make_timestamptz($2 * 1000)
-          AND interval_end < make_timestamptz($3 * 1000)
+    WHERE topology = $1 AND grain = 'window' AND {_holds("interval_end")}
     GROUP BY operator ORDER BY excess_ms DESC, operator
 """
-LATENCIES = """
+LATENCIES = f"""
     SELECT operator, epoch_ms(interval_start) AS at_ms, n, p50_ms, p90_ms, p99_ms, max_ms, sla_ms
     FROM latency_rollup
-    WHERE topology = $1 AND interval_start >= make_timestamptz($2 * 1000) AND interval_start < make_timestamptz($3 * 1000)
-          AND grain = 'minute' AND scope = 'operator' AND operator IN (SELECT unnest($4::VARCHAR[]))
+    WHERE topology = $1 AND {_holds("interval_start")} AND grain = 'minute' AND scope = 'operator'
+          AND list_contains($4::VARCHAR[], operator)
     ORDER BY operator, interval_start
 """
-EMISSION = """
+EMISSION = f"""
     SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, sum(emitted)::BIGINT AS emitted,
            sum(suppressed)::BIGINT AS suppressed
     FROM outcomes JOIN batches USING (topology, sub_topology, batch_id)
-    WHERE topology = $1 AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
+    WHERE topology = $1 AND {_holds("finished_at")}
     GROUP BY ALL HAVING sum(emitted + suppressed) > 0 ORDER BY ALL
 """
-ACCOUNT = """
-    SELECT coalesce(sum(o.records_in) FILTER (kind = 'source' AND operator IN (SELECT unnest($4::VARCHAR[]))), 0)::BIGINT AS records_in,
+ACCOUNT = f"""
+    SELECT coalesce(sum(o.records_in) FILTER (list_contains($4::VARCHAR[], operator)), 0)::BIGINT AS records_in,
            coalesce(sum(late), 0)::BIGINT AS late, coalesce(sum(quarantined), 0)::BIGINT AS quarantined,
            coalesce(sum(emitted), 0)::BIGINT AS emitted, coalesce(sum(suppressed), 0)::BIGINT AS suppressed
     FROM outcomes AS o JOIN batches USING (topology, sub_topology, batch_id)
-    WHERE topology = $1 AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
+    WHERE topology = $1 AND {_holds("finished_at")}
 """
 _MARKS = """
-    SELECT source, partition, greatest(epoch_ms(decided_at), $2) AS at_ms, epoch_ms(watermark) AS watermark_ms, activity,
-           lead(epoch_ms(decided_at), 1, $3) OVER (PARTITION BY sub_topology, source, partition ORDER BY batch_id) AS until_ms
+    SELECT source, partition, greatest(epoch_ms(decided_at), $2) AS at_ms, epoch_ms(watermark) AS watermark_ms,
+           lead(epoch_ms(decided_at), 1, $3) OVER (PARTITION BY source, partition ORDER BY batch_id) AS until_ms,
+           activity
     FROM watermarks
     WHERE topology = $1 AND source IS NOT NULL AND partition IS NOT NULL AND decided_at < make_timestamptz($3 * 1000)
     QUALIFY until_ms > $2
@@ -99,7 +106,8 @@ LAGS = f"""
     SELECT source, partition, unnest([
                max_by({{at_ms: at_ms, lag_ms: lag_ms}}, lag_ms), max_by({{at_ms: at_ms, lag_ms: lag_ms}}, (at_ms, turn))
            ], recursive := true)
-    FROM points WHERE lag_ms IS NOT NULL GROUP BY source, partition, at_ms // $4 ORDER BY source, partition, min(points.at_ms)
+    FROM points WHERE lag_ms IS NOT NULL GROUP BY source, partition, at_ms // $4
+    ORDER BY source, partition, min(points.at_ms)
 """
 SPANS = f"""
     WITH marks AS ({_MARKS}), turns AS (
@@ -109,16 +117,21 @@ SPANS = f"""
         SELECT *, sum(turns::INT) OVER (PARTITION BY source, partition ORDER BY at_ms) AS run FROM turns
     )
     SELECT source, partition, activity, min(at_ms) AS at_ms, max(until_ms) AS until_ms
-    FROM runs WHERE activity <> 'active' GROUP BY source, partition, activity, run ORDER BY source, partition, min(at_ms)
+    FROM runs WHERE activity <> 'active' GROUP BY source, partition, activity, run
+    ORDER BY source, partition, min(at_ms)
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class PageFacts:
-    """What there is to tell about *topology* in *interval*; rows are those of the queries above."""
+    """What there is to tell about *topology* in *interval*; rows are those of the queries above.
+
+    Of each `place_ms` on the axis of a chart there is one measurement.
+    """
 
     topology: Topology
     interval: Interval
+    place_ms: int
     summary: Row
     operators: dict[str, Row]
     paths: list[Row]
@@ -137,7 +150,8 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFa
 
     def ask(text: str, table: str, *more: Any) -> list[Row]:
         bounds = [topology.name, interval.start_ms, interval.end_ms]
-        return tables.ask(text, [*bounds, *more]).objects if table in tables.tables else []
+        found = tables.ask(text, [*bounds, *more]).objects if table in tables.tables else []
+        return [{name: _inert(value) for name, value in row.items()} for row in found]
 
     read = {name for names in topology.upstreams.values() for name in names}
     terminals = [name for name in topology.operators if name not in read]
@@ -146,6 +160,7 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFa
     return PageFacts(
         topology=topology,
         interval=interval,
+        place_ms=place_ms,
         summary=next(iter(ask(SUMMARY, "critical_paths")), {}),
         operators={row["operator"]: row for row in ask(OPERATORS, "critical_path_steps")},
         paths=ask(PATHS, "critical_path_steps"),
@@ -158,3 +173,9 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFa
         spans=ask(SPANS, "watermarks"),
         account=next(iter(ask(ACCOUNT, "outcomes", sources)), {}),
     )
+
+
+def _inert(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_inert(item) for item in value]
+    return inert(value) if isinstance(value, str) else value

@@ -87,9 +87,7 @@ def windows_with_paths(
         raise InvalidArgument(_why_none(tables, topology, at_ms))
     ends = [window["window_end"] for window in found]
     steps, leaves, blame = (_by_window(tables.ask(text, [topology, ends]).objects) for text in (STEPS, LEAVES, BLAME))
-    return [
-        _window(window, steps[end], leaves[end], blame[end]) for window, end in zip(found, ends, strict=True)
-    ]
+    return [_window(window, steps[end], leaves[end], blame[end]) for window, end in zip(found, ends, strict=True)]
 
 
 def _window(window: Row, steps: list[Row], leaves: list[Row], blame: list[Row]) -> Row:
@@ -99,7 +97,11 @@ def _window(window: Row, steps: list[Row], leaves: list[Row], blame: list[Row]) 
         **window,
         "path": [row["operator"] for row in on_path],
         "steps": on_path,
-        "off_path": [{name: value for name, value in row.items() if name not in {"step", "share"}} for row in steps if row["step"] is None],
+        "off_path": [
+            {name: value for name, value in row.items() if name not in {"step", "share"}}
+            for row in steps
+            if row["step"] is None
+        ],
         "leaves": [leaf | _walk(path_to(leaf["leaf"], walked)) for leaf in leaves],
         "blame": blame,
     }

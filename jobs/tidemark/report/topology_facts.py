@@ -86,7 +86,9 @@ def topology_facts(tables: Tables, topology: Topology, *, at_ms: int) -> Row:
         **facts.newest_path(),
         "sub_topologies": [facts.driver(sub.name) for sub in topology.sub_topologies],
         "operators": [
-            facts.operator(name, sub.name) for sub in topology.sub_topologies for name in (o.name for o in sub.operators)
+            facts.operator(name, sub.name)
+            for sub in topology.sub_topologies
+            for name in (o.name for o in sub.operators)
         ],
     }
 
@@ -116,7 +118,7 @@ class _Facts:
         beat = self._beats[sub_topology]
         state, beat_at = beat.get("state", NEVER_STARTED), beat.get("last_heartbeat_at")
         alive = {StreamState.STARTING.value, StreamState.RUNNING.value}
-        if state in alive and self._at_ms - round(beat_at.timestamp() * 1000) > SILENT_AFTER_MS:
+        if beat_at and state in alive and self._at_ms - round(beat_at.timestamp() * 1000) > SILENT_AFTER_MS:
             state = SILENT
         return {
             "sub_topology": sub_topology,
@@ -153,7 +155,11 @@ class _Facts:
             return told.get("unread_records")
         hop = f"hop_{operator.repartition}"
         text = f'SELECT count(*) AS n FROM "{hop}" WHERE topology = $1 AND watermark IS NULL AND batch_id >= $2'
-        rows = self._tables.ask(text, [self._topology.name, told.get("read_to", 0)]) if hop in self._tables.tables else None
+        rows = (
+            self._tables.ask(text, [self._topology.name, told.get("read_to", 0)])
+            if hop in self._tables.tables
+            else None
+        )
         return rows.objects[0]["n"] if rows else None
 
     def _by(self, key: str, table: str, text: str, *more: Any) -> dict[str, Row]:

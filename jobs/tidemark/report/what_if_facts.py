@@ -38,8 +38,11 @@ def what_if_facts(
     Raises:
         InvalidArgument: there is no such window, or no such operator; it says what to do.
     """
-    windows = what_if(_frame(tables, "operator_windows", WINDOWS, topology, start_ms, end_ms), topology.upstreams, [change]) \
-        if "operator_windows" in tables.tables else []
+    windows = (
+        what_if(_frame(tables, "operator_windows", WINDOWS, topology, start_ms, end_ms), topology.upstreams, [change])
+        if "operator_windows" in tables.tables
+        else []
+    )
     if not windows:
         interval = " to ".join("any time" if at_ms is None else iso(at_ms) for at_ms in (start_ms, end_ms))
         msg = (

@@ -2,6 +2,7 @@
 
 <warehouse>/streams/<topology>/<sub_topology>/<table>    one writing driver each
 <warehouse>/reports/<topology>/<table>                   written by the batch jobs of that topology
+<warehouse>/reports/<topology>/html/                     pages about intervals, for people
 <warehouse>/control/<topology>/<sub_topology>/           checkpoint, journal, lease, heartbeat, drain request
 """
 
@@ -32,6 +33,10 @@ class Layout:
     def report_table(self, topology: str, table: str) -> Path:
         """The Delta table *table* that the batch jobs write for *topology*."""
         return self.warehouse / "reports" / topology / table
+
+    def report_pages(self, topology: str) -> Path:
+        """The folder of the pages about *topology*, one HTML file per interval."""
+        return self.report_table(topology, "html")
 
     def control(self, topology: str, sub_topology: str) -> Path:
         """The folder through which a driver and its operators talk."""
