@@ -127,7 +127,7 @@ OPERATOR_LATENCY = Table(
         *_columns(
             ("started_at", "timestamp", "driver clock when the operator began"),
             ("finished_at", "timestamp", "driver clock when its result was there: materialised or committed"),
-            ("queued_ms", "bigint", "ms it waited for a sibling branch of the same driver; no operator's fault"),
+            ("queued_ms", "bigint", "ms it waited for siblings of its driver, or the journal; no operator's fault"),
         ),
     ),
 )
@@ -156,7 +156,7 @@ OPERATOR_WINDOWS = Table(
             ("window_end", "timestamp", "record time, exclusive"),
             ("ewt_at", "timestamp", "driver clock when the operator finished the batch that closed the window"),
             ("ewt_adjusted_at", "timestamp", "ewt_at + skew_ms: on the brokers' clock as far as that is known"),
-            ("queued_ms", "bigint", "ms of that batch in which the operator waited for a sibling branch"),
+            ("queued_ms", "bigint", "ms of that batch in which the operator waited for siblings, or the journal"),
             ("records", "bigint", "records of the window that the operator finished; at a source late ones too"),
             ("host", "string", "name of the host whose clock the driver reads"),
             ("batch_started_at", "timestamp", "driver clock when that batch began, before it was read"),
@@ -429,7 +429,7 @@ CRITICAL_PATHS = Table(
         *_WINDOW,
         *_columns(
             ("latency_ms", "bigint", "sum of the operator latencies along the path, ms"),
-            ("queued_ms", "bigint", "ms of it spent waiting for sibling branches"),
+            ("queued_ms", "bigint", "ms of it spent waiting for siblings of the same driver, or for its journal"),
             ("before_source_ms", "bigint", "EWT of the path's source − window_end, ms: age before the first operator"),
             ("leaf", "string", "terminal operator at which the path ends"),
             ("path", "string", "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"),
@@ -454,7 +454,7 @@ CRITICAL_PATH_STEPS = Table(
             ("step", "int", "place on the path from its source, from 0; null: not on the path"),
             ("slowest_upstream", "string", "upstream that finished last; null: an input"),
             ("latency_ms", "bigint", "EWT − latest upstream EWT, ms = waited_ms + queued_ms + worked_ms"),
-            ("queued_ms", "bigint", "ms of it spent waiting for sibling branches"),
+            ("queued_ms", "bigint", "ms of it spent waiting for siblings of the same driver, or for its journal"),
             ("share", "double", "latency_ms / the path's, 0 to 1; null: not on the path"),
             ("slack_ms", "bigint", "ms by which it may grow before the topology gets slower"),
             ("state", "string", "input | measured | no_window_yet | upstream_missing | estimated | clamped_negative"),
