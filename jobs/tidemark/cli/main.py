@@ -21,7 +21,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.embedded import airflow, broker, stack
 from tidemark.embedded.conductor import Conductor
 from tidemark.embedded.stack import ROOT, Home
-from tidemark.errors import TidemarkError
+from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.report.batch_job import topology
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.layout import Layout
@@ -184,7 +184,11 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _sql(options: argparse.Namespace) -> int:
-    answer = Warehouse(Home(options.home).warehouse).ask(options.query)
+    warehouse = Warehouse(Home(options.home).warehouse)
+    if not warehouse.tables:
+        msg = f"{Home(options.home).warehouse} has no Delta tables yet; --home names another state folder"
+        raise InvalidArgument(msg)
+    answer = warehouse.ask(options.query)
     _say(FORMATS[options.format](answer.columns, answer.rows))
     return 0
 

@@ -3,7 +3,8 @@
 Types are Spark's DDL words, which `kernels.schemas` turns into Arrow's. An instant is a TIMESTAMP in UTC named `_at`
 (or `watermark`, `timestamp`: record time); a length of time is a BIGINT named `_ms`.
 
-Each driver writes tables of its own, so that a table has one writing process; analysts see the union (`warehouse.py`).
+Each driver writes tables of its own, so that a table has one writing process; analysts see the union (`tidemark sql`,
+`spark.register`).
 """
 
 from __future__ import annotations
@@ -240,7 +241,7 @@ LATE_RECORDS = Table(
             ("offset", "bigint", "its offset there"),
             ("key", "string", "the record's key"),
             ("timestamp", "timestamp", "record time"),
-            ("watermark", "timestamp", "the watermark that it was behind"),
+            ("watermark", "timestamp", "record time: the watermark that it was behind"),
             ("lateness_ms", "bigint", "watermark − record time, ms"),
             ("held_by", "string", "partition, or input of an aggregate, that set that watermark"),
             ("value", "binary", "the record's bytes; at an aggregate its columns as a JSON object"),
@@ -358,7 +359,7 @@ HOP = Table(
             ("source_partition", "int", "input partition of the record that caused it"),
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
-            ("watermark", "timestamp", "set on a watermark row, which has nothing else"),
+            ("watermark", "timestamp", "record time; set on a watermark row, which has nothing else"),
         ),
     ),
 )
@@ -378,11 +379,11 @@ LATENCY_ROLLUP = Table(
         ),
         *_STATS,
         *_columns(
-            ("avg_ms", "double", "sum_ms / n"),
-            ("p50_ms", "double", "from buckets, relative error ≤ 1 %"),
-            ("p90_ms", "double", "from buckets, relative error ≤ 1 %"),
-            ("p99_ms", "double", "from buckets, relative error ≤ 1 %"),
-            ("p999_ms", "double", "from buckets, relative error ≤ 1 %"),
+            ("avg_ms", "double", "sum_ms / n, ms"),
+            ("p50_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p90_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p99_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p999_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
         ),
     ),
     "report",
