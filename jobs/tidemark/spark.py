@@ -57,8 +57,9 @@ def register(spark: SparkSession, layout: Layout) -> None:
 
 
 def no_rows(spark: SparkSession, table: Table) -> DataFrame:
-    """A frame with the columns of *table*."""
-    return spark.createDataFrame([], ", ".join(f"`{column.name}` {column.type}" for column in table.columns))
+    """A frame with the columns of *table*, of which Spark's planner knows that it is empty."""
+    columns = (f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in table.columns)
+    return spark.sql(f"SELECT {', '.join(columns)} WHERE false")
 
 
 def _together(frames: Iterable[DataFrame]) -> DataFrame:
