@@ -57,13 +57,26 @@ WRITTEN = WriterProperties(compression="ZSTD")
 T = TypeVar("T")
 
 
-def create(path: Path, schema: pa.Schema, *, description: str | None = None, log: str = KEPT_LOG) -> None:
+def create(
+    path: Path,
+    schema: pa.Schema,
+    *,
+    description: str | None = None,
+    log: str = KEPT_LOG,
+    partitioned_by: Sequence[str] = (),
+) -> None:
     """An empty Delta table at *path* with *schema* and its comments; nothing when there is one.
 
     Of its *log* the commits are kept for that long, and those since the newest checkpoint.
     """
-    settings = {**SETTINGS, "delta.logRetentionDuration": log}
-    DeltaTable.create(str(path), schema=schema, mode="ignore", description=description, configuration=settings)
+    DeltaTable.create(
+        str(path),
+        schema=schema,
+        mode="ignore",
+        partition_by=list(partitioned_by) or None,
+        description=description,
+        configuration={**SETTINGS, "delta.logRetentionDuration": log},
+    )
 
 
 def scan(path: Path) -> pl.LazyFrame:

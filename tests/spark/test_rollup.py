@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import rollup
+from tidemark.kernels.rollups import Outline
 from tidemark.semantics.buckets import bucket_of, quantile
 from tidemark.spec.intervals import Grain, Interval, instant_ms
 from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
