@@ -67,6 +67,7 @@ def create(
     description: str | None = None,
     log: str = KEPT_LOG,
     checks: Mapping[str, str] = MappingProxyType({}),
+    partitioned_by: Sequence[str] = (),
 ) -> None:
     """An empty Delta table at *path* with *schema* and its comments, for rows that fulfil all *checks* (SQL by name).
 
@@ -74,11 +75,15 @@ def create(
     null in them, and the checks in place of the older version's. Raises DeltaError where a row does not fulfil them.
     Of its *log* the commits are kept for that long, and those since the newest checkpoint.
     """
-    settings = {**SETTINGS, "delta.logRetentionDuration": log}
 
     def up_to_date() -> None:
         table = DeltaTable.create(
-            str(path), schema=schema, mode="ignore", description=description, configuration=settings
+            str(path),
+            schema=schema,
+            mode="ignore",
+            partition_by=list(partitioned_by) or None,
+            description=description,
+            configuration={**SETTINGS, "delta.logRetentionDuration": log},
         )
         known = {field.name for field in table.schema().fields}
         if lacking := [field for field in Schema.from_arrow(schema).fields if field.name not in known]:

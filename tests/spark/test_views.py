@@ -37,7 +37,7 @@ def change(batch_id, seq, key, at_ms, value, **more):
 
 
 def changed(warehouse):
-    """Two streams whose batch numbers say nothing of each other, equal instants, an update from the past, a deletion."""
+    """Batch numbers that say nothing of each other, equal instants, an update from the past, a deletion."""
     window = {"window_start": 0, "window_end": 5_000}
     rows = [
         change(1, 0, "twice", 1_000, "1"),
@@ -84,11 +84,13 @@ def test_at_any_instant_a_key_has_at_most_one_value(ask, at_ms, valid):
 
 def rolled_up(grain, start_ms, **more):
     interval = {"interval_start": start_ms, "interval_end": start_ms + HOUR}
-    return {"topology": "t", "sub_topology": "a", "operator": "o", "kind": "sink", "grain": grain, **interval, **more}
+    of = {"topology": "t", "sub_topology": "a", "operator": "o", "kind": "sink", "scope": "operator"}
+    return {**of, "grain": grain, **interval, **more}
 
 
 def measured(warehouse):
     rows = [rolled_up("hour", TEN, n=2, min_ms=-5, max_ms=10, avg_ms=2.5, negative_n=1), rolled_up("minute", TEN, n=9)]
+    rows += [rolled_up("hour", TEN, n=1, scope="task", task_id="a_0")]
     warehouse.write(LATENCY_ROLLUP, rows)
 
 

@@ -5,11 +5,13 @@ A small commit takes delta-rs some 10 ms, where Spark's first Delta write in a f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from tidemark import delta
@@ -32,10 +34,21 @@ def replace_rows(rows: pl.DataFrame | list[dict[str, Any]], table: Table, path: 
     again_after_others(lambda: replace_in(opened(table, path), rows, table, where=where))
 
 
-def replace_in(stored: DeltaTable, rows: pl.DataFrame | list[dict[str, Any]], table: Table, *, where: str) -> None:
-    """As `replace_rows`, but raises CommitFailedError when somebody wrote such rows after *stored* was opened."""
+def replace_in(
+    stored: DeltaTable,
+    rows: pl.DataFrame | list[dict[str, Any]],
+    table: Table,
+    *,
+    where: str,
+    marks: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """As `replace_rows`, but raises CommitFailedError when somebody wrote such rows after *stored* was opened.
+
+    Or *marks*: transactions of Delta, version by application, that the commit leaves in the log.
+    """
+    properties = CommitProperties(app_transactions=[Transaction(app, version) for app, version in marks.items()])
     try:
-        write_deltalake(stored, rows_of(table, rows), mode="overwrite", predicate=where)
+        write_deltalake(stored, rows_of(table, rows), mode="overwrite", predicate=where, commit_properties=properties)
     except DeltaError as error:
         if BROKEN not in str(error):
             raise
@@ -46,7 +59,8 @@ def replace_in(stored: DeltaTable, rows: pl.DataFrame | list[dict[str, Any]], ta
 
 def opened(table: Table, path: Path) -> DeltaTable:
     """The *table* at *path* as it is now; it is created when there is none."""
-    delta.create(path, arrow_schema(table), description=table.row, checks=CHECKS.get(table.name, {}))
+    checks = CHECKS.get(table.name, {})
+    delta.create(path, arrow_schema(table), description=table.row, checks=checks, partitioned_by=table.partitioned_by)
     return DeltaTable(str(path))
 
 

@@ -6,8 +6,7 @@ the old one. The tables of streams have none, by decision 13.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import StrEnum
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from tidemark.semantics.critical_path import State
@@ -25,8 +24,8 @@ from tidemark.spec.tables import (
 )
 
 
-def _known(column: str, words: type[StrEnum]) -> dict[str, str]:
-    listed = ", ".join(f"'{word.value}'" for word in words)
+def _known(column: str, words: Iterable[str]) -> dict[str, str]:
+    listed = ", ".join(f"'{word}'" for word in words)
     return {f"tidemark_known_{column}": f"{column} is null or {column} in ({listed})"}
 
 
@@ -39,13 +38,18 @@ def _before(start: str, end: str) -> dict[str, str]:
 
 
 _SHARE = {"tidemark_share_up_to_1": "share is null or share between 0 and 1"}
-_ROLLUP = _known("kind", Kind) | _known("grain", Grain) | _before("interval_start", "interval_end")
+_ROLLUP = (
+    _known("scope", ("operator", "task", "topology", "path"))
+    | _known("kind", Kind)
+    | _known("grain", Grain)
+    | _before("interval_start", "interval_end")
+)
 _WINDOW = _known("state", State) | _before("window_start", "window_end") | _not_negative("latency_ms", "queued_ms")
 
 CHECKS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         LATENCY_ROLLUP.name: _ROLLUP
-        | _not_negative("n", "negative_n")
+        | _not_negative("n", "negative_n", "over_sla_n")
         | {"tidemark_min_up_to_max": "min_ms is null or max_ms is null or min_ms <= max_ms"},
         LATENCY_BUCKET_ROLLUP.name: _ROLLUP | _not_negative("n"),
         CRITICAL_PATHS.name: _WINDOW,

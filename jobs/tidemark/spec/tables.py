@@ -24,12 +24,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: name, who writes it, columns in order, and what one row is."""
+    """A table: name, who writes it, columns in order, what one row is, and the columns that tell its files apart."""
 
     name: str
     row: str
     columns: tuple[Column, ...]
     written_by: str = "stream"
+    partitioned_by: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -363,20 +364,23 @@ HOP = Table(
         ),
     ),
 )
+_ROLLED_UP = _columns(
+    ("scope", "string", "operator | task | topology (its terminal operators) | path (its terminal operator)"),
+    ("topology", "string", "name of the topology"),
+    ("sub_topology", "string", "the operators that run in one streaming query; null in scopes topology and path"),
+    ("operator", "string", "name of the operator; null in scopes topology and path"),
+    ("kind", "string", "source | map | table | aggregate | repartition | join | sink; null in these scopes"),
+    ("task_id", "string", "<sub_topology>_<input partition>; null but in scope task"),
+    ("path", "string", "source → … → terminal operator; null but in scope path"),
+    ("grain", "string", "minute | hour | day"),
+    ("interval_start", "timestamp", "finish clock, inclusive"),
+    ("interval_end", "timestamp", "finish clock, exclusive"),
+)
 LATENCY_ROLLUP = Table(
     "latency_rollup",
-    "operator, grain and interval of the finish clock",
+    "operator, task, topology or path, and interval of the finish clock",
     (
-        *_columns(
-            ("topology", "string", "name of the topology"),
-            ("sub_topology", "string", "the operators that run in one streaming query"),
-        ),
-        *_OPERATOR,
-        *_columns(
-            ("grain", "string", "minute | hour | day"),
-            ("interval_start", "timestamp", "finish clock, inclusive"),
-            ("interval_end", "timestamp", "finish clock, exclusive"),
-        ),
+        *_ROLLED_UP,
         *_STATS,
         *_columns(
             ("avg_ms", "double", "sum_ms / n, ms"),
@@ -384,21 +388,26 @@ LATENCY_ROLLUP = Table(
             ("p90_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
             ("p99_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
             ("p999_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("sla_ms", "bigint", "the tightest latency SLA, ms: error_after, else warn_after; null: none"),
+            ("over_sla_n", "bigint", "records in buckets that stand for more than sla_ms; null: no SLA"),
+            ("over_sla_share", "double", "over_sla_n / n, 0 to 1; null: no SLA"),
         ),
     ),
     "report",
+    partitioned_by=("grain",),
 )
 LATENCY_BUCKET_ROLLUP = Table(
     "latency_bucket_rollup",
-    "operator, grain, interval and bucket: percentiles of any coarser grain come from their sum",
+    "row of latency_rollup and bucket: percentiles of any coarser grain come from their sum",
     (
-        *LATENCY_ROLLUP.columns[:7],
+        *_ROLLED_UP,
         *_columns(
             ("bucket", "int", "signed index of the log-scaled bucket"),
             ("n", "bigint", "records in it"),
         ),
     ),
     "report",
+    partitioned_by=("grain",),
 )
 CRITICAL_PATHS = Table(
     "critical_paths",
