@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import accept_loss, bound, demo, doctor, requeue, why
+from tidemark.cli import accept_loss, bound, demo, docs, doctor, requeue, why
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
-from tidemark.cli.sql import Warehouse
+from tidemark.cli.sql import Warehouse, attach_script
 from tidemark.cli.text_table import FORMATS, aligned
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import airflow, broker, stack
@@ -86,10 +86,12 @@ def _parser() -> argparse.ArgumentParser:
     checked = command("check", _check, "see whether topology files can run, down to their columns and SQL")
     checked.add_argument("files", nargs="*", type=Path, help="TOML files (all of jobs/topologies)")
     sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
-    sql.add_argument("query", help="one statement that reads, for example: select count(*) from changes")
+    sql.add_argument("query", nargs="?", help="one statement that reads, for example: select count(*) from changes")
     sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
     _why_options(command("why", _why, "say why a topology gives no results: who waits, for what, and what to do"))
     _bound_options(command("bound", _bound, "compare bounds of a source: late records against waiting"))
+    sql.add_argument("--script", action="store_true", help="print the SQL that makes any DuckDB one over these tables")
+    command("docs", _docs, "write docs/tables.md: what every table, view and column is")
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
     doctor.options(command("doctor", _doctor, "see whether checkpoints, journals and tables tell one story"))
     accept_loss.options(command("accept-loss", _accept_loss, "go on without records that a topic lost unread"))
@@ -184,6 +186,12 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _sql(options: argparse.Namespace) -> int:
+    if options.script == (options.query is not None):
+        msg = "there is a query to answer, or --script"
+        raise InvalidArgument(msg)
+    if options.script:
+        _say(attach_script(Home(options.home).warehouse.resolve()))
+        return 0
     warehouse = Warehouse(Home(options.home).warehouse)
     if not warehouse.tables:
         msg = f"{Home(options.home).warehouse} has no Delta tables yet; --home names another state folder"
@@ -219,6 +227,13 @@ def _doctor(options: argparse.Namespace) -> int:
         if faults:
             _say(faults)
     return 1 if any(found.values()) else 0
+
+
+def _docs(_: argparse.Namespace) -> int:
+    file = ROOT / "docs" / "tables.md"
+    file.write_text(docs.dictionary(), encoding="utf-8")
+    _say(f"wrote {file}")
+    return 0
 
 
 def _tables(options: argparse.Namespace) -> int:

@@ -73,6 +73,11 @@ def statements(home: Path) -> list[str]:
     return ["SET TimeZone = 'UTC'", *SPARKS_WORDS, *(f'CREATE VIEW "{name}" AS\n{text}' for name, text in made.items())]
 
 
+def attach_script(home: Path) -> str:
+    """SQL that makes a DuckDB of anybody's own one over the warehouse *home*, as it is now."""
+    return ";\n".join(["INSTALL delta", "LOAD delta", *statements(home), ""])
+
+
 def _no_rows(table: Table) -> str:
     """A SELECT with the columns of *table*: what it has before somebody has written it, or an older version did."""
     columns = (f'CAST(NULL AS {_type(column.type)}) AS "{column.name}"' for column in table.columns)
@@ -95,6 +100,7 @@ def _quoted(path: Path) -> str:
 def _connect(home: Path) -> duckdb.DuckDBPyConnection:
     extension = files("duckdb_extension_delta") / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
     connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")  # it would be among the rows
     connection.execute(f"LOAD '{extension}'")
     connection.execute("SET autoinstall_known_extensions = false")  # it would ask the network
     for statement in statements(home):
