@@ -58,3 +58,9 @@ class TestWarehouse:
 @pytest.fixture
 def warehouse(tmp_path: Path) -> TestWarehouse:
     return TestWarehouse(Layout(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def shared_warehouse(tmp_path_factory: pytest.TempPathFactory) -> TestWarehouse:
+    """One for all tests of a module."""
+    return TestWarehouse(Layout(tmp_path_factory.mktemp("warehouse")))

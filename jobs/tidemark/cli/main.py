@@ -12,17 +12,17 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import accept_loss, bound, demo, doctor, path, requeue, whatif, why
+from tidemark.cli import accept_loss, bound, demo, docs, doctor, path, requeue, whatif, why
 from tidemark.cli import topology as topology_command
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
-from tidemark.cli.sql import Warehouse
+from tidemark.cli.sql import Warehouse, attach_script
 from tidemark.cli.text_table import FORMATS, aligned
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import airflow, broker, stack
 from tidemark.embedded.conductor import Conductor
 from tidemark.embedded.stack import ROOT, Home
-from tidemark.errors import TidemarkError
+from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import inert
 from tidemark.report.batch_job import topology
 from tidemark.spec.intervals import instant_ms
@@ -91,10 +91,12 @@ def _parser() -> argparse.ArgumentParser:
     checked = command("check", _check, "see whether topology files can run, down to their columns and SQL")
     checked.add_argument("files", nargs="*", type=Path, help="TOML files (all of jobs/topologies)")
     sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
-    sql.add_argument("query", help="one statement that reads, for example: select count(*) from changes")
+    sql.add_argument("query", nargs="?", help="one statement that reads, for example: select count(*) from changes")
     sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+    sql.add_argument("--script", action="store_true", help="print the SQL that makes any DuckDB one over these tables")
     _why_options(command("why", _why, "say why a topology gives no results: who waits, for what, and what to do"))
     _bound_options(command("bound", _bound, "compare bounds of a source: late records against waiting"))
+    command("docs", _docs, "write docs/tables.md: what every table, view and column is")
     shown = command("topology", _topology, "show the operators of a topology and how they are doing")
     walked = command("path", _path, "show the critical path of a streaming window, and who is to blame")
     asked = command("whatif", _whatif, "say how late windows would have been had an operator worked less")
@@ -195,8 +197,18 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _sql(options: argparse.Namespace) -> int:
-    answer = Warehouse(Home(options.home).warehouse).ask(options.query)
-    _say(FORMATS[options.format](answer.columns, answer.rows))
+    if options.script == (options.query is not None):
+        msg = "there is a query to answer, or --script"
+        raise InvalidArgument(msg)
+    if options.script:
+        _say(attach_script(Home(options.home).warehouse.resolve()))
+        return 0
+    warehouse = Warehouse(Home(options.home).warehouse)
+    if not warehouse.tables:
+        msg = f"{Home(options.home).warehouse} has no Delta tables yet; --home names another state folder"
+        raise InvalidArgument(msg)
+    answer = warehouse.ask(options.query)
+    print(FORMATS[options.format](answer.columns, answer.rows), flush=True)  # CSV is exact, whatever a terminal does
     return 0
 
 
@@ -241,6 +253,13 @@ def _doctor(options: argparse.Namespace) -> int:
         if faults:
             _say(faults)
     return 1 if any(found.values()) else 0
+
+
+def _docs(_: argparse.Namespace) -> int:
+    file = ROOT / "docs" / "tables.md"
+    file.write_text(docs.dictionary(), encoding="utf-8")
+    _say(f"wrote {file}")
+    return 0
 
 
 def _tables(options: argparse.Namespace) -> int:

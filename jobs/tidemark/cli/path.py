@@ -69,7 +69,7 @@ def verdict(window: Mapping[str, Any]) -> str:
     if not window["blame"]:
         return f"over its SLA, and nobody took longer than usual: {seen}"
     first = window["blame"][0]
-    who = NO_OPERATOR.get(first["operator"], first["operator"])
+    who = NO_OPERATOR.get(first["kind"], first["operator"])
     usual = "" if first["usual_ms"] is None else f", usually {first['usual_ms']:,.0f} ms"
     return f"{who} is to blame: {first['excess_ms']:,.0f} ms too many{usual}; {seen}"
 

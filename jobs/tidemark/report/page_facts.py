@@ -63,11 +63,11 @@ PATHS = f"""
     GROUP BY walks.path ORDER BY windows DESC, max_ms DESC, walks.path
 """
 BLAME = f"""
-    SELECT operator, sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
+    SELECT operator, kind, sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
            median(usual_ms) AS usual_ms, median(share) AS share, median(usual_share) AS usual_share
     FROM critical_path_blame
     WHERE topology = $1 AND grain = 'window' AND {_holds("interval_end")}
-    GROUP BY operator ORDER BY excess_ms DESC, operator
+    GROUP BY operator, kind ORDER BY excess_ms DESC, operator, kind
 """
 LATENCIES = f"""
     SELECT operator, epoch_ms(interval_start) AS at_ms, n, p50_ms, p90_ms, p99_ms, max_ms, sla_ms
@@ -146,11 +146,10 @@ class PageFacts:
 
 
 def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFacts:
-    """The facts of *interval*; a table that has not been written gives none."""
+    """The facts of *interval*."""
 
-    def ask(text: str, table: str, *more: Any) -> list[Row]:
-        bounds = [topology.name, interval.start_ms, interval.end_ms]
-        found = tables.ask(text, [*bounds, *more]).objects if table in tables.tables else []
+    def ask(text: str, *more: Any) -> list[Row]:
+        found = tables.ask(text, [topology.name, interval.start_ms, interval.end_ms, *more]).objects
         return [{name: _inert(value) for name, value in row.items()} for row in found]
 
     read = {name for names in topology.upstreams.values() for name in names}
@@ -161,17 +160,17 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFa
         topology=topology,
         interval=interval,
         place_ms=place_ms,
-        summary=next(iter(ask(SUMMARY, "critical_paths")), {}),
-        operators={row["operator"]: row for row in ask(OPERATORS, "critical_path_steps")},
-        paths=ask(PATHS, "critical_path_steps"),
-        slowest=ask(SLOWEST, "critical_paths"),
-        spent=ask(SPENT, "critical_paths", place_ms),
-        blame=ask(BLAME, "critical_paths"),
-        latencies=ask(LATENCIES, "latency_rollup", terminals),
-        emission=ask(EMISSION, "outcomes", place_ms),
-        lags=ask(LAGS, "watermarks", place_ms),
-        spans=ask(SPANS, "watermarks"),
-        account=next(iter(ask(ACCOUNT, "outcomes", sources)), {}),
+        summary=ask(SUMMARY)[0],
+        operators={row["operator"]: row for row in ask(OPERATORS)},
+        paths=ask(PATHS),
+        slowest=ask(SLOWEST),
+        spent=ask(SPENT, place_ms),
+        blame=ask(BLAME),
+        latencies=ask(LATENCIES, terminals),
+        emission=ask(EMISSION, place_ms),
+        lags=ask(LAGS, place_ms),
+        spans=ask(SPANS),
+        account=ask(ACCOUNT, sources)[0],
     )
 
 

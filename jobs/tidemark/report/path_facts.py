@@ -20,6 +20,14 @@ class Rows(Protocol):
     """What a query gives."""
 
     @property
+    def columns(self) -> Sequence[str]:
+        """The names of its columns."""
+
+    @property
+    def rows(self) -> Sequence[Sequence[Any]]:
+        """Its rows."""
+
+    @property
     def objects(self) -> list[Row]:
         """Each row by column name."""
 
@@ -29,7 +37,7 @@ class Tables(Protocol):
 
     @property
     def tables(self) -> Mapping[str, Any]:
-        """The Delta tables that there are, by name."""
+        """The Delta tables that have been written, by name."""
 
     def ask(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
         """The answer to *text*, one statement that reads."""
@@ -57,7 +65,7 @@ LEAVES = """
     ORDER BY behind_ms, leaf
 """
 BLAME = """
-    SELECT interval_end AS window_end, rank, operator, excess_ms, usual_ms, share, usual_share
+    SELECT interval_end AS window_end, rank, operator, kind, excess_ms, used_ms, usual_ms, share, usual_share
     FROM critical_path_blame
     WHERE topology = $1 AND grain = 'window' AND interval_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
     ORDER BY rank, operator
@@ -79,8 +87,6 @@ def windows_with_paths(
     Raises:
         InvalidArgument: there is none; it says what to do.
     """
-    if "critical_paths" not in tables.tables:
-        raise InvalidArgument(_none(topology, "nobody has looked for critical paths yet", _run(topology)))
     start_ms, end_ms = interval or (None, None)
     found = tables.ask(WINDOWS, [topology, at_ms, start_ms, end_ms, last]).objects[::-1]
     if not found:
@@ -133,7 +139,8 @@ def _by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
 def _why_none(tables: Tables, topology: str, at_ms: int | None) -> str:
     (known,) = tables.ask(CLOSED, [topology]).objects
     if not known["seen"]:
-        return _none(topology, "the reports have seen none of its windows", _run(topology))
+        remedy = f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"
+        return _none(topology, "the reports have seen none of its windows", remedy)
     if not known["closed"]:
         seen = f"{known['seen']} were seen, and none has been finished by every operator"
         return _none(topology, seen, f"`tidemark why {topology}` says who waits for what")
@@ -144,7 +151,3 @@ def _why_none(tables: Tables, topology: str, at_ms: int | None) -> str:
 
 def _none(topology: str, seen: str, remedy: str) -> str:
     return f"a path is that of a closed streaming window, and {topology} has none to show: {seen}; {remedy}"
-
-
-def _run(topology: str) -> str:
-    return f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"

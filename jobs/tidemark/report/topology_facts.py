@@ -100,17 +100,15 @@ class _Facts:
         self._tables, self._topology, self._at_ms = tables, topology, at_ms
         edges = [(name, read) for name, names in topology.upstreams.items() for read in names]
         own, read = zip(*edges, strict=True) if edges else ((), ())
-        self._beats = self._by("sub_topology", "heartbeats", BEATS)
-        self._latencies = self._by("operator", "operator_windows", LATENCIES, list(own), list(read), LATENCY_SAMPLES)
-        self._counts = self._by("operator", "outcomes", COUNTS, RATED_OVER_S)
-        self._read_to = self._by("source", "batches", READ_TO)
-        self._watermarks = {
-            (row["sub_topology"], row["source"]): row["watermark"] for row in self._ask("watermarks", WATERMARKS)
-        }
+        self._beats = self._by("sub_topology", BEATS)
+        self._latencies = self._by("operator", LATENCIES, list(own), list(read), LATENCY_SAMPLES)
+        self._counts = self._by("operator", COUNTS, RATED_OVER_S)
+        self._read_to = self._by("source", READ_TO)
+        self._watermarks = {(row["sub_topology"], row["source"]): row["watermark"] for row in self._ask(WATERMARKS)}
 
     def newest_path(self) -> Row:
         """The newest critical path that the reports have found."""
-        found = self._ask("critical_path_steps", NEWEST_PATH)
+        found = self._ask(NEWEST_PATH)
         return found[0] if found else {"window_end": None, "latency_ms": None, "critical_path": []}
 
     def driver(self, sub_topology: str) -> Row:
@@ -162,11 +160,8 @@ class _Facts:
         )
         return rows.objects[0]["n"] if rows else None
 
-    def _by(self, key: str, table: str, text: str, *more: Any) -> dict[str, Row]:
-        return defaultdict(dict, {row[key]: row for row in self._ask(table, text, *more)})
+    def _by(self, key: str, text: str, *more: Any) -> dict[str, Row]:
+        return defaultdict(dict, {row[key]: row for row in self._ask(text, *more)})
 
-    def _ask(self, table: str, text: str, *more: Any) -> list[Row]:
-        """The answer; none where *table* has not been written, which streams do in one go."""
-        if table not in self._tables.tables:
-            return []
+    def _ask(self, text: str, *more: Any) -> list[Row]:
         return self._tables.ask(text, [self._topology.name, self._at_ms, *more]).objects

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from tidemark.errors import InvalidArgument
-from tidemark.report.path_facts import Row, Tables
+from tidemark.report.path_facts import Row, Rows, Tables
 from tidemark.report.what_if import Change, Window, hints, tasks_of, what_if
 from tidemark.semantics.critical_path import Path
 from tidemark.spec.intervals import iso
@@ -38,11 +38,8 @@ def what_if_facts(
     Raises:
         InvalidArgument: there is no such window, or no such operator; it says what to do.
     """
-    windows = (
-        what_if(_frame(tables, "operator_windows", WINDOWS, topology, start_ms, end_ms), topology.upstreams, [change])
-        if "operator_windows" in tables.tables
-        else []
-    )
+    rows = _frame(tables.ask(WINDOWS, [topology.name, start_ms, end_ms]))
+    windows = what_if(rows, topology.upstreams, [change])
     if not windows:
         interval = " to ".join("any time" if at_ms is None else iso(at_ms) for at_ms in (start_ms, end_ms))
         msg = (
@@ -50,8 +47,8 @@ def what_if_facts(
             f"ask for another interval, or see with `tidemark why {topology.name}` who waits for what"
         )
         raise InvalidArgument(msg)
-    steps = _frame(tables, "critical_path_steps", STEPS, topology, start_ms, end_ms)
-    tasks = tasks_of(_frame(tables, "operator_latency", TASKS, topology))
+    steps = _frame(tables.ask(STEPS, [topology.name, start_ms, end_ms]))
+    tasks = tasks_of(_frame(tables.ask(TASKS, [topology.name])))
     return {
         "topology": topology.name,
         **asdict(change),
@@ -66,11 +63,8 @@ def what_if_facts(
     }
 
 
-def _frame(tables: Tables, table: str, text: str, topology: Topology, *bounds_ms: int | None) -> pl.DataFrame:
-    """The answer; no row and no column where *table* has not been written."""
-    if table not in tables.tables:
-        return pl.DataFrame()
-    return pl.DataFrame(tables.ask(text, [topology.name, *bounds_ms]).objects, infer_schema_length=None)
+def _frame(answer: Rows) -> pl.DataFrame:
+    return pl.DataFrame(answer.rows, schema=list(answer.columns), orient="row", infer_schema_length=None)
 
 
 def _spread(paths: list[Path]) -> Row:

@@ -3,7 +3,8 @@
 Types are Spark's DDL words, which `kernels.schemas` turns into Arrow's. An instant is a TIMESTAMP in UTC named `_at`
 (or `watermark`, `timestamp`: record time); a length of time is a BIGINT named `_ms`.
 
-Each driver writes tables of its own, so that a table has one writing process; analysts see the union (`warehouse.py`).
+Each driver writes tables of its own, so that a table has one writing process; analysts see the union (`tidemark sql`,
+`spark.register`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: name, who writes it, columns in order, and what one row is."""
+    """A table: name, who writes it, columns in order, what one row is, and the columns that tell its files apart."""
 
     name: str
     row: str
     columns: tuple[Column, ...]
     written_by: str = "stream"
+    partitioned_by: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -245,7 +247,7 @@ LATE_RECORDS = Table(
             ("offset", "bigint", "its offset there"),
             ("key", "string", "the record's key"),
             ("timestamp", "timestamp", "record time"),
-            ("watermark", "timestamp", "the watermark that it was behind"),
+            ("watermark", "timestamp", "record time: the watermark that it was behind"),
             ("lateness_ms", "bigint", "watermark − record time, ms"),
             ("held_by", "string", "partition, or input of an aggregate, that set that watermark"),
             ("value", "binary", "the record's bytes; at an aggregate its columns as a JSON object"),
@@ -376,46 +378,54 @@ HOP = Table(
             ("source_partition", "int", "input partition of the record that caused it"),
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
-            ("watermark", "timestamp", "set on a watermark row, which has nothing else"),
+            ("watermark", "timestamp", "record time; set on a watermark row, which has nothing else"),
         ),
     ),
+)
+_ROLLED_UP = _columns(
+    ("scope", "string", "operator | task | topology (its terminal operators) | path (its terminal operator)"),
+    ("topology", "string", "name of the topology"),
+    ("sub_topology", "string", "the operators that run in one streaming query; null in scopes topology and path"),
+    ("operator", "string", "name of the operator; null in scopes topology and path"),
+    ("kind", "string", "source | map | table | aggregate | repartition | join | sink; null in these scopes"),
+    ("task_id", "string", "<sub_topology>_<input partition>; null but in scope task"),
+    ("path", "string", "source → … → terminal operator; null but in scope path"),
+    ("grain", "string", "minute | hour | day"),
+    ("interval_start", "timestamp", "finish clock, inclusive"),
+    ("interval_end", "timestamp", "finish clock, exclusive"),
 )
 LATENCY_ROLLUP = Table(
     "latency_rollup",
-    "operator, grain and interval of the finish clock",
+    "operator, task, topology or path, and interval of the finish clock",
     (
-        *_columns(
-            ("topology", "string", "name of the topology"),
-            ("sub_topology", "string", "the operators that run in one streaming query"),
-        ),
-        *_OPERATOR,
-        *_columns(
-            ("grain", "string", "minute | hour | day"),
-            ("interval_start", "timestamp", "finish clock, inclusive"),
-            ("interval_end", "timestamp", "finish clock, exclusive"),
-        ),
+        *_ROLLED_UP,
         *_STATS,
         *_columns(
-            ("avg_ms", "double", "sum_ms / n"),
-            ("p50_ms", "double", "from buckets, relative error ≤ 1 %"),
-            ("p90_ms", "double", "from buckets, relative error ≤ 1 %"),
-            ("p99_ms", "double", "from buckets, relative error ≤ 1 %"),
-            ("p999_ms", "double", "from buckets, relative error ≤ 1 %"),
+            ("avg_ms", "double", "sum_ms / n, ms"),
+            ("p50_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p90_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p99_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p999_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("sla_ms", "bigint", "the tightest latency SLA, ms: error_after, else warn_after; null: none"),
+            ("over_sla_n", "bigint", "records in buckets that stand for more than sla_ms; null: no SLA"),
+            ("over_sla_share", "double", "over_sla_n / n, 0 to 1; null: no SLA"),
         ),
     ),
     "report",
+    partitioned_by=("grain",),
 )
 LATENCY_BUCKET_ROLLUP = Table(
     "latency_bucket_rollup",
-    "operator, grain, interval and bucket: percentiles of any coarser grain come from their sum",
+    "row of latency_rollup and bucket: percentiles of any coarser grain come from their sum",
     (
-        *LATENCY_ROLLUP.columns[:7],
+        *_ROLLED_UP,
         *_columns(
             ("bucket", "int", "signed index of the log-scaled bucket"),
             ("n", "bigint", "records in it"),
         ),
     ),
     "report",
+    partitioned_by=("grain",),
 )
 _WINDOW = _columns(
     ("topology", "string", "name of the topology"),

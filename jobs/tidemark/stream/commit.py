@@ -37,6 +37,7 @@ from tidemark.spec.topology import SubTopology
 from tidemark.stream.broker import Broker
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.measurement import Measurer
+from tidemark.stream.sink_columns import commented
 
 MANY = 5_000
 """From so many rows on, a table's part of a batch is no part of the journal: that only names the file."""
@@ -227,4 +228,5 @@ def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[st
             schema = sink_rows(operator, pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow(), 0).schema
             if operator.key:
                 schema = schema.remove(schema.get_field_index("deleted"))
+            schema = commented(schema, operator, {o.name: o for o in sub.operators}, schemas)
             create(home / operator.table, schema, description=f"what reached the sink {operator.name}")

@@ -86,7 +86,8 @@ def build_engine(
     create_tables(stream.home, sub, steps.schemas)
     for operator in sub.operators:
         if isinstance(operator, HopSource):
-            create(stream.layout.hop(topology.name, operator.upstream, operator.repartition), arrow_schema(HOP))
+            hop = stream.layout.hop(topology.name, operator.upstream, operator.repartition)
+            create(hop, arrow_schema(HOP), description=HOP.row)
     sources = [operator for operator in sub.operators if isinstance(operator, Source)]
     pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
     intact = Intact(f"{topology.name} {sub.name}", Control(stream.control).accepted_loss, reread)
