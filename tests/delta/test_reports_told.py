@@ -1,0 +1,279 @@
+"""What `tidemark path`, `topology` and `whatif` say: of Apex's worked example, and of a small play."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+from playing import Play
+
+from tidemark.cli import path as path_command
+from tidemark.cli import topology as topology_command
+from tidemark.cli import whatif as whatif_command
+from tidemark.cli.main import _parser
+from tidemark.errors import InvalidArgument
+from tidemark.kernels.schemas import rows_of
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import (
+    CRITICAL_PATH_LEAVES,
+    CRITICAL_PATH_STEPS,
+    CRITICAL_PATHS,
+    HEARTBEATS,
+    OPERATOR_WINDOWS,
+)
+
+NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
+WINDOW = {"topology": "flights", "window_start": NOON, "window_end": NOON + 5_000}
+UPSTREAM = {"A": None, "B": "A", "C": "A", "D": "B", "E": "C", "F": "C"}
+LATENCY = {"A": 0, "B": 5, "C": 100, "D": 30, "E": 20, "F": 2}
+SLACK = {"A": 0, "B": 85, "C": 0, "D": 85, "E": 0, "F": 18}
+ON_PATH = {"A": 0, "C": 1, "E": 2}
+PATH = {
+    **WINDOW, "latency_ms": 120, "waited_ms": 0, "queued_ms": 30, "before_source_ms": 2_000, "leaf": "E",
+    "path": "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms", "state": "measured", "sla_ms": 5_000, "over_sla": True,
+    "skew_error_ms": 3, "moving_average_ms": 110, "moving_average_path": "A (0 ms) → C (110 ms) = 110 ms",
+}  # fmt: skip
+
+
+def steps(promised_ms: int) -> list[dict[str, Any]]:
+    return [
+        {
+            **WINDOW, "operator": name, "step": ON_PATH.get(name), "slowest_upstream": read, "kind": "map",
+            "sub_topology": "status", "latency_ms": LATENCY[name], "waited_ms": 0,
+            "queued_ms": 30 if name == "C" else 0, "worked_ms": LATENCY[name] - (30 if name == "C" else 0),
+            "slack_ms": SLACK[name], "promised_ms": promised_ms if name == "C" else None,
+            "share": LATENCY[name] / 120 if name in ON_PATH else None, "state": "measured" if read else "input",
+        }
+        for name, read in UPSTREAM.items()
+    ]  # fmt: skip
+
+
+LEAVES = [
+    {**WINDOW, "leaf": leaf, "source": "A", "latency_ms": ms, "before_source_ms": 2_000, "behind_ms": 120 - ms}
+    for leaf, ms in (("D", 35), ("E", 120), ("F", 102))
+]
+
+
+def reported(home: Path, path: dict[str, Any] = PATH, promised_ms: int = 60) -> Path:
+    """A home in whose warehouse the example has been reported on."""
+    rows = {CRITICAL_PATHS: [path], CRITICAL_PATH_STEPS: steps(promised_ms), CRITICAL_PATH_LEAVES: LEAVES}
+    for table, of in rows.items():
+        write_deltalake(Layout(home / "warehouse").report_table("flights", table.name), rows_of(table, of))
+    return home
+
+
+def told_path(home: Path, *arguments: str) -> str:
+    options = _parser().parse_args(["path", "flights", *arguments])
+    return path_command.path(options, home / "warehouse", "flights")
+
+
+def test_a_path_is_told_as_in_the_worked_example(tmp_path: Path) -> None:
+    lines = [line.strip() for line in told_path(reported(tmp_path)).splitlines()]
+    assert lines[0] == "flights, window 2026-01-01 12:00:00 to 2026-01-01 12:00:05 (record time)"
+    assert lines[1] == "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"
+    columns = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
+    assert lines[2].split() == [*columns, "share", "state"]
+    assert [line.split() for line in lines[3:6]] == [
+        ["A", "map", "status", "0", "0", "0", "0", "null", "0%", "input"],
+        ["C", "map", "status", "100", "0", "30", "70", "60", "83%", "measured"],
+        ["E", "map", "status", "20", "0", "0", "20", "null", "17%", "measured"],
+    ]
+    assert lines[6:13] == [
+        "20 + 100 + 0 = 120 ms from E, the critical path",
+        "2 + 100 + 0 = 102 ms from F, 18 ms behind: A → C → F",
+        "30 + 5 + 0 = 35 ms from D, 85 ms behind: A → B → D",
+        "before the source: 2,000 ms from the window's end, not in the sum",
+        "of the sum: 0 ms waited, 30 ms queued, 90 ms worked",
+        "clocks: right to within 3 ms",
+        "Apex's moving averages: A (0 ms) → C (110 ms) = 110 ms",
+    ]
+    assert [line.split()[0] for line in lines[15:18]] == ["B", "D", "F"]
+
+
+def test_the_last_line_names_who_is_to_blame(tmp_path: Path) -> None:
+    seen = "it took 2,120 ms from the window's end to E, where 5,000 ms are promised"
+    over = told_path(reported(tmp_path / "over"))  # C worked 70 ms and promised 60
+    assert over.splitlines()[-1].strip() == f"C is to blame: 10 ms too many; {seen}"
+    kept = told_path(reported(tmp_path / "kept", PATH | {"over_sla": False}, promised_ms=70))
+    assert kept.splitlines()[-1].strip() == f"nobody is to blame: {seen}"
+
+
+def test_a_path_in_json_has_every_leaf_and_what_is_off_the_path(tmp_path: Path) -> None:
+    told = json.loads(told_path(reported(tmp_path), "--at", "2026-01-01T12:00:04.999Z", "--format", "json"))
+    (window,) = told["windows"]
+    assert told["topology"] == "flights"
+    assert (window["window_start"], window["path"], window["worked_ms"]) == (
+        "2026-01-01T12:00:00.000Z", ["A", "C", "E"], 90,
+    )  # fmt: skip
+    assert [step["operator"] for step in window["steps"] + window["off_path"]] == ["A", "C", "E", "B", "D", "F"]
+    assert window["leaves"][2] == {
+        "leaf": "D", "source": "A", "latency_ms": 35, "behind_ms": 85, "before_source_ms": 2_000,
+        "path": ["A", "B", "D"], "latencies_ms": [0, 5, 30],
+    }  # fmt: skip
+    (blamed,) = window["blame"]
+    assert (blamed["operator"], blamed["rank"], blamed["excess_ms"], blamed["usual_ms"]) == ("C", 1, 10.0, None)
+
+
+@pytest.mark.parametrize("instant", ["2026-01-01T11:59:59.999Z", "2026-01-01T12:00:05Z"])
+def test_an_instant_outside_of_every_window_is_answered_by_those_that_are_known(tmp_path: Path, instant: str) -> None:
+    known = "those known lie between 2026-01-01T12:00:00.000Z and 2026-01-01T12:00:05.000Z; ask for one of them"
+    with pytest.raises(InvalidArgument, match=known):
+        told_path(reported(tmp_path), "--at", instant)
+
+
+def test_where_no_window_is_closed_the_way_on_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="seen none of its windows; run the DAG tidemark_flights_reports"):
+        told_path(tmp_path)
+    open_path = {**dict.fromkeys(PATH), **WINDOW, "state": "no_window_yet"}
+    with pytest.raises(InvalidArgument, match=r"1 were seen, and none .* every operator; `tidemark why flights`"):
+        told_path(reported(tmp_path, open_path))
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_sent(tmp_path: Path) -> None:
+    hostile = "A\x1b[31m\x9b2J\u202e (0 ms)"
+    told = told_path(reported(tmp_path, PATH | {"path": hostile}))
+    assert r"A\u001b[31m\u009b2J\u202e (0 ms)" in told
+    again = told_path(tmp_path, "--format", "json")
+    assert again.replace("\n", "").isprintable()
+    assert json.loads(again)["windows"][0]["path_text"] == hostile
+
+
+PLAY = """
+name = "play"
+window = "5 s"
+[operators.events]
+kind = "source"
+sub_topology = "first"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+idle_after = "5 s"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.by_v]
+kind = "repartition"
+input = "newest"
+id = ["id"]
+key = ["v"]
+columns = ["v"]
+[operators.counts]
+kind = "aggregate"
+sub_topology = "second"
+input = "by_v"
+aggregates = { n = "count(*)" }
+[operators.counts.select]
+n = "n"
+[operators.out]
+kind = "sink"
+input = "counts"
+topic = "out"
+"""
+
+
+def told_topology(play: Play, at_ms: int) -> dict[str, Any]:
+    at = f"{at_ms // 1_000 - NOON // 1_000:02}"
+    options = _parser().parse_args(["topology", "play", "--at", f"2026-01-01T12:00:{at}Z", "--format", "json"])
+    told: dict[str, Any] = json.loads(topology_command.topology(options, play.home, play.topology))
+    return told
+
+
+def test_operators_are_told_with_rates_watermark_and_what_waits(tmp_path: Path) -> None:
+    play = Play(PLAY, tmp_path)
+    first = [play.row("events", NOON + s * 1_000, id=str(s), v=1) for s in range(6)]
+    play.batch([*first, play.row("events", NOON + 9, id="0", v=1)], at_ms=NOON + 10_000)  # this one is suppressed
+    play.hop("second", at_ms=NOON + 11_000)
+    play.batch([play.row("events", NOON + 8_000, id="8", v=2)], at_ms=NOON + 12_000)
+    play.broker.have("events", [play.row("events", NOON + 9_000) for _ in range(3)])
+    play.batch(at_ms=NOON + 30_000)  # it has been silent for so long that the broker is asked
+    beats = [
+        {"topology": "play", "sub_topology": sub, "at": NOON + at, "state": state, "epoch": 1, "batch_id": 0}
+        for sub, at, state in (("first", 12_000, "running"), ("second", 11_000, "drained"))
+    ]
+    for beat in beats:
+        path = Layout(tmp_path).stream_table("play", beat["sub_topology"], HEARTBEATS.name)
+        write_deltalake(path, rows_of(HEARTBEATS, [beat]), mode="append")
+
+    told = told_topology(play, NOON + 40_000)
+
+    assert [(d["sub_topology"], d["state"], d["last_heartbeat_at"]) for d in told["sub_topologies"]] == [
+        ("first", "running", "2026-01-01T12:00:12.000Z"),
+        ("second", "drained", "2026-01-01T12:00:11.000Z"),
+    ]
+    operators = {row["operator"]: row for row in told["operators"]}
+    assert list(operators) == ["events", "newest", "by_v", "by_v_source", "counts", "out"]
+    assert operators["by_v_source"]["upstreams"] == ["by_v"]
+    events, newest, hop = operators["events"], operators["newest"], operators["by_v_source"]
+    assert (round(events["records_in_per_s"] * 60), round(newest["records_out_per_s"] * 60)) == (8, 7)
+    assert events["watermark"] == "2026-01-01T12:00:06.999Z"  # 8 s − the bound of 1 s − 1 ms
+    assert (events["unread_records"], newest["unread_records"], hop["unread_records"]) == (3, None, 1)
+    assert (events["moving_average_ms"], events["kind"], newest["kind"]) == (0.0, "source", "table")
+
+
+def test_a_driver_that_has_not_beaten_for_a_minute_is_silent_and_one_never_seen_has_never_started(
+    tmp_path: Path,
+) -> None:
+    play = Play(PLAY, tmp_path)
+    beat = {"topology": "play", "sub_topology": "first", "at": NOON - 61_000, "state": "running", "epoch": 1}
+    path = Layout(tmp_path).stream_table("play", "first", HEARTBEATS.name)
+    write_deltalake(path, rows_of(HEARTBEATS, [beat]))
+    drivers = told_topology(play, NOON)["sub_topologies"]
+    assert [driver["state"] for driver in drivers] == ["silent", "never_started"]
+
+
+def finished(home: Path, window: int, ewt_ms: dict[str, int]) -> None:
+    """A window that the operators of PLAY finished at *ewt_ms* after NOON; both drivers began their batch at NOON."""
+    for sub, names in (("first", ("events", "newest", "by_v")), ("second", ("by_v_source", "counts", "out"))):
+        rows = [
+            {
+                "topology": "play", "sub_topology": sub, "batch_id": window, "operator": name, "kind": "map",
+                "window_start": NOON + window * 5_000, "window_end": NOON + (window + 1) * 5_000, "queued_ms": 0,
+                "ewt_at": NOON + ewt_ms[name], "ewt_adjusted_at": NOON + ewt_ms[name], "batch_started_at": NOON,
+            }
+            for name in names
+        ]  # fmt: skip
+        path = Layout(home).stream_table("play", sub, OPERATOR_WINDOWS.name)
+        write_deltalake(path, rows_of(OPERATOR_WINDOWS, rows), mode="append")
+
+
+def told_whatif(play: Play, *arguments: str) -> str:
+    options = _parser().parse_args(["whatif", "play", *arguments])
+    return whatif_command.whatif(options, play.home, play.topology)
+
+
+def test_whatif_compares_the_median_and_p90_of_windows(tmp_path: Path) -> None:
+    play = Play(PLAY, tmp_path)
+    for window, worked_ms in enumerate((100, 300, 500)):
+        names = {
+            "events": 10,
+            "newest": 20,
+            "by_v": 30,
+            "by_v_source": 40,
+            "counts": 40 + worked_ms,
+            "out": 50 + worked_ms,
+        }
+        finished(tmp_path, window, names)
+    told = json.loads(told_whatif(play, "--operator", "counts", "--scale", "0.5", "--format", "json"))
+    # From events to out: 40 ms and what counts worked; of three windows the lower median and p90 are the second.
+    assert (told["compared"], told["other_path"]) == (3, 0)
+    assert (told["before"], told["after"]) == ({"median_ms": 340, "p90_ms": 340}, {"median_ms": 190, "p90_ms": 190})
+    assert [window["then_latency_ms"] for window in told["windows"]] == [90, 190, 290]
+    text = told_whatif(play, "--operator", "counts", "--less", "200 ms", "--to", "2026-01-01T12:00:15Z").splitlines()
+    assert text[0] == "play, counts working 200 ms less: 2 windows, 0 with another path"
+    assert [line.split() for line in text[2:5]] == [
+        ["latency", "median_ms", "p90_ms"], ["as", "it", "was", "140", "140"], ["then", "40", "40"],
+    ]  # fmt: skip
+
+
+def test_whatif_says_what_it_cannot_compare(tmp_path: Path) -> None:
+    play = Play(PLAY, tmp_path)
+    with pytest.raises(InvalidArgument, match="no operator nobody; known: by_v"):
+        told_whatif(play, "--operator", "nobody", "--scale", "2")
+    with pytest.raises(InvalidArgument, match="play has none from any time to any time; ask for another interval"):
+        told_whatif(play, "--operator", "counts", "--scale", "2")
