@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt check unit proof test chaos bench demo up down clean
+.PHONY: help setup lock fmt check unit proof browser test chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -52,7 +52,13 @@ unit: setup ## the rules and the kernels, in under 20 s
 proof: setup ## every property with 2,000 examples instead of 50
 	$(BIN)/pytest -q tests/unit tests/vectors --hypothesis-profile=proof
 
-test: check ## lint, types and every test
+browser: ## Chromium for tests/browser, by apt where none is installed; without it they are skipped
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	command -v apt-get >/dev/null && AS=$$([ $$(id -u) = 0 ] || echo "sudo -n") && echo "installing Chromium (under a minute)" \
+		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends chromium >/dev/null \
+		|| echo "no Chromium, and apt cannot install it: tests/browser will be skipped"
+
+test: check browser ## lint, types and every test
 	$(BIN)/pytest -q
 
 KILLS ?= 10

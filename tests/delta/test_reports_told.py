@@ -14,8 +14,12 @@ from tidemark.cli import path as path_command
 from tidemark.cli import topology as topology_command
 from tidemark.cli import whatif as whatif_command
 from tidemark.cli.main import _parser
+from tidemark.cli.sql import Warehouse
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import rows_of
+from tidemark.report.batch_job import topology
+from tidemark.report.page_facts import page_facts
+from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import (
     CRITICAL_PATH_LEAVES,
@@ -184,13 +188,17 @@ def told_topology(play: Play, at_ms: int) -> dict[str, Any]:
     return told
 
 
-def test_operators_are_told_with_rates_watermark_and_what_waits(tmp_path: Path) -> None:
+def test_operators_are_told_with_rates_watermark_and_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     play = Play(PLAY, tmp_path)
     first = [play.row("events", NOON + s * 1_000, id=str(s), v=1) for s in range(6)]
     play.batch([*first, play.row("events", NOON + 9, id="0", v=1)], at_ms=NOON + 10_000)  # this one is suppressed
     play.hop("second", at_ms=NOON + 11_000)
     play.batch([play.row("events", NOON + 8_000, id="8", v=2)], at_ms=NOON + 12_000)
+    read_to = play.broker.read_to()
     play.broker.have("events", [play.row("events", NOON + 9_000) for _ in range(3)])
+    monkeypatch.setattr(play.broker, "read_to", lambda: read_to)
     play.batch(at_ms=NOON + 30_000)  # it has been silent for so long that the broker is asked
     beats = [
         {"topology": "play", "sub_topology": sub, "at": NOON + at, "state": state, "epoch": 1, "batch_id": 0}
@@ -277,3 +285,36 @@ def test_whatif_says_what_it_cannot_compare(tmp_path: Path) -> None:
         told_whatif(play, "--operator", "nobody", "--scale", "2")
     with pytest.raises(InvalidArgument, match="play has none from any time to any time; ask for another interval"):
         told_whatif(play, "--operator", "counts", "--scale", "2")
+
+
+def test_a_page_is_told_the_paths_blame_and_slowest_windows_of_its_interval_alone(tmp_path: Path) -> None:
+    tables = Warehouse(reported(tmp_path, PATH | {"path": "A \x1b[2J"}) / "warehouse")
+    told = page_facts(tables, topology("flights"), Interval(NOON + 5_000, NOON + 6_000))
+    assert told.summary == {
+        "windows": 1, "over_sla": 1, "promised": 1, "median_ms": 120, "p90_ms": 120, "max_ms": 120,
+        "before_source_ms": 2_000.0, "skew_error_ms": 3,
+    }  # fmt: skip
+    assert told.paths == [{"path": ["A", "C", "E"], "windows": 1, "median_ms": 120.0, "p90_ms": 120, "max_ms": 120}]
+    assert [(row["operator"], row["excess_ms"], row["first_in"]) for row in told.blame] == [("C", 10.0, 1)]
+    assert (told.operators["D"]["on_path"], told.operators["E"]["on_path"]) == (0, 1)
+    assert [(row["path"], row["worked_ms"]) for row in told.slowest] == [(r"A \u001b[2J", 90)]
+    before = page_facts(tables, topology("flights"), Interval(NOON, NOON + 5_000))
+    assert (before.summary["windows"], before.paths, before.blame, before.slowest) == (0, [], [], [])
+
+
+def test_the_lag_of_a_watermark_grows_until_it_moves_and_idle_spans_end_where_records_come(tmp_path: Path) -> None:
+    play = Play(PLAY, tmp_path)
+    play.batch([play.row("events", NOON, id="0", v=1)], at_ms=NOON + 1_000)
+    play.batch(at_ms=NOON + 10_000)  # idle: silent for more than 5 s, and read to its end
+    play.batch([play.row("events", NOON + 14_000, id="0", v=2)], at_ms=NOON + 15_000)
+    told = page_facts(Warehouse(tmp_path), play.topology, Interval(NOON, NOON + 20_000))
+    # The watermark is that of the newest record less the bound of 1 s and 1 ms: NOON − 1,001, then NOON + 12,999.
+    lags = [(row["at_ms"] - NOON, row["lag_ms"]) for row in told.lags if row["source"] == "events"]
+    assert lags[0] == (1_000, 2_001)
+    assert (15_000, 16_001) in lags
+    assert lags[-1] == (20_000, 7_001)
+    spans = [(row["activity"], row["at_ms"] - NOON, row["until_ms"] - NOON) for row in told.spans]
+    assert spans == [("idle", 10_000, 15_000)]
+    assert [(row["operator"], row["at_ms"] - NOON, row["emitted"]) for row in told.emission[-2:]] == [
+        ("newest", 1_000, 1), ("newest", 15_000, 1),
+    ]  # fmt: skip

@@ -107,18 +107,15 @@ def percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.0%}"
 
 
-def _charts(facts: PageFacts) -> dict[str, Markup]:
-    """The charts for which there is something to draw."""
-    found: dict[str, Markup] = {}
-    if facts.latencies:
-        found["latencies"] = charts.latency_bands(facts.latencies, facts.interval)
-    if facts.spent:
-        found["spent"] = charts.windows_spent(facts.spent, facts.interval)
-    if facts.emission:
-        found["emission"] = charts.emission(facts.emission, facts.interval, facts.place_ms)
-    if facts.lags:
-        found["lags"] = charts.watermark_lag(facts.lags, facts.spans, facts.interval)
-    return found
+def _charts(facts: PageFacts) -> dict[str, Markup | None]:
+    """The charts; None where there is nothing to draw."""
+    interval = facts.interval
+    return {
+        "latencies": charts.latency_bands(facts.latencies, interval) if facts.latencies else None,
+        "spent": charts.windows_spent(facts.spent, interval) if facts.spent else None,
+        "emission": charts.emission(facts.emission, interval, facts.place_ms) if facts.emission else None,
+        "lags": charts.watermark_lag(facts.lags, facts.spans, interval) if facts.lags else None,
+    }
 
 
 def _emission(facts: PageFacts) -> list[tuple[str, int, int]]:

@@ -1,0 +1,193 @@
+"""The page of an interval in a real browser: what is on it, and that nothing on it does anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tidemark.report.page import page
+from tidemark.report.page_facts import PageFacts
+from tidemark.spec.intervals import Interval
+from tidemark.spec.operators import Kind, Level, Map, Sink, Source
+from tidemark.spec.topology import SubTopology, Topology
+
+NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
+MINUTE_MS = 60_000
+HOSTILE = (
+    "<script>document.title = 'owned'; fetch('http://127.0.0.1:9/owned')</script>",
+    '"><img src="http://127.0.0.1:9/owned.png" onerror="document.title = \'owned\'">',
+    "</title></style></svg><svg onload=\"document.title = 'owned'\">",
+    "[owned](javascript:alert(1)) **bold** `code`",
+    '=HYPERLINK("http://127.0.0.1:9/","owned")',
+    "{{ 7 * 7 }}{% raw %}",
+    "&lt;b&gt; $x^2$ %s",
+)
+EVENTS, SLOW, BOARD, OTHER = "events", "slow", "board", "other"
+
+
+def facts(named: dict[str, str], **changes: Any) -> PageFacts:
+    """events → slow → board and events → other, three minutes, one window over its SLA; names as *named* says."""
+    events, slow, board, other = (named.get(name, name) for name in (EVENTS, SLOW, BOARD, OTHER))
+    source = Source(name=events, kind=Kind.SOURCE, topic="t", fields={}, timestamp_range_ms=(0, 1), bound_ms=0)
+    operators = (
+        source,
+        Map(name=slow, kind=Kind.MAP, inputs=(events,), select={}),
+        Sink(name=board, kind=Kind.SINK, inputs=(slow,), table="b"),
+        Sink(name=other, kind=Kind.SINK, inputs=(events,), table="o"),
+    )
+    topology = Topology(named.get("topology", "play"), Level.INFO, 5_000, 1_000, (SubTopology("0", operators),))
+    path, minutes = [events, slow, board], [NOON + k * MINUTE_MS for k in range(3)]
+    window = {
+        "end_ms": NOON + 5_000, "latency_ms": 500, "waited_ms": 60, "queued_ms": 10, "worked_ms": 430, "sla_ms": 400,
+        "before_source_ms": 1_000, "over_sla": True, "path": " → ".join(path), "state": "measured",
+    }  # fmt: skip
+    told = {
+        "topology": topology,
+        "interval": Interval(NOON, NOON + 3 * MINUTE_MS),
+        "place_ms": 1_000,
+        "summary": {
+            "windows": 2, "over_sla": 1, "promised": 2, "median_ms": 400, "p90_ms": 500, "max_ms": 500,
+            "before_source_ms": 1_000, "skew_error_ms": None,
+        },
+        "operators": {
+            name: {"latency_ms": 250, "worked_ms": 215, "on_path": 2 if name in path else 0, "windows": 2}
+            for name in topology.operators
+        },
+        "paths": [{"path": path, "windows": 2, "median_ms": 400, "p90_ms": 500, "max_ms": 500}],
+        "slowest": [window],
+        "spent": [window, window | {"end_ms": NOON + 10_000, "over_sla": False, "worked_ms": 330, "latency_ms": 400}],
+        "blame": [
+            {
+                "operator": slow, "kind": "map", "excess_ms": 130.0, "windows": 1, "first_in": 1, "usual_ms": 300.0,
+                "share": 0.3, "usual_share": 0.2,
+            }
+        ],
+        "latencies": [
+            {"operator": board, "at_ms": at, "n": 9, "p50_ms": 100.0, "p90_ms": 300.0, "p99_ms": 900.0, "max_ms": 950,
+             "sla_ms": 800}
+            for at in minutes
+        ],
+        "emission": [{"operator": slow, "at_ms": at, "emitted": 7, "suppressed": 3} for at in minutes],
+        "lags": [{"source": events, "partition": p, "at_ms": at, "lag_ms": 5_000} for p in (0, 1) for at in minutes],
+        "spans": [{"source": events, "partition": 1, "activity": "idle", "at_ms": NOON, "until_ms": minutes[1]}],
+        "account": {"records_in": 30, "late": 2, "quarantined": 1, "emitted": 21, "suppressed": 9},
+    }  # fmt: skip
+    return PageFacts(**{**told, **changes})
+
+
+class Opened:
+    """A page in a browser that remembers what it asked the network for, what it said, and what it asked people."""
+
+    def __init__(self, browser: Browser, file: Path, text: str, *, bypass_csp: bool = False) -> None:
+        file.write_text(text, encoding="utf-8")
+        self.requests: list[str] = []
+        self.said: list[str] = []
+        self.context = browser.new_context(bypass_csp=bypass_csp, viewport={"width": 1320, "height": 900})
+        self.page: Page = self.context.new_page()
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("dialog", lambda dialog: self.said.append(dialog.message))
+        self.page.goto(file.as_uri(), wait_until="networkidle")
+        self.asked = [url for url in self.requests if url != file.as_uri() and not url.startswith("data:")]
+
+
+@pytest.fixture
+def opened(chromium: Browser, tmp_path: Path) -> Iterator[Opened]:
+    found = Opened(chromium, tmp_path / "page.html", page(facts({})))
+    yield found
+    found.context.close()
+
+
+def test_no_request_leaves_the_page_and_it_has_nothing_to_run(opened: Opened) -> None:
+    assert opened.asked == []
+    assert opened.said == []
+    assert opened.page.locator("script, iframe, object, embed, link[rel=stylesheet], [onload], [onerror]").count() == 0
+
+
+def test_the_policy_of_the_page_forbids_script_and_network(chromium: Browser, tmp_path: Path) -> None:
+    tried = "<script>document.title = 'owned'</script><img src='http://127.0.0.1:9/owned.png'></main>"
+    found = Opened(chromium, tmp_path / "page.html", page(facts({})).replace("</main>", tried))
+    assert found.page.title() != "owned"
+    assert len([text for text in found.said if "Content Security Policy" in text]) == 2
+    found.context.close()
+
+
+def test_the_critical_path_is_highlighted_and_nothing_else_is(opened: Opened) -> None:
+    on_path = opened.page.locator("svg.topology g.on-path")
+    assert [box.get_attribute("data-operator") for box in on_path.all()] == ["events", "slow", "board"]
+    assert opened.page.locator("svg.topology path.on-path").count() == 2
+    width = "element => parseFloat(getComputedStyle(element).strokeWidth)"
+    thick, thin = (opened.page.locator(f"svg.topology path.{which}").first for which in ("on-path", "off-path"))
+    assert thick.evaluate(width) >= 3 * thin.evaluate(width)
+    assert opened.page.locator("svg.topology g.blamed").get_attribute("data-operator") == "slow"
+
+
+def test_the_bands_of_latency_are_drawn_one_over_the_other(opened: Opened) -> None:
+    # The axis goes from 0 to 900 ms or a little more: p90 of 300 ms is a third of the way up to p99.
+    def box(color: str) -> dict[str, float]:
+        found = opened.page.locator(f"#latencies svg path[fill='{color}']").bounding_box()
+        assert found is not None
+        return dict(found)
+
+    band, pale_band = box("#7fb8d8"), box("#cfe3ef")
+    assert band["width"] == pytest.approx(pale_band["width"], abs=2)
+    assert band["y"] == pytest.approx(pale_band["y"] + pale_band["height"], abs=2)
+    assert pale_band["height"] == pytest.approx(3 * band["height"], rel=0.1)  # 900 − 300 against 300 − 100
+
+
+def test_charts_are_there_and_are_told_to_who_does_not_see_them(opened: Opened) -> None:
+    for name, told in {
+        "latencies": "highest p99 900 ms",
+        "spent": "1 of the 2 windows shown are over their SLA",
+        "emission": "21 updates were emitted and 9 suppressed",
+        "lags": "2 of 2 partitions are shown, and below, in 1 spans",
+    }.items():
+        chart = opened.page.locator(f"#{name} svg[role=img]")
+        box = chart.bounding_box()
+        assert box is not None
+        assert box["width"] > 800
+        assert told in (chart.locator("desc").first.text_content() or "")
+
+
+def test_what_is_over_and_who_is_to_blame_is_said_first(opened: Opened) -> None:
+    said = " ".join(opened.page.locator(".verdict").inner_text().split())
+    assert said.startswith("1 of 2 windows are over their SLA. Most to blame: slow, 130 ms too many in 1 windows.")
+
+
+def test_without_a_breach_nobody_is_named(chromium: Browser, tmp_path: Path) -> None:
+    kept = facts({}, blame=[], summary=facts({}).summary | {"over_sla": 0})
+    found = Opened(chromium, tmp_path / "page.html", page(kept))
+    assert "All 2 windows kept their SLA. Nobody is to blame." in found.page.locator(".verdict").inner_text()
+    assert found.page.locator("svg.topology g.blamed").count() == 0
+    found.context.close()
+
+
+def test_an_interval_of_which_nothing_is_known_has_a_page_that_says_so(chromium: Browser, tmp_path: Path) -> None:
+    lists: dict[str, Any] = {
+        name: [] for name in ("paths", "slowest", "spent", "blame", "latencies", "emission", "lags", "spans")
+    }
+    nothing = facts({}, **lists, operators={}, summary=dict.fromkeys(facts({}).summary), account={})
+    found = Opened(chromium, tmp_path / "page.html", page(nothing))
+    assert "No streaming window that ends in this time" in found.page.locator(".verdict").inner_text()
+    assert found.page.locator("svg.topology g").count() == 4
+    found.context.close()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_and_values_are_shown_as_text(chromium: Browser, tmp_path: Path, text: str) -> None:
+    # Without the page's policy: escaping alone must do, and a policy on top of it is for what nobody thought of.
+    named = {name: f"{name} {text}" for name in (EVENTS, SLOW, BOARD, OTHER, "topology")}
+    found = Opened(chromium, tmp_path / "page.html", page(facts(named)), bypass_csp=True)
+    assert (found.asked, found.said) == ([], [])
+    assert found.page.title().startswith(named["topology"])
+    assert found.page.locator("script, img, b, a, body > svg, [onload], [onerror]").count() == 0
+    assert found.page.locator("h1").text_content() == named["topology"]
+    for name in (EVENTS, SLOW, BOARD, OTHER):
+        assert found.page.locator("svg.topology .name", has_text=named[name]).text_content() == named[name]
+    charts = " ".join(chart.text_content() or "" for chart in found.page.locator("figure svg").all())
+    assert all(named[name] in charts for name in (EVENTS, SLOW, BOARD))
+    found.context.close()
