@@ -53,11 +53,14 @@ def test_a_stream_is_a_task_of_its_own(dagbag: DagBag) -> None:
     assert set(dagbag.dags["tidemark_flights_streams"].task_ids) == {"status", "carriers"}
 
 
-def test_slas_are_checked_on_what_was_reported_before(dagbag: DagBag) -> None:
+def test_slas_are_checked_on_what_was_reported_before_and_pages_show_what_was_rolled_up(dagbag: DagBag) -> None:
     reports = dagbag.dags["tidemark_flights_reports"]
+    order = ["rollup", "critical_path", "check_sla", "publish_breaches"]
     upstream = {task.task_id: task.upstream_task_ids for task in reports.tasks}
-    first = {"rollup": set(), "critical_path": set()}
-    assert upstream == {**first, "check_sla": set(first), "publish_breaches": {"check_sla"}}
+    assert upstream == {"rollup": set(), **{later: {first} for first, later in pairwise(order)}}
+    assert reports.get_task("critical_path").application_args[-2:] == [
+        "--html", "{{ var.value.tidemark_warehouse }}/reports/flights/html",
+    ]  # fmt: skip
 
 
 def test_reports_cover_the_interval_of_the_run_unless_one_is_given(dagbag: DagBag) -> None:

@@ -18,6 +18,8 @@ PLACES = 150
 """Places of a chart's time axis that can be told apart."""
 LISTED = 20
 """Windows, the slowest ones."""
+SPANS_SHOWN = 1_000
+"""Spans in which a partition was not active, the longest ones."""
 
 
 def _holds(column: str) -> str:
@@ -118,7 +120,7 @@ SPANS = f"""
     )
     SELECT source, partition, activity, min(at_ms) AS at_ms, max(until_ms) AS until_ms
     FROM runs WHERE activity <> 'active' GROUP BY source, partition, activity, run
-    ORDER BY source, partition, min(at_ms)
+    ORDER BY max(until_ms) - min(at_ms) DESC, source, partition, min(at_ms) LIMIT {SPANS_SHOWN}
 """
 
 
