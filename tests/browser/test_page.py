@@ -155,7 +155,7 @@ def test_charts_are_there_and_are_told_to_who_does_not_see_them(opened: Opened) 
 
 def test_what_is_over_and_who_is_to_blame_is_said_first(opened: Opened) -> None:
     said = " ".join(opened.page.locator(".verdict").inner_text().split())
-    assert said.startswith("1 of 2 windows are over their SLA. Most to blame: slow, 130 ms too many in 1 windows.")
+    assert said.startswith("1 of 2 windows over their SLA. Most to blame: slow, 130 ms too many in 1 of them.")
 
 
 def test_without_a_breach_nobody_is_named(chromium: Browser, tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def page(facts: PageFacts) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "length_of": len,
-        "length": length,
+        "n": "{:,}".format,
+        "ms": length,
         "at": at,
         "day_and_clock": "{:%Y-%m-%d %H:%M:%S}".format,
         "percent": percent,
