@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from tidemark.cli.sql import Warehouse
 from tidemark.report.batch_job import interval_parser
-from tidemark.report.critical_paths import WINDOW, critical_windows, looks_back_ms
+from tidemark.report.critical_paths import critical_windows, looks_back_ms
+from tidemark.report.dag_columns import WINDOW
 from tidemark.report.page import write_pages
 from tidemark.report.promises import promises
 from tidemark.report.report_tables import replace_rows
