@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from flights_day import STARTED_AT_MS, TOPOLOGY, FlightsDay, play_day
 from pyspark.sql import SparkSession
 
+import check_sla
+import critical_path
+import rollup
 from tidemark.delta import create
 from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.spark import session
+from tidemark.report.outline import outline
+from tidemark.spark import PROJECT, session
+from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
+from tidemark.spec.sla_spec import load as load_slas
 from tidemark.spec.tables import Table
+from tidemark.spec.topology import load
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,3 +72,17 @@ def warehouse(tmp_path: Path) -> TestWarehouse:
 def shared_warehouse(tmp_path_factory: pytest.TempPathFactory) -> TestWarehouse:
     """One for all tests of a module."""
     return TestWarehouse(Layout(tmp_path_factory.mktemp("warehouse")))
+
+
+@pytest.fixture(scope="session")
+def flights_day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[FlightsDay, Layout]:
+    """A day of flights and the reports on it, with an SLA check each hour; none of it is to be changed."""
+    layout = Layout(tmp_path_factory.mktemp("flights_day"))
+    day, topology = play_day(layout.warehouse), load(TOPOLOGY)
+    slas = load_slas(PROJECT / "expectations" / "slas.toml", topology)
+    rollup.run(spark, layout, topology.name, known=outline(topology, slas))
+    whole = Interval(STARTED_AT_MS, day.ended_at_ms)
+    critical_path.run(spark, layout, topology.name, topology.upstreams, whole)
+    for at_ms in (STARTED_AT_MS + 3_600_000, day.ended_at_ms):
+        check_sla.run(spark, layout, topology, slas, at_ms=at_ms, run_id=f"check {at_ms}")
+    return day, layout
