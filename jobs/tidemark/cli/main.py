@@ -34,9 +34,11 @@ examples:
   tidemark up                                   start Kafka, Airflow and the streams, and leave them running
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
   tidemark check jobs/topologies/flights.toml   whether a topology can run, before it does
+  tidemark docs                                 write docs/tables.md: what tables, views and columns are
   tidemark tables                               which tables there are, and how large they are
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
+  tidemark sql "from latest_state"              any view; docs/cookbook.md has twenty questions
   tidemark why flights                          why there are no results: who waits, for what, and what to do
   tidemark bound flights                        what a longer or shorter bound costs: late records against waiting
   tidemark doctor flights                       may its streams go on from what lies in the warehouse, and if not, how
@@ -88,9 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
     sql.add_argument("query", nargs="?", help="one statement that reads, for example: select count(*) from changes")
     sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+    sql.add_argument("--script", action="store_true", help="print the SQL that makes any DuckDB one over these tables")
     _why_options(command("why", _why, "say why a topology gives no results: who waits, for what, and what to do"))
     _bound_options(command("bound", _bound, "compare bounds of a source: late records against waiting"))
-    sql.add_argument("--script", action="store_true", help="print the SQL that makes any DuckDB one over these tables")
     command("docs", _docs, "write docs/tables.md: what every table, view and column is")
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
     doctor.options(command("doctor", _doctor, "see whether checkpoints, journals and tables tell one story"))
@@ -187,7 +189,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _sql(options: argparse.Namespace) -> int:
     if options.script == (options.query is not None):
-        msg = "there is a query to answer, or --script"
+        msg = "it takes either a query or --script"
         raise InvalidArgument(msg)
     if options.script:
         _say(attach_script(Home(options.home).warehouse.resolve()))
