@@ -105,6 +105,7 @@ class Committing:
 
     def _commit_data(self, entry: Entry) -> dict[str, dict[str, int]]:
         """Commit the data of *entry*; per operator when it started, finished and was queued."""
+        carried_ms = self._clock()
         ready_ms = self._commit(CHANGES.name, entry.tables.get(CHANGES.name), entry.batch_id)
         clocks = {
             name: {k: v for k, v in notes.items() if k != "counts"} for name, notes in entry.notes["operators"].items()
@@ -114,8 +115,10 @@ class Committing:
             finished_ms = self._hand_out(operator, entry)
             clock = clocks[operator.name]
             if finished_ms is not None:
-                # Between its own result (or the changes) being there and its turn to commit, it waited for siblings.
-                waited_ms = max(0, began_ms - max(clock["finished_at_ms"], ready_ms))
+                # From its own result until all were there and written down it waited for siblings and the journal,
+                # and from the commit of the changes until its own turn for siblings again.
+                waited_ms = max(0, carried_ms - clock["finished_at_ms"])
+                waited_ms += max(0, began_ms - max(clock["finished_at_ms"], ready_ms))
                 clock["finished_at_ms"] = max(finished_ms, clock["finished_at_ms"])
                 clock["queued_ms"] += waited_ms
         for name in LEDGERS:
