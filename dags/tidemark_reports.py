@@ -13,6 +13,7 @@ from tidemark_spark import BatchJob
 
 DOC = """
 Reports on the topology `{name}` for one interval of the finish clock; running it again replaces the interval's rows.
+Rollups take what is new as well, however old the interval is that it belongs to.
 
 The page about it, and the one about its day, are in `<warehouse>/reports/{name}/html`.
 

@@ -9,36 +9,37 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from itertools import groupby
+from operator import or_
 
 import polars as pl
+import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from tidemark.delta import again_after_others
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.rollups import (
     NO_OUTLINE,
+    NO_TASKS,
     Outline,
-    any_starts_in,
     buckets,
     by_grain,
     in_scopes,
     kept,
     latencies,
     shrunk,
+    starts_in,
 )
 from tidemark.report.batch_job import interval_parser
-from tidemark.report.new_facts import Facts, facts_of
+from tidemark.report.latency_facts import Facts, facts_of
 from tidemark.report.outline import outline
 from tidemark.report.report_tables import opened, replace_in, rows_in
-from tidemark.report.rollup import by_minute, replaced
-from tidemark.spark import PROJECT, read_table, session
-from tidemark.spec.intervals import Grain, Interval, iso, joined
+from tidemark.spark import PROJECT
+from tidemark.spec.intervals import Grain, Interval, is_text, iso, joined, utc
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import load
-from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY, Table
+from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP, Table
 
 log = logging.getLogger("tidemark.rollup")
 ROLLUPS = (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP)
@@ -52,13 +53,10 @@ def main() -> None:
         arguments.error("an interval has two ends; give both --from and --to, or neither")
     interval = Interval(given.start_ms, given.end_ms) if given.start_ms is not None else None
     known = outline(given.topology, load(PROJECT / "expectations" / "slas.toml", given.topology))
-    with session("tidemark-rollup") as spark:
-        run(spark, given.warehouse, given.topology.name, interval, known)
+    run(given.warehouse, given.topology.name, interval, known)
 
 
-def run(
-    spark: SparkSession, layout: Layout, topology: str, interval: Interval | None = None, known: Outline = NO_OUTLINE
-) -> None:
+def run(layout: Layout, topology: str, interval: Interval | None = None, known: Outline = NO_OUTLINE) -> None:
     """Roll up what is new, and what *interval* touches; where another rollup did meanwhile, on top of that one.
 
     What is stored of minutes whose facts are gone stays.
@@ -66,7 +64,7 @@ def run(
     Raises:
         InvalidArgument: *interval* touches such minutes.
     """
-    job = _Job(spark, layout, topology, known)
+    job = _Job(layout, topology, known)
     rollups, facts = job.opened(), facts_of(layout, topology)
     asked = interval.widened(Grain.HOUR) if interval else None
     minutes_ms = {minute_ms for part in facts for minute_ms in part.new_minutes(rollups.values())}
@@ -81,7 +79,6 @@ def run(
 class _Job:
     """Rolls up *topology*, an hour at a time: what is in memory together, and what one commit replaces."""
 
-    spark: SparkSession
     layout: Layout
     topology: str
     known: Outline
@@ -94,28 +91,34 @@ class _Job:
         """Roll up the minutes *minutes_ms* of one hour; that done, the rollups have had all facts that are *taken*."""
         rollups = self.opened()  # before the facts: then no rollup that it replaces was made from newer ones
         facts = facts_of(self.layout, self.topology)
-        tasks = self._by_task(facts, joined(minutes_ms, Grain.MINUTE))
-        stored = pl.concat([rows_in(rollup) for rollup in rollups.values()], how="diagonal")
-        gone = shrunk(stored.filter(any_starts_in(joined(minutes_ms, Grain.MINUTE))).collect(), tasks)
-        if gone:
-            _tell(gone, asked, facts)
-        minutes = joined(set(minutes_ms) - set(gone), Grain.MINUTE)
         hour = Interval(minutes_ms[0], minutes_ms[0] + 1).widened(Grain.HOUR)
-        new = in_scopes(tasks.filter(any_starts_in(minutes)), self.known.paths)
-        measured = by_grain(new, kept(stored, hour, minutes).collect())
+        minutes = joined(minutes_ms, Grain.MINUTE)
+        tasks = pl.concat([NO_TASKS, *(part.by_minute(minutes) for part in facts)])
+        stored = pl.concat([rows_in(rollup, _of_day(hour)) for rollup in rollups.values()], how="diagonal")
+        if gone := shrunk(stored.filter(starts_in(minutes)), tasks):
+            _tell(gone, asked, facts)
+            minutes = joined(set(minutes_ms) - set(gone), Grain.MINUTE)
+        new = in_scopes(tasks.filter(starts_in(minutes)), self.known.paths)
+        measured = by_grain(new, kept(stored, hour, minutes))
         rows = {LATENCY_BUCKET_ROLLUP: buckets(measured), LATENCY_ROLLUP: latencies(measured, self.known)}
         for table, rollup in rollups.items():
             marks = {app: version for part in taken for app, version in part.marks(rollup).items()}
-            replace_in(rollup, rows[table].select(table.names), table, where=replaced(minutes, hour), marks=marks)
+            replace_in(rollup, rows[table].select(table.names), table, where=_replaced(minutes, hour), marks=marks)
 
-    def _by_task(self, facts: Sequence[Facts], minutes: Sequence[Interval]) -> pl.DataFrame:
-        """Measured rows by task and minute, of the facts that are whole and finished in *minutes*."""
-        are_whole = " or ".join(part.are_whole for part in facts) or "false"
-        counts, statistics = (
-            read_table(self.spark, self.layout, self.topology, table).where(are_whole)
-            for table in (LATENCY_BUCKETS, OPERATOR_LATENCY)
-        )
-        return pl.DataFrame(by_minute(counts, statistics, minutes).toArrow())
+
+def _of_day(hour: Interval) -> pc.Expression:
+    """The row is one of a minute of *hour*, or of an hour of its day."""
+    starts = {Grain.MINUTE: hour, Grain.HOUR: hour.widened(Grain.DAY)}
+    at, grain = pc.field("interval_start"), pc.field("grain")
+    each = [(grain == of.value) & (at >= utc(span.start_ms)) & (at < utc(span.end_ms)) for of, span in starts.items()]
+    return reduce(or_, each)
+
+
+def _replaced(minutes: Sequence[Interval], hour: Interval) -> str:
+    """A predicate: the row is one that a rollup of *minutes* of *hour* replaces."""
+    starts = {Grain.MINUTE: minutes, Grain.HOUR: [hour], Grain.DAY: [hour.widened(Grain.DAY)]}
+    each = [(grain, span) for grain, spans in starts.items() for span in spans]
+    return " or ".join(f"({is_text('grain', grain)} and {span.holds('interval_start')})" for grain, span in each)
 
 
 def _tell(gone: Sequence[int], asked: Interval | None, facts: Sequence[Facts]) -> None:

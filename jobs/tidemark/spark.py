@@ -53,7 +53,8 @@ def register(spark: SparkSession, layout: Layout) -> None:
     for name, parts in frames.items():
         _together(parts).createOrReplaceTempView(name)
     for view in views():
-        spark.sql(view.select).createOrReplaceTempView(view.name)
+        if view.name not in frames:
+            spark.sql(view.select).createOrReplaceTempView(view.name)
 
 
 def no_rows(spark: SparkSession, table: Table) -> DataFrame:

@@ -104,6 +104,7 @@ def closed(end_ms, leaf, latencies):
     window = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms}
     total = sum(latencies.values()) if leaf else None
     path = {**window, "latency_ms": total, "queued_ms": 1, "leaf": leaf, "state": "measured"}
+    path |= {"waited_ms": 2, "over_sla": total > 40 if leaf == "x" and total else None}
     places = enumerate(latencies.items())
     steps = [{**window, "operator": o, "latency_ms": ms, "step": place if leaf else None} for place, (o, ms) in places]
     return path, steps
@@ -122,11 +123,12 @@ def finished(warehouse):
 
 
 def test_paths_by_hour_count_windows_by_leaf_and_name_the_operator_that_took_most(ask):
-    text = "SELECT hour, leaf, windows, avg_ms, p50_ms, max_ms, queued_ms, slowest_operator, slowest_share"
+    text = """SELECT hour, leaf, windows, avg_ms, p50_ms, max_ms, queued_ms, waited_ms, over_sla_windows,
+              slowest_operator, slowest_share"""
     assert ask(f"{text} FROM paths_by_hour") == [
-        (TEN, "x", 2, 50.0, 50.0, 60, 2, "b", 0.8),
-        (TEN, "y", 1, 0.0, 0.0, 0, 1, "a", None),
-        (TEN + HOUR, "x", 1, 14.0, 14.0, 14, 1, "b", 0.5),
+        (TEN, "x", 2, 50.0, 50.0, 60, 2, 4, 1, "b", 0.8),
+        (TEN, "y", 1, 0.0, 0.0, 0, 1, 2, None, "a", None),
+        (TEN + HOUR, "x", 1, 14.0, 14.0, 14, 1, 2, 0, "b", 0.5),
     ]
 
 

@@ -18,8 +18,8 @@ def slas(**tables):
 def test_a_path_leads_from_its_source_across_repartitions_and_past_the_tables_of_joins():
     assert outline(FLIGHTS, ()).paths == {
         "flight_board": "flight_events → flight_updates → flight_status → flight_weather → flight_board",
-        "carrier_delays": "flight_events → flight_updates → flight_status → flight_weather → by_carrier → carrier_state → "
-        "carrier_delays",
+        "carrier_delays": "flight_events → flight_updates → flight_status → flight_weather → by_carrier "
+        "→ carrier_state → carrier_delays",
     }
 
 

@@ -125,7 +125,7 @@ def test_minutes_rolled_up_on_top_of_stored_ones_give_what_all_at_once_would(lat
     ]
     new = in_scopes(tasks(latency_records), PATHS).filter(_starts_in(minutes))
 
-    again = by_grain(new, kept(everything.lazy(), hour, minutes).collect())
+    again = by_grain(new, kept(everything, hour, minutes))
 
     is_minute = (pl.col("grain") == "minute") & _starts_in(minutes)
     is_hour = (pl.col("grain") == "hour") & _starts_in([hour])
@@ -149,9 +149,9 @@ def test_a_rollup_keeps_the_other_minutes_of_its_hour_and_the_other_hours_of_its
     starts = [NOON + timedelta(hours=hours) for hours in (-13, -12, -1, 0, 1, 11, 12)]
     minutes = [NOON + timedelta(minutes=minutes) for minutes in (-1, 0, 1, 59, 60)]
     grains = ["hour"] * 7 + ["minute"] * 5 + ["day"]
-    stored = pl.LazyFrame({"grain": grains, "interval_start": [*starts, *minutes, NOON.replace(hour=0)]})
+    stored = pl.DataFrame({"grain": grains, "interval_start": [*starts, *minutes, NOON.replace(hour=0)]})
 
-    found = kept(stored, Interval(NOON_MS, NOON_MS + HOUR), [Interval(NOON_MS, NOON_MS + MINUTE)]).collect()
+    found = kept(stored, Interval(NOON_MS, NOON_MS + HOUR), [Interval(NOON_MS, NOON_MS + MINUTE)])
 
     assert found.rows() == [
         *(("hour", starts[place]) for place in (1, 2, 4, 5)),

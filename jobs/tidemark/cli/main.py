@@ -36,9 +36,11 @@ examples:
   tidemark up                                   start Kafka, Airflow and the streams, and leave them running
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
   tidemark check jobs/topologies/flights.toml   whether a topology can run, before it does
+  tidemark docs                                 write docs/tables.md: what tables, views and columns are
   tidemark tables                               which tables there are, and how large they are
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
+  tidemark sql "from latest_state"              any view; docs/cookbook.md has twenty questions
   tidemark why flights                          why there are no results: who waits, for what, and what to do
   tidemark topology flights                     its operators: latency, records/s, watermark, what waits unread
   tidemark path flights --last 3                the critical path of the newest windows, and who is to blame
@@ -198,7 +200,7 @@ def _check(options: argparse.Namespace) -> int:
 
 def _sql(options: argparse.Namespace) -> int:
     if options.script == (options.query is not None):
-        msg = "there is a query to answer, or --script"
+        msg = "it takes either a query or --script"
         raise InvalidArgument(msg)
     if options.script:
         _say(attach_script(Home(options.home).warehouse.resolve()))

@@ -52,8 +52,32 @@ class Outline:
 
 NO_OUTLINE = Outline()
 TASK = ("topology", "sub_topology", "operator", "kind", "task_id")
+NO_TASKS = pl.DataFrame(
+    schema={
+        **dict.fromkeys(TASK, pl.String),
+        "interval_start": pl.Datetime("us", "UTC"),
+        "bucket": pl.Int32,
+        **dict.fromkeys(("n", "min_ms", "max_ms", "sum_ms", "negative_n"), pl.Int64),
+    }
+)
+"""Measured rows by task, without any."""
 SCOPED = ("scope", *TASK, "path")
 QUANTILES: Mapping[str, float] = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
+
+
+def by_minute(buckets: pl.LazyFrame, latencies: pl.LazyFrame, minutes: Collection[Interval]) -> pl.LazyFrame:
+    """Measured rows by task, of the rows of latency_buckets and operator_latency that finished in *minutes*.
+
+    They lack `scope` and `path`.
+    """
+    statistics = ("min_ms", "max_ms", "sum_ms", "negative_n")
+    facts = [
+        buckets.select(*TASK, "finished_at", "bucket", "n"),
+        latencies.select(*TASK, "finished_at", "n", *statistics),
+    ]
+    minute = pl.col("finished_at").dt.truncate("1m").alias("interval_start")
+    finished = pl.concat(facts, how="diagonal").filter(_is_in("finished_at", minutes))
+    return finished.group_by(*TASK, minute, "bucket").agg(*_merges())
 
 
 def in_scopes(tasks: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
@@ -74,20 +98,20 @@ def in_scopes(tasks: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
     return _merged(pl.concat(measured), Grain.MINUTE)
 
 
-def kept(stored: pl.LazyFrame, hour: Interval, minutes: Collection[Interval]) -> pl.LazyFrame:
+def kept(stored: pl.DataFrame, hour: Interval, minutes: Collection[Interval]) -> pl.DataFrame:
     """Of the *stored* rows those that a rollup of the *minutes* in *hour* leaves as they are and adds to its own.
 
     They are the other minutes of the hour, and the other hours of its day.
     """
     grain = pl.col("grain")
-    is_minute = (grain == Grain.MINUTE.value) & _starts_in(hour) & ~any_starts_in(minutes)
-    is_hour = (grain == Grain.HOUR.value) & _starts_in(hour.widened(Grain.DAY)) & ~_starts_in(hour)
+    is_minute = (grain == Grain.MINUTE.value) & starts_in([hour]) & ~starts_in(minutes)
+    is_hour = (grain == Grain.HOUR.value) & starts_in([hour.widened(Grain.DAY)]) & ~starts_in([hour])
     return stored.filter(is_minute | is_hour)
 
 
-def any_starts_in(intervals: Collection[Interval]) -> pl.Expr:
+def starts_in(intervals: Collection[Interval]) -> pl.Expr:
     """Whether a row's interval starts in one of *intervals*."""
-    return pl.any_horizontal(pl.lit(value=False), *map(_starts_in, intervals))
+    return _is_in("interval_start", intervals)
 
 
 def by_grain(minutes: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
@@ -140,20 +164,22 @@ def shrunk(stored: pl.DataFrame, tasks: pl.DataFrame) -> list[int]:
 _LENGTH: Mapping[Grain, str] = {Grain.MINUTE: "1m", Grain.HOUR: "1h", Grain.DAY: "1d"}
 
 
-def _starts_in(interval: Interval) -> pl.Expr:
-    start_ms = pl.col("interval_start").dt.epoch("ms")
-    return start_ms.is_between(interval.start_ms, interval.end_ms, closed="left")
+def _is_in(column: str, intervals: Collection[Interval]) -> pl.Expr:
+    at_ms = pl.col(column).dt.epoch("ms")
+    each = (at_ms.is_between(interval.start_ms, interval.end_ms, closed="left") for interval in intervals)
+    return pl.any_horizontal(pl.lit(value=False), *each)
 
 
 def _merged(measured: pl.DataFrame, grain: Grain) -> pl.DataFrame:
-    return measured.group_by(*SCOPED, pl.col("interval_start").dt.truncate(_LENGTH[grain]), "bucket").agg(
-        pl.sum("n"), pl.min("min_ms"), pl.max("max_ms"), _sum("sum_ms"), _sum("negative_n")
-    )
+    start = pl.col("interval_start").dt.truncate(_LENGTH[grain])
+    return measured.group_by(*SCOPED, start, "bucket").agg(*_merges())
 
 
-def _sum(column: str) -> pl.Expr:
-    """The sum; null where nothing was measured, as in rows of buckets."""
-    return pl.when(pl.col(column).count() > 0).then(pl.sum(column))
+def _merges() -> list[pl.Expr]:
+    """One row's count and statistics from those of several; the statistics are null where none has any."""
+    any_measured = pl.col("sum_ms").count() > 0
+    sums = (pl.when(any_measured).then(pl.sum(column)).alias(column) for column in ("sum_ms", "negative_n"))
+    return [pl.sum("n"), pl.min("min_ms"), pl.max("max_ms"), *sums]
 
 
 def _promised(outline: Outline) -> pl.Expr:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import polars as pl
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
@@ -64,6 +65,6 @@ def opened(table: Table, path: Path) -> DeltaTable:
     return DeltaTable(str(path))
 
 
-def rows_in(stored: DeltaTable) -> pl.LazyFrame:
-    """The rows of *stored* as it was when it was opened."""
-    return pl.scan_pyarrow_dataset(stored.to_pyarrow_dataset())
+def rows_in(stored: DeltaTable, where: pc.Expression) -> pl.DataFrame:
+    """The rows of *stored*, as it was when it was opened, for which *where* is true; other files are not opened."""
+    return pl.DataFrame(stored.to_pyarrow_dataset().to_table(filter=where))

@@ -15,6 +15,7 @@ from tidemark.spec.intervals import Grain
 from tidemark.spec.operators import Kind
 from tidemark.spec.sla_spec import Measure
 from tidemark.spec.tables import (
+    CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     DQ_RESULTS,
@@ -44,7 +45,8 @@ _ROLLUP = (
     | _known("grain", Grain)
     | _before("interval_start", "interval_end")
 )
-_WINDOW = _known("state", State) | _before("window_start", "window_end") | _not_negative("latency_ms", "queued_ms")
+_WINDOW = _before("window_start", "window_end") | _not_negative("latency_ms")
+_PATH = _WINDOW | _known("state", State) | _not_negative("queued_ms")
 
 CHECKS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -52,8 +54,9 @@ CHECKS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         | _not_negative("n", "negative_n", "over_sla_n")
         | {"tidemark_min_up_to_max": "min_ms is null or max_ms is null or min_ms <= max_ms"},
         LATENCY_BUCKET_ROLLUP.name: _ROLLUP | _not_negative("n"),
-        CRITICAL_PATHS.name: _WINDOW,
-        CRITICAL_PATH_STEPS.name: _WINDOW | _not_negative("step") | _SHARE,
+        CRITICAL_PATHS.name: _PATH,
+        CRITICAL_PATH_STEPS.name: _PATH | _not_negative("step") | _SHARE,
+        CRITICAL_PATH_LEAVES.name: _WINDOW | _not_negative("behind_ms"),
         SLA_RESULTS.name: _known("measure", Measure) | _known("verdict", Verdict),
         DQ_RESULTS.name: _not_negative("unexpected_count"),
     }

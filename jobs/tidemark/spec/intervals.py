@@ -94,7 +94,12 @@ def iso(at_ms: int) -> str:
     >>> iso(1)
     '1970-01-01T00:00:00.001Z'
     """
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc(at_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def utc(at_ms: int) -> datetime:
+    """The instant of epoch ms, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 def is_text(column: str, text: str) -> str:

@@ -86,7 +86,7 @@ blamed AS (
 SELECT
     topology, grain, interval_start, interval_end, sla, operator, kind, excess_ms, used_ms, usual_ms, share,
     usual_share, windows,
-    row_number() OVER (
+    CAST(row_number() OVER (
         PARTITION BY topology, grain, interval_start, interval_end, sla ORDER BY excess_ms DESC, operator ASC, kind ASC
-    ) AS rank
+    ) AS BIGINT) AS rank
 FROM blamed
