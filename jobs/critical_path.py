@@ -17,6 +17,7 @@ from tidemark.report.batch_job import interval_parser
 from tidemark.report.critical_paths import critical_windows, looks_back_ms
 from tidemark.report.dag_columns import WINDOW
 from tidemark.report.page import write_pages
+from tidemark.report.page_facts import READS
 from tidemark.report.promises import promises
 from tidemark.report.report_tables import replace_rows
 from tidemark.spark import PROJECT, read_table, session
@@ -40,7 +41,7 @@ def main() -> None:
     with session("tidemark-critical-path") as spark:
         run(spark, given.warehouse, given.topology, load(SLAS, given.topology), interval)
     if given.html:
-        write_pages(Warehouse(given.warehouse.warehouse), given.topology, interval, given.html)
+        write_pages(Warehouse(given.warehouse.warehouse, READS), given.topology, interval, given.html)
 
 
 def run(spark: SparkSession, layout: Layout, topology: Topology, specs: Sequence[SlaSpec], interval: Interval) -> None:

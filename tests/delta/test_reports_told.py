@@ -18,7 +18,8 @@ from tidemark.cli.sql import Warehouse
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import rows_of
 from tidemark.report.batch_job import topology
-from tidemark.report.page_facts import page_facts
+from tidemark.report.page import write_pages
+from tidemark.report.page_facts import READS, page_facts
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import (
@@ -318,3 +319,14 @@ def test_the_lag_of_a_watermark_grows_until_it_moves_and_idle_spans_end_where_re
     assert [(row["operator"], row["at_ms"] - NOON, row["emitted"]) for row in told.emission[-2:]] == [
         ("newest", 1_000, 1), ("newest", 15_000, 1),
     ]  # fmt: skip
+
+
+def test_a_folder_gets_the_page_of_an_hour_and_that_of_its_day_and_a_file_gets_one(tmp_path: Path) -> None:
+    tables, hour = Warehouse(reported(tmp_path) / "warehouse", READS), Interval(NOON, NOON + 3_600_000)
+    folder, file = tmp_path / "html", tmp_path / "elsewhere" / "one.html"
+    for _ in range(2):
+        write_pages(tables, topology("flights"), hour, folder)
+    assert sorted(page.name for page in folder.iterdir()) == ["2026-01-01.html", "2026-01-01T12.html"]
+    assert all("1 of 1 windows over their SLA." in page.read_text() for page in folder.iterdir())
+    assert write_pages(tables, topology("flights"), Interval(NOON - 3_600_000, NOON), file) == [file]
+    assert "No streaming window that ends in this time" in file.read_text()

@@ -14,6 +14,10 @@ from tidemark.report.path_facts import Row, Tables
 from tidemark.spec.intervals import Interval
 from tidemark.spec.topology import Topology
 
+READS = frozenset(
+    {"batches", "outcomes", "watermarks", "critical_paths", "critical_path_steps", "latency_rollup", "sla_results"}
+)
+"""The tables that a page is about."""
 PLACES = 150
 """Places of a chart's time axis that can be told apart."""
 LISTED = 20
