@@ -122,8 +122,8 @@ def window(warehouse, number, *, a, b, waited, before=1_000, over=False, sla=Non
     """A closed window with the path src → a → b, of which b promised 300 ms of work; `c` is off the path."""
     at = {"topology": "t", "window_start": NOON + number * WINDOW_MS, "window_end": NOON + (number + 1) * WINDOW_MS}
     path = {
-        "latency_ms": a + b + (waited or 0), "queued_ms": 0, "waited_ms": waited, "before_source_ms": before, "leaf": "b",
-        "sla_ms": sla, "over_sla": over,
+        "latency_ms": a + b + (waited or 0), "queued_ms": 0, "waited_ms": waited, "before_source_ms": before,
+        "leaf": "b", "sla_ms": sla, "over_sla": over,
     }  # fmt: skip
     warehouse.write(CRITICAL_PATHS, [{**at, **path}])
     steps = (("src", 0, 0, None), ("a", 1, a, None), ("b", 2, b, 300), ("c", None, off_path, None))
@@ -212,7 +212,7 @@ def test_the_demos_slowed_operator_is_named_though_a_hop_waits_longer_and_is_not
     assert names == ({("carrier_state", 1)} if slow else set())
 
 
-def test_what_if_without_the_delay_agrees_with_the_run_without_it(spark, tmp_path):
+def test_what_if_without_the_delay_agrees_with_the_run_without_it(tmp_path):
     def windows(play, *changes):
         finished = [
             pl.read_delta(str(Layout(play.home).stream_table("flights", sub.name, OPERATOR_WINDOWS.name)))
@@ -225,5 +225,5 @@ def test_what_if_without_the_delay_agrees_with_the_run_without_it(spark, tmp_pat
     assert [w.start_ms for w in slowed] == [w.start_ms for w in quick]
     then_ms = sorted(window.then.latency_ms for window in slowed)[len(slowed) // 2]
     quick_ms = sorted(window.was.latency_ms for window in quick)[len(quick) // 2]
-    assert then_ms == pytest.approx(quick_ms, rel=0.1)
+    assert then_ms == pytest.approx(quick_ms, abs=150)  # of some 3.7 s, most of which is waiting
     assert sorted(window.was.latency_ms for window in slowed)[len(slowed) // 2] > quick_ms + 350
