@@ -1,7 +1,7 @@
 """The critical paths of all windows of a topology at once, as Spark expressions (ring 1).
 
-A window is one row with what its operators did side by side. Only the rows of operator_windows are shuffled: by window,
-and once more for the moving averages. Lengths are ms, instants epoch ms.
+A window is one row with what its operators did side by side. Rows are shuffled by window, for the moving averages, and
+once more to share out the rest. Lengths are ms, instants epoch ms.
 
 A window is closed once every operator has finished it. Until then some latencies are known, but not which path is
 critical: such a window has the state `no_window_yet` and no path, share or slack, and a later run of its interval
@@ -19,6 +19,8 @@ from tidemark.semantics.critical_path import State
 from tidemark.semantics.stram import LATENCY_SAMPLES
 from tidemark.spec.topology import Topology
 
+PARTS = 16
+"""The averages need all windows in one place; from there on they are shared out: a part has to fit into the heap."""
 EXACT = (State.INPUT.value, State.MEASURED.value)
 
 
@@ -34,8 +36,8 @@ def critical_windows(operator_windows: DataFrame, topology: Topology, promises: 
     """
     dag = Dag(topology)
     finished = dag.side_by_side(operator_windows).withColumns(dag.latest())
-    measured = finished.withColumns({**dag.averages(), **dag.measured()}).withColumns(dag.spent())
-    chosen = dag.walks_to_joins(measured).withColumns(dag.chosen())
+    averaged = finished.withColumns({**dag.averages(), **dag.measured()}).repartition(PARTS, *WINDOW)
+    chosen = dag.walks_to_joins(averaged.withColumns(dag.spent())).withColumns(dag.chosen())
     steps, walks = _steps(dag, topology, promises), _walks(dag)
     return dag.slack_of_joins(chosen).select(
         *WINDOW, *_path(dag, promises), steps.alias("steps"), walks.alias("leaves")
