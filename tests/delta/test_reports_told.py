@@ -129,6 +129,12 @@ def test_an_instant_outside_of_every_window_is_answered_by_those_that_are_known(
         told_path(reported(tmp_path), "--at", instant)
 
 
+def test_the_newest_windows_are_at_least_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        told_path(tmp_path, "--last", "0")
+    assert "a number of windows is 1 or more, got '0'" in capsys.readouterr().err
+
+
 def test_where_no_window_is_closed_the_way_on_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="seen none of its windows; run the DAG tidemark_flights_reports"):
         told_path(tmp_path)
@@ -284,7 +290,7 @@ def test_whatif_says_what_it_cannot_compare(tmp_path: Path) -> None:
     play = Play(PLAY, tmp_path)
     with pytest.raises(InvalidArgument, match="no operator nobody; known: by_v"):
         told_whatif(play, "--operator", "nobody", "--scale", "2")
-    with pytest.raises(InvalidArgument, match="play has none from any time to any time; ask for another interval"):
+    with pytest.raises(InvalidArgument, match="play has none; ask for another interval"):
         told_whatif(play, "--operator", "counts", "--scale", "2")
 
 

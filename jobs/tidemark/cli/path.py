@@ -29,7 +29,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--at", metavar="INSTANT", help="the window that holds this record time, ISO 8601 (the newest)")
-    which.add_argument("--last", type=int, default=1, metavar="N", help="the newest N closed windows (%(default)s)")
+    which.add_argument("--last", type=_number, default=1, metavar="N", help="the newest N closed windows (%(default)s)")
     parser.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
 
 
@@ -104,3 +104,10 @@ def _percent(share: float | None) -> str:
 
 def _clock(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        msg = f"a number of windows is 1 or more, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)

@@ -41,9 +41,9 @@ def what_if_facts(
     rows = _frame(tables.ask(WINDOWS, [topology.name, start_ms, end_ms]))
     windows = what_if(rows, topology.upstreams, [change])
     if not windows:
-        interval = " to ".join("any time" if at_ms is None else iso(at_ms) for at_ms in (start_ms, end_ms))
+        bounds = [f"{word} {iso(at_ms)}" for word, at_ms in (("from", start_ms), ("to", end_ms)) if at_ms is not None]
         msg = (
-            f"what-if compares closed streaming windows, and {topology.name} has none from {interval}; "
+            f"what-if compares closed streaming windows, and {topology.name} has {' '.join(['none', *bounds])}; "
             f"ask for another interval, or see with `tidemark why {topology.name}` who waits for what"
         )
         raise InvalidArgument(msg)
