@@ -89,8 +89,8 @@ def latency_bands(rows: Sequence[Row], interval: Interval) -> Markup:
     return _svg("latencies", _rows_of("operator", chart, _with_gaps(near)), "Latency over time", told)
 
 
-def windows_spent(rows: Sequence[Row], interval: Interval) -> Markup:
-    """What the time of the windows *rows* went into; a triangle marks one that is over its SLA."""
+def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Markup:
+    """What the time of the windows *rows*, *apart_ms* or more, went into; a triangle marks one over its SLA."""
     totals = [{"at_ms": row["end_ms"], "ms": row["latency_ms"] + row["before_source_ms"]} for row in rows]
     parts = [
         {"at_ms": row["end_ms"], "ms": max(0, row[column]), "part": name, "order": order}
@@ -98,7 +98,7 @@ def windows_spent(rows: Sequence[Row], interval: Interval) -> Markup:
         for order, (column, (name, _)) in enumerate(PARTS.items())
     ]
     over = [total for total, row in zip(totals, rows, strict=True) if row["over_sla"]]
-    bar = {"type": "bar", "width": min(BAR, 0.8 * WIDTH / len(rows))}
+    bar = {"type": "bar", "width": min(BAR, 0.8 * WIDTH * apart_ms / interval.length_ms)}
     triangle = {"type": "point", "shape": "triangle-down", "color": RED, "filled": True, "size": 45, "yOffset": -8}
     height = _length("ms") | {"stack": "zero"}
     layers = [

@@ -110,9 +110,10 @@ def percent(share: float | None) -> str:
 def _charts(facts: PageFacts) -> dict[str, Markup | None]:
     """The charts; None where there is nothing to draw."""
     interval = facts.interval
+    apart_ms = max(facts.place_ms, facts.topology.window_ms)
     return {
         "latencies": charts.latency_bands(facts.latencies, interval) if facts.latencies else None,
-        "spent": charts.windows_spent(facts.spent, interval) if facts.spent else None,
+        "spent": charts.windows_spent(facts.spent, interval, apart_ms) if facts.spent else None,
         "emission": charts.emission(facts.emission, interval, facts.place_ms) if facts.emission else None,
         "lags": charts.watermark_lag(facts.lags, facts.spans, interval) if facts.lags else None,
     }
