@@ -52,8 +52,8 @@ unit: setup ## the rules and the kernels, in under 20 s
 proof: setup ## every property with 2,000 examples instead of 50
 	$(BIN)/pytest -q tests/unit tests/vectors --hypothesis-profile=proof
 
-test: check ## lint, types and every test
-	$(BIN)/pytest -q
+test: check ## lint, types and every test, a file on each core
+	$(BIN)/pytest -q -n 2 --dist loadfile
 
 KILLS ?= 10
 chaos: setup ## KILLS=10 SEED=any: kill and hinder real drivers, and compare what they leave with a calculation
