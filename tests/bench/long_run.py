@@ -49,7 +49,10 @@ def figures(_: int) -> Iterator[Figure]:
                 files.append(sum(1 for _ in Layout(Path(folder)).control("play", "0").rglob("*")))
     early, late = median(took_s[WARM : WARM + SHOWN]), median(took_s[-SHOWN:])
     yield Figure(
-        f"{BATCHES:,} batches: CPU time of the last {SHOWN} against those after {WARM}", [late / early], 1.2, at_most=True
+        f"{BATCHES:,} batches: CPU time, last {SHOWN} against those after {WARM}",
+        [late / early],
+        1.2,
+        at_most=True,
     )
     growth = [(after - before) / (BATCHES - WARM - SHOWN) / 1_000 for before, after in pairwise(bytes_)]
     yield Figure(f"{BATCHES:,} batches: memory that a batch leaves in the process", growth, 10, at_most=True, unit="kB")
