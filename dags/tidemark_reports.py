@@ -10,6 +10,7 @@ from tidemark_spark import BatchJob
 
 DOC = """
 Reports on the topology `{name}` for one interval of the finish clock; running it again replaces the interval's rows.
+Rollups take what is new as well, however old the interval is that it belongs to.
 
 `from` and `to` (ISO 8601, UTC) take the place of the run's data interval. An SLA that does not hold is a row of
 `sla_results` and an update of the asset `tidemark_{name}_sla`; it never fails the run.

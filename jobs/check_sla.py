@@ -98,6 +98,7 @@ def _row(status: Status) -> dict[str, Any]:
         "error_after_ms": spec.limits.error_after_ms,
         "culprit": status.culprit,
         "owner": spec.owner,
+        "over_ms": spec.over_ms,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import platform
 import sys
 import threading
 from functools import partial
@@ -24,14 +25,16 @@ from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat
 from tidemark.disk import Disk
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Source, Time
+from tidemark.spec.operators import Sink, Source, Time
 from tidemark.spec.topology import load, on_processing_time
 from tidemark.stream.checkpoint import planned_ends
+from tidemark.stream.clock_skew import ClockSkew
 from tidemark.stream.engine import Engine
 from tidemark.stream.evidence import evidence
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker
+from tidemark.stream.measurement import Host
 from tidemark.stream.soundness import refuse_unless_sound
 from tidemark.stream.sources import collect, explained, read_again, stream
 from tidemark.stream.spread_spark import SparkExecutors
@@ -224,6 +227,9 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
     check_lease = partial(control.check_lease, pulse.epoch)
     check = partial(check_may_go_on, control, pulse.epoch)
     disk = Disk(check)
+    clock_skew = ClockSkew(options.bootstrap, stream_of.home, topology.name, sub.name, platform.node(), wall_clock_ms)
+    if any(isinstance(o, Source | Sink) and o.topic for o in sub.operators):
+        clock_skew.start()
     engine = build_engine(
         stream_of,
         broker,
@@ -233,6 +239,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
         reread=reread,
         check_lease=check_lease,
         until_written=disk.until_written,
+        host=Host(platform.node(), clock_skew.newest),
     )
     ended: list[Exception] = []
     begun, disturbed = count(1), count(1)
@@ -277,6 +284,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
     except Ended as end:
         return end.state
     finally:
+        clock_skew.end()
         spark.stop()
 
 

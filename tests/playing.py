@@ -59,7 +59,7 @@ topic = "out"
 """The same, and in a topic."""
 
 MEASURED = {
-    "epoch", "started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
+    "epoch", "started_at", "batch_started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
     "min_ms", "max_ms", "sum_ms", "negative_n",
 }  # fmt: skip
 """The columns that tell what a clock said, and who wrote a row."""

@@ -18,6 +18,7 @@ from deltalake import (
     CommitProperties,
     DeltaTable,
     PostCommitHookProperties,
+    Schema,
     Transaction,
     WriterProperties,
     write_deltalake,
@@ -44,6 +45,9 @@ before each commit, which takes 3 ms for 1,000 commits."""
 HOOKS = PostCommitHookProperties(cleanup_expired_logs=False)
 """After a commit: a checkpoint when one is due. Looking for commits that are too old takes another 12 ms for 1,000 each
 time, and is left to whoever opens the table after a checkpoint."""
+_CHECK = "delta.constraints."
+OWN_CHECK = "tidemark_"
+"""What the name of each check begins with that is Tidemark's, not one of somebody who uses the tables."""
 HISTORY = 100
 """Commits of a table, newest first, among which what others did is looked for."""
 TRIES = 10
@@ -67,13 +71,41 @@ WRITTEN = WriterProperties(compression="ZSTD")
 T = TypeVar("T")
 
 
-def create(path: Path, schema: pa.Schema, *, description: str | None = None, log: str = KEPT_LOG) -> None:
-    """An empty Delta table at *path* with *schema* and its comments; nothing when there is one.
+def create(
+    path: Path,
+    schema: pa.Schema,
+    *,
+    description: str | None = None,
+    log: str = KEPT_LOG,
+    checks: Mapping[str, str] = MappingProxyType({}),
+    partitioned_by: Sequence[str] = (),
+) -> None:
+    """An empty Delta table at *path* with *schema* and its comments, for rows that fulfil all *checks* (SQL by name).
 
+    One that is there already, an older version's for one, keeps its rows and gets the columns that it lacks, which are
+    null in them, and the checks in place of the older version's. Raises DeltaError where a row does not fulfil them.
     Of its *log* the commits are kept for that long, and those since the newest checkpoint.
     """
-    settings = {**SETTINGS, "delta.logRetentionDuration": log}
-    DeltaTable.create(str(path), schema=schema, mode="ignore", description=description, configuration=settings)
+
+    def up_to_date() -> None:
+        table = DeltaTable.create(
+            str(path),
+            schema=schema,
+            mode="ignore",
+            partition_by=list(partitioned_by) or None,
+            description=description,
+            configuration={**SETTINGS, "delta.logRetentionDuration": log},
+        )
+        known = {field.name for field in table.schema().fields}
+        if lacking := [field for field in Schema.from_arrow(schema).fields if field.name not in known]:
+            table.alter.add_columns(lacking)
+        checked = {name.removeprefix(_CHECK) for name in table.metadata().configuration if name.startswith(_CHECK)}
+        for name in sorted(name for name in checked - checks.keys() if name.startswith(OWN_CHECK)):
+            table.alter.drop_constraint(name)
+        if missing := {name: checks[name] for name in checks.keys() - checked}:
+            table.alter.add_constraint(missing)
+
+    again_after_others(up_to_date)
 
 
 def scan(path: Path) -> pl.LazyFrame:

@@ -3,6 +3,7 @@
 TidemarkError
 ├── InvalidSpec       a topology, SLA or suite file says something that cannot be meant
 ├── InvalidArgument   a call or a command line does
+├── InvalidRow        a row of a report does
 ├── InvalidTimestamp  a record's timestamp is not usable and the policy is to fail
 └── Contradiction     checkpoint, journal and tables tell different stories, or another driver writes them
 """
@@ -25,6 +26,10 @@ class InvalidSpec(TidemarkError, ValueError):
 
 class InvalidArgument(TidemarkError, ValueError):
     """Raised when an argument is outside of what a function or a command accepts."""
+
+
+class InvalidRow(TidemarkError, ValueError):
+    """Raised when a row is not what the table that it is for promises of its rows."""
 
 
 class InvalidTimestamp(TidemarkError, ValueError):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from functools import reduce
+from collections.abc import Iterable, Iterator
+from functools import partial, reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.spec.layout import Layout
-from tidemark.spec.tables import Table
+from tidemark.spec.tables import TABLES, Table
+from tidemark.warehouse import delta_tables, views
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -37,9 +38,34 @@ def read_table(spark: SparkSession, layout: Layout, topology: str, table: Table)
     """All rows of *table* in *topology*, the sub-topologies' together; none when nobody has written it yet."""
     report = layout.report_table(topology, table.name)
     paths = stream_tables(layout, topology, table.name) if table.written_by == "stream" else [report]
-    ddl = ", ".join(f"`{column.name}` {column.type}" for column in table.columns)
-    frames = [read(spark, path) for path in paths if is_table(path)] or [spark.createDataFrame([], ddl)]
-    return reduce(DataFrame.unionByName, [frame.select(*table.names) for frame in frames])
+    frames = [read(spark, path) for path in paths if is_table(path)]
+    return _together([no_rows(spark, table), *frames]).select(*table.names)
+
+
+def register(spark: SparkSession, layout: Layout) -> None:
+    """Make every table and view of a warehouse a temporary view, under the names that `tidemark sql` has for them.
+
+    A table that nobody has written yet has no rows. Hours are those of the session's time zone: set it to UTC.
+    """
+    frames = {name: [no_rows(spark, table)] for name, table in TABLES.items()}
+    for name, paths in delta_tables(layout.warehouse).items():
+        frames.setdefault(name, []).extend(read(spark, path) for path in paths)
+    for name, parts in frames.items():
+        _together(parts).createOrReplaceTempView(name)
+    for view in views():
+        if view.name not in frames:
+            spark.sql(view.select).createOrReplaceTempView(view.name)
+
+
+def no_rows(spark: SparkSession, table: Table) -> DataFrame:
+    """A frame with the columns of *table*, of which Spark's planner knows that it is empty."""
+    columns = (f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in table.columns)
+    return spark.sql(f"SELECT {', '.join(columns)} WHERE false")
+
+
+def _together(frames: Iterable[DataFrame]) -> DataFrame:
+    """All rows of *frames*; a column that one lacks, as one that an older version wrote may, is null in its rows."""
+    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
 
 
 def read_times(spark: SparkSession, layout: Layout, topology: str, table: str) -> DataFrame | None:

@@ -38,15 +38,30 @@ def test_a_query_is_answered_in_the_format_that_was_asked_for(home: Path, format
 
 
 def test_json_is_json(home: Path) -> None:
-    answer = tidemark(home, "sql", "from operator_latency order by max_ms", "--format", "json")
+    answer = tidemark(home, "sql", "select operator, max_ms from operator_latency order by max_ms", "--format", "json")
     assert json.loads(answer.stdout)[1] == {"operator": "flight_board", "max_ms": 1500}
 
 
 def test_a_mistake_is_one_message_and_no_traceback(home: Path) -> None:
     answer = tidemark(home, "sql", "select * from latency")
     assert answer.returncode == 1
-    assert answer.stderr.endswith("The tables that have been written so far: operator_latency\n")
+    listed = answer.stderr.splitlines()[-1].removeprefix("Tables and views: ").split(", ")
+    assert {"operator_latency", "latest_state", "kafka_metrics"} <= set(listed)
     assert "Traceback" not in answer.stderr
+
+
+def test_a_folder_without_tables_is_told_from_tables_without_rows(home: Path, tmp_path: Path) -> None:
+    answer = tidemark(tmp_path / "elsewhere", "sql", "from batches")
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert "no Delta tables yet" in answer.stderr
+    assert tidemark(home, "sql", "select count(*) as n from batches", "--format", "csv").stdout == "n\n0\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["select 1", "--script"]], ids=["neither", "both"])
+def test_there_is_a_query_or_the_script(home: Path, arguments: list[str]) -> None:
+    answer = tidemark(home, "sql", *arguments)
+    assert answer.returncode == 1
+    assert "either a query or --script" in answer.stderr
 
 
 def test_tables_are_listed_with_their_size(home: Path) -> None:
@@ -63,6 +78,7 @@ def test_help_names_every_command_and_shows_examples(home: Path) -> None:
         "down",
         "check",
         "sql",
+        "docs",
         "why",
         "bound",
         "tables",

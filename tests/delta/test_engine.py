@@ -33,7 +33,17 @@ TOML = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read
 FLIGHTS = parse(tomllib.loads(TOML.replace("idle_advances = true", "")), file="flights.toml")
 NOON = 1_400_000_000_000
 FLIGHT = {"flight": "UA1", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
-CLOCKS = {"started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at", "bucket", "epoch"}
+CLOCKS = {
+    "started_at",
+    "batch_started_at",
+    "finished_at",
+    "duration_ms",
+    "queued_ms",
+    "ewt_at",
+    "ewt_adjusted_at",
+    "bucket",
+    "epoch",
+}
 LATENCIES = {"min_ms", "max_ms", "sum_ms", "thread_id"}
 
 

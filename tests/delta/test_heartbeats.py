@@ -56,7 +56,7 @@ def test_a_beat_that_cannot_be_written_is_logged_and_no_more(tmp_path: Path, cap
     (tmp_path / "taken").touch()
     with caplog.at_level(logging.ERROR):
         history(tmp_path / "taken").tell(BEAT, thread_id=None, batch_started_at_ms=None)
-    assert "a heartbeat could not be written" in caplog.text
+    assert "heartbeats: a row could not be written" in caplog.text
 
 
 def test_a_driver_tells_of_its_start_and_of_its_end(tmp_path: Path) -> None:

@@ -259,6 +259,7 @@ BATCHES = [
 CLOCKS = {
     "negative_n",
     "started_at",
+    "batch_started_at",
     "finished_at",
     "duration_ms",
     "queued_ms",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -9,27 +10,47 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from tidemark.kernels.rollups import QUANTILES, buckets, by_grain, latencies, other_hours
+from tidemark.kernels.rollups import (
+    NO_OUTLINE,
+    QUANTILES,
+    Outline,
+    buckets,
+    by_grain,
+    in_scopes,
+    kept,
+    latencies,
+    shrunk,
+)
 from tidemark.semantics.buckets import bucket_of, quantile
 from tidemark.spec.intervals import Grain, Interval
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-SCHEMA = {
-    "topology": pl.String, "sub_topology": pl.String, "operator": pl.String, "kind": pl.String,
+NOON_MS = int(NOON.timestamp() * 1000)
+MINUTE, HOUR, DAY = (grain.length_ms for grain in Grain)
+TASKS = {
+    "topology": pl.String, "sub_topology": pl.String, "operator": pl.String, "kind": pl.String, "task_id": pl.String,
     "interval_start": pl.Datetime("us", "UTC"), "bucket": pl.Int32, "n": pl.Int64,
     "min_ms": pl.Int64, "max_ms": pl.Int64, "sum_ms": pl.Int64, "negative_n": pl.Int64,
 }  # fmt: skip
+NOTHING = pl.DataFrame(schema={"scope": pl.String, "path": pl.String, "grain": pl.String, **TASKS})
+PATHS = {"a": "s → a", "b": "s → b"}
+"""The operator `c` is no terminal one."""
 records = st.lists(
-    st.tuples(st.integers(0, 3 * 24 * 60 - 1), st.sampled_from("ab"), st.integers(-1_000, 100_000)), min_size=1
+    st.tuples(
+        st.integers(0, 3 * 24 * 60 - 1), st.sampled_from("abc"), st.sampled_from("01"), st.integers(-1_000, 100_000)
+    ),
+    min_size=1,
 )
 
 
-def minutes(latency_records):
-    """The measured rows of records, each the minute it finished in, counted from NOON, its operator and its latency."""
+def tasks(latency_records):
+    """Measured rows by task of records: the minute each finished in, from NOON on, its operator, task and latency."""
+    latencies_ms = defaultdict(list)
+    for minute, operator, task, latency_ms in latency_records:
+        latencies_ms[minute, operator, task].append(latency_ms)
     rows = []
-    for minute, operator in {(minute, operator) for minute, operator, _ in latency_records}:
-        ms = [latency for at, name, latency in latency_records if (at, name) == (minute, operator)]
-        same = {"topology": "t", "sub_topology": "s", "operator": operator, "kind": "sink"}
+    for (minute, operator, task), ms in latencies_ms.items():
+        same = {"topology": "t", "sub_topology": "s", "operator": operator, "kind": "sink", "task_id": f"s_{task}"}
         same["interval_start"] = NOON + timedelta(minutes=minute)
         rows.append(
             {
@@ -45,56 +66,77 @@ def minutes(latency_records):
             {**same, "bucket": bucket, "n": n}
             for bucket, n in zip(*np.unique([bucket_of(m) for m in ms], return_counts=True), strict=True)
         ]
-    return pl.DataFrame(rows, schema=SCHEMA)
+    return pl.DataFrame(rows, schema=TASKS)
 
 
-NOTHING = pl.DataFrame(schema=SCHEMA)
+def rolled_up(latency_records):
+    return by_grain(in_scopes(tasks(latency_records), PATHS), NOTHING)
 
 
-@given(records)
-def test_a_day_is_the_merge_of_its_hours_and_an_hour_of_its_minutes(latency_records):
-    everything = by_grain(minutes(latency_records), NOTHING)
-
-    for grain in Grain:
-        found = latencies(everything.filter(grain=grain.value))
-        assert found["n"].sum() == len(latency_records)
-        assert found["sum_ms"].sum() == sum(ms for _, _, ms in latency_records)
-        assert found["negative_n"].sum() == sum(ms < 0 for _, _, ms in latency_records)
-        assert buckets(everything.filter(grain=grain.value))["n"].sum() == len(latency_records)
-
-
-@given(records)
-def test_hours_rolled_up_before_make_the_same_days_as_their_facts(latency_records):
-    measured = minutes(latency_records)
-    early, late = measured.filter(_before_noon_of_day_2()), measured.filter(~_before_noon_of_day_2())
-    hours = by_grain(early, NOTHING).filter(grain=Grain.HOUR.value)
-
-    in_two = latencies(by_grain(late, hours).filter(grain=Grain.DAY.value))
-
-    at_once = latencies(by_grain(measured, NOTHING).filter(grain=Grain.DAY.value))
-    order = ["operator", "interval_start"]
-    touched = at_once.join(in_two, on=order, how="semi")
-    assert_frame_equal(in_two.sort(order), touched.sort(order), check_column_order=False)
+def subjects(operator, task):
+    """Whose rows count a record, as scope, operator, task and path."""
+    yield "operator", operator, None, None
+    yield "task", operator, f"s_{task}", None
+    if operator in PATHS:
+        yield "topology", None, None, None
+        yield "path", None, None, PATHS[operator]
 
 
 @given(records)
-def test_percentiles_are_within_one_percent_of_those_of_the_records(latency_records):
-    days = latencies(by_grain(minutes(latency_records), NOTHING).filter(grain=Grain.DAY.value))
+def test_every_scope_and_grain_says_what_its_records_say(latency_records):
+    expected = defaultdict(list)
+    for minute, operator, task, latency_ms in latency_records:
+        at_ms = NOON_MS + minute * MINUTE
+        for subject in subjects(operator, task):
+            for grain in Grain:
+                expected[*subject, grain.value, at_ms // grain.length_ms * grain.length_ms].append(latency_ms)
 
-    for row in days.iter_rows(named=True):
-        ms = [
-            latency
-            for minute, operator, latency in latency_records
-            if operator == row["operator"] and (NOON + timedelta(minutes=minute)).date() == row["interval_start"].date()
-        ]
-        assert (row["min_ms"], row["max_ms"], row["avg_ms"]) == (min(ms), max(ms), pytest.approx(sum(ms) / len(ms)))
+    rows = latencies(rolled_up(latency_records), NO_OUTLINE).with_columns(pl.col("interval_start").dt.epoch("ms"))
+
+    found = {tuple(row[k] for k in ("scope", "operator", "task_id", "path", "grain", "interval_start")): row
+             for row in rows.iter_rows(named=True)}  # fmt: skip
+    assert len(found) == rows.height
+    assert found.keys() == expected.keys()
+    for key, ms in expected.items():
+        row = found[key]
+        assert [row[k] for k in ("n", "min_ms", "max_ms", "sum_ms")] == [len(ms), min(ms), max(ms), sum(ms)]
+        assert row["negative_n"] == sum(m < 0 for m in ms)
+        assert row["avg_ms"] == pytest.approx(sum(ms) / len(ms))
         for column, q in QUANTILES.items():
             assert row[column] == pytest.approx(np.quantile(ms, q, method="lower"), rel=0.01)
             assert row[column] == quantile([(bucket_of(m), 1) for m in ms], q)
 
 
+@given(records)
+def test_the_buckets_of_every_scope_and_grain_count_all_of_its_records(latency_records):
+    rows = rolled_up(latency_records)
+
+    of = ["scope", "operator", "task_id", "path", "grain", "interval_start"]
+    counted = buckets(rows).group_by(of).agg(pl.sum("n"))
+    assert_frame_equal(counted, latencies(rows, NO_OUTLINE).select(*of, "n"), check_row_order=False)
+
+
+@given(records, st.sets(st.integers(0, 3 * 24 * 60 - 1), min_size=1))
+def test_minutes_rolled_up_on_top_of_stored_ones_give_what_all_at_once_would(latency_records, late):
+    everything = rolled_up(latency_records)
+    hour = Interval(NOON_MS + min(late) * MINUTE, NOON_MS + min(late) * MINUTE + 1).widened(Grain.HOUR)
+    minutes = [
+        Interval(at, at + MINUTE) for at in (NOON_MS + m * MINUTE for m in late) if hour.start_ms <= at < hour.end_ms
+    ]
+    new = in_scopes(tasks(latency_records), PATHS).filter(_starts_in(minutes))
+
+    again = by_grain(new, kept(everything, hour, minutes))
+
+    is_minute = (pl.col("grain") == "minute") & _starts_in(minutes)
+    is_hour = (pl.col("grain") == "hour") & _starts_in([hour])
+    is_day = (pl.col("grain") == "day") & _starts_in([hour.widened(Grain.DAY)])
+    assert_frame_equal(
+        again, everything.filter(is_minute | is_hour | is_day), check_row_order=False, check_column_order=False
+    )
+
+
 def test_intervals_start_and_end_where_the_clock_says():
-    measured = by_grain(minutes([(61, "a", 5)]), NOTHING).filter(pl.col("bucket").is_null())
+    measured = rolled_up([(61, "c", "0", 5)]).filter(pl.col("bucket").is_null(), scope="operator")
 
     assert measured.select("grain", "interval_start", "interval_end").rows() == [
         ("minute", NOON + timedelta(minutes=61), NOON + timedelta(minutes=62)),
@@ -103,15 +145,59 @@ def test_intervals_start_and_end_where_the_clock_says():
     ]
 
 
-def test_a_rollup_takes_the_other_hours_of_its_days_and_nothing_else():
+def test_a_rollup_keeps_the_other_minutes_of_its_hour_and_the_other_hours_of_its_day():
     starts = [NOON + timedelta(hours=hours) for hours in (-13, -12, -1, 0, 1, 11, 12)]
-    stored = pl.LazyFrame({"grain": ["hour"] * 7 + ["day"], "interval_start": [*starts, NOON.replace(hour=0)]})
-    noon_ms = int(NOON.timestamp() * 1000)
+    minutes = [NOON + timedelta(minutes=minutes) for minutes in (-1, 0, 1, 59, 60)]
+    grains = ["hour"] * 7 + ["minute"] * 5 + ["day"]
+    stored = pl.DataFrame({"grain": grains, "interval_start": [*starts, *minutes, NOON.replace(hour=0)]})
 
-    found = other_hours(stored, Interval(noon_ms + 1, noon_ms + 2)).collect()
+    found = kept(stored, Interval(NOON_MS, NOON_MS + HOUR), [Interval(NOON_MS, NOON_MS + MINUTE)])
 
-    assert found["interval_start"].to_list() == [starts[1], starts[2], starts[4], starts[5]]
+    assert found.rows() == [
+        *(("hour", starts[place]) for place in (1, 2, 4, 5)),
+        ("minute", minutes[2]),
+        ("minute", minutes[3]),
+    ]
 
 
-def _before_noon_of_day_2():
-    return pl.col("interval_start") < NOON + timedelta(days=1)
+def test_the_share_over_an_sla_is_counted_from_the_buckets_above_it():
+    late = [(0, "a", "0", 900), (0, "a", "0", 1_100), (0, "a", "1", 3_000), (0, "b", "0", 3_000), (0, "c", "0", 3_000)]
+    outline = Outline(PATHS, {"a": 1_000, "b": 1_000})
+
+    rows = latencies(rolled_up(late), outline).filter(grain="minute")
+
+    found = rows.sort("scope", "operator", "task_id", "path", nulls_last=True)
+    assert found.select("scope", "operator", "task_id", "path", "sla_ms", "over_sla_n").rows() == [
+        ("operator", "a", None, None, 1_000, 2),
+        ("operator", "b", None, None, 1_000, 1),
+        ("operator", "c", None, None, None, None),
+        ("path", None, None, "s → a", 1_000, 2),
+        ("path", None, None, "s → b", 1_000, 1),
+        ("task", "a", "s_0", None, 1_000, 1),
+        ("task", "a", "s_1", None, 1_000, 1),
+        ("task", "b", "s_0", None, 1_000, 1),
+        ("task", "c", "s_0", None, None, None),
+        ("topology", None, None, None, 1_000, 3),
+    ]
+    assert found["over_sla_share"].to_list() == [2 / 3, 1, None, 2 / 3, 1, 1 / 2, 1, 1, None, 3 / 4]
+
+
+@pytest.mark.parametrize("promised", [{"a": 1_000}, {"a": 1_000, "b": 2_000}, {}])
+def test_a_topology_whose_terminals_do_not_promise_the_same_promises_nothing(promised):
+    rows = latencies(rolled_up([(0, "a", "0", 3_000)]), Outline(PATHS, promised)).filter(scope="topology")
+
+    assert rows.select("sla_ms", "over_sla_n", "over_sla_share").unique().rows() == [(None, None, None)]
+
+
+def test_minutes_that_lost_facts_are_told_and_those_that_gained_some_are_not():
+    stored = rolled_up([(0, "a", "0", 1), (1, "a", "0", 1), (2, "a", "0", 1), (2, "a", "0", 1), (3, "a", "0", 1)])
+
+    left = tasks([(1, "a", "0", 1), (1, "b", "0", 1), (2, "a", "0", 1), (3, "a", "0", 2)])
+
+    assert shrunk(stored, left) == [NOON_MS, NOON_MS + 2 * MINUTE, NOON_MS + 3 * MINUTE]
+
+
+def _starts_in(intervals):
+    start_ms = pl.col("interval_start").dt.epoch("ms")
+    each = [(start_ms >= interval.start_ms) & (start_ms < interval.end_ms) for interval in intervals]
+    return pl.any_horizontal(each)

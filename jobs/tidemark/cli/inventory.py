@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from tidemark.cli.sql import delta_tables
+from tidemark.warehouse import delta_tables
 
 
 class Stored(NamedTuple):

@@ -12,16 +12,16 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import accept_loss, bound, demo, doctor, requeue, why
+from tidemark.cli import accept_loss, bound, demo, docs, doctor, requeue, why
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
-from tidemark.cli.sql import Warehouse
+from tidemark.cli.sql import Warehouse, attach_script
 from tidemark.cli.text_table import FORMATS, aligned
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import airflow, broker, stack
 from tidemark.embedded.conductor import Conductor
 from tidemark.embedded.stack import ROOT, Home
-from tidemark.errors import TidemarkError
+from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.report.batch_job import topology
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.layout import Layout
@@ -34,9 +34,11 @@ examples:
   tidemark up                                   start Kafka, Airflow and the streams, and leave them running
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
   tidemark check jobs/topologies/flights.toml   whether a topology can run, before it does
+  tidemark docs                                 write docs/tables.md: what tables, views and columns are
   tidemark tables                               which tables there are, and how large they are
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
+  tidemark sql "from latest_state"              any view; docs/cookbook.md has twenty questions
   tidemark why flights                          why there are no results: who waits, for what, and what to do
   tidemark bound flights                        what a longer or shorter bound costs: late records against waiting
   tidemark doctor flights                       may its streams go on from what lies in the warehouse, and if not, how
@@ -86,10 +88,12 @@ def _parser() -> argparse.ArgumentParser:
     checked = command("check", _check, "see whether topology files can run, down to their columns and SQL")
     checked.add_argument("files", nargs="*", type=Path, help="TOML files (all of jobs/topologies)")
     sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
-    sql.add_argument("query", help="one statement that reads, for example: select count(*) from changes")
+    sql.add_argument("query", nargs="?", help="one statement that reads, for example: select count(*) from changes")
     sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+    sql.add_argument("--script", action="store_true", help="print the SQL that makes any DuckDB one over these tables")
     _why_options(command("why", _why, "say why a topology gives no results: who waits, for what, and what to do"))
     _bound_options(command("bound", _bound, "compare bounds of a source: late records against waiting"))
+    command("docs", _docs, "write docs/tables.md: what every table, view and column is")
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
     doctor.options(command("doctor", _doctor, "see whether checkpoints, journals and tables tell one story"))
     accept_loss.options(command("accept-loss", _accept_loss, "go on without records that a topic lost unread"))
@@ -184,7 +188,17 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _sql(options: argparse.Namespace) -> int:
-    answer = Warehouse(Home(options.home).warehouse).ask(options.query)
+    if options.script == (options.query is not None):
+        msg = "it takes either a query or --script"
+        raise InvalidArgument(msg)
+    if options.script:
+        _say(attach_script(Home(options.home).warehouse.resolve()))
+        return 0
+    warehouse = Warehouse(Home(options.home).warehouse)
+    if not warehouse.tables:
+        msg = f"{Home(options.home).warehouse} has no Delta tables yet; --home names another state folder"
+        raise InvalidArgument(msg)
+    answer = warehouse.ask(options.query)
     _say(FORMATS[options.format](answer.columns, answer.rows))
     return 0
 
@@ -215,6 +229,13 @@ def _doctor(options: argparse.Namespace) -> int:
         if faults:
             _say(faults)
     return 1 if any(found.values()) else 0
+
+
+def _docs(_: argparse.Namespace) -> int:
+    file = ROOT / "docs" / "tables.md"
+    file.write_text(docs.dictionary(), encoding="utf-8")
+    _say(f"wrote {file}")
+    return 0
 
 
 def _tables(options: argparse.Namespace) -> int:

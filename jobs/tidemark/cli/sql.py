@@ -1,12 +1,11 @@
 """Answers SQL over a warehouse with DuckDB (ring 2).
 
-There is a view per table name, over all Delta tables of that name, and `kafka_metrics`.
+There is a view per table name, over all Delta tables of that name, and those of `warehouse.views` and `kafka_metrics`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -16,8 +15,14 @@ import duckdb
 
 from tidemark.cli import kafka_metrics
 from tidemark.errors import InvalidArgument
-from tidemark.spec.layout import Layout
+from tidemark.spec.tables import TABLES, Table
+from tidemark.warehouse import delta_tables, views
 
+SPARKS_WORDS = (
+    "CREATE MACRO unix_millis(instant) AS epoch_ms(instant)",
+    "CREATE MACRO get_json_object(text, path) AS json_extract_string(text, path)",
+)
+"""Functions of Spark SQL for which DuckDB has other names; with these, views and cookbook are one text for both."""
 READ_ONLY = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN})
 
 
@@ -34,7 +39,7 @@ class Warehouse:
 
     def __init__(self, home: Path) -> None:
         self.tables = delta_tables(home)
-        self._connection = _connect(self.tables)
+        self._connection = _connect(home)
 
     def ask(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
         """The answer to *text*, one statement that reads; InvalidArgument for any other, and for a mistake in it."""
@@ -47,32 +52,57 @@ class Warehouse:
             columns = tuple(column[0] for column in result.description or ())
             return Answer(columns, tuple(result.fetchall()))
         except duckdb.CatalogException as error:
-            msg = f"{error}\nThe tables that have been written so far: {', '.join(sorted(self.tables)) or 'none'}"
+            found = self._connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1")
+            msg = f"{error}\nTables and views: {', '.join(name for (name,) in found.fetchall())}"
             raise InvalidArgument(msg) from error
         except duckdb.Error as error:
             raise InvalidArgument(str(error)) from error
 
 
-def delta_tables(warehouse: Path) -> Mapping[str, list[Path]]:
-    """The Delta tables of *warehouse* by name; a name has one per stream, or one per topology, that writes it."""
-    layout = Layout(warehouse)
-    patterns = [layout.stream_table("*", "*", "*"), layout.report_table("*", "*")]
-    found = defaultdict(list)
-    for pattern in patterns:
-        for log in sorted(warehouse.glob(str(pattern.relative_to(warehouse) / "_delta_log"))):
-            found[log.parent.name].append(log.parent)
-    return dict(sorted(found.items()))
+def statements(home: Path) -> list[str]:
+    """What makes a DuckDB connection one over the warehouse *home*: the tables there, those not written yet, and views.
+
+    The extension `delta` is loaded before.
+    """
+    found = delta_tables(home)
+    rows = {name: [_no_rows(table)] for name, table in TABLES.items()}
+    for name, paths in found.items():
+        rows.setdefault(name, []).extend(f"SELECT * FROM delta_scan({_quoted(path)})" for path in paths)
+    made = {name: "\nUNION ALL BY NAME\n".join(parts) for name, parts in sorted(rows.items())}
+    made |= {view.name: view.select for view in [*views(), kafka_metrics.VIEW] if view.name not in found}
+    return ["SET TimeZone = 'UTC'", *SPARKS_WORDS, *(f'CREATE VIEW "{name}" AS\n{text}' for name, text in made.items())]
 
 
-def _connect(tables: Mapping[str, Sequence[Path]]) -> duckdb.DuckDBPyConnection:
+def attach_script(home: Path) -> str:
+    """SQL that makes a DuckDB of anybody's own one over the warehouse *home*, as it is now."""
+    return ";\n".join(["INSTALL delta", "LOAD delta", *statements(home), ""])
+
+
+def _no_rows(table: Table) -> str:
+    """A SELECT with the columns of *table*: what it has before somebody has written it, or an older version did."""
+    columns = (f'CAST(NULL AS {_type(column.type)}) AS "{column.name}"' for column in table.columns)
+    return f"SELECT {', '.join(columns)} WHERE false"
+
+
+def _type(ddl: str) -> str:
+    """DuckDB's word for a type in the words of `tables.py`, which are Spark's."""
+    if not ddl.startswith("array<struct<"):
+        return "timestamptz" if ddl == "timestamp" else ddl
+    fields = (field.split(":") for field in ddl.removeprefix("array<struct<").removesuffix(">>").split(","))
+    columns = (f'"{name}" {_type(word)}' for name, word in fields)
+    return f"STRUCT({', '.join(columns)})[]"
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def _connect(home: Path) -> duckdb.DuckDBPyConnection:
     extension = files("duckdb_extension_delta") / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
     connection = duckdb.connect()
+    connection.execute("SET enable_progress_bar = false")  # it would be among the rows
     connection.execute(f"LOAD '{extension}'")
     connection.execute("SET autoinstall_known_extensions = false")  # it would ask the network
-    connection.execute("SET TimeZone = 'UTC'")
-    for name, paths in tables.items():
-        scans = (f"SELECT * FROM delta_scan('{str(path).replace(chr(39), chr(39) * 2)}')" for path in paths)
-        connection.execute(f'CREATE VIEW "{name}" AS {" UNION ALL BY NAME ".join(scans)}')
-    if kafka_metrics.VIEW not in tables:
-        connection.execute(kafka_metrics.view_sql(frozenset(tables)))
+    for statement in statements(home):
+        connection.execute(statement)
     return connection

@@ -1,35 +1,130 @@
-"""Merges latency by interval: hours from minutes, days from hours, percentiles from the buckets.
+"""Merges latency by scope and interval: hours from minutes, days from hours, percentiles from the buckets.
 
-A frame of *measured* rows has OPERATOR, `interval_start`, and either a `bucket` with its `n`, or a null bucket and the
-statistics of all records: `n`, `min_ms`, `max_ms`, `sum_ms`, `negative_n`.
+A frame of *measured* rows has SCOPED, `interval_start`, and either a `bucket` with its `n`, or a null bucket and the
+statistics of all records: `n`, `min_ms`, `max_ms`, `sum_ms`, `negative_n`. Columns that a scope does not have are null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 import polars as pl
 
 from tidemark.semantics.buckets import value_of
 from tidemark.spec.intervals import Grain, Interval
 
-OPERATOR = ("topology", "sub_topology", "operator", "kind")
+
+class Scope(StrEnum):
+    """Whose records a row counts."""
+
+    OPERATOR = "operator"
+    TASK = "task"
+    """Those of an operator that one input partition brought."""
+    TOPOLOGY = "topology"
+    """Those that the terminal operators finished."""
+    PATH = "path"
+    """Those that the terminal operator at its end finished."""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What is known of a topology besides its facts: the *paths* to its terminal operators, by their names, as text.
+
+    *sla_ms* is how old the records of an operator may be when it has finished them, of those that promise it.
+    """
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    sla_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def of_paths(self) -> dict[str, int]:
+        """What paths promise: what their terminal operators do."""
+        return {path: self.sla_ms[name] for name, path in self.paths.items() if name in self.sla_ms}
+
+    @property
+    def of_topology(self) -> int | None:
+        """What all terminal operators promise alike; None where they do not."""
+        promised = {self.sla_ms.get(name) for name in self.paths}
+        return promised.pop() if len(promised) == 1 else None
+
+
+NO_OUTLINE = Outline()
+TASK = ("topology", "sub_topology", "operator", "kind", "task_id")
+NO_TASKS = pl.DataFrame(
+    schema={
+        **dict.fromkeys(TASK, pl.String),
+        "interval_start": pl.Datetime("us", "UTC"),
+        "bucket": pl.Int32,
+        **dict.fromkeys(("n", "min_ms", "max_ms", "sum_ms", "negative_n"), pl.Int64),
+    }
+)
+"""Measured rows by task, without any."""
+SCOPED = ("scope", *TASK, "path")
 QUANTILES: Mapping[str, float] = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
-def other_hours(stored: pl.LazyFrame, interval: Interval) -> pl.LazyFrame:
-    """The hours among *stored* rollups that a rollup of *interval* leaves as they are, and needs for its days."""
-    touched, days = interval.widened(Grain.HOUR), interval.widened(Grain.DAY)
-    start_ms = pl.col("interval_start").dt.epoch("ms")
-    in_days = start_ms.is_between(days.start_ms, days.end_ms, closed="left")
-    is_touched = start_ms.is_between(touched.start_ms, touched.end_ms, closed="left")
-    return stored.filter(pl.col("grain") == Grain.HOUR.value, in_days, ~is_touched)
+def by_minute(buckets: pl.LazyFrame, latencies: pl.LazyFrame, minutes: Collection[Interval]) -> pl.LazyFrame:
+    """Measured rows by task, of the rows of latency_buckets and operator_latency that finished in *minutes*.
+
+    They lack `scope` and `path`.
+    """
+    statistics = ("min_ms", "max_ms", "sum_ms", "negative_n")
+    facts = [
+        buckets.select(*TASK, "finished_at", "bucket", "n"),
+        latencies.select(*TASK, "finished_at", "n", *statistics),
+    ]
+    minute = pl.col("finished_at").dt.truncate("1m").alias("interval_start")
+    finished = pl.concat(facts, how="diagonal").filter(_is_in("finished_at", minutes))
+    return finished.group_by(*TASK, minute, "bucket").agg(*_merges())
 
 
-def by_grain(minutes: pl.DataFrame, other_hours: pl.DataFrame) -> pl.DataFrame:
-    """The measured rows of all grains: *minutes*, the hours they add up to, and the days of these and *other_hours*."""
-    hours = _merged(minutes, Grain.HOUR)
-    days = _merged(pl.concat([hours, other_hours.select(hours.columns)]), Grain.DAY)
+def in_scopes(tasks: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
+    """The measured rows of all scopes by minute, from those of *tasks*, which lack `scope` and `path`.
+
+    *paths* are those to the terminal operators, by their names.
+    """
+    null = pl.lit(None, pl.String)
+    of_terminals = tasks.filter(pl.col("operator").is_in(list(paths)))
+    path, no_operator = pl.col("operator").replace(paths), dict.fromkeys(TASK[1:], null)
+    frames = {
+        Scope.OPERATOR: tasks.with_columns(task_id=null, path=null),
+        Scope.TASK: tasks.with_columns(path=null),
+        Scope.TOPOLOGY: of_terminals.with_columns(**no_operator, path=null),
+        Scope.PATH: of_terminals.with_columns(**no_operator, path=path),
+    }
+    measured = [frame.with_columns(scope=pl.lit(scope.value)) for scope, frame in frames.items()]
+    return _merged(pl.concat(measured), Grain.MINUTE)
+
+
+def kept(stored: pl.DataFrame, hour: Interval, minutes: Collection[Interval]) -> pl.DataFrame:
+    """Of the *stored* rows those that a rollup of the *minutes* in *hour* leaves as they are and adds to its own.
+
+    They are the other minutes of the hour, and the other hours of its day.
+    """
+    grain = pl.col("grain")
+    is_minute = (grain == Grain.MINUTE.value) & starts_in([hour]) & ~starts_in(minutes)
+    is_hour = (grain == Grain.HOUR.value) & starts_in([hour.widened(Grain.DAY)]) & ~starts_in([hour])
+    return stored.filter(is_minute | is_hour)
+
+
+def starts_in(intervals: Collection[Interval]) -> pl.Expr:
+    """Whether a row's interval starts in one of *intervals*."""
+    return _is_in("interval_start", intervals)
+
+
+def by_grain(minutes: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
+    """The measured rows of all grains: *minutes*, the hours they are in, and the days of these.
+
+    *stored* has, with their `grain`, the other minutes of these hours and the other hours of these days.
+    """
+
+    def with_stored(new: pl.DataFrame, grain: Grain) -> pl.DataFrame:
+        return pl.concat([new, stored.filter(grain=grain.value).select(new.columns)])
+
+    hours = _merged(with_stored(minutes, Grain.MINUTE), Grain.HOUR)
+    days = _merged(with_stored(hours, Grain.HOUR), Grain.DAY)
     frames = {Grain.MINUTE: minutes.select(hours.columns), Grain.HOUR: hours, Grain.DAY: days}
     return pl.concat(
         frame.with_columns(
@@ -44,31 +139,63 @@ def buckets(measured: pl.DataFrame) -> pl.DataFrame:
     return measured.filter(pl.col("bucket").is_not_null())
 
 
-def latencies(measured: pl.DataFrame) -> pl.DataFrame:
-    """The statistics of *measured* rows, one per operator and interval, with the average and percentiles."""
-    interval = [*OPERATOR, "grain", "interval_start", "interval_end"]
+def latencies(measured: pl.DataFrame, outline: Outline) -> pl.DataFrame:
+    """The statistics of *measured* rows: one per scope and interval, with average, percentiles and share over SLA."""
+    interval = [*SCOPED, "grain", "interval_start", "interval_end"]
+    measured = measured.with_columns(sla_ms=_promised(outline))
     statistics = measured.filter(pl.col("bucket").is_null()).with_columns(avg_ms=pl.col("sum_ms") / pl.col("n"))
-    return statistics.join(percentiles(buckets(measured), interval), on=interval, how="left", nulls_equal=True)
+    of_buckets = _of_buckets(buckets(measured), interval)
+    joined = statistics.join(of_buckets, on=interval, how="left", nulls_equal=True)
+    return joined.with_columns(over_sla_share=pl.col("over_sla_n") / pl.col("n"))
 
 
-def percentiles(counts: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """One row per *by* with the quantiles that QUANTILES names, of the rank of `buckets.quantile`: ⌊q · (N − 1)⌋."""
-    stands_for = {bucket: value_of(bucket) for bucket in counts["bucket"].unique()}
-    value_ms = pl.col("bucket").replace_strict(stands_for, return_dtype=pl.Float64)
-    up_to, total = pl.col("n").cum_sum(), pl.col("n").sum()
-    quantiles = {name: value_ms.filter(up_to > (q * (total - 1)).floor()).min() for name, q in QUANTILES.items()}
-    return counts.sort("bucket").group_by(by).agg(**quantiles)
+def shrunk(stored: pl.DataFrame, tasks: pl.DataFrame) -> list[int]:
+    """The minutes of *stored* rows, epoch ms of their starts, that *tasks* count fewer records of.
+
+    Facts are only ever added: some of these minutes are gone.
+    """
+    of_tasks = stored.filter(grain=Grain.MINUTE.value, scope=Scope.TASK.value)
+    row = [*TASK, "interval_start", "bucket"]
+    joined = of_tasks.join(tasks.select(*row, left_n="n"), on=row, how="left", nulls_equal=True)
+    fewer = joined.filter(pl.col("left_n").fill_null(0) < pl.col("n"))
+    return fewer["interval_start"].dt.epoch("ms").unique().sort().to_list()
 
 
 _LENGTH: Mapping[Grain, str] = {Grain.MINUTE: "1m", Grain.HOUR: "1h", Grain.DAY: "1d"}
 
 
+def _is_in(column: str, intervals: Collection[Interval]) -> pl.Expr:
+    at_ms = pl.col(column).dt.epoch("ms")
+    each = (at_ms.is_between(interval.start_ms, interval.end_ms, closed="left") for interval in intervals)
+    return pl.any_horizontal(pl.lit(value=False), *each)
+
+
 def _merged(measured: pl.DataFrame, grain: Grain) -> pl.DataFrame:
-    return measured.group_by(*OPERATOR, pl.col("interval_start").dt.truncate(_LENGTH[grain]), "bucket").agg(
-        pl.sum("n"), pl.min("min_ms"), pl.max("max_ms"), _sum("sum_ms"), _sum("negative_n")
-    )
+    start = pl.col("interval_start").dt.truncate(_LENGTH[grain])
+    return measured.group_by(*SCOPED, start, "bucket").agg(*_merges())
 
 
-def _sum(column: str) -> pl.Expr:
-    """The sum; null where nothing was measured, as in rows of buckets."""
-    return pl.when(pl.col(column).count() > 0).then(pl.sum(column))
+def _merges() -> list[pl.Expr]:
+    """One row's count and statistics from those of several; the statistics are null where none has any."""
+    any_measured = pl.col("sum_ms").count() > 0
+    sums = (pl.when(any_measured).then(pl.sum(column)).alias(column) for column in ("sum_ms", "negative_n"))
+    return [pl.sum("n"), pl.min("min_ms"), pl.max("max_ms"), *sums]
+
+
+def _promised(outline: Outline) -> pl.Expr:
+    """What the subject of a row outline, ms; null: nothing."""
+    of_operator = pl.col("operator").replace_strict(outline.sla_ms, default=None, return_dtype=pl.Int64)
+    of_path = pl.col("path").replace_strict(outline.of_paths, default=None, return_dtype=pl.Int64)
+    is_topology = pl.col("scope") == Scope.TOPOLOGY.value
+    return pl.when(is_topology).then(pl.lit(outline.of_topology, pl.Int64)).otherwise(pl.coalesce(of_operator, of_path))
+
+
+def _of_buckets(counts: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """One row per *by*: the quantiles by the rank of `buckets.quantile`, ⌊q · (N − 1)⌋, and the records over SLA."""
+    stands_for = {bucket: value_of(bucket) for bucket in counts["bucket"].unique()}
+    value_ms = pl.col("bucket").replace_strict(stands_for, return_dtype=pl.Float64)
+    up_to, total = pl.col("n").cum_sum(), pl.col("n").sum()
+    quantiles = {name: value_ms.filter(up_to > (q * (total - 1)).floor()).min() for name, q in QUANTILES.items()}
+    over_n = pl.col("n").filter(value_ms > pl.col("sla_ms")).sum()
+    over_sla_n = pl.when(pl.col("sla_ms").first().is_not_null()).then(over_n)
+    return counts.sort("bucket").group_by(by).agg(**quantiles, over_sla_n=over_sla_n)

@@ -25,18 +25,18 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return arguments
 
 
-def interval_parser(description: str | None) -> argparse.ArgumentParser:
-    """Asks for an interval besides: `start_ms` and `end_ms`."""
+def interval_parser(description: str | None, *, required: bool = True) -> argparse.ArgumentParser:
+    """Asks for an interval besides: `start_ms` and `end_ms`; None where it is not *required* and not given."""
     arguments = parser(description)
-    add_instant(arguments, "--from", "start_ms", "first instant")
-    add_instant(arguments, "--to", "end_ms", "instant after the last")
+    add_instant(arguments, "--from", "start_ms", "first instant", required=required)
+    add_instant(arguments, "--to", "end_ms", "instant after the last", required=required)
     return arguments
 
 
-def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: str) -> None:
+def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: str, *, required: bool = True) -> None:
     """Make *arguments* ask for an instant, epoch ms in the end."""
     written = f"{what}, ISO 8601; UTC unless it says otherwise"
-    arguments.add_argument(flag, dest=name, metavar="INSTANT", type=_told(instant_ms), required=True, help=written)
+    arguments.add_argument(flag, dest=name, metavar="INSTANT", type=_told(instant_ms), required=required, help=written)
 
 
 def topology(name: str) -> Topology:

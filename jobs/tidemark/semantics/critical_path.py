@@ -52,6 +52,17 @@ class Step:
     slowest_upstream: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What an operator's latency was spent on: they add up to it, and none is negative."""
+
+    waited_ms: int
+    """Until its driver's batch began: for the trigger, or for the batch before. Nothing within one driver waits so."""
+    queued_ms: int
+    """For sibling branches of the same batch."""
+    worked_ms: int
+
+
 @dataclass(frozen=True)
 class Path:
     """A walk from a source to a leaf, source first."""
@@ -142,6 +153,24 @@ def measure(
         behind = (windows_behind or {}).get(operator, 0)
         steps[operator] = _step(operator, upstreams.get(operator, ()), ewt_ms, _estimate(behind, limits))
     return steps
+
+
+def parts(latency_ms: int, *, before_batch_ms: int, queued_ms: int) -> Parts:
+    """What *latency_ms* was spent on.
+
+    Args:
+        latency_ms: of one operator in one window.
+        before_batch_ms: from its latest upstream's EWT to the beginning of its own batch; negative when the batch had
+            begun by then, as within one driver.
+        queued_ms: how long it waited in that batch for sibling branches; as much of it counts as fits into the latency,
+            which is less than that only where a clock went back.
+
+    >>> parts(450, before_batch_ms=300, queued_ms=50)
+    Parts(waited_ms=300, queued_ms=50, worked_ms=100)
+    """
+    waited_ms = min(max(before_batch_ms, 0), latency_ms)
+    queued_ms = min(queued_ms, latency_ms - waited_ms)
+    return Parts(waited_ms=waited_ms, queued_ms=queued_ms, worked_ms=latency_ms - waited_ms - queued_ms)
 
 
 def path_to(leaf: str, steps: Mapping[str, Step]) -> Path:

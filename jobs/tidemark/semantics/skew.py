@@ -32,6 +32,11 @@ class Skew:
     offset_ms: int
     error_ms: int | None
 
+    @property
+    def evident_ms(self) -> int:
+        """The offset, or 0 where it is no larger than its error: then the clocks may as well agree."""
+        return self.offset_ms if self.error_ms is None or abs(self.offset_ms) > self.error_ms else 0
+
 
 def moving_average(values: Sequence[int], *, samples: int) -> int:
     """The mean of the last *samples* values, truncated toward zero; 0 when there are none, or with 0 samples.

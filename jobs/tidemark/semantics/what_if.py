@@ -55,3 +55,30 @@ def what_if(upstreams: Upstreams, ewt_ms: Instants, factors: Mapping[str, float]
             own_ms = was_ms - was[1]
             then_ms[operator] = then[1] + (round(own_ms * factors.get(operator, 1)) if own_ms > 0 else own_ms)
     return then_ms
+
+
+def sooner(
+    upstreams: Upstreams, ewt_ms: Mapping[str, int], drivers: Mapping[str, str], saved_ms: Mapping[str, int]
+) -> dict[str, int]:
+    """The EWTs that a closed window would have had if operators had worked *saved_ms* less; negative for more.
+
+    Unlike in `what_if`, operators share *drivers* (by operator), which run them one after another: what one saves, all
+    save that its driver finished later. A batch still begins as long after the last of its upstreams in other drivers
+    as it did, and one without any when it did: waiting stays as it was.
+
+    Raises:
+        InvalidArgument: there is a cycle, of operators or of drivers.
+    """
+    place = {name: number for number, name in enumerate(in_order(upstreams))}
+    read: dict[str, list[str]] = {driver: [] for driver in drivers.values()}
+    for reader, names in upstreams.items():
+        read[drivers[reader]] += [name for name in names if drivers[name] != drivers[reader]]
+    earlier_ms: dict[str, int] = {}
+    for driver in in_order({driver: tuple({drivers[name] for name in names}) for driver, names in read.items()}):
+        last = latest(read[driver], ewt_ms)
+        by_ms = earlier_ms[last[0]] if last else 0
+        own = (name for name, runs_in in drivers.items() if runs_in == driver)
+        for name in sorted(own, key=lambda name: (ewt_ms[name], place[name])):
+            by_ms += saved_ms.get(name, 0)
+            earlier_ms[name] = by_ms
+    return {name: ewt_ms[name] - earlier_ms[name] for name in place}

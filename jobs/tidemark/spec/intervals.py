@@ -5,6 +5,7 @@ Predicates are text that Spark and delta-rs read alike.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -52,18 +53,25 @@ class Interval:
         length = grain.length_ms
         return Interval(self.start_ms // length * length, -(-self.end_ms // length) * length)
 
-    def rolled_up(self) -> str:
-        """A predicate: the row of a rollup is one that a rollup of this interval replaces."""
-        starts = {Grain.MINUTE: Grain.HOUR, Grain.HOUR: Grain.HOUR, Grain.DAY: Grain.DAY}
-        each = (f"({is_text('grain', g)} and {self.widened(s).holds('interval_start')})" for g, s in starts.items())
-        return f"({' or '.join(each)})"
-
     def holds(self, column: str) -> str:
         """A predicate: the timestamp *column* lies in this interval.
 
         Its bounds are text, since delta-rs refuses to compare a column of µs with a TIMESTAMP literal, which has ns.
         """
         return f"({column} >= '{iso(self.start_ms)}' and {column} < '{iso(self.end_ms)}')"
+
+
+def joined(starts_ms: Iterable[int], grain: Grain) -> list[Interval]:
+    """The intervals of *grain* that start at *starts_ms*, in order; those without a gap between them are one.
+
+    >>> joined([120_000, 0, 60_000, 300_000], Grain.MINUTE)
+    [Interval(start_ms=0, end_ms=180000), Interval(start_ms=300000, end_ms=360000)]
+    """
+    found: list[Interval] = []
+    for start_ms in sorted(set(starts_ms)):
+        before = [found.pop()] if found and found[-1].end_ms == start_ms else []
+        found.append(Interval(before[0].start_ms if before else start_ms, start_ms + grain.length_ms))
+    return found
 
 
 def instant_ms(text: str) -> int:
@@ -86,7 +94,12 @@ def iso(at_ms: int) -> str:
     >>> iso(1)
     '1970-01-01T00:00:00.001Z'
     """
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc(at_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def utc(at_ms: int) -> datetime:
+    """The instant of epoch ms, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 def is_text(column: str, text: str) -> str:

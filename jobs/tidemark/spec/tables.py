@@ -3,7 +3,8 @@
 Types are Spark's DDL words, which `kernels.schemas` turns into Arrow's. An instant is a TIMESTAMP in UTC named `_at`
 (or `watermark`, `timestamp`: record time); a length of time is a BIGINT named `_ms`.
 
-Each driver writes tables of its own, so that a table has one writing process; analysts see the union (`warehouse.py`).
+Each driver writes tables of its own, so that a table has one writing process; analysts see the union (`tidemark sql`,
+`spark.register`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: name, who writes it, columns in order, and what one row is."""
+    """A table: name, who writes it, columns in order, what one row is, and the columns that tell its files apart."""
 
     name: str
     row: str
     columns: tuple[Column, ...]
     written_by: str = "stream"
+    partitioned_by: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -127,7 +129,7 @@ OPERATOR_LATENCY = Table(
         *_columns(
             ("started_at", "timestamp", "driver clock when the operator began"),
             ("finished_at", "timestamp", "driver clock when its result was there: materialised or committed"),
-            ("queued_ms", "bigint", "ms it waited for a sibling branch of the same driver; no operator's fault"),
+            ("queued_ms", "bigint", "ms it waited for siblings of its driver, or the journal; no operator's fault"),
         ),
     ),
 )
@@ -155,9 +157,14 @@ OPERATOR_WINDOWS = Table(
             ("window_start", "timestamp", "record time, inclusive"),
             ("window_end", "timestamp", "record time, exclusive"),
             ("ewt_at", "timestamp", "driver clock when the operator finished the batch that closed the window"),
-            ("ewt_adjusted_at", "timestamp", "ewt_at with the host's clock skew taken out"),
-            ("queued_ms", "bigint", "ms of that batch in which the operator waited for a sibling branch"),
+            ("ewt_adjusted_at", "timestamp", "ewt_at + skew_ms: on the brokers' clock as far as that is known"),
+            ("queued_ms", "bigint", "ms of that batch in which the operator waited for siblings, or the journal"),
             ("records", "bigint", "records of the window that the operator finished; at a source late ones too"),
+            ("host", "string", "name of the host whose clock the driver reads"),
+            ("batch_started_at", "timestamp", "driver clock when that batch began, before it was read"),
+            ("started_at", "timestamp", "driver clock when the operator began its part of that batch"),
+            ("skew_ms", "bigint", "ms added to ewt_at for the host's clock skew; null: not known, nothing added"),
+            ("skew_error_ms", "bigint", "ms by which the host's known skew may be wrong; null: not known"),
         ),
     ),
 )
@@ -240,7 +247,7 @@ LATE_RECORDS = Table(
             ("offset", "bigint", "its offset there"),
             ("key", "string", "the record's key"),
             ("timestamp", "timestamp", "record time"),
-            ("watermark", "timestamp", "the watermark that it was behind"),
+            ("watermark", "timestamp", "record time: the watermark that it was behind"),
             ("lateness_ms", "bigint", "watermark − record time, ms"),
             ("held_by", "string", "partition, or input of an aggregate, that set that watermark"),
             ("value", "binary", "the record's bytes; at an aggregate its columns as a JSON object"),
@@ -340,6 +347,19 @@ HEARTBEATS = Table(
         ),
     ),
 )
+CLOCK_SKEW = Table(
+    "clock_skew",
+    "driver and estimate of how far its host's clock is from the brokers' clock, every 15 s",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("sub_topology", "string", "the operators that run in one streaming query"),
+        ("host", "string", "name of the host whose clock the driver reads"),
+        ("at", "timestamp", "driver clock when it was estimated"),
+        ("offset_ms", "bigint", "ms to add to the host's clock for the brokers' clock; negative: the host is ahead"),
+        ("error_ms", "bigint", "ms by which offset_ms may be wrong: half of the shortest round trip, and rounding"),
+        ("samples", "bigint", "records that the broker stamped for this estimate"),
+    ),
+)
 HOP = Table(
     "hop",
     "update or watermark that a repartition hands to the next sub-topology",
@@ -358,78 +378,117 @@ HOP = Table(
             ("source_partition", "int", "input partition of the record that caused it"),
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
-            ("watermark", "timestamp", "set on a watermark row, which has nothing else"),
+            ("watermark", "timestamp", "record time; set on a watermark row, which has nothing else"),
         ),
     ),
+)
+_ROLLED_UP = _columns(
+    ("scope", "string", "operator | task | topology (its terminal operators) | path (its terminal operator)"),
+    ("topology", "string", "name of the topology"),
+    ("sub_topology", "string", "the operators that run in one streaming query; null in scopes topology and path"),
+    ("operator", "string", "name of the operator; null in scopes topology and path"),
+    ("kind", "string", "source | map | table | aggregate | repartition | join | sink; null in these scopes"),
+    ("task_id", "string", "<sub_topology>_<input partition>; null but in scope task"),
+    ("path", "string", "source → … → terminal operator; null but in scope path"),
+    ("grain", "string", "minute | hour | day"),
+    ("interval_start", "timestamp", "finish clock, inclusive"),
+    ("interval_end", "timestamp", "finish clock, exclusive"),
 )
 LATENCY_ROLLUP = Table(
     "latency_rollup",
-    "operator, grain and interval of the finish clock",
+    "operator, task, topology or path, and interval of the finish clock",
     (
-        *_columns(
-            ("topology", "string", "name of the topology"),
-            ("sub_topology", "string", "the operators that run in one streaming query"),
-        ),
-        *_OPERATOR,
-        *_columns(
-            ("grain", "string", "minute | hour | day"),
-            ("interval_start", "timestamp", "finish clock, inclusive"),
-            ("interval_end", "timestamp", "finish clock, exclusive"),
-        ),
+        *_ROLLED_UP,
         *_STATS,
         *_columns(
-            ("avg_ms", "double", "sum_ms / n"),
-            ("p50_ms", "double", "from buckets, relative error ≤ 1 %"),
-            ("p90_ms", "double", "from buckets, relative error ≤ 1 %"),
-            ("p99_ms", "double", "from buckets, relative error ≤ 1 %"),
-            ("p999_ms", "double", "from buckets, relative error ≤ 1 %"),
+            ("avg_ms", "double", "sum_ms / n, ms"),
+            ("p50_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p90_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p99_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p999_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("sla_ms", "bigint", "the tightest latency SLA, ms: error_after, else warn_after; null: none"),
+            ("over_sla_n", "bigint", "records in buckets that stand for more than sla_ms; null: no SLA"),
+            ("over_sla_share", "double", "over_sla_n / n, 0 to 1; null: no SLA"),
         ),
     ),
     "report",
+    partitioned_by=("grain",),
 )
 LATENCY_BUCKET_ROLLUP = Table(
     "latency_bucket_rollup",
-    "operator, grain, interval and bucket: percentiles of any coarser grain come from their sum",
+    "row of latency_rollup and bucket: percentiles of any coarser grain come from their sum",
     (
-        *LATENCY_ROLLUP.columns[:7],
+        *_ROLLED_UP,
         *_columns(
             ("bucket", "int", "signed index of the log-scaled bucket"),
             ("n", "bigint", "records in it"),
         ),
     ),
     "report",
+    partitioned_by=("grain",),
+)
+_WINDOW = _columns(
+    ("topology", "string", "name of the topology"),
+    ("window_start", "timestamp", "record time, inclusive"),
+    ("window_end", "timestamp", "record time, exclusive"),
 )
 CRITICAL_PATHS = Table(
     "critical_paths",
     "topology and closed streaming window",
-    _columns(
-        ("topology", "string", "name of the topology"),
-        ("window_start", "timestamp", "record time, inclusive"),
-        ("window_end", "timestamp", "record time, exclusive"),
-        ("latency_ms", "bigint", "sum of the operator latencies along the path, ms"),
-        ("queued_ms", "bigint", "ms of it spent waiting for sibling branches"),
-        ("before_source_ms", "bigint", "EWT of the path's source − window_end, ms: age before the first operator"),
-        ("leaf", "string", "terminal operator at which the path ends"),
-        ("path", "string", "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"),
-        ("state", "string", "measured, or the named state that kept it from being exact"),
+    (
+        *_WINDOW,
+        *_columns(
+            ("latency_ms", "bigint", "sum of the operator latencies along the path, ms"),
+            ("queued_ms", "bigint", "ms of it spent waiting for siblings of the same driver, or for its journal"),
+            ("before_source_ms", "bigint", "EWT of the path's source − window_end, ms: age before the first operator"),
+            ("leaf", "string", "terminal operator at which the path ends"),
+            ("path", "string", "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"),
+            ("state", "string", "measured, or the named state that kept it from being exact"),
+            ("waited_ms", "bigint", "ms of it between an upstream's EWT and the beginning of the next driver's batch"),
+            ("sla_ms", "bigint", "ms that the leaf promises for before_source_ms + latency_ms; null: nothing"),
+            ("over_sla", "boolean", "whether a promise of leaf or operator was exceeded; null: there is none"),
+            ("skew_error_ms", "bigint", "largest error of the clocks on it, ms; 0: one clock; null: one is not known"),
+            ("moving_average_ms", "bigint", "Apex's form: sum of the operators' averages over 10 windows, ms"),
+            ("moving_average_path", "string", "the path for which that sum is highest, written as path is"),
+        ),
     ),
     "report",
 )
 CRITICAL_PATH_STEPS = Table(
     "critical_path_steps",
     "topology, closed streaming window and operator",
-    _columns(
-        ("topology", "string", "name of the topology"),
-        ("window_start", "timestamp", "record time, inclusive"),
-        ("window_end", "timestamp", "record time, exclusive"),
-        ("operator", "string", "name of the operator"),
-        ("step", "int", "place on the path from its source, from 0; null: not on the path"),
-        ("slowest_upstream", "string", "upstream that finished last; null: an input"),
-        ("latency_ms", "bigint", "EWT − latest upstream EWT, ms"),
-        ("queued_ms", "bigint", "ms of it spent waiting for sibling branches"),
-        ("share", "double", "latency_ms / the path's, 0 to 1; null: not on the path"),
-        ("slack_ms", "bigint", "ms by which it may grow before the topology gets slower"),
-        ("state", "string", "input | measured | no_window_yet | upstream_missing | estimated | clamped_negative"),
+    (
+        *_WINDOW,
+        *_columns(
+            ("operator", "string", "name of the operator"),
+            ("step", "int", "place on the path from its source, from 0; null: not on the path"),
+            ("slowest_upstream", "string", "upstream that finished last; null: an input"),
+            ("latency_ms", "bigint", "EWT − latest upstream EWT, ms = waited_ms + queued_ms + worked_ms"),
+            ("queued_ms", "bigint", "ms of it spent waiting for siblings of the same driver, or for its journal"),
+            ("share", "double", "latency_ms / the path's, 0 to 1; null: not on the path"),
+            ("slack_ms", "bigint", "ms by which it may grow before the topology gets slower"),
+            ("state", "string", "input | measured | no_window_yet | upstream_missing | estimated | clamped_negative"),
+            ("sub_topology", "string", "whose driver ran it; null: it has not finished the window"),
+            ("kind", "string", "as in operator_windows; null: it has not finished the window"),
+            ("waited_ms", "bigint", "ms of it before the driver's batch began: trigger, or a batch before it"),
+            ("worked_ms", "bigint", "ms of it that the operator worked: latency_ms less waited_ms and queued_ms"),
+            ("promised_ms", "bigint", "ms of work that its operator_latency_p50 SLA promises; null: nothing"),
+        ),
+    ),
+    "report",
+)
+CRITICAL_PATH_LEAVES = Table(
+    "critical_path_leaves",
+    "topology, closed streaming window and leaf: the walk that ends there",
+    (
+        *_WINDOW,
+        *_columns(
+            ("leaf", "string", "terminal operator"),
+            ("source", "string", "operator at which the walk begins"),
+            ("latency_ms", "bigint", "sum of the operator latencies along it, ms"),
+            ("before_source_ms", "bigint", "EWT of its source − window_end, ms"),
+            ("behind_ms", "bigint", "ms by which it is shorter than the critical path"),
+        ),
     ),
     "report",
 )
@@ -457,6 +516,7 @@ SLA_RESULTS = Table(
             "operator to blame for a broken latency: largest share of the critical paths; null: none is",
         ),
         ("owner", "string", "who is told"),
+        ("over_ms", "bigint", "ms before checked_at over which latencies were judged"),
     ),
     "report",
 )
@@ -512,10 +572,12 @@ TABLES = MappingProxyType(
             HELD_RECORDS,
             DISORDER_BUCKETS,
             HEARTBEATS,
+            CLOCK_SKEW,
             LATENCY_ROLLUP,
             LATENCY_BUCKET_ROLLUP,
             CRITICAL_PATHS,
             CRITICAL_PATH_STEPS,
+            CRITICAL_PATH_LEAVES,
             SLA_RESULTS,
             DQ_RESULTS,
             REQUEUED,

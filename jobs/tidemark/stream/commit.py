@@ -37,6 +37,7 @@ from tidemark.spec.topology import SubTopology
 from tidemark.stream.broker import Broker
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.measurement import Measurer
+from tidemark.stream.sink_columns import commented
 
 MANY = 5_000
 """From so many rows on, a table's part of a batch is no part of the journal: that only names the file."""
@@ -104,6 +105,7 @@ class Committing:
 
     def _commit_data(self, entry: Entry) -> dict[str, dict[str, int]]:
         """Commit the data of *entry*; per operator when it started, finished and was queued."""
+        carried_ms = self._clock()
         ready_ms = self._commit(CHANGES.name, entry.tables.get(CHANGES.name), entry.batch_id)
         clocks = {
             name: {k: v for k, v in notes.items() if k != "counts"} for name, notes in entry.notes["operators"].items()
@@ -113,8 +115,10 @@ class Committing:
             finished_ms = self._hand_out(operator, entry)
             clock = clocks[operator.name]
             if finished_ms is not None:
-                # Between its own result (or the changes) being there and its turn to commit, it waited for siblings.
-                waited_ms = max(0, began_ms - max(clock["finished_at_ms"], ready_ms))
+                # From its own result until all were there and written down it waited for siblings and the journal,
+                # and from the commit of the changes until its own turn for siblings again.
+                waited_ms = max(0, carried_ms - clock["finished_at_ms"])
+                waited_ms += max(0, began_ms - max(clock["finished_at_ms"], ready_ms))
                 clock["finished_at_ms"] = max(finished_ms, clock["finished_at_ms"])
                 clock["queued_ms"] += waited_ms
         for name in LEDGERS:
@@ -224,4 +228,5 @@ def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[st
             schema = sink_rows(operator, pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow(), 0).schema
             if operator.key:
                 schema = schema.remove(schema.get_field_index("deleted"))
+            schema = commented(schema, operator, {o.name: o for o in sub.operators}, schemas)
             create(home / operator.table, schema, description=f"what reached the sink {operator.name}")

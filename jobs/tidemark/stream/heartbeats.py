@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from tidemark.control import Heartbeat, StreamState
 from tidemark.delta import create
 from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.spec.tables import HEARTBEATS
+from tidemark.spec.tables import HEARTBEATS, Table
 
 log = logging.getLogger(__name__)
 
@@ -18,17 +18,36 @@ EVERY_MS = 15_000
 _LAST = frozenset({StreamState.DRAINED, StreamState.ROTATED, StreamState.FAILED})
 
 
+class History:
+    """Appends rows to a *table* that a driver writes beside its batches, in its folder *home* of tables.
+
+    What it does not do: fail. A row that cannot be written is logged, for the stream matters more.
+    """
+
+    def __init__(self, home: Path, table: Table, *, topology: str, sub_topology: str) -> None:
+        self._path, self._table = home / table.name, table
+        self._same = {"topology": topology, "sub_topology": sub_topology}
+        self._stored: DeltaTable | None = None
+
+    def add(self, row: dict[str, object]) -> None:
+        """Append *row*, instants as epoch ms."""
+        try:
+            if self._stored is None:
+                create(self._path, arrow_schema(self._table), description=self._table.row)
+                self._stored = DeltaTable(str(self._path))
+            write_deltalake(self._stored, rows_of(self._table, [row], **self._same), mode="append")
+        except Exception:
+            log.exception("%s: a row could not be written", self._path)
+
+
 class Heartbeats:
     """Appends beats to the table `heartbeats` of a sub-topology, whose tables lie in *home*.
 
     How it works: of the beats that it is told it keeps the first, the last, and one every EVERY_MS of their clock.
-    What it does not do: fail. A beat that cannot be written is logged, for the stream matters more.
     """
 
     def __init__(self, home: Path, *, topology: str, sub_topology: str) -> None:
-        self._path = home / HEARTBEATS.name
-        self._same = {"topology": topology, "sub_topology": sub_topology}
-        self._table: DeltaTable | None = None
+        self._history = History(home, HEARTBEATS, topology=topology, sub_topology=sub_topology)
         self._kept_at_ms: int | None = None
 
     def tell(self, beat: Heartbeat, *, thread_id: str | None, batch_started_at_ms: int | None) -> None:
@@ -37,22 +56,14 @@ class Heartbeats:
         if beat.state not in _LAST and kept_ago_ms is not None and 0 <= kept_ago_ms < EVERY_MS:
             return
         self._kept_at_ms = beat.at_ms
-        row: dict[str, object] = {
-            "at": beat.at_ms,
-            "state": beat.state.value,
-            "epoch": beat.epoch,
-            "thread_id": thread_id,
-            "batch_id": beat.batch_id,
-            "batch_started_at": batch_started_at_ms,
-            "reason": beat.reason,
-        }
-        try:
-            self._append(row)
-        except Exception:
-            log.exception("%s: a heartbeat could not be written", self._path)
-
-    def _append(self, row: dict[str, object]) -> None:
-        if self._table is None:
-            create(self._path, arrow_schema(HEARTBEATS), description=HEARTBEATS.row)
-            self._table = DeltaTable(str(self._path))
-        write_deltalake(self._table, rows_of(HEARTBEATS, [row], **self._same), mode="append")
+        self._history.add(
+            {
+                "at": beat.at_ms,
+                "state": beat.state.value,
+                "epoch": beat.epoch,
+                "thread_id": thread_id,
+                "batch_id": beat.batch_id,
+                "batch_started_at": batch_started_at_ms,
+                "reason": beat.reason,
+            }
+        )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -11,6 +12,7 @@ import pyarrow as pa
 from tidemark.files import lazy
 from tidemark.kernels.facts import latency_histogram, latency_stats
 from tidemark.kernels.schemas import rows_of
+from tidemark.semantics.skew import Skew
 from tidemark.spec.operators import Kind, Level, latency_level
 from tidemark.spec.tables import (
     BATCHES,
@@ -31,11 +33,19 @@ from tidemark.stream.journal import Entry
 _OUTCOMES = (*CAME_IN, *BECAME, "fan_out", "repeated")
 
 
+@dataclass(frozen=True)
+class Host:
+    """Whose clock a driver reads: the host's name, and the newest estimate of its skew; None: not known."""
+
+    name: str = "localhost"
+    skew: Callable[[], Skew | None] = lambda: None
+
+
 class Measurer:
     """Turns a journal entry of *sub* and the finish clocks of its commits into the rows of the tables of facts."""
 
-    def __init__(self, topology: Topology, sub: SubTopology, *, thread_id: str) -> None:
-        self._topology, self._sub, self._thread_id = topology, sub, thread_id
+    def __init__(self, topology: Topology, sub: SubTopology, *, thread_id: str, host: Host) -> None:
+        self._topology, self._sub, self._thread_id, self._host = topology, sub, thread_id, host
         self._terminals = sub.terminals()
 
     def facts(
@@ -101,6 +111,14 @@ class Measurer:
         ]
 
     def _windows(self, notes: Mapping[str, Any], clocks: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+        skew = self._host.skew()
+        skew_ms = skew.evident_ms if skew else None
+        of_batch = {
+            "host": self._host.name,
+            "batch_started_at": notes["batch"]["started_at_ms"],
+            "skew_ms": skew_ms,
+            "skew_error_ms": skew.error_ms if skew else None,
+        }
         return [
             {
                 "operator": operator.name,
@@ -108,9 +126,11 @@ class Measurer:
                 "window_start": window["start_ms"],
                 "window_end": window["start_ms"] + self._topology.window_ms,
                 "ewt_at": clocks[operator.name]["finished_at_ms"],
-                "ewt_adjusted_at": clocks[operator.name]["finished_at_ms"],
+                "ewt_adjusted_at": clocks[operator.name]["finished_at_ms"] + (skew_ms or 0),
                 "queued_ms": clocks[operator.name]["queued_ms"],
                 "records": window["records"][operator.name],
+                "started_at": clocks[operator.name]["started_at_ms"],
+                **of_batch,
             }
             for window in notes["closed"]
             for operator in self._sub.operators

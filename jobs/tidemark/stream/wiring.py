@@ -26,10 +26,12 @@ from tidemark.stream.engine import Engine
 from tidemark.stream.intact import Intact, Offsets, Reread
 from tidemark.stream.intake import Reader
 from tidemark.stream.journal import Journal
-from tidemark.stream.measurement import Measurer
+from tidemark.stream.measurement import Host, Measurer
 from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.spread import Spread
 from tidemark.stream.steps import Steps
+
+HERE = Host()
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,12 @@ def build_engine(
     reread: Reread = nothing_to_reread,
     check_lease: Callable[[], None] = lambda: None,
     until_written: UntilWritten = at_once,
+    host: Host = HERE,
 ) -> Engine:
     """The engine of *stream* with its *broker*; creates its tables and the hops it reads.
 
     *slow_ms* makes operators sleep; *reached* hears of each commit step; *reread* reads what Spark passed over;
-    *check_lease* is called before each write, and *until_written* does it.
+    *check_lease* is called before each write, and *until_written* does it. *host* is the one whose *clock* it reads.
     """
     topology, sub = stream.topology, stream.sub
     if unknown := set(slow_ms) - set(topology.operators):
@@ -83,7 +86,8 @@ def build_engine(
     create_tables(stream.home, sub, steps.schemas)
     for operator in sub.operators:
         if isinstance(operator, HopSource):
-            create(stream.layout.hop(topology.name, operator.upstream, operator.repartition), arrow_schema(HOP))
+            hop = stream.layout.hop(topology.name, operator.upstream, operator.repartition)
+            create(hop, arrow_schema(HOP), description=HOP.row)
     sources = [operator for operator in sub.operators if isinstance(operator, Source)]
     pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
     intact = Intact(f"{topology.name} {sub.name}", Control(stream.control).accepted_loss, reread)
@@ -104,7 +108,7 @@ def build_engine(
             is_only_writer=True,
         ),
         Journal(journal_home, "facts", check_lease=check_lease, until_written=until_written),
-        Measurer(topology, sub, thread_id=thread_id),
+        Measurer(topology, sub, thread_id=thread_id, host=host),
         broker,
         clock,
         reached=reached,

@@ -1,0 +1,77 @@
+"""The data dictionary, docs/tables.md: what the tables and views are, from what they are made of (ring 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tidemark.cli import kafka_metrics
+from tidemark.cli.sql import Warehouse
+from tidemark.spec.checks import CHECKS
+from tidemark.spec.tables import HOP, TABLES, Table
+from tidemark.stream.sink_columns import TIDEMARKS_OWN
+from tidemark.warehouse import View, views
+
+HEAD = """\
+# Tables and views
+
+Written by `tidemark docs` from `jobs/tidemark/spec/tables.py` and `jobs/tidemark/views/`: change those, not this.
+[cookbook.md](cookbook.md) has questions with their SQL, and how to attach a reader.
+
+Instants are timestamps in UTC. Each says its clock: *record time* is what a record says of itself; *driver clock*,
+*finish clock* and *the batch's idea of now* are those of the machine that ran the stream. Lengths of time are whole
+milliseconds, `_ms`. Null means not known or none, never zero. Types are Spark's words. A column that a newer version
+has added is null in older rows.
+"""
+OF_SINKS = """\
+## Tables of sinks and hops
+
+A sink with a `table` writes one of that name: the columns of its records, each with a comment that says what the
+topology computes it from, and these.
+"""
+
+
+def dictionary() -> str:
+    """The text of docs/tables.md."""
+    of_streams = [table for table in TABLES.values() if table.written_by == "stream"]
+    of_reports = [table for table in TABLES.values() if table.written_by != "stream"]
+    with TemporaryDirectory() as nowhere:
+        empty = Warehouse(Path(nowhere))
+    parts = [
+        HEAD,
+        "## Views\n",
+        *(_view(view, empty) for view in sorted([*views(), kafka_metrics.VIEW], key=lambda view: view.name)),
+        "## Tables of streams\n",
+        *map(_table, of_streams),
+        "## Reports\n",
+        *map(_table, of_reports),
+        OF_SINKS,
+        _columns(("column", "what it is"), TIDEMARKS_OWN.items()),
+        "What a repartition hands on lies in `hop_<its name>`.\n",
+        _table(HOP),
+    ]
+    return "\n".join(parts)
+
+
+def _view(view: View, empty: Warehouse) -> str:
+    described = empty.ask(f"DESCRIBE {view.name}").rows
+    columns = ", ".join(f"`{name}` {_word(kind)}" for name, kind, *_ in described)
+    only = ", for `tidemark sql` alone" if view is kafka_metrics.VIEW else ""
+    return f"### {view.name}\n\nView{only}. One row per {view.row}.\n\n{columns}\n"
+
+
+def _table(table: Table) -> str:
+    rows = ((f"`{column.name}`", f"`{column.type}`", column.comment) for column in table.columns)
+    columns = _columns(("column", "type", "what it is"), rows)
+    checks = "".join(f"* `{check}`\n" for check in CHECKS.get(table.name, {}).values())
+    return f"### {table.name}\n\nOne row per {table.row}.\n\n{columns}" + (f"\nHolds:\n\n{checks}" if checks else "")
+
+
+def _columns(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [heading, ("---",) * len(heading), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def _word(kind: str) -> str:
+    return {"VARCHAR": "string", "TIMESTAMP WITH TIME ZONE": "timestamp", "INTEGER": "int"}.get(kind, kind.lower())

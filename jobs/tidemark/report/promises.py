@@ -1,0 +1,32 @@
+"""What a topology promises of one streaming window, by its SLAs (ring 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promises:
+    """Lengths in ms, by operator: what has no promise is left out.
+
+    `end_to_end_ms` is how old a window may be when the operator has finished it, `work_ms` how long it may work on one.
+    """
+
+    end_to_end_ms: Mapping[str, int] = field(default_factory=dict)
+    work_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+def promises(specs: Iterable[SlaSpec]) -> Promises:
+    """Those of *specs*: from when on one is in error, or of one without an error is a warning; of several the least."""
+    end_to_end_ms: dict[str, int] = {}
+    work_ms: dict[str, int] = {}
+    for spec in specs:
+        limits = spec.limits
+        limit_ms = limits.warn_after_ms if limits.error_after_ms is None else limits.error_after_ms
+        promised = work_ms if spec.measure is Measure.OPERATOR_LATENCY_P50 else end_to_end_ms
+        if limit_ms is not None and spec.measure in {*QUANTILES, Measure.OPERATOR_LATENCY_P50}:
+            promised[spec.subject] = min(promised.get(spec.subject, round(limit_ms)), round(limit_ms))
+    return Promises(end_to_end_ms=end_to_end_ms, work_ms=work_ms)

@@ -1,0 +1,163 @@
+"""What stored windows would have been had operators worked less, and which of them splitting would help (ring 1).
+
+Frames are polars': a few thousand windows need no Spark. Instants are epoch ms, lengths ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+
+from tidemark.errors import InvalidArgument
+from tidemark.semantics.critical_path import Path, Upstreams, critical_path, measure, parts
+from tidemark.semantics.what_if import sooner
+from tidemark.spec.operators import Kind
+from tidemark.spec.topology import Topology
+
+LARGE_SHARE = 0.2
+"""From this part of the paths' work on, splitting an operator is worth its trouble."""
+KEYED = frozenset({Kind.TABLE, Kind.AGGREGATE})
+"""The kinds whose state is kept by key, so that tasks can share it out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """That *operator* works *scale* times as long, and *less_ms* less than that; never less than nothing."""
+
+    operator: str
+    scale: float = 1.0
+    less_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.scale < 0:
+            msg = f"{self.operator}: a scale is 0 or more, got {self.scale}; write 0.5 for half of the work"
+            raise InvalidArgument(msg)
+
+    def saved_ms(self, worked_ms: int) -> int:
+        """By how much that is less than *worked_ms*; negative when it is more."""
+        return worked_ms - max(0, round(worked_ms * self.scale) - self.less_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """A closed streaming window: the critical path that it had, and the one that it would have had then."""
+
+    start_ms: int
+    end_ms: int
+    was: Path
+    then: Path
+
+
+def what_if(operator_windows: pl.DataFrame, upstreams: Upstreams, changes: Iterable[Change]) -> list[Window]:
+    """The closed windows among the rows *operator_windows* of one topology, oldest first, with and without *changes*.
+
+    Only work changes: what was waited for, and when the batches without an upstream driver began, stays as it was.
+    Windows that some operator has not finished, or of whose batches the beginning is not known, are left out.
+
+    Raises:
+        InvalidArgument: a change is for an operator that is not there.
+    """
+    changed = {change.operator: change for change in changes}
+    if unknown := sorted(set(changed) - set(upstreams)):
+        msg = f"there is no operator {', '.join(unknown)}; known: {', '.join(sorted(upstreams))}"
+        raise InvalidArgument(msg)
+    return [_window(rows, upstreams, changed) for rows in _closed(operator_windows, upstreams)]
+
+
+def _closed(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[dict[str, dict[str, Any]]]:
+    """Per closed window its rows by operator, instants as epoch ms."""
+    rows = (
+        operator_windows.with_columns(cs.datetime().dt.epoch("ms"))
+        .filter(pl.col("batch_started_at").is_not_null())
+        .sort("window_end", "ewt_adjusted_at")
+        .unique(["window_start", "window_end", "operator"], keep="first", maintain_order=True)
+    )
+    for _, of_window in rows.group_by("window_start", "window_end", maintain_order=True):
+        found = {row["operator"]: row for row in of_window.iter_rows(named=True)}
+        if set(upstreams) <= set(found):
+            yield {name: found[name] for name in upstreams}
+
+
+def _window(rows: Mapping[str, Mapping[str, Any]], upstreams: Upstreams, changes: Mapping[str, Change]) -> Window:
+    ewt_ms = {name: row["ewt_adjusted_at"] for name, row in rows.items()}
+    was = measure(upstreams, ewt_ms)
+    saved_ms = {}
+    for name, change in changes.items():
+        step, row = was[name], rows[name]
+        if step.slowest_upstream is not None:
+            began_ms = row["batch_started_at"] + (row["skew_ms"] or 0)
+            before_batch_ms = began_ms - ewt_ms[step.slowest_upstream]
+            spent = parts(step.latency_ms or 0, before_batch_ms=before_batch_ms, queued_ms=row["queued_ms"])
+            saved_ms[name] = change.saved_ms(spent.worked_ms)
+    then_ms = sooner(upstreams, ewt_ms, {name: row["sub_topology"] for name, row in rows.items()}, saved_ms)
+    any_row = next(iter(rows.values()))
+    return Window(
+        start_ms=any_row["window_start"],
+        end_ms=any_row["window_end"],
+        was=critical_path(upstreams, was),
+        then=critical_path(upstreams, measure(upstreams, then_ms)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hint:
+    """Whether splitting an operator of the critical paths over more tasks would help, and the reasons.
+
+    `worked_share` is its part of what all operators on the paths worked, 0 to 1; `windows` on whose paths it is;
+    `saves_ms` what a window would gain at most if its tasks shared the work evenly.
+    """
+
+    operator: str
+    helps: bool
+    worked_share: float
+    windows: int
+    saves_ms: int
+    reasons: tuple[str, ...]
+
+
+def hints(critical_path_steps: pl.DataFrame, topology: Topology, tasks: Mapping[str, int]) -> list[Hint]:
+    """A hint for each operator on the critical paths among the rows *critical_path_steps*, the most work first.
+
+    *tasks* are the input partitions of each sub-topology, as `tasks_of` counts them.
+    """
+    on_path = critical_path_steps.filter(pl.col("step").is_not_null() & pl.col("worked_ms").is_not_null())
+    whole_ms = on_path["worked_ms"].sum()
+    worked = on_path.group_by("operator", "sub_topology").agg(
+        ms=pl.col("worked_ms").sum(), median_ms=pl.col("worked_ms").median(), windows=pl.len()
+    )
+    return [
+        _hint(topology, row, tasks.get(row["sub_topology"], 1), row["ms"] / whole_ms if whole_ms else 0.0)
+        for row in worked.sort("ms", "operator", descending=[True, False]).iter_rows(named=True)
+        if row["operator"] in topology.operators
+    ]
+
+
+def _hint(topology: Topology, row: Mapping[str, Any], tasks: int, share: float) -> Hint:
+    kind = topology.operators[row["operator"]].kind
+    keyed, several, large = kind in KEYED, tasks > 1, share >= LARGE_SHARE
+    reasons = (
+        f"{kind}: its state is kept by key, which tasks can share out"
+        if keyed
+        else f"{kind}: it keeps no state by key",
+        f"{tasks} tasks: its input has as many partitions" if several else "1 task: repartition its input first",
+        f"{share:.0%} of the work on {row['windows']} paths" + ("" if large else f", less than {LARGE_SHARE:.0%}"),
+    )
+    helps = keyed and several and large
+    return Hint(
+        operator=row["operator"],
+        helps=helps,
+        worked_share=share,
+        windows=row["windows"],
+        saves_ms=round(row["median_ms"] * (1 - 1 / tasks)) if helps else 0,
+        reasons=reasons,
+    )
+
+
+def tasks_of(operator_latency: pl.DataFrame) -> dict[str, int]:
+    """The tasks of each sub-topology that the rows *operator_latency* tell of."""
+    counted = operator_latency.group_by("sub_topology").agg(pl.col("task_id").n_unique())
+    return dict(counted.iter_rows())

@@ -1,0 +1,35 @@
+-- source, or operator that keeps changes: the newest record time that it has taken in or sent on, its watermark,
+-- and how far both are behind, ms, as_of now by the clock of whoever asks
+SELECT topology, sub_topology, operator, newest_at, unix_millis(as_of) - unix_millis(newest_at) AS stale_ms,
+       watermark, unix_millis(as_of) - unix_millis(watermark) AS watermark_behind_ms, activity, held_by,
+       last_beat_at, driver_state, as_of
+FROM (
+    SELECT newest.topology, newest.sub_topology, newest.operator, newest.newest_at, mark.watermark, mark.activity,
+           mark.held_by, beat.at AS last_beat_at, beat.state AS driver_state, current_timestamp AS as_of
+    FROM (
+        SELECT topology, sub_topology, operator, cast(NULL AS string) AS source, max(timestamp) AS newest_at
+        FROM changes
+        GROUP BY topology, sub_topology, operator
+        UNION ALL
+        SELECT topology, sub_topology, source AS operator, source, max(max_timestamp) AS newest_at
+        FROM watermarks
+        WHERE source IS NOT NULL
+        GROUP BY topology, sub_topology, source
+    ) newest
+    LEFT JOIN (
+        SELECT topology, sub_topology, source, watermark, activity, held_by, row_number() OVER (
+            PARTITION BY topology, sub_topology, source ORDER BY batch_id DESC, decided_at DESC
+        ) AS place
+        FROM watermarks
+        WHERE partition IS NULL
+    ) mark
+      ON mark.topology = newest.topology AND mark.sub_topology = newest.sub_topology AND mark.place = 1
+     AND mark.source IS NOT DISTINCT FROM newest.source
+    LEFT JOIN (
+        SELECT topology, sub_topology, heartbeats.at, state, row_number() OVER (
+            PARTITION BY topology, sub_topology ORDER BY heartbeats.at DESC, epoch DESC, batch_id DESC
+        ) AS place
+        FROM heartbeats
+    ) beat
+      ON beat.topology = newest.topology AND beat.sub_topology = newest.sub_topology AND beat.place = 1
+) measured

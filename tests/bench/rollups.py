@@ -1,0 +1,131 @@
+"""Percentiles of a month's days: from the hours of a rollup, against the same from raw latencies in the same engine.
+
+`RAW_ROWS=20_000_000 make bench PARTS=rollups` has so many raw latencies, instead of 100 million.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+from bench.ratios import Figure, by_turns, ratios
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
+
+from tidemark.cli.sql import Warehouse
+from tidemark.kernels.rollups import QUANTILES
+from tidemark.kernels.schemas import rows_of
+from tidemark.report.report_tables import opened
+from tidemark.semantics.buckets import bucket_sql, bucket_value_sql
+from tidemark.spark import read_table, session
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP
+
+RAW_ROWS = int(os.environ.get("RAW_ROWS", "100_000_000"))
+OPERATORS, TASKS, DAYS = 8, 4, 30
+RAW = f"""
+    SELECT 'operator_' || i % {OPERATORS} AS operator, 't_' || i // {OPERATORS} % {TASKS} AS task_id,
+        TIMESTAMPTZ '2026-03-01 00:00:00Z' + to_seconds(i * {DAYS * 86_400} / {RAW_ROWS}) AS finished_at,
+        exp(3 + 8 * random() * random())::BIGINT AS latency_ms
+    FROM range({RAW_ROWS}) raw(i)
+"""
+HOURS = f"""
+    SELECT CASE WHEN grouping(task_id) = 1 THEN 'operator' ELSE 'task' END AS scope, 't' AS topology,
+        's' AS sub_topology, operator, 'sink' AS kind, task_id, NULL::VARCHAR AS path, 'hour' AS grain,
+        date_trunc('hour', finished_at) AS interval_start, interval_start + INTERVAL 1 HOUR AS interval_end,
+        {bucket_sql("latency_ms")} AS bucket, count(*) AS n
+    FROM raw GROUP BY GROUPING SETS ((operator, interval_start, bucket), (operator, task_id, interval_start, bucket))
+    ORDER BY scope, interval_start
+"""
+FROM_HOURS = f"""
+    WITH days AS (
+        SELECT operator, date_trunc('day', interval_start) AS day, bucket, SUM(n) AS n
+        FROM {LATENCY_BUCKET_ROLLUP.name} WHERE grain = 'hour' AND scope = 'operator' GROUP BY 1, 2, 3
+    ),
+    ranked AS (
+        SELECT operator, day, {bucket_value_sql("bucket")} AS value_ms,
+            SUM(n) OVER (PARTITION BY operator, day ORDER BY bucket ROWS UNBOUNDED PRECEDING) AS up_to,
+            SUM(n) OVER (PARTITION BY operator, day) AS total
+        FROM days
+    )
+    SELECT operator, day,
+        {
+    ", ".join(
+        f"MIN(CASE WHEN up_to > FLOOR({q} * (total - 1)) THEN value_ms END) AS {name}" for name, q in QUANTILES.items()
+    )
+}
+    FROM ranked GROUP BY operator, day
+"""
+OF_RAW = "SELECT operator, date_trunc('day', finished_at) AS day, {} FROM raw GROUP BY 1, 2"
+IN_SPARK = OF_RAW.format(f"percentile_approx(latency_ms, array({', '.join(map(str, QUANTILES.values()))}))")
+IN_DUCKDB = OF_RAW.format(f"quantile_disc(latency_ms, {list(QUANTILES.values())})")
+
+
+def figures(runs: int) -> Iterator[Figure]:
+    """The ratios in Spark and in DuckDB, and the largest error of a percentile."""
+    with TemporaryDirectory() as folder:
+        home, raw = Path(folder) / "warehouse", str(Path(folder) / "raw.parquet")
+        _lay_down(home, raw)
+        warehouse, spark = Warehouse(home), session("bench")
+        with duckdb.connect() as of_raw:
+            of_raw.execute("SET TimeZone = 'UTC'")
+            of_raw.execute(f"CREATE VIEW raw AS FROM '{raw}'")
+            engines = {
+                "DuckDB": (lambda: of_raw.sql(IN_DUCKDB).fetchall(), lambda: warehouse.ask(FROM_HOURS)),
+                "Spark": _in_spark(spark, home, raw),
+            }
+            for engine, (from_raw, from_hours) in engines.items():
+                from_hours()  # warms up
+                found = by_turns({"raw": partial(_seconds, from_raw), "hours": partial(_seconds, from_hours)}, runs)
+                what = f"a month of days from hours, {engine}: {RAW_ROWS / 1e6:.0f} million raw latencies"
+                yield Figure(f"{what} take … as long", ratios(found, "raw", "hours"), 50)
+                yield Figure(f"{what}, seconds from hours", found["hours"], unit="s")
+        yield Figure("largest error of a percentile", [_largest_error(warehouse, raw)], 1, at_most=True, unit="%")
+
+
+def _in_spark(spark: SparkSession, home: Path, raw: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    spark.read.parquet(raw).createOrReplaceTempView("raw")
+    rollup = read_table(spark, Layout(home), "t", LATENCY_BUCKET_ROLLUP)
+    rollup.createOrReplaceTempView(LATENCY_BUCKET_ROLLUP.name)
+    return lambda: spark.sql(IN_SPARK).collect(), lambda: spark.sql(FROM_HOURS).collect()
+
+
+def _lay_down(home: Path, raw: str) -> None:
+    """Raw latencies, and the hours that a rollup has of them, in one file a day as maintenance would leave them."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(f"COPY ({RAW}) TO '{raw}'")
+        connection.execute(f"CREATE VIEW raw AS FROM '{raw}'")
+        hours = connection.sql(HOURS).pl()
+    path = Layout(home).report_table("t", LATENCY_BUCKET_ROLLUP.name)
+    rollup = opened(LATENCY_BUCKET_ROLLUP, path)
+    for rows in hours.with_columns(day=pl.col("interval_start").dt.date()).partition_by("day", include_key=False):
+        write_deltalake(rollup, rows_of(LATENCY_BUCKET_ROLLUP, rows), mode="append")
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _largest_error(warehouse: Warehouse, raw: str) -> float:
+    """In percent of the value of that rank, over the days of one operator."""
+    latencies = pl.scan_parquet(raw).filter(pl.col("operator") == "operator_0")
+    by_day = (
+        latencies.select("latency_ms", day=pl.col("finished_at").dt.date()).collect().partition_by("day", as_dict=True)
+    )
+    errors = []
+    for operator, day, *values_ms in warehouse.ask(FROM_HOURS).rows:
+        if operator == "operator_0":
+            exact_ms = np.quantile(by_day[day.date(),]["latency_ms"], list(QUANTILES.values()), method="lower")
+            errors += list(np.abs(np.array(values_ms) - exact_ms) / exact_ms * 100)
+    return max(errors)

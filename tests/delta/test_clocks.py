@@ -1,0 +1,105 @@
+"""Drivers whose hosts' clocks differ: what their rows say of it, and what a critical path makes of that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playing import Play
+
+from tidemark.semantics.critical_path import Path as Walk
+from tidemark.semantics.critical_path import critical_path, measure
+from tidemark.semantics.skew import Skew
+from tidemark.spec.layout import Layout
+from tidemark.stream.measurement import Host
+from tidemark.stream.wiring import Stream, build_engine
+
+T = 1_770_033_600_000
+TWO_DRIVERS = """
+name = "play"
+window = "5 s"
+[operators.events]
+kind = "source"
+sub_topology = "near"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.spread]
+kind = "repartition"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.sums]
+kind = "aggregate"
+sub_topology = "far"
+input = "spread"
+aggregates = { total = "sum(v)" }
+[operators.sums.select]
+total = "total"
+"""
+BEHIND_MS = 5_000
+TRUTH = Skew(offset_ms=BEHIND_MS, error_ms=3)
+
+
+class TwoHosts(Play):
+    """The clock of the host `far` is 5 s behind; `skew` is what its driver believes."""
+
+    skew: Skew | None = None
+
+    def start(self, sub: str, *_: Any, **__: Any) -> None:
+        stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
+        behind_ms = BEHIND_MS if sub == "far" else 0
+        host = Host(sub, lambda: self.skew if sub == "far" else Skew(offset_ms=1, error_ms=2))
+        self._engines[sub] = build_engine(
+            stream, self.broker, thread_id="t", epoch=1, slow_ms={}, clock=lambda: self.now_ms - behind_ms, host=host
+        )
+
+
+def played(home: Path, skew: Skew | None) -> TwoHosts:
+    """Two windows, the first of which is closed: by `near` 7 s after T, and by `far` a second later."""
+    play = TwoHosts(TWO_DRIVERS, home)
+    play.skew = skew
+    play.batch([play.row("events", T, id="a", v=1)], at_ms=T + 1_000, sub="near")
+    play.batch([play.row("events", T + 6_500, id="a", v=1)], at_ms=T + 7_000, sub="near")
+    play.hop("far", at_ms=T + 8_000)
+    return play
+
+
+def path(play: Play, column: str) -> Walk:
+    finished = [row for sub in ("near", "far") for row in play.rows("operator_windows", sub)]
+    upstreams = play.topology.upstreams
+    return critical_path(upstreams, measure(upstreams, {row["operator"]: row[column] for row in finished}))
+
+
+def test_adjusted_by_the_skew_of_its_host_a_path_is_right_where_it_was_clamped(tmp_path: Path) -> None:
+    play = played(tmp_path, TRUTH)
+    right = "events (0 ms) → spread (0 ms) → spread_source (1000 ms) → sums (0 ms) = 1000 ms"
+    assert str(path(play, "ewt_adjusted_at")) == right
+    clamped = "events (0 ms) → spread (0 ms) → spread_source (0 ms, clamped_negative) → sums (0 ms) = 0 ms"
+    assert str(path(play, "ewt_at")) == clamped
+
+
+@pytest.mark.parametrize(
+    ("skew", "skew_ms", "error_ms"),
+    [
+        (TRUTH, 5_000, 3),
+        (Skew(offset_ms=-4, error_ms=3), -4, 3),
+        (Skew(offset_ms=3, error_ms=3), 0, 3),  # no evidence that the clocks differ
+        (None, None, None),
+    ],
+)
+def test_a_row_says_whose_clock_it_has_and_what_was_added(
+    tmp_path: Path, skew: Skew | None, skew_ms: int | None, error_ms: int | None
+) -> None:
+    rows = played(tmp_path, skew).rows("operator_windows", "far")
+    told = {(row["host"], row["skew_ms"], row["skew_error_ms"]) for row in rows}
+    assert told == {("far", skew_ms, error_ms)}
+    assert {row["ewt_at"] for row in rows} == {T + 8_000 - BEHIND_MS}
+    assert {row["ewt_adjusted_at"] for row in rows} == {T + 8_000 - BEHIND_MS + (skew_ms or 0)}
+
+
+def test_a_row_says_when_its_batch_and_its_operator_began(tmp_path: Path) -> None:
+    rows = played(tmp_path, None).rows("operator_windows", "near")
+    assert {(row["batch_started_at"], row["started_at"]) for row in rows} == {(T + 7_000, T + 7_000)}

@@ -1,0 +1,149 @@
+"""What is said of columns is said in the Delta tables themselves, and a table of an older version gets the new ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+from playing import Play
+
+from tidemark.delta import create, scan
+from tidemark.errors import InvalidRow
+from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.report.report_tables import replace_rows
+from tidemark.spec.checks import CHECKS
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import HOP, OUTCOMES, SLA_RESULTS, TABLES
+from tidemark.warehouse import delta_tables
+
+FLIGHTS = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()
+CLOCKS = ("record time", "clock", "the instant for which", "the batch's idea of now", "exclusive")
+SAID_OF_BOARD = {
+    "flight": "flight of flight_events",
+    "delay_min": "flight_updates: coalesce(arr_delay_min, dep_delay_min)",
+    "temp_f": "temp_f of weather",
+    "timestamp": "record time; of an aggregate's result the largest that it has taken in",
+}
+AVERAGES = """
+name = "rooms"
+[operators.readings]
+kind = "source"
+topic = "readings"
+fields = "room string, celsius double, read_at bigint"
+timestamp = "read_at"
+bound = "1 s"
+[operators.everything]
+kind = "sink"
+input = "readings"
+table = "everything"
+[operators.by_minute]
+kind = "aggregate"
+input = "readings"
+key = ["room"]
+window = { tumbling = "1 min" }
+aggregates = { total = "sum(celsius)", n = "count(*)" }
+[operators.by_minute.select]
+celsius = "total / n"
+[operators.board]
+kind = "sink"
+input = "by_minute"
+table = "board"
+"""
+
+
+def comments(table: Path) -> dict[str, str]:
+    return {field.name: field.metadata.get("comment", "") for field in DeltaTable(table).schema().fields}
+
+
+@pytest.mark.parametrize("table", [*TABLES.values(), HOP], ids=lambda table: table.name)
+def test_every_column_has_a_comment_and_says_its_clock_or_unit(table):
+    assert table.row
+    for column in table.columns:
+        assert column.comment, column.name
+        if column.type == "timestamp":
+            assert any(clock in column.comment for clock in CLOCKS), f"{column.name}: {column.comment}"
+        if column.name.endswith("_ms"):
+            assert re.search(r"\bms\b", column.comment), f"{column.name}: {column.comment}"
+
+
+def test_every_table_of_a_running_topology_says_what_its_rows_and_columns_are(tmp_path):
+    play = Play(FLIGHTS, tmp_path, partitions=3)
+    for sub in ("carriers", "status"):  # the one behind the hop comes first, and makes it
+        play.start(sub)
+
+    tables = {name: paths for name, paths in delta_tables(tmp_path).items() if name != "heartbeats"}
+    assert {"flight_board", "hop_by_carrier", "outcomes"} <= tables.keys()
+    for path in (path for paths in tables.values() for path in paths):
+        assert all(comments(path).values()), path
+        assert DeltaTable(path).metadata().description, path
+    board = comments(Layout(tmp_path).stream_table("flights", "status", "flight_board"))
+    assert board | SAID_OF_BOARD == board
+
+
+def test_a_sink_says_of_a_column_what_the_topology_computes_it_from(tmp_path):
+    play = Play(AVERAGES, tmp_path)
+    play.start("0")
+    layout = Layout(tmp_path)
+    board = comments(layout.stream_table("rooms", "0", "board"))
+    assert board["celsius"] == "by_minute: total / n"
+    assert board["room"] == "room of readings"
+    assert board["window_start"] == "window_start of by_minute: record time, epoch ms"
+    assert comments(layout.stream_table("rooms", "0", "everything"))["read_at"] == (
+        "read_at of readings: record time, epoch ms"
+    )
+
+
+def test_a_table_of_an_older_version_gets_the_columns_it_lacks_and_its_rows_have_null_there(tmp_path):
+    table, whole = tmp_path / "outcomes", arrow_schema(OUTCOMES)
+    create(table, pa.schema([field for field in whole if field.name != "fan_out"]))
+    write_deltalake(table, rows_of(OUTCOMES, [{"batch_id": 1, "emitted": 2}]).drop(["fan_out"]), mode="append")
+
+    create(table, whole)
+    write_deltalake(table, rows_of(OUTCOMES, [{"batch_id": 2, "fan_out": 5}]), mode="append")
+
+    assert sorted(scan(table).select("batch_id", "emitted", "fan_out").collect().rows()) == [(1, 2, None), (2, None, 5)]
+    assert comments(table)["fan_out"] == next(c.comment for c in OUTCOMES.columns if c.name == "fan_out")
+
+
+def test_a_stream_goes_on_with_tables_of_an_older_version(tmp_path):
+    layout = Layout(tmp_path)
+    whole = arrow_schema(OUTCOMES)
+    create(layout.stream_table("rooms", "0", "outcomes"), pa.schema([f for f in whole if f.name != "repeated"]))
+    play = Play(AVERAGES, tmp_path)
+
+    play.batch([play.row("readings", 1_400_000_000_000, room="a", celsius=20.0)], at_ms=1_400_000_000_500)
+
+    assert {row["operator"]: row["repeated"] for row in play.rows("outcomes")} == {
+        "readings": 0, "everything": 0, "by_minute": 0, "board": 0,
+    }  # fmt: skip
+
+
+def test_a_row_that_breaks_a_check_of_its_report_is_refused_with_table_check_and_row(tmp_path):
+    rows = [{"sla": "board_is_fresh", "verdict": "fine"}]
+    with pytest.raises(InvalidRow) as refused:
+        replace_rows(rows, SLA_RESULTS, tmp_path / "sla_results", where="true")
+    assert all(part in str(refused.value) for part in ("sla_results", "tidemark_known_verdict", "board_is_fresh"))
+    assert DeltaTable(tmp_path / "sla_results").to_pyarrow_table().num_rows == 0
+
+
+@pytest.mark.parametrize("table", [TABLES[name] for name in CHECKS], ids=lambda table: table.name)
+def test_a_report_takes_rows_that_know_nothing(table, tmp_path):
+    replace_rows([dict.fromkeys(table.names)], table, tmp_path / table.name, where="true or topology is null")
+    assert DeltaTable(tmp_path / table.name).to_pyarrow_table().num_rows == 1
+
+
+def test_the_checks_of_this_version_take_the_place_of_those_of_an_older_one_and_others_stay(tmp_path):
+    table, schema = tmp_path / "t", pa.schema([("n", pa.int64())])
+    create(table, schema, checks={"tidemark_small": "n < 10"})
+    DeltaTable(table).alter.add_constraint({"mine": "n <> 13"})
+
+    create(table, schema, checks={"tidemark_not_large": "n < 100"})
+
+    write_deltalake(table, pa.table({"n": [50]}), mode="append")
+    for refused in (13, 100):
+        with pytest.raises(DeltaError, match="failed validation check"):
+            write_deltalake(table, pa.table({"n": [refused]}), mode="append")

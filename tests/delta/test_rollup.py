@@ -1,0 +1,404 @@
+from __future__ import annotations
+
+import logging
+import math
+import random
+import shutil
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import rollup
+from tidemark.delta import create
+from tidemark.errors import InvalidArgument
+from tidemark.kernels.rollups import NO_OUTLINE, Outline
+from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.semantics.buckets import bucket_of, quantile
+from tidemark.spec.intervals import Grain, Interval, instant_ms
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
+
+MINUTE, HOUR, DAY = (grain.length_ms for grain in Grain)
+MIDNIGHT = instant_ms("2026-03-01")
+FACTS, ROLLUPS = (OPERATOR_LATENCY, LATENCY_BUCKETS), (LATENCY_ROLLUP, LATENCY_BUCKET_ROLLUP)
+
+
+def test_minutes_hours_and_days_by_hand(warehouse):
+    measured(warehouse, MIDNIGHT + 10 * HOUR, [100, 200, 300, -5], sub_topology="a")
+    measured(warehouse, MIDNIGHT + 10 * HOUR + 59_999, [400], sub_topology="a", batch_id=1)
+    measured(warehouse, MIDNIGHT + 10 * HOUR + 60_000, [1_000], sub_topology="a", batch_id=2)
+    measured(warehouse, MIDNIGHT + 11 * HOUR, [7], sub_topology="a", batch_id=3)
+    measured(warehouse, MIDNIGHT + 10 * HOUR, [0], sub_topology="b")
+
+    roll_up(warehouse)
+
+    rows = {
+        (row["sub_topology"], row["grain"], f"{row['interval_start']:%H:%M}"): row
+        for row in rows_in(warehouse, LATENCY_ROLLUP)
+        if row["scope"] == "operator"
+    }
+    columns = ("n", "min_ms", "max_ms", "sum_ms", "negative_n", "avg_ms")
+    assert {key: tuple(row[column] for column in columns) for key, row in rows.items()} == {
+        ("a", "minute", "10:00"): (5, -5, 400, 995, 1, 199.0),
+        ("a", "minute", "10:01"): (1, 1_000, 1_000, 1_000, 0, 1_000.0),
+        ("a", "minute", "11:00"): (1, 7, 7, 7, 0, 7.0),
+        ("a", "hour", "10:00"): (6, -5, 1_000, 1_995, 1, 332.5),
+        ("a", "hour", "11:00"): (1, 7, 7, 7, 0, 7.0),
+        ("a", "day", "00:00"): (7, -5, 1_000, 2_002, 1, 286.0),
+        ("b", "minute", "10:00"): (1, 0, 0, 0, 0, 0.0),
+        ("b", "hour", "10:00"): (1, 0, 0, 0, 0, 0.0),
+        ("b", "day", "00:00"): (1, 0, 0, 0, 0, 0.0),
+    }
+    day = rows["a", "day", "00:00"]
+    assert day["interval_end"].isoformat() == "2026-03-02T00:00:00+00:00"
+    assert day["p50_ms"] == pytest.approx(200, rel=0.01)  # rank 3 of -5, 7, 100, 200, 300, 400, 1000
+    assert day["p99_ms"] == pytest.approx(400, rel=0.01)  # rank ⌊0.99 · 6⌋ = 5
+
+
+def test_the_same_records_are_counted_by_operator_task_topology_and_path(warehouse):
+    measured(warehouse, MIDNIGHT, [100, 3_000], operator="events", batch_id=0)
+    measured(warehouse, MIDNIGHT, [200], operator="board", batch_id=1, task=0)
+    measured(warehouse, MIDNIGHT, [4_000], operator="board", batch_id=2, task=1)
+    measured(warehouse, MIDNIGHT, [500], operator="totals", sub_topology="z")
+
+    paths = {"board": "events → board", "totals": "events → by_key → totals"}
+    roll_up(warehouse, outline=Outline(paths, {"board": 1_000}))
+
+    of = ("scope", "sub_topology", "operator", "kind", "task_id", "path", "n", "max_ms", "sla_ms", "over_sla_n")
+    assert [tuple(row[c] for c in of) for row in rows_in(warehouse, LATENCY_ROLLUP) if row["grain"] == "day"] == [
+        ("operator", "s", "board", "sink", None, None, 2, 4_000, 1_000, 1),
+        ("operator", "s", "events", "sink", None, None, 2, 3_000, None, None),
+        ("operator", "z", "totals", "sink", None, None, 1, 500, None, None),
+        ("path", None, None, None, None, "events → board", 2, 4_000, 1_000, 1),
+        ("path", None, None, None, None, "events → by_key → totals", 1, 500, None, None),
+        ("task", "s", "board", "sink", "s_0", None, 1, 200, 1_000, 0),
+        ("task", "s", "board", "sink", "s_1", None, 1, 4_000, 1_000, 1),
+        ("task", "s", "events", "sink", "s_0", None, 2, 3_000, None, None),
+        ("task", "z", "totals", "sink", "z_0", None, 1, 500, None, None),
+        ("topology", None, None, None, None, None, 3, 4_000, None, None),
+    ]
+
+
+def test_percentiles_are_those_of_ring_zero(warehouse):
+    rng = random.Random(7)
+    latencies = [round(rng.lognormvariate(5, 2)) * rng.choice((1, 1, 1, -1)) for _ in range(2_000)]
+    measured(warehouse, MIDNIGHT, latencies)
+
+    roll_up(warehouse)
+
+    minute, _ = (row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["grain"] == "minute")
+    buckets = [(bucket_of(latency), 1) for latency in latencies]
+    for column, q in (("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)):
+        assert math.isclose(minute[column], quantile(buckets, q) or 0, rel_tol=1e-12)
+
+
+def test_in_whatever_pieces_and_order_facts_are_rolled_up_the_tables_are_the_same(warehouse):
+    rng = random.Random(3)
+    for piece in range(4):
+        for batch_id in range(3):
+            at_ms = MIDNIGHT + rng.randrange(6 * HOUR)
+            measured(warehouse, at_ms, [rng.randrange(-50, 9_000)], rng.choice("ab"), batch_id=3 * piece + batch_id)
+        roll_up(warehouse, *rng.choice([(), (MIDNIGHT + HOUR, MIDNIGHT + 3 * HOUR)]))
+    in_pieces = both(warehouse)
+
+    forget(warehouse)
+    roll_up(warehouse)
+
+    assert both(warehouse) == in_pieces
+    roll_up(warehouse, MIDNIGHT, MIDNIGHT + 6 * HOUR)
+    assert both(warehouse) == in_pieces
+
+
+def test_late_facts_open_their_minute_hour_and_day_again_and_nothing_else(warehouse):
+    for batch_id, hour in enumerate((9, 10, 11)):
+        measured(warehouse, MIDNIGHT + hour * HOUR, [hour], batch_id=batch_id)
+        measured(warehouse, MIDNIGHT + hour * HOUR + MINUTE, [hour], batch_id=batch_id, operator="p")
+    roll_up(warehouse)
+    were = {table: files(warehouse, table) for table in ROLLUPS}
+    touched = {path for table in FACTS for path in files(warehouse, table) if batches(path) == {1}}
+
+    measured(warehouse, MIDNIGHT + 10 * HOUR + 1, [20], batch_id=3)
+    touched |= {path for table in FACTS for path in files(warehouse, table) if batches(path) == {3}}
+    with without(warehouse, keep=touched):
+        roll_up(warehouse)
+
+    for table in ROLLUPS:
+        gone = [path.parent.name for path in were[table] - files(warehouse, table)]
+        assert sorted(gone) == ["grain=day", "grain=hour", "grain=minute"]
+    rows = [row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["scope"] == "operator" and row["operator"] == "o"]
+    assert sorted((row["grain"], f"{row['interval_start']:%H:%M}", row["n"], row["max_ms"]) for row in rows) == [
+        ("day", "00:00", 4, 20),
+        *(("hour", "09:00", 1, 9), ("hour", "10:00", 2, 20), ("hour", "11:00", 1, 11)),
+        *(("minute", "09:00", 1, 9), ("minute", "10:00", 2, 20), ("minute", "11:00", 1, 11)),
+    ]
+
+
+def test_without_new_facts_no_data_is_read_and_nothing_is_committed(warehouse):
+    measured(warehouse, MIDNIGHT, [1], "a")
+    measured(warehouse, MIDNIGHT, [1], "b")
+    roll_up(warehouse)
+    were = versions(warehouse)
+
+    with without(warehouse, keep=set()):
+        roll_up(warehouse)
+
+    assert versions(warehouse) == were
+
+
+def test_an_interval_is_rolled_up_again_whatever_was_done_before(warehouse):
+    for batch_id, minute in enumerate((0, 30, 59, 60)):
+        measured(warehouse, MIDNIGHT + minute * MINUTE, [minute], batch_id=batch_id)
+    roll_up(warehouse)
+    were = both(warehouse)
+    for table in ROLLUPS:
+        opened(warehouse, table).delete("interval_start < '2026-03-01T01:00:00Z'")
+
+    roll_up(warehouse)
+    assert len(both(warehouse)[0]) < len(were[0])
+    roll_up(warehouse, MIDNIGHT + 30 * MINUTE, MIDNIGHT + 31 * MINUTE)
+
+    assert both(warehouse) == were
+
+
+@pytest.mark.parametrize("commits", range(4))
+def test_a_rollup_that_was_killed_is_made_good_by_the_next_one(warehouse, monkeypatch, commits):
+    measured(warehouse, MIDNIGHT, [1])
+    roll_up(warehouse)
+    measured(warehouse, MIDNIGHT + 1, [2], batch_id=1)
+    measured(warehouse, MIDNIGHT + HOUR, [3], batch_id=2)
+    made, replace_in = [], rollup.replace_in
+
+    def killed(*given, **named):
+        if len(made) == commits:
+            raise KeyboardInterrupt
+        made.append(replace_in(*given, **named))
+
+    monkeypatch.setattr(rollup, "replace_in", killed)
+    with pytest.raises(KeyboardInterrupt):
+        roll_up(warehouse)
+    monkeypatch.undo()
+    roll_up(warehouse)
+
+    made_good = both(warehouse)
+    forget(warehouse)
+    roll_up(warehouse)
+    assert both(warehouse) == made_good
+    assert len(made_good[0]) == 2 * (2 + 2 + 1)  # operator and task; minutes, hours and the day
+
+
+def test_a_batch_is_rolled_up_when_both_tables_have_it(warehouse):
+    measured(warehouse, MIDNIGHT, [1])
+    measured(warehouse, MIDNIGHT + 1, [2], batch_id=1, tables=[OPERATOR_LATENCY])
+    roll_up(warehouse)
+    assert {row["n"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {1}
+
+    measured(warehouse, MIDNIGHT + 1, [2], batch_id=1, tables=[LATENCY_BUCKETS])
+    roll_up(warehouse)
+
+    assert {row["n"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {2}
+
+
+def test_what_a_second_operator_tells_of_a_batch_afterwards_is_not_missed(warehouse):
+    measured(warehouse, MIDNIGHT, [1], operator="inner")
+    roll_up(warehouse)
+    measured(warehouse, MIDNIGHT, [1], operator="outer")
+
+    roll_up(warehouse)
+
+    assert {row["operator"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {"inner", "outer"}
+
+
+def test_facts_whose_files_were_put_together_are_rolled_up_once(warehouse):
+    for batch_id in range(3):
+        measured(warehouse, MIDNIGHT + batch_id * MINUTE, [batch_id], batch_id=batch_id)
+    roll_up(warehouse)
+    measured(warehouse, MIDNIGHT + 2 * MINUTE, [9], batch_id=3)
+    for table in FACTS:
+        opened(warehouse, table).optimize.compact()
+
+    roll_up(warehouse)
+
+    rows = [row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["scope"] == "operator"]
+    assert sorted((row["grain"], row["n"]) for row in rows) == [
+        ("day", 4), ("hour", 4), ("minute", 1), ("minute", 1), ("minute", 2),
+    ]  # fmt: skip
+    roll_up(warehouse)
+    were = versions(warehouse)
+    roll_up(warehouse)
+    assert versions(warehouse) == were
+
+
+def test_an_interval_whose_facts_are_gone_is_refused_and_its_rows_stay(warehouse):
+    for batch_id, minute in enumerate((0, 1, 2)):
+        measured(warehouse, MIDNIGHT + minute * MINUTE, [minute], batch_id=batch_id)
+    roll_up(warehouse)
+    were = both(warehouse)
+    for table in FACTS:
+        opened(warehouse, table).delete("batch_id < 2")
+
+    gone = r"of \[2026-03-01T00:00:00.000Z, 2026-03-01T00:02:00.000Z\) there are fewer facts .* left: 2 of s; choose a"
+    with pytest.raises(InvalidArgument, match=gone):
+        roll_up(warehouse, MIDNIGHT, MIDNIGHT + HOUR)
+
+    assert both(warehouse) == were
+    forget(warehouse)
+    roll_up(warehouse, MIDNIGHT, MIDNIGHT + HOUR)
+    assert {row["n"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {1}
+
+
+def test_facts_that_come_late_for_a_minute_whose_facts_are_gone_change_nothing_stored(warehouse, caplog):
+    measured(warehouse, MIDNIGHT, [1, 2])
+    measured(warehouse, MIDNIGHT + MINUTE, [3], batch_id=1)
+    roll_up(warehouse)
+    for table in FACTS:
+        opened(warehouse, table).delete("batch_id = 0")
+    measured(warehouse, MIDNIGHT + 1, [4], batch_id=2)
+    measured(warehouse, MIDNIGHT + MINUTE, [5], batch_id=3)
+
+    with caplog.at_level(logging.WARNING, "tidemark.rollup"):
+        roll_up(warehouse)
+        roll_up(warehouse)
+
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert "of [2026-03-01T00:00:00.000Z, 2026-03-01T00:01:00.000Z) there are fewer facts" in message
+    rows = [row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["scope"] == "operator"]
+    assert sorted((row["grain"], row["n"], row["max_ms"]) for row in rows) == [
+        ("day", 4, 5), ("hour", 4, 5), ("minute", 2, 2), ("minute", 2, 5),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("interval", [(), (MIDNIGHT, MIDNIGHT + HOUR)])
+def test_a_topology_without_facts_gets_empty_tables(warehouse, interval):
+    roll_up(warehouse, *interval)
+
+    assert both(warehouse) == ([], [])
+
+
+@pytest.mark.parametrize("second_hour", [10, 11])
+def test_two_rollups_at_once_leave_what_one_after_the_other_would(warehouse, monkeypatch, second_hour):
+    for batch_id, hour in enumerate((10, 11)):
+        measured(warehouse, MIDNIGHT + hour * HOUR, [hour], batch_id=batch_id)
+    roll_up(warehouse)
+    were = both(warehouse)
+    measured(warehouse, MIDNIGHT + second_hour * HOUR, [12], batch_id=2)
+    both_have_read = threading.Barrier(2)
+    shrunk, waited = rollup.shrunk, threading.local()
+
+    def when_both_have_read(*given):
+        if not hasattr(waited, "once"):
+            waited.once = True
+            both_have_read.wait(60)
+        return shrunk(*given)
+
+    monkeypatch.setattr(rollup, "shrunk", when_both_have_read)
+    with ThreadPoolExecutor(2) as pool:
+        starts = [MIDNIGHT + hour * HOUR for hour in (10, second_hour)]
+        for done in [pool.submit(roll_up, warehouse, start, start + HOUR) for start in starts]:
+            done.result()
+
+    monkeypatch.undo()
+
+    at_once = both(warehouse)
+    assert at_once != were
+    forget(warehouse)
+    roll_up(warehouse)
+    assert both(warehouse) == at_once
+
+
+@pytest.mark.parametrize("end", ["--from", "--to"])
+def test_an_interval_with_one_end_is_refused(monkeypatch, capsys, end):
+    monkeypatch.setattr(sys, "argv", ["rollup", "--warehouse", "w", "--topology", "flights", end, "2026-03-01"])
+    with pytest.raises(SystemExit):
+        rollup.main()
+    assert "give both --from and --to, or neither" in capsys.readouterr().err
+
+
+@pytest.fixture
+def warehouse(tmp_path):
+    return Layout(tmp_path / "it's here")
+
+
+def measured(warehouse, finished_at_ms, latencies, sub_topology="s", *, batch_id=0, operator="o", task=0, tables=FACTS):
+    """What one batch has of *operator*, with its buckets counted one by one."""
+    common = {
+        "batch_id": batch_id,
+        "operator": operator,
+        "kind": "sink",
+        "task_id": f"{sub_topology}_{task}",
+        "finished_at": finished_at_ms,
+    }
+    stats = {
+        "n": len(latencies),
+        "min_ms": min(latencies),
+        "max_ms": max(latencies),
+        "sum_ms": sum(latencies),
+        "negative_n": sum(latency < 0 for latency in latencies),
+    }
+    buckets = [{**common, "bucket": bucket_of(latency), "n": 1} for latency in latencies]
+    for table, rows in ((OPERATOR_LATENCY, [{**common, **stats}]), (LATENCY_BUCKETS, buckets)):
+        if table in tables:
+            path = place(warehouse, table, sub_topology)
+            create(path, arrow_schema(table))
+            same = {"topology": "t", "sub_topology": sub_topology}
+            write_deltalake(path, rows_of(table, rows, **same), mode="append")
+
+
+def roll_up(warehouse, start_ms=None, end_ms=None, outline=NO_OUTLINE):
+    interval = None if start_ms is None else Interval(start_ms, end_ms)
+    rollup.run(warehouse, "t", interval, outline)
+
+
+def both(warehouse):
+    return rows_in(warehouse, LATENCY_ROLLUP), rows_in(warehouse, LATENCY_BUCKET_ROLLUP)
+
+
+def forget(warehouse):
+    for table in ROLLUPS:
+        shutil.rmtree(place(warehouse, table))
+
+
+def rows_in(warehouse, table):
+    return sorted(opened(warehouse, table).to_pyarrow_table().to_pylist(), key=str)
+
+
+def opened(warehouse, table):
+    return DeltaTable(place(warehouse, table))
+
+
+def place(warehouse, table, sub_topology="s"):
+    if table in FACTS:
+        return warehouse.stream_table("t", sub_topology, table.name)
+    return warehouse.report_table("t", table.name)
+
+
+def files(warehouse, table):
+    """Paths of the data files that *table* has now."""
+    log = pl.DataFrame(opened(warehouse, table).get_add_actions())
+    return {place(warehouse, table) / path for path in log["path"]}
+
+
+def versions(warehouse):
+    return [opened(warehouse, table).version() for table in ROLLUPS]
+
+
+def batches(file):
+    return set(pq.read_table(file, columns=["batch_id"])["batch_id"].to_pylist())
+
+
+@contextmanager
+def without(warehouse, *, keep):
+    """Nobody can read a data file of facts but those to *keep*."""
+    streams = warehouse.warehouse / "streams"
+    hidden = [path for path in streams.rglob("*.parquet") if path not in keep and "_delta_log" not in path.parts]
+    assert hidden
+    for path in hidden:
+        path.rename(path.with_suffix(".hidden"))
+    yield
+    for path in hidden:
+        path.with_suffix(".hidden").rename(path)

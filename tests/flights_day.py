@@ -1,0 +1,110 @@
+"""A day of the demo's flights in a warehouse, played twelve times as fast, and what the feed alone says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from playing import Play, Row
+
+from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, Fault, FeedRecord, Timeline, encode
+from tidemark.feed.flights import midnight_ms
+from tidemark.feed.generate import FeedSettings, feed
+from tidemark.feed.nycflights import load
+
+DAY = date(2013, 6, 27)
+NEXT_DAY = date(2013, 6, 28)
+STARTED_AT_MS = 1_772_359_200_000  # 2026-03-01T10:00:00Z
+BATCH_MS = 10 * 60_000
+CARRIERS_AFTER_MS = 2_000
+TOPOLOGY = Path(__file__).parents[1] / "jobs" / "topologies" / "flights.toml"
+REASONS = {
+    Fault.MALFORMED_JSON: "malformed_json",
+    Fault.INVALID_UTF8: "invalid_utf8",
+    Fault.NULL_KEY: "null_key",
+    Fault.TIMESTAMP_NEGATIVE: "timestamp_out_of_range",
+    Fault.TIMESTAMP_ZERO: "timestamp_out_of_range",
+    Fault.TIMESTAMP_IN_SECONDS: "timestamp_out_of_range",
+    Fault.TIMESTAMP_YEAR_9999: "timestamp_out_of_range",
+}
+"""What a source says of each fault."""
+
+
+class TickingPlay(Play):
+    """Its clock goes on by 3 ms whenever somebody reads it, so that work takes time."""
+
+    @property
+    def now_ms(self) -> int:
+        self._now_ms += 3
+        return self._now_ms
+
+    @now_ms.setter
+    def now_ms(self, at_ms: int) -> None:
+        self._now_ms = at_ms
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A record of the feed where its source has it, its record time, and when its batch was read, epoch ms."""
+
+    record: FeedRecord
+    partition: int
+    offset: int
+    at_ms: int
+    read_at_ms: int
+
+
+@dataclass
+class FlightsDay:
+    """The records in the order in which they came, and the instant after the last batch, epoch ms."""
+
+    arrived: list[Arrived] = field(default_factory=list)
+    ended_at_ms: int = 0
+
+    def flights(self, late: Iterable[tuple[int, int]] = ()) -> list[Arrived]:
+        """The sound records of flights in the order in which they were judged, without the *late* places."""
+        left_out = set(late)
+        sound = [a for a in self.arrived if a.record.topic == FLIGHT_EVENTS and a.record.fault is None]
+        return [a for a in sound if (a.partition, a.offset) not in left_out]
+
+    @cached_property
+    def weather(self) -> list[Arrived]:
+        """The observations in the order in which they came."""
+        return [a for a in self.arrived if a.record.topic == WEATHER]
+
+
+def play_day(home: Path) -> FlightsDay:
+    """Play the day into the warehouse *home*: every ten minutes a batch of each sub-topology."""
+    data = load(DAY, NEXT_DAY)
+    start_ms = midnight_ms(DAY)
+    unruly = FeedSettings(seed=7, offline_share=0.01, repeat_share=0.2, bad_records=12)
+    records = feed(data.flights, data.weather, range_start_ms=start_ms, settings=unruly)
+    timeline = Timeline(started_at_ms=STARTED_AT_MS, range_start_ms=start_ms, speed=12)
+    play, day = TickingPlay(TOPOLOGY.read_text(), home, partitions=len(PARTITIONS)), FlightsDay()
+    play.broker._partitions = {topic: 3 if topic == FLIGHT_EVENTS else 1 for topic in (FLIGHT_EVENTS, WEATHER)}
+
+    def batch_of(record: FeedRecord) -> int:
+        return (timeline.delivery_ms(record) - STARTED_AT_MS) // BATCH_MS
+
+    for number, batch in groupby(sorted(records, key=timeline.delivery_ms), key=batch_of):
+        day.ended_at_ms = STARTED_AT_MS + (number + 1) * BATCH_MS
+        play.batch([_row(play, record, timeline, day) for record in batch], at_ms=day.ended_at_ms, sub="status")
+        play.hop("carriers", at_ms=day.ended_at_ms + CARRIERS_AFTER_MS)
+    return day
+
+
+def _row(play: Play, record: FeedRecord, timeline: Timeline, day: FlightsDay) -> Row:
+    at_ms = timeline.event_time_ms(record)
+    fields = {name: float(v) if isinstance(v, int) else v for name, v in record.fields.items()}
+    row = play.row(record.topic, at_ms, partition=record.partition, key=record.key, **fields)
+    day.arrived.append(Arrived(record, record.partition, row["offset"], at_ms, day.ended_at_ms))
+    if record.fault is None:
+        return row
+    key, value = encode(record, at_ms)
+    place: dict[str, Any] = {name: row[name] for name in ("source", "partition", "offset")}
+    return {**place, "key": key, "value": value, "reason": REASONS[record.fault]}

@@ -1,0 +1,263 @@
+"""The questions of docs/cookbook.md: Spark and DuckDB give the same answer, and the feed alone explains it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from asking import Asked, Rows
+from flights_day import Arrived, FlightsDay
+
+from tidemark.delta import scan
+from tidemark.feed.feed_record import FLIGHT_EVENTS, Kind
+from tidemark.spec.layout import Layout
+
+COOKBOOK = (Path(__file__).parents[2] / "docs" / "cookbook.md").read_text(encoding="utf-8")
+QUESTIONS = {int(number): text for number, text in re.findall(r"## (\d+)\. .*?```sql\n(.*?)```", COOKBOOK, re.DOTALL)}
+FLIGHT = "UA753-2013-06-27-EWR"
+HOUR_MS = 3_600_000
+WEATHER = ("temp_f", "wind_mph", "precip_in", "visibility_mi")
+
+
+@dataclass(frozen=True)
+class Told:
+    """An update that says something new: its key, its value, and the record that brought it."""
+
+    key: str
+    value: tuple[object, ...]
+    arrived: Arrived
+
+
+class Expected:
+    """What the feed of *day* says by itself, given which of its records came too late."""
+
+    def __init__(self, day: FlightsDay, layout: Layout) -> None:
+        self.day = day
+        rows = scan(layout.stream_table("flights", "status", "late_records")).collect()
+        self.late = set(rows.select("partition", "offset").rows())
+        self.flights = day.flights(self.late)
+        self.told = told([(a.record.key, flight_value(a), a) for a in self.flights])
+        self.newest = {one.key: one for one in self.told}
+
+
+def told(updates: list[tuple[str, tuple[object, ...], Arrived]]) -> list[Told]:
+    """Those of *updates* that are not the same value at a later instant."""
+    stored: dict[str, Told] = {}
+    sent = []
+    for key, value, arrived in updates:
+        was = stored.get(key)
+        if was is None or was.value != value or arrived.at_ms <= was.arrived.at_ms:
+            stored[key] = Told(key, value, arrived)
+            sent.append(stored[key])
+    return sent
+
+
+def flight_value(a: Arrived) -> tuple[object, ...]:
+    """Carrier, origin, destination, status and delay in minutes."""
+    of = a.record.fields
+    delay = of["dep_delay_min"] if of["arr_delay_min"] is None else of["arr_delay_min"]
+    return of["carrier"], of["origin"], of["dest"], str(of["status"]), delay
+
+
+@pytest.fixture(scope="module")
+def expected(flights_day) -> Expected:
+    return Expected(*flights_day)
+
+
+@pytest.fixture(scope="module")
+def answers(spark, flights_day):
+    asked = Asked(spark, flights_day[1])
+
+    def answer(number: int) -> Rows:
+        """DuckDB's answer, which is Spark's too, in the same order."""
+        of_spark, of_duckdb = asked.of_spark(QUESTIONS[number]), asked.of_duckdb(QUESTIONS[number])
+        assert of_spark == of_duckdb
+        assert of_duckdb or number in NO_ROWS
+        return of_duckdb
+
+    return answer
+
+
+NO_ROWS = {2, 13}
+"""The questions to which no row is the right answer."""
+
+
+def test_there_are_twenty_questions_and_each_has_its_test():
+    tested = {int(name[5:7]) for name in globals() if re.match(r"test_\d\d_", name)}
+    assert set(QUESTIONS) == tested == set(range(1, 21))
+
+
+def test_01_every_record_of_the_feed_was_read_and_accounted_for(answers, expected):
+    records = Counter(a.record.topic for a in expected.day.arrived)
+    late = len(expected.late)
+    assert answers(1) == [
+        ("flight_events", records[FLIGHT_EVENTS], 12, late, records[FLIGHT_EVENTS] - 12 - late),
+        ("weather", records["weather"], 0, 0, records["weather"]),
+    ]
+
+
+def test_02_all_batches_close(answers):
+    assert answers(2) == []
+
+
+def test_03_quarantine_has_the_broken_records_by_what_is_wrong_with_them(answers):
+    # Twelve, one fault after the other: of the seven the first five came twice.
+    assert answers(3) == [
+        ("flight_events", "timestamp_out_of_range", 6),
+        ("flight_events", "invalid_utf8", 2),
+        ("flight_events", "malformed_json", 2),
+        ("flight_events", "null_key", 2),
+    ]
+
+
+def test_04_late_are_records_of_aircraft_that_were_offline(answers, expected):
+    came = {(a.partition, a.offset): a for a in expected.day.flights()}
+    assert all(came[place].record.was_held_back for place in expected.late)
+    by_partition = Counter(partition for partition, _ in expected.late)
+    rows = answers(4)
+    assert [row[:3] for row in rows] == [
+        ("flight_events", partition, by_partition[partition]) for partition in sorted(by_partition)
+    ]
+    assert all(latest_ms > 0 for *_, latest_ms in rows)
+
+
+def statuses_of_flight(expected: Expected) -> list[Arrived]:
+    return [a for a in expected.flights if a.record.key == FLIGHT and a.record.kind is Kind.STATUS]
+
+
+def test_05_a_flight_is_where_its_last_status_says(answers, expected):
+    last = statuses_of_flight(expected)[-1]
+    assert answers(5) == [("arrived", "-15.0", last.at_ms)]
+
+
+def test_06_a_flight_was_in_each_status_until_the_next(answers, expected):
+    of_flight = statuses_of_flight(expected)
+    ends = [*(after.at_ms for _, after in pairwise(of_flight)), None]
+    assert answers(6) == [
+        (status, a.at_ms, end)
+        for status, a, end in zip(("scheduled", "departed", "arrived"), of_flight, ends, strict=True)
+    ]
+
+
+def test_07_in_the_air_are_flights_that_had_departed_and_not_arrived(answers, expected):
+    at_ms = 1_772_359_200_000 + 90 * 60_000  # 11:30
+    known: dict[str, Told] = {}
+    for one in sorted(expected.told, key=lambda one: one.arrived.at_ms):
+        if one.arrived.at_ms <= at_ms:
+            known[one.key] = one
+    in_the_air = Counter(one.value[1] for one in known.values() if one.value[3] == "departed")
+    assert answers(7) == sorted(in_the_air.items())
+
+
+def band(delays: list[float]) -> str:
+    if len(delays) < 3:
+        return "too few"
+    average = sum(delays) / len(delays)
+    return "severe" if average >= 45 else "late" if average >= 15 else "on time"
+
+
+def test_08_a_carrier_is_as_late_as_the_average_of_its_flights(answers, expected):
+    delays = defaultdict(list)
+    for one in expected.newest.values():
+        carrier, origin, _, _, delay = one.value
+        delays[carrier, origin] += [] if delay is None else [delay]
+    assert answers(8) == [(*key, band(delays[key])) for key in sorted(delays)]
+
+
+def test_09_every_carrier_of_the_feed_has_had_a_delay_band(answers, expected):
+    rows = answers(9)
+    assert {carrier for carrier, *_ in rows} == {one.value[0] for one in expected.told}
+    assert all(changes >= 1 for _, changes, _ in rows)
+
+
+def test_10_arrivals_and_their_delays_are_all_there_whatever_the_weather(answers, expected):
+    delays = [one.value[4] for one in expected.told if one.value[3] == "arrived"]
+    rows = answers(10)
+    assert [weather for weather, *_ in rows] == ["dry", "rain"]
+    assert sum(arrivals for _, arrivals, _ in rows) == len(delays)
+    assert sum(arrivals * average for _, arrivals, average in rows) == pytest.approx(sum(delays))
+
+
+def test_11_latency_of_a_source_is_the_age_of_its_records_when_their_batch_was_read(answers, expected):
+    ages_ms = [a.read_at_ms - a.at_ms for a in expected.day.flights()]
+    (row,) = (row for row in answers(11) if row[1] == "flight_events")
+    _, _, records, min_ms, avg_ms, max_ms = row
+    assert records == len(ages_ms)
+    took_ms = pytest.approx(50, abs=50)  # the clock of a batch, 3 ms a look
+    assert min_ms - min(ages_ms) == took_ms
+    assert max_ms - max(ages_ms) == took_ms
+    assert avg_ms - sum(ages_ms) / len(ages_ms) == took_ms
+
+
+def test_12_the_slowest_hour_is_that_of_the_highest_percentile(answers, expected):
+    ages_ms = defaultdict(list)
+    for a in expected.day.flights():
+        ages_ms[a.read_at_ms // HOUR_MS * HOUR_MS].append(a.read_at_ms - a.at_ms)
+    p99_ms = {hour: sorted(ages)[int(0.99 * (len(ages) - 1))] for hour, ages in ages_ms.items()}
+    (row,) = (row for row in answers(12) if row[0] == "flight_events")
+    slowest = max(p99_ms, key=lambda hour: p99_ms[hour])
+    assert row[1:3] == (slowest, len(ages_ms[slowest]))
+    assert row[4] == pytest.approx(p99_ms[slowest], rel=0.011)
+
+
+def test_13_nothing_comes_from_the_future(answers, expected):
+    assert all(a.at_ms <= a.read_at_ms for a in expected.day.flights())
+    assert answers(13) == []
+
+
+def test_14_saved_is_what_was_said_again(answers, expected):
+    seen = [(a.record.key, tuple(a.record.fields[name] for name in WEATHER), a) for a in expected.day.weather]
+    judged = {operator: row for operator, *row in answers(14)}
+    flights, again = len(expected.flights), len(expected.flights) - len(expected.told)
+    assert judged["flight_status"] == [flights, again, pytest.approx(again / flights)]
+    same_weather = len(seen) - len(told(seen))
+    assert judged["weather_now"] == [len(seen), same_weather, pytest.approx(same_weather / len(seen))]
+    assert judged["by_carrier"] == [len(expected.told), 0, 0.0]
+
+
+def test_15_not_sent_on_was_what_repeated_the_status_before(answers, expected):
+    of_flight = [a for a in expected.flights if a.record.key == FLIGHT]
+    repeats = [(was, a) for was, a in pairwise(of_flight) if a.record.kind is Kind.REPEAT]
+    assert answers(15) == [(1, a.partition, a.offset, a.offset, was.at_ms, a.at_ms) for was, a in repeats]
+
+
+def test_16_a_watermark_is_held_by_partitions_of_its_source(answers):
+    rows = answers(16)
+    assert {held_by for source, held_by, _ in rows if source == "flight_events"} <= {"0", "1", "2"}
+    assert sum(batches for source, _, batches in rows if source == "flight_events") <= 19  # batches that there were
+
+
+def critical(layout: Layout) -> list[tuple[int, str]]:
+    """Latency in ms and leaf of each window that has a critical path."""
+    paths = scan(layout.report_table("flights", "critical_paths")).collect()
+    return [(latency_ms, leaf) for latency_ms, leaf in paths.select("latency_ms", "leaf").rows() if leaf]
+
+
+def test_17_each_window_is_counted_in_one_hour(answers, flights_day):
+    rows, windows = answers(17), critical(flights_day[1])
+    assert sum(row[2] for row in rows) == len(windows)
+    assert max(row[4] for row in rows) == max(latency_ms for latency_ms, _ in windows)
+    assert all(0 < share <= 1 for *_, share in rows)
+
+
+def test_18_operators_share_the_time_of_the_critical_paths(answers, flights_day):
+    rows = answers(18)
+    assert sum(latency_ms for _, _, latency_ms, _ in rows) == sum(ms for ms, _ in critical(flights_day[1]))
+    assert sum(share for *_, share in rows) == pytest.approx(1)
+
+
+def test_19_everything_is_as_fresh_as_the_newest_record_that_it_has_had(answers, expected):
+    newest = {operator: newest_at for _, operator, newest_at, *_ in answers(19)}
+    assert newest["flight_events"] == max(a.at_ms for a in expected.flights)
+    assert newest["weather"] == max(a.at_ms for a in expected.day.weather)
+    assert newest["flight_status"] == max(one.arrived.at_ms for one in expected.told)
+
+
+def test_20_a_broken_promise_lasts_from_the_first_check_that_says_so_to_the_last(answers):
+    first_ms = 1_772_359_200_000 + 600_000
+    broken = ("board_in_time", "error", first_ms, first_ms + 600_000, 2, 595_000.0, 120_000.0)
+    assert answers(20) == [broken]

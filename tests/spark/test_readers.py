@@ -1,0 +1,156 @@
+"""Spark, DuckDB, Polars and delta-rs read the same of every table, whatever was done to it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from asking import Rows, in_order, plain
+from deltalake import DeltaTable, write_deltalake
+from playing import NEWEST, Play
+
+from tidemark.cli.sql import Warehouse
+from tidemark.delta import create
+from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.spark import read
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import HOP, TABLES
+from tidemark.warehouse import delta_tables
+
+STREAM_TABLES = [table for table in [*TABLES.values(), HOP] if table.written_by == "stream"]
+REPORTS = [table for table in TABLES.values() if table.written_by == "report" and table.name != "requeued"]
+T = 1_400_000_000_000
+
+Seen = tuple[dict[str, str], Rows]
+"""Type by column, and rows."""
+
+
+def by_all_readers(spark, path: Path) -> Seen:
+    """What each of the four sees at *path*, which is the same."""
+    readers = {
+        "Spark": read(spark, path).toArrow(),
+        "DuckDB": Warehouse(path / "nowhere")._connection.execute(f"FROM delta_scan('{path}')").to_arrow_table(),
+        "Polars": pl.scan_delta(str(path)).collect().to_arrow(),
+        "delta-rs": pa.table(DeltaTable(path).to_pyarrow_table()),
+    }
+    seen = {name: seen_of(table) for name, table in readers.items()}
+    for name, (types, rows) in seen.items():
+        assert types == seen["delta-rs"][0], name
+        assert rows == seen["delta-rs"][1], name
+    return seen["delta-rs"]
+
+
+def seen_of(table: pa.Table) -> Seen:
+    types = {field.name: word(field.type) for field in table.schema}
+    return types, in_order(plain(zip(*(column.to_pylist() for column in table.columns), strict=True)))
+
+
+def word(kind: pa.DataType) -> str:
+    """The word of `tables.py` for a type of Arrow's, of which readers take one or the other."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"array<{word(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{field.name}:{word(field.type)}' for field in kind)}>"
+    words = {
+        pa.types.is_timestamp: "timestamp",
+        pa.types.is_int32: "int",
+        pa.types.is_int64: "bigint",
+        pa.types.is_float64: "double",
+        pa.types.is_boolean: "boolean",
+    }
+    for is_kind, named in words.items():
+        if is_kind(kind):
+            return named
+    return "binary" if "binary" in str(kind) else "string" if "string" in str(kind) else str(kind)
+
+
+VALUES: dict[str, list[Any]] = {
+    "string": ["plain", 'a "quoted"; \\ 🦉\n', ""],
+    "binary": [b"plain", b"\xff\x00", b""],
+    "boolean": [True, False, None],
+    "int": [7, -(2**31), 2**31 - 1],
+    "bigint": [7, -(2**63), 2**63 - 1],
+    "double": [0.1, -1e300, 0.0],
+    "timestamp": [T, -1, 253_370_764_800_000],
+}
+"""An ordinary value of each type, and two that a reader may get wrong."""
+
+
+def value(ddl: str, place: int) -> Any:
+    if not ddl.startswith("array<"):
+        return VALUES[ddl][place]
+    kind = arrow_schema_type(ddl)
+    struct = {field.name: VALUES[word(field.type)][place] for field in kind.value_type}
+    return [[struct], [], [struct, dict.fromkeys(struct)]][place]
+
+
+def arrow_schema_type(ddl: str) -> pa.DataType:
+    return next(
+        field.type
+        for table in STREAM_TABLES
+        for column, field in zip(table.columns, arrow_schema(table), strict=True)
+        if column.type == ddl
+    )
+
+
+@pytest.mark.parametrize("table", STREAM_TABLES, ids=lambda table: table.name)
+def test_every_value_of_a_stream_s_table_is_read_alike(spark, tmp_path, table):
+    path, at = tmp_path / table.name, next(c.name for c in table.columns if c.type == "bigint")
+    rows = [{c.name: value(c.type, place) for c in table.columns} for place in range(3)]
+    create(path, arrow_schema(table), description=table.row)
+    write_deltalake(path, rows_of(table, [*rows, dict.fromkeys(table.names)]), mode="append")
+    write_deltalake(path, rows_of(table, [{**rows[0], at: 13}]), mode="append")
+    DeltaTable(path).delete(f"{at} = 13")
+    DeltaTable(path).optimize.compact()
+    DeltaTable(path).create_checkpoint()
+    write_deltalake(path, rows_of(table, rows[:1]), mode="append")
+
+    types, seen = by_all_readers(spark, path)
+
+    assert types == {column.name: column.type for column in table.columns}
+    wanted = rows_of(table, [*rows, dict.fromkeys(table.names), rows[0]])
+    assert seen == seen_of(wanted)[1]
+
+
+@pytest.mark.parametrize("table", REPORTS, ids=lambda table: table.name)
+def test_every_report_is_read_alike_before_and_after_it_was_tidied(spark, flights_day, tmp_path, table):
+    (written,) = delta_tables(flights_day[1].warehouse)[table.name]
+    path = Path(shutil.copytree(written, tmp_path / table.name))
+    types, before = by_all_readers(spark, path)
+    assert before
+    assert types == {column.name: column.type for column in table.columns}
+
+    DeltaTable(path).optimize.compact()
+    DeltaTable(path).create_checkpoint()
+    DeltaTable(path).delete("topology = 'another'")
+    assert by_all_readers(spark, path) == (types, before)
+
+    protocol = DeltaTable(path).protocol()
+    assert (protocol.min_reader_version, protocol.reader_features) == (1, None)
+
+
+def test_current_rows_are_read_alike_after_each_thing_that_is_done_to_them(spark, tmp_path):
+    play = Play(NEWEST, tmp_path)
+    board = Layout(tmp_path).stream_table("play", "0", "board")
+
+    def ids() -> list[tuple[str, int]]:
+        types, rows = by_all_readers(spark, board)
+        assert types["timestamp"] == "timestamp"
+        names = list(types)
+        return sorted((row[names.index("id")], row[names.index("v")]) for row in rows)
+
+    play.batch([play.row("events", T, id="a", v=1), play.row("events", T, id="b", v=1)], at_ms=T)
+    assert ids() == [("a", 1), ("b", 1)]
+    play.batch([play.row("events", T + 1, id="a", v=2), play.row("events", T + 1, id="c", v=1)], at_ms=T + 1)
+    assert ids() == [("a", 2), ("b", 1), ("c", 1)]  # merged
+    spark.sql(f"DELETE FROM delta.`{board}` WHERE id = 'b'")
+    assert ids() == [("a", 2), ("c", 1)]
+    spark.sql(f"OPTIMIZE delta.`{board}`")
+    DeltaTable(board).create_checkpoint()
+    assert ids() == [("a", 2), ("c", 1)]
+    play.batch([play.row("events", T + 2, id="b", v=3)], at_ms=T + 2)
+    assert ids() == [("a", 2), ("b", 3), ("c", 1)]

@@ -1,0 +1,228 @@
+"""Each view gives the same rows in Spark and DuckDB, and those that follow from the tables by hand."""
+
+from __future__ import annotations
+
+import pytest
+from asking import Asked
+
+from tidemark.clock import wall_clock_ms
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import (
+    BATCHES,
+    CHANGES,
+    CRITICAL_PATH_STEPS,
+    CRITICAL_PATHS,
+    HEARTBEATS,
+    LATENCY_ROLLUP,
+    OUTCOMES,
+    SLA_RESULTS,
+    WATERMARKS,
+)
+from tidemark.warehouse import views
+
+HOUR = 3_600_000
+TEN = 1_772_359_200_000  # 2026-03-01T10:00:00Z
+
+
+@pytest.fixture(scope="module")
+def ask(spark, shared_warehouse):
+    """To register a warehouse in Spark takes longer than the tests, so all ask the same one."""
+    for part in (changed, measured, finished, watched, judged_by_sla, counted):
+        part(shared_warehouse)
+    return Asked(spark, shared_warehouse.layout)
+
+
+def change(batch_id, seq, key, at_ms, value, **more):
+    return {"batch_id": batch_id, "seq": seq, "operator": "o", "key": key, "timestamp": at_ms, "value": value, **more}
+
+
+def changed(warehouse):
+    """Batch numbers that say nothing of each other, equal instants, an update from the past, a deletion."""
+    window = {"window_start": 0, "window_end": 5_000}
+    rows = [
+        change(1, 0, "twice", 1_000, "1"),
+        change(1, 1, "twice", 1_000, "2"),
+        change(1, 2, "gone", 1_000, "1"),
+        change(2, 0, "gone", 3_000, None),
+        change(1, 3, "late", 2_000, "new"),
+        change(2, 1, "late", 1_500, "old"),
+        change(10, 0, "late", 2_500, "newest of a"),
+        change(2, 2, "window", 4_999, "w", **window),
+    ]
+    warehouse.write(CHANGES, rows, "a")
+    warehouse.write(CHANGES, [change(3, 0, "late", 2_600, "b's")], "b")
+
+
+def test_the_state_of_a_key_is_what_its_stream_sent_on_last_and_a_deleted_one_has_none(ask):
+    assert ask("SELECT sub_topology, key, value, timestamp, window_end FROM latest_state WHERE operator = 'o'") == [
+        ("a", "late", "newest of a", 2_500, None),
+        ("a", "twice", "2", 1_000, None),
+        ("a", "window", "w", 4_999, 5_000),
+        ("b", "late", "b's", 2_600, None),
+    ]
+
+
+def test_a_value_was_valid_until_the_next_one_by_record_time_and_until_its_deletion(ask):
+    assert ask("SELECT sub_topology, key, value, valid_from, valid_to FROM change_history WHERE operator = 'o'") == [
+        ("a", "gone", "1", 1_000, 3_000),
+        ("a", "late", "new", 2_000, 2_500),
+        ("a", "late", "newest of a", 2_500, None),
+        ("a", "late", "old", 1_500, 2_000),
+        ("a", "twice", "1", 1_000, 1_000),
+        ("a", "twice", "2", 1_000, None),
+        ("a", "window", "w", 4_999, None),
+        ("b", "late", "b's", 2_600, None),
+    ]
+
+
+@pytest.mark.parametrize(("at_ms", "valid"), [(999, []), (1_000, ["1", "2"]), (2_999, ["1", "2"]), (3_000, ["2"])])
+def test_at_any_instant_a_key_has_at_most_one_value(ask, at_ms, valid):
+    text = f"""SELECT value FROM change_history WHERE key IN ('gone', 'twice')
+               AND unix_millis(valid_from) <= {at_ms} AND (valid_to IS NULL OR unix_millis(valid_to) > {at_ms})"""
+    assert ask(text) == [(value,) for value in valid]
+
+
+def rolled_up(grain, start_ms, **more):
+    interval = {"interval_start": start_ms, "interval_end": start_ms + HOUR}
+    of = {"topology": "t", "sub_topology": "a", "operator": "o", "kind": "sink", "scope": "operator"}
+    return {**of, "grain": grain, **interval, **more}
+
+
+def measured(warehouse):
+    rows = [rolled_up("hour", TEN, n=2, min_ms=-5, max_ms=10, avg_ms=2.5, negative_n=1), rolled_up("minute", TEN, n=9)]
+    rows += [rolled_up("hour", TEN, n=1, scope="task", task_id="a_0")]
+    warehouse.write(LATENCY_ROLLUP, rows)
+
+
+def test_latency_by_hour_has_the_hours_with_negative_latencies_as_they_are(ask):
+    text = "SELECT operator, hour, n, negative_n, min_ms, avg_ms, max_ms, p50_ms FROM latency_by_hour"
+    assert ask(text) == [("o", TEN, 2, 1, -5, 2.5, 10, None)]
+
+
+def closed(end_ms, leaf, latencies):
+    """A window's rows: its path, and a step for each operator of *latencies*."""
+    window = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms}
+    total = sum(latencies.values()) if leaf else None
+    path = {**window, "latency_ms": total, "queued_ms": 1, "leaf": leaf, "state": "measured"}
+    path |= {"waited_ms": 2, "over_sla": total > 40 if leaf == "x" and total else None}
+    places = enumerate(latencies.items())
+    steps = [{**window, "operator": o, "latency_ms": ms, "step": place if leaf else None} for place, (o, ms) in places]
+    return path, steps
+
+
+def finished(warehouse):
+    windows = [
+        closed(TEN, "x", {"a": 0, "b": 30, "x": 10}),
+        closed(TEN + 5_000, "x", {"a": 0, "b": 50, "x": 10}),
+        closed(TEN + 10_000, "y", {"a": 0, "y": 0}),
+        closed(TEN + 15_000, None, {"a": 0}),
+        closed(TEN + HOUR, "x", {"a": 0, "b": 7, "x": 7}),
+    ]
+    warehouse.write(CRITICAL_PATHS, [path for path, _ in windows])
+    warehouse.write(CRITICAL_PATH_STEPS, [step for _, steps in windows for step in steps])
+
+
+def test_paths_by_hour_count_windows_by_leaf_and_name_the_operator_that_took_most(ask):
+    text = """SELECT hour, leaf, windows, avg_ms, p50_ms, max_ms, queued_ms, waited_ms, over_sla_windows,
+              slowest_operator, slowest_share"""
+    assert ask(f"{text} FROM paths_by_hour") == [
+        (TEN, "x", 2, 50.0, 50.0, 60, 2, 4, 1, "b", 0.8),
+        (TEN, "y", 1, 0.0, 0.0, 0, 1, 2, None, "a", None),
+        (TEN + HOUR, "x", 1, 14.0, 14.0, 14, 1, 2, 0, "b", 0.5),
+    ]
+
+
+def watched(warehouse):
+    """A stream that has come some way, and one that has read nothing yet."""
+    rows = [change(1, 0, "k", TEN, "1"), change(2, 0, "k", TEN - 5, "2")]
+    warehouse.write(CHANGES, [{**row, "operator": "table"} for row in rows], "watched")
+    mark = {"source": "in", "decided_at": TEN}
+    marks = [
+        {**mark, "batch_id": 1, "partition": 0, "max_timestamp": TEN + 7},
+        {**mark, "batch_id": 1, "watermark": TEN - 1_000, "activity": "active", "held_by": "0"},
+        {**mark, "batch_id": 2, "watermark": TEN - 500, "activity": "idle"},
+        {"batch_id": 2, "watermark": TEN - 400, "held_by": "in"},
+    ]
+    warehouse.write(WATERMARKS, marks, "watched")
+    warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "in", "decided_at": TEN, "activity": "active"}], "silent")
+    beats = [{"at": TEN, "state": "running"}, {"at": TEN + 9, "state": "drained"}]
+    warehouse.write(HEARTBEATS, beats, "watched")
+
+
+def test_freshness_is_how_far_the_newest_record_and_the_watermark_are_behind_now(ask):
+    before_ms = wall_clock_ms()
+    told = "operator, newest_at, watermark, activity, held_by, last_beat_at, driver_state"
+    assert ask(f"SELECT {told} FROM freshness_now WHERE sub_topology = 'watched'") == [
+        ("in", TEN + 7, TEN - 500, "idle", None, TEN + 9, "drained"),
+        ("table", TEN, TEN - 400, None, "in", TEN + 9, "drained"),
+    ]
+    behind = """SELECT newest_at, stale_ms, watermark, watermark_behind_ms, as_of FROM freshness_now
+                WHERE sub_topology = 'watched'"""
+    for newest_at, stale_ms, watermark, behind_ms, as_of in ask.of_spark(behind) + ask.of_duckdb(behind):
+        assert before_ms <= as_of <= wall_clock_ms()
+        assert abs(newest_at + stale_ms - as_of) <= 1  # as_of has microseconds, and is rounded here
+        assert abs(watermark + behind_ms - as_of) <= 1
+
+
+def test_what_a_stream_has_not_measured_is_not_fresh_but_unknown(ask):
+    text = "SELECT operator, newest_at, stale_ms, watermark_behind_ms, driver_state FROM freshness_now"
+    assert ask(f"{text} WHERE sub_topology = 'silent'") == [("in", None, None, None, None)]
+
+
+def judged_by_sla(warehouse):
+    judged = ["pass", "error", "error", "pass", "never_loaded"]
+    rows = [
+        {"topology": "t", "sla": "s", "subject": "board", "measure": "staleness", "verdict": verdict}
+        | {"checked_at": TEN + place, "run_id": f"r{place}", "observed_ms": None if place > 3 else 10.0 * place}
+        for place, verdict in enumerate(judged)
+    ]
+    warehouse.write(SLA_RESULTS, rows)
+
+
+def test_the_history_of_an_sla_is_its_verdicts_as_long_as_they_lasted(ask):
+    assert ask("SELECT since, until, verdict, checks, worst_observed_ms FROM sla_history") == [
+        (TEN, TEN, "pass", 1, 0.0),
+        (TEN + 1, TEN + 2, "error", 2, 20.0),
+        (TEN + 3, TEN + 3, "pass", 1, 30.0),
+        (TEN + 4, TEN + 4, "never_loaded", 1, None),
+    ]
+
+
+def counted(warehouse):
+    warehouse.write(BATCHES, [{"batch_id": 0, "decided_at": TEN}, {"batch_id": 1, "decided_at": TEN + HOUR}], "a")
+    counts = [
+        {"batch_id": 0, "operator": "table", "emitted": 1, "suppressed": 3},
+        {"batch_id": 0, "operator": "map", "emitted": 0, "suppressed": 0, "passed": 4},
+        {"batch_id": 1, "operator": "table", "emitted": 5, "suppressed": 0},
+        {"batch_id": 2, "operator": "table", "emitted": 0, "suppressed": 1},
+    ]
+    warehouse.write(OUTCOMES, counts, "a")
+
+
+def test_savings_are_counted_where_changes_are_judged_by_the_hour_of_the_decision(ask):
+    text = "SELECT operator, hour, judged, emitted, suppressed, suppressed_share FROM savings_by_hour"
+    assert ask(text) == [
+        ("table", TEN, 4, 1, 3, 0.75),
+        ("table", TEN + HOUR, 5, 5, 0, 0.0),
+        ("table", None, 1, 0, 1, 1.0),
+    ]
+
+
+def test_an_empty_warehouse_has_every_view_without_rows_and_with_the_same_columns(spark, tmp_path):
+    ask = Asked(spark, Layout(tmp_path))
+    for view in views():
+        assert view.row, view.name
+        assert ask(f"SELECT * FROM {view.name}") == []
+        of_duckdb = ask.of_duckdb(f"DESCRIBE {view.name}")
+        assert spark.table(view.name).dtypes == [(name, SPARKS[kind]) for name, kind, *_ in of_duckdb], view.name
+
+
+SPARKS = {
+    "VARCHAR": "string",
+    "BIGINT": "bigint",
+    "INTEGER": "int",
+    "DOUBLE": "double",
+    "BOOLEAN": "boolean",
+    "TIMESTAMP WITH TIME ZONE": "timestamp",
+}
+"""Spark's words for the types of DuckDB."""

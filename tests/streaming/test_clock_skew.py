@@ -1,0 +1,79 @@
+"""What a driver learns of its host's clock from a real broker."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.delta import scan
+from tidemark.embedded import broker as embedded
+from tidemark.embedded.process import free_port, wait_until
+from tidemark.stream import clock_skew
+from tidemark.stream.clock_skew import ClockSkew
+
+
+def skew_of(address: str, home: Path, clock: Clock) -> ClockSkew:
+    return ClockSkew(address, home, "t", "s", "here", clock)
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 5_000, -3_600_000])
+def test_the_offset_of_a_clock_is_found_within_its_error(broker: str, tmp_path: Path, ahead_ms: int) -> None:
+    skew = skew_of(broker, tmp_path, lambda: wall_clock_ms() + ahead_ms)
+    found = skew.estimate(skew.producer())
+    assert found is not None
+    assert found.error_ms is not None
+    assert abs(found.offset_ms + ahead_ms) <= found.error_ms < 1_000  # broker and test read one clock
+    assert skew.newest() == found
+
+
+def test_an_estimate_is_kept_for_five_minutes(broker: str, tmp_path: Path) -> None:
+    now = [wall_clock_ms()]
+    skew = skew_of(broker, tmp_path, lambda: now[0])
+    found = skew.estimate(skew.producer())
+    now[0] += 300_000
+    assert skew.newest() == found
+    now[0] += 1
+    assert skew.newest() is None
+
+
+def test_estimates_are_made_beside_the_stream_and_kept_as_rows(broker: str, tmp_path: Path) -> None:
+    skew = skew_of(broker, tmp_path, wall_clock_ms)
+    assert skew.newest() is None
+    began_ms = wall_clock_ms()
+    skew.start()
+    wait_until((tmp_path / "clock_skew" / "_delta_log").is_dir, "a row", 30)
+    skew.end()
+    (row,) = scan(tmp_path / "clock_skew").collect().to_dicts()
+    assert (row["topology"], row["sub_topology"], row["host"], row["samples"]) == ("t", "s", "here", 5)
+    assert began_ms <= row["at"].timestamp() * 1_000 <= wall_clock_ms()
+    newest = skew.newest()
+    assert newest is not None
+    assert (row["offset_ms"], row["error_ms"]) == (newest.offset_ms, newest.error_ms)
+
+
+def test_a_topic_that_does_not_stamp_its_records_gives_no_estimate(
+    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.create_topics(broker, {"stamped_by_senders": 1})
+    monkeypatch.setattr(clock_skew, "TOPIC", "stamped_by_senders")
+    skew = skew_of(broker, tmp_path, wall_clock_ms)
+    assert skew.estimate(Producer({"bootstrap.servers": broker})) is None
+    assert skew.newest() is None
+
+
+def test_a_broker_that_is_down_costs_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(clock_skew, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(clock_skew, "EVERY_S", 0.01)
+    skew = skew_of(f"127.0.0.1:{free_port()}", tmp_path, wall_clock_ms)
+    skew.start()
+    wait_until(lambda: "how far the clock of here is from the brokers' is not known" in caplog.text, "a warning", 30)
+    time.sleep(1)
+    skew.end()
+    assert caplog.text.count("is not known") == 1
+    assert skew.newest() is None

@@ -1,0 +1,147 @@
+"""What-if and hints on rows as the tables have them: two drivers, the second of which reads a hop of the first."""
+
+import polars as pl
+import pytest
+
+from tidemark.errors import InvalidArgument
+from tidemark.report.what_if import Change, hints, tasks_of, what_if
+from tidemark.spec.topology import parse
+
+UPSTREAMS = {"src": (), "hop": ("src",), "board": ("src",), "hop_source": ("hop",), "state": ("hop_source",)}
+FIRST = {"src": "first", "hop": "first", "board": "first", "hop_source": "second", "state": "second"}
+BEGAN = {"first": 0, "second": 1_000}
+# The first driver: src until 10, hop until 60, board (queued behind hop) until 100. The second begins at 1000.
+EWT = {"src": 10, "hop": 60, "board": 100, "hop_source": 1_020, "state": 1_420}
+QUEUED = {"board": 50}
+
+
+def rows(ewt=EWT, *, window=0, **changes):
+    """The rows of operator_windows of one window."""
+    return pl.DataFrame(
+        [
+            {
+                "sub_topology": FIRST[name], "operator": name, "window_start": window * 5_000,
+                "window_end": (window + 1) * 5_000, "ewt_adjusted_at": at, "batch_started_at": BEGAN[FIRST[name]],
+                "queued_ms": QUEUED.get(name, 0), "skew_ms": None, **changes,
+            }
+            for name, at in ewt.items()
+        ],
+        schema_overrides={"skew_ms": pl.Int64, "batch_started_at": pl.Int64},
+    ).with_columns(
+        pl.from_epoch(pl.col("window_start", "window_end", "ewt_adjusted_at", "batch_started_at"), time_unit="ms")
+    )  # fmt: skip
+
+
+def then(*changes, ewt=EWT):
+    (window,) = what_if(rows(ewt), UPSTREAMS, changes)
+    return str(window.then)
+
+
+def test_half_the_work_takes_half_the_time_and_waiting_stays():
+    (window,) = what_if(rows(), UPSTREAMS, [Change(operator="state", scale=0.5)])
+    assert (window.start_ms, window.end_ms) == (0, 5_000)
+    assert str(window.was) == "src (0 ms) → hop (50 ms) → hop_source (960 ms) → state (400 ms) = 1410 ms"
+    assert str(window.then) == "src (0 ms) → hop (50 ms) → hop_source (960 ms) → state (200 ms) = 1210 ms"
+
+
+def test_of_a_step_that_waited_only_the_work_is_scaled():
+    # hop_source waited 940 ms for its batch and worked 20.
+    assert then(Change(operator="hop_source", scale=0)).endswith("hop_source (940 ms) → state (400 ms) = 1390 ms")
+
+
+def test_work_is_shortened_by_no_more_than_there_is():
+    assert then(Change(operator="state", less_ms=150)).endswith("state (250 ms) = 1260 ms")
+    assert then(Change(operator="state", less_ms=500)).endswith("state (0 ms) = 1010 ms")
+    assert then(Change(operator="state", scale=0.5, less_ms=150)).endswith("state (50 ms) = 1060 ms")
+
+
+def test_more_work_makes_what_comes_after_it_later():
+    assert then(Change(operator="hop", scale=2)).startswith("src (0 ms) → hop (100 ms) → hop_source (960 ms)")
+
+
+def test_who_queued_behind_an_operator_saves_what_it_saves():
+    board_is_slowest = {**EWT, "board": 3_100}
+    saved = then(Change(operator="hop", less_ms=30), ewt=board_is_slowest)
+    assert saved == "src (0 ms) → board (3060 ms) = 3060 ms"
+
+
+def test_a_window_that_somebody_has_not_finished_or_whose_batch_is_of_an_older_version_is_left_out():
+    unfinished = rows({"src": 10, "hop": 60}, window=1)
+    older = rows(window=2).with_columns(batch_started_at=pl.lit(None, pl.Datetime("us")))
+    found = what_if(pl.concat([older, unfinished, rows()]), UPSTREAMS, [])
+    assert [window.start_ms for window in found] == [0]
+    assert found[0].was == found[0].then
+
+
+def test_the_skew_of_a_host_moves_the_beginning_of_its_batches_too():
+    skewed = rows().with_columns(
+        batch_started_at=pl.when(sub_topology="second")
+        .then(pl.col("batch_started_at") + pl.duration(seconds=5))
+        .otherwise("batch_started_at"),
+        skew_ms=pl.when(sub_topology="second").then(-5_000).otherwise(0),
+    )
+    (window,) = what_if(skewed, UPSTREAMS, [Change(operator="hop_source", scale=0)])
+    assert window.then.latency_ms == 1_390
+
+
+def test_a_change_is_for_an_operator_that_is_there_and_no_scale_is_negative():
+    with pytest.raises(InvalidArgument, match="no operator nobody; known: board, hop"):
+        what_if(rows(), UPSTREAMS, [Change(operator="nobody")])
+    with pytest.raises(InvalidArgument, match=r"a scale is 0 or more, got -0\.5"):
+        Change(operator="state", scale=-0.5)
+
+
+TOPOLOGY = parse(
+    {
+        "name": "t",
+        "operators": {
+            "src": {
+                "kind": "source", "sub_topology": "first", "topic": "events", "fields": "id string, at bigint",
+                "timestamp": "at", "timestamp_range": ["2000-01-01", "2100-01-01"], "bound": "3 s",
+            },
+            "hop": {"kind": "repartition", "input": "src", "key": ["id"], "columns": ["id"]},
+            "state": {
+                "kind": "aggregate", "sub_topology": "second", "input": "hop", "aggregates": {"n": "count(*)"},
+                "select": {"n": "n"},
+            },
+            "out": {"kind": "sink", "input": "state", "topic": "out"},
+        },
+    },
+    file="t.toml",
+)  # fmt: skip
+
+
+def hinted(tasks, **worked_ms):
+    steps = [
+        {"operator": name, "sub_topology": TOPOLOGY.operators[name].sub_topology, "step": 1, "worked_ms": ms}
+        for name, ms in worked_ms.items()
+    ]
+    off_the_path = {"operator": "src", "sub_topology": "first", "step": None, "worked_ms": 9_000}
+    schema = {"operator": pl.String, "sub_topology": pl.String, "step": pl.Int64, "worked_ms": pl.Int64}
+    return hints(pl.DataFrame([*steps, off_the_path], schema=schema), TOPOLOGY, tasks)
+
+
+def test_splitting_helps_who_keeps_state_by_key_has_several_tasks_and_much_of_the_work():
+    first, second = hinted({"second": 4}, state=300, out=100)
+    assert (first.operator, first.helps, first.worked_share, first.windows, first.saves_ms) == (
+        "state", True, 0.75, 1, 225,
+    )  # fmt: skip
+    assert first.reasons == (
+        "aggregate: its state is kept by key, which tasks can share out",
+        "4 tasks: its input has as many partitions",
+        "75% of the work on 1 paths",
+    )
+    assert (second.operator, second.helps) == ("out", False)
+    assert second.reasons[0] == "sink: it keeps no state by key"
+
+
+def test_splitting_helps_nobody_with_one_task_or_little_work():
+    (alone, _) = hinted({}, state=300, out=100)
+    assert (alone.helps, alone.reasons[1]) == (False, "1 task: repartition its input first")
+    (_, small) = hinted({"second": 4}, state=10, out=990)
+    assert (small.helps, small.reasons[2]) == (False, "1% of the work on 1 paths, less than 20%")
+
+
+def test_tasks_are_counted_by_sub_topology():
+    rows = [{"sub_topology": s, "task_id": t} for s, t in (("a", "a_0"), ("a", "a_1"), ("a", "a_0"), ("b", "b_0"))]
+    assert tasks_of(pl.DataFrame(rows)) == {"a": 2, "b": 1}
