@@ -49,10 +49,10 @@ class Facts:
 
     def by_minute(self, minutes: Collection[Interval]) -> pl.DataFrame:
         """Measured rows by task, of the facts that finished in *minutes*."""
-        starts = (pl.lit(minute.start_ms) <= pl.col("max.finished_at").dt.epoch("ms") for minute in minutes)
-        ends = (pl.lit(minute.end_ms) > pl.col("min.finished_at").dt.epoch("ms") for minute in minutes)
-        touch = pl.any_horizontal(pl.lit(value=False), *(a & b for a, b in zip(starts, ends, strict=True)))
-        buckets, latencies = (self._rows(table, touch) for table in TABLES)
+        least, largest = (pl.col(f"{bound}.finished_at").dt.epoch("ms") for bound in ("min", "max"))
+        touch = ((largest >= minute.start_ms) & (least < minute.end_ms) for minute in minutes)
+        any_touches = pl.any_horizontal(pl.lit(value=False), *touch)
+        buckets, latencies = (self._rows(table, any_touches) for table in TABLES)
         return by_minute(buckets, latencies, minutes).collect(engine="streaming")
 
     def marks(self, rollup: DeltaTable) -> dict[str, int]:
@@ -60,8 +60,8 @@ class Facts:
         return {} if (rollup.transaction_version(self._app) or 0) > self.newest else self._marks(self.newest)
 
     def _rows(self, table: Table, are_read: pl.Expr) -> pl.LazyFrame:
-        """The rows of those files of *table* that *are_read*, of batches that both tables have."""
-        paths = self.files.filter(are_read, table=table.name)["path"].to_list()
+        """The rows of those files of *table* that *are_read*, which may be null; of batches that both tables have."""
+        paths = self.files.filter(are_read.fill_null(value=True), table=table.name)["path"].to_list()
         schema = pl.DataFrame(arrow_schema(table).empty_table()).schema
         if not paths:
             return pl.LazyFrame(schema=schema)
