@@ -214,6 +214,22 @@ def test_what_a_second_operator_tells_of_a_batch_afterwards_is_not_missed(wareho
     assert {row["operator"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {"inner", "outer"}
 
 
+def test_a_stream_that_begins_anew_with_batch_0_is_rolled_up_beside_what_was(warehouse):
+    measured(warehouse, MIDNIGHT, [1], batch_id=7)
+    roll_up(warehouse)
+    for table in FACTS:
+        shutil.rmtree(place(warehouse, table))
+    measured(warehouse, MIDNIGHT + MINUTE, [2])
+
+    roll_up(warehouse)
+
+    rows = [row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["scope"] == "operator"]
+    assert sorted((row["grain"], row["n"]) for row in rows) == [("day", 2), ("hour", 2), ("minute", 1), ("minute", 1)]
+    were = versions(warehouse)
+    roll_up(warehouse)
+    assert versions(warehouse) == were
+
+
 def test_facts_whose_files_were_put_together_are_rolled_up_once(warehouse):
     for batch_id in range(3):
         measured(warehouse, MIDNIGHT + batch_id * MINUTE, [batch_id], batch_id=batch_id)
