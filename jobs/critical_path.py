@@ -11,7 +11,8 @@ import polars as pl
 from pyspark.sql import SparkSession
 
 from tidemark.report.batch_job import interval_parser
-from tidemark.report.critical_paths import WINDOW, critical_windows, looks_back_ms
+from tidemark.report.critical_paths import critical_windows, looks_back_ms
+from tidemark.report.dag_columns import WINDOW
 from tidemark.report.promises import promises
 from tidemark.report.report_tables import replace_rows
 from tidemark.spark import PROJECT, read_table, session

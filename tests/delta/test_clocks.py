@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import Play
+from playing import NEWEST_SENT, Play
 
+from tidemark.clock import wall_clock_ms
 from tidemark.semantics.critical_path import Path as Walk
 from tidemark.semantics.critical_path import critical_path, measure
 from tidemark.semantics.skew import Skew
@@ -103,3 +104,22 @@ def test_a_row_says_whose_clock_it_has_and_what_was_added(
 def test_a_row_says_when_its_batch_and_its_operator_began(tmp_path: Path) -> None:
     rows = played(tmp_path, None).rows("operator_windows", "near")
     assert {(row["batch_started_at"], row["started_at"]) for row in rows} == {(T + 7_000, T + 7_000)}
+
+
+class OneSleeps(Play):
+    """The sink `out` sleeps 200 ms after its result is there, while the result of `board` waits to be committed."""
+
+    def start(self, sub: str, *_: Any, **__: Any) -> None:
+        stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
+        self._engines[sub] = build_engine(
+            stream, self.broker, thread_id="t", epoch=1, slow_ms={"out": 200}, clock=wall_clock_ms
+        )
+
+
+def test_a_sink_whose_result_waits_for_a_slow_sibling_is_queued_and_does_not_work(tmp_path: Path) -> None:
+    play = OneSleeps(NEWEST_SENT, tmp_path)
+    play.batch([play.row("events", T, id="a", v=1)], at_ms=T)
+    play.batch([play.row("events", T + 6_500, id="a", v=1)], at_ms=T + 7_000)
+    rows = {row["operator"]: row for row in play.rows("operator_latency") if row["batch_id"] == 0}
+    assert rows["board"]["queued_ms"] >= 200
+    assert rows["out"]["queued_ms"] < 200

@@ -23,28 +23,29 @@ VIEW = (files("tidemark") / "views" / "critical_path_blame.sql").read_text(encod
 NOON = 1_770_033_600_000
 HOUR_MS = 3_600_000
 WINDOW_MS = 5_000
+IN_ORDER = ("grain", "interval_start", "rank")
 
 
-def test_an_operator_that_broke_its_promise_is_to_blame_and_not_who_waited_longer(spark, warehouse):
+def test_an_operator_that_broke_its_promise_is_to_blame_and_not_who_waited_longer(warehouse):
     window(warehouse, 0, a=20, b=100, waited=500)
     window(warehouse, 1, a=30, b=420, waited=3_000, over=True)
 
-    found = blamed(spark, warehouse, "window")
+    found = blamed(who(warehouse), "window")
 
     assert found == [(NOON + WINDOW_MS, "b", 1, 120, 420, 100, 1)]
 
 
-def test_without_a_window_over_its_sla_nobody_is_to_blame(spark, warehouse):
+def test_without_a_window_over_its_sla_nobody_is_to_blame(warehouse):
     window(warehouse, 0, a=20, b=100, waited=3_000)
-    assert blamed(spark, warehouse) == []
+    assert who(warehouse) == []
 
 
-def test_all_that_a_window_older_than_its_leaf_promises_spent_beyond_the_usual_is_ranked(spark, warehouse):
+def test_all_that_a_window_older_than_its_leaf_promises_spent_beyond_the_usual_is_ranked(warehouse):
     for number, a in enumerate((20, 40, 30)):
         window(warehouse, number, a=a, b=100, waited=500, sla=10_000)
     window(warehouse, 3, a=25, b=350, waited=2_000, before=9_000, over=True, sla=10_000)
 
-    found = blamed(spark, warehouse, "window")
+    found = blamed(who(warehouse), "window")
 
     # usual: a 30, b 100 and a promise of 300, waiting 500, before_source 1000
     assert [row[1:] for row in found] == [
@@ -54,32 +55,33 @@ def test_all_that_a_window_older_than_its_leaf_promises_spent_beyond_the_usual_i
     ]
 
 
-def test_without_a_window_that_kept_its_sla_all_time_counts(spark, warehouse):
+def test_without_a_window_that_kept_its_sla_all_time_counts(warehouse):
     window(warehouse, 0, a=7_000, b=310, waited=2_000, before=0, over=True, sla=9_000)
-    assert [row[1:4] for row in blamed(spark, warehouse, "window")] == [
+    assert [row[1:4] for row in blamed(who(warehouse), "window")] == [
         ("a", 1, 7_000), ("waiting", 2, 2_000), ("b", 3, 10),
     ]  # fmt: skip
 
 
-def test_equals_are_ranked_by_name_and_what_is_off_the_path_is_not_to_blame(spark, warehouse):
+def test_equals_are_ranked_by_name_and_what_is_off_the_path_is_not_to_blame(warehouse):
     window(warehouse, 0, a=500, b=800, waited=0, before=0, over=True, sla=900, off_path=9_000)
-    assert [row[1:4] for row in blamed(spark, warehouse, "window")] == [("a", 1, 500), ("b", 2, 500)]
+    assert [row[1:4] for row in blamed(who(warehouse), "window")] == [("a", 1, 500), ("b", 2, 500)]
 
 
-def test_hours_and_days_sum_what_their_windows_say(spark, warehouse):
+def test_hours_and_days_sum_what_their_windows_say(warehouse):
     an_hour = HOUR_MS // WINDOW_MS
     window(warehouse, 0, a=20, b=100, waited=500)
     for number, b in ((1, 420), (2, 310), (an_hour - 1, 400)):  # the last one ends with the hour: it is the next one's
         window(warehouse, number, a=20, b=b, waited=0, over=True)
 
-    assert blamed(spark, warehouse, "hour") == [
+    found = who(warehouse)
+    assert blamed(found, "hour") == [
         (NOON, "b", 1, 130, 730, 100, 2),
         (NOON + HOUR_MS, "b", 1, 100, 400, 100, 1),
     ]
-    assert blamed(spark, warehouse, "day") == [(NOON - 12 * HOUR_MS, "b", 1, 230, 1_130, 100, 3)]
+    assert blamed(found, "day") == [(NOON - 12 * HOUR_MS, "b", 1, 230, 1_130, 100, 3)]
 
 
-def test_a_breach_blames_for_the_windows_that_it_judged(spark, warehouse):
+def test_a_breach_blames_for_the_windows_that_it_judged(warehouse):
     for number in range(4):
         window(warehouse, number, a=20, b=400 + number, waited=0, over=True)
     breach = {"sla": "quick", "topology": "t", "verdict": "error", "checked_at": NOON + 20_000, "over_ms": 10_000}
@@ -87,14 +89,32 @@ def test_a_breach_blames_for_the_windows_that_it_judged(spark, warehouse):
     warehouse.write(SLA_RESULTS, [breach, breach, kept])  # checked twice at one instant
 
     # of the windows that end at 5, 10, 15 and 20 s it judged those of 10 and 15 s
-    assert blamed(spark, warehouse, "breach") == [(NOON + 10_000, "b", 1, 203, 803, None, 2)]
-    assert {row["sla"] for row in both(spark, warehouse) if row["grain"] == "breach"} == {"quick"}
+    found = who(warehouse)
+    assert blamed(found, "breach") == [(NOON + 10_000, "b", 1, 203, 803, None, 2)]
+    assert {row["sla"] for row in found if row["grain"] == "breach"} == {"quick"}
 
 
-def test_shares_are_of_all_the_time_since_the_window_ended(spark, warehouse):
+def test_spark_says_the_same(spark, warehouse):
+    for number, (a, b) in enumerate([(20, 100), (30, 200), (20, 420), (500, 310)]):
+        window(warehouse, number, a=a, b=b, waited=700, over=b > 300, sla=2_000)
+    window(warehouse, 4, a=100, b=200, waited=None, over=True, sla=1_200)
+    window(warehouse, 5, a=0, b=400, waited=0, before=-2_000, over=True)
+    window(warehouse, 6, a=20, b=9_000, waited=0, over=None)
+    breach = {"sla": "quick", "topology": "t", "verdict": "warn", "checked_at": NOON + 26_001, "over_ms": 12_345}
+    warehouse.write(SLA_RESULTS, [breach])
+    for table in (CRITICAL_PATHS, CRITICAL_PATH_STEPS, SLA_RESULTS):
+        read_table(spark, warehouse.layout, "t", table).createOrReplaceTempView(table.name)
+
+    in_spark = pl.DataFrame(spark.sql(VIEW).toArrow()).sort(*IN_ORDER)
+
+    assert list(in_spark.iter_rows(named=True)) == who(warehouse)
+    assert set(in_spark["grain"]) == {"window", "hour", "day", "breach"}
+
+
+def test_shares_are_of_all_the_time_since_the_window_ended(warehouse):
     window(warehouse, 0, a=0, b=250, waited=750, before=0)
     window(warehouse, 1, a=0, b=500, waited=500, before=1_000, over=True)
-    (row,) = (row for row in both(spark, warehouse) if row["grain"] == "window")
+    (row,) = (row for row in who(warehouse) if row["grain"] == "window")
     assert (row["share"], row["usual_share"]) == (0.25, 0.25)
 
 
@@ -102,8 +122,8 @@ def window(warehouse, number, *, a, b, waited, before=1_000, over=False, sla=Non
     """A closed window with the path src → a → b, of which b promised 300 ms of work; `c` is off the path."""
     at = {"topology": "t", "window_start": NOON + number * WINDOW_MS, "window_end": NOON + (number + 1) * WINDOW_MS}
     path = {
-        "latency_ms": a + b + waited, "queued_ms": 0, "waited_ms": waited, "before_source_ms": before, "leaf": "b",
-        "sla_ms": sla, "over_sla": over,
+        "latency_ms": a + b + (waited or 0), "queued_ms": 0, "waited_ms": waited, "before_source_ms": before,
+        "leaf": "b", "sla_ms": sla, "over_sla": over,
     }  # fmt: skip
     warehouse.write(CRITICAL_PATHS, [{**at, **path}])
     steps = (("src", 0, 0, None), ("a", 1, a, None), ("b", 2, b, 300), ("c", None, off_path, None))
@@ -117,24 +137,19 @@ def window(warehouse, number, *, a, b, waited, before=1_000, over=False, sla=Non
     warehouse.write(SLA_RESULTS, [])
 
 
-def both(spark, warehouse, topology="t"):
-    """The rows of the view, which Spark and DuckDB must agree upon, by interval and rank."""
-    for table in (CRITICAL_PATHS, CRITICAL_PATH_STEPS, SLA_RESULTS):
-        read_table(spark, warehouse.layout, topology, table).createOrReplaceTempView(table.name)
-    in_spark = pl.DataFrame(spark.sql(VIEW).toArrow())
+def who(warehouse):
+    """The rows of the view in DuckDB, by interval and rank."""
     answer = Warehouse(warehouse.layout.warehouse).ask(VIEW)
-    in_duckdb = pl.DataFrame(answer.rows, schema=dict.fromkeys(answer.columns), orient="row")
-    order = ("grain", "interval_start", "rank")
-    assert in_spark.sort(*order).rows() == in_duckdb.sort(*order).rows()
-    return list(in_spark.sort(*order).iter_rows(named=True))
+    rows = pl.DataFrame(answer.rows, schema=dict.fromkeys(answer.columns), orient="row", infer_schema_length=None)
+    return list(rows.sort(*IN_ORDER).iter_rows(named=True))
 
 
-def blamed(spark, warehouse, grain=None, topology="t"):
+def blamed(rows, grain=None):
     """Start of the interval (epoch ms), who, rank, excess, what it used, what is usual, and windows."""
     columns = ("operator", "rank", "excess_ms", "used_ms", "usual_ms", "windows")
     return [
         (round(row["interval_start"].timestamp() * 1_000), *(row[c] for c in columns))
-        for row in both(spark, warehouse, topology)
+        for row in rows
         if grain in (None, row["grain"])
     ]
 
@@ -193,11 +208,11 @@ def test_the_demos_slowed_operator_is_named_though_a_hop_waits_longer_and_is_not
     )
     assert len(paths) >= WINDOWS - 1
     assert all(2_000 < row["waited_ms"] < 4_000 for row in paths)
-    names = {(row[1], row[2]) for row in blamed(spark, warehouse, topology="flights")}
+    names = {(row[1], row[2]) for row in blamed(who(warehouse))}
     assert names == ({("carrier_state", 1)} if slow else set())
 
 
-def test_what_if_without_the_delay_agrees_with_the_run_without_it(spark, tmp_path):
+def test_what_if_without_the_delay_agrees_with_the_run_without_it(tmp_path):
     def windows(play, *changes):
         finished = [
             pl.read_delta(str(Layout(play.home).stream_table("flights", sub.name, OPERATOR_WINDOWS.name)))
@@ -210,5 +225,5 @@ def test_what_if_without_the_delay_agrees_with_the_run_without_it(spark, tmp_pat
     assert [w.start_ms for w in slowed] == [w.start_ms for w in quick]
     then_ms = sorted(window.then.latency_ms for window in slowed)[len(slowed) // 2]
     quick_ms = sorted(window.was.latency_ms for window in quick)[len(quick) // 2]
-    assert then_ms == pytest.approx(quick_ms, rel=0.1)
+    assert then_ms == pytest.approx(quick_ms, abs=150)  # of some 3.7 s, most of which is waiting
     assert sorted(window.was.latency_ms for window in slowed)[len(slowed) // 2] > quick_ms + 350

@@ -7,7 +7,7 @@ from unit.test_critical_path import ARTICLE, ARTICLE_EWT_MS, graph
 
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import critical_path, leaves, measure
-from tidemark.semantics.what_if import slack_ms, what_if
+from tidemark.semantics.what_if import slack_ms, sooner, what_if
 
 
 def slack(upstreams, ewt_ms):
@@ -109,3 +109,30 @@ def test_a_clamped_latency_is_kept():
 def test_a_factor_is_not_negative_and_for_an_operator_that_is_there(factors):
     with pytest.raises(InvalidArgument, match="A, B, C, D, E, F; got"):
         what_if(ARTICLE, ARTICLE_EWT_MS, factors)
+
+
+@given(runs(), st.data())
+def test_where_every_operator_has_a_driver_of_its_own_a_saving_is_what_taking_less_time_is(run, data):
+    upstreams, ewt_ms = run
+    halved = data.draw(st.sets(st.sampled_from(list(upstreams))))
+    saved_ms = {}
+    for name in halved:
+        if upstreams[name]:
+            own_ms = ewt_ms[name] - max(ewt_ms[upstream] for upstream in upstreams[name])
+            saved_ms[name] = own_ms - round(own_ms * 0.5)
+    drivers = {name: name for name in upstreams}
+    assert sooner(upstreams, ewt_ms, drivers, saved_ms) == what_if(upstreams, ewt_ms, dict.fromkeys(halved, 0.5))
+
+
+def test_what_a_driver_saves_it_saves_for_all_that_it_finished_later():
+    upstreams = {"s": (), "a": ("s",), "b": ("s",), "t": ()}
+    drivers = {"s": "one", "a": "one", "b": "one", "t": "two"}
+    ewt_ms = {"s": 10, "a": 60, "b": 100, "t": 70}
+    assert sooner(upstreams, ewt_ms, drivers, {"a": 30}) == {"s": 10, "a": 30, "b": 70, "t": 70}
+    assert sooner(upstreams, ewt_ms, drivers, {"b": -5}) == {"s": 10, "a": 60, "b": 105, "t": 70}
+
+
+def test_a_driver_that_reads_two_hops_begins_after_the_later_of_them():
+    upstreams = {"x": (), "y": (), "o": ("x", "y")}
+    found = sooner(upstreams, {"x": 100, "y": 90, "o": 150}, {"x": "1", "y": "2", "o": "3"}, {"x": 40})
+    assert found == {"x": 60, "y": 90, "o": 140}

@@ -73,12 +73,12 @@ def sooner(
     read: dict[str, list[str]] = {driver: [] for driver in drivers.values()}
     for reader, names in upstreams.items():
         read[drivers[reader]] += [name for name in names if drivers[name] != drivers[reader]]
-    earlier_ms: dict[str, int] = {}
+    then_ms: dict[str, int] = {}
     for driver in in_order({driver: tuple({drivers[name] for name in names}) for driver, names in read.items()}):
-        last = latest(read[driver], ewt_ms)
-        by_ms = earlier_ms[last[0]] if last else 0
+        last, then = latest(read[driver], ewt_ms), latest(read[driver], then_ms)
+        by_ms = last[1] - then[1] if last and then else 0
         own = (name for name, runs_in in drivers.items() if runs_in == driver)
         for name in sorted(own, key=lambda name: (ewt_ms[name], place[name])):
             by_ms += saved_ms.get(name, 0)
-            earlier_ms[name] = by_ms
-    return {name: ewt_ms[name] - earlier_ms[name] for name in place}
+            then_ms[name] = ewt_ms[name] - by_ms
+    return then_ms

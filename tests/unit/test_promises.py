@@ -1,0 +1,36 @@
+from tidemark.report.promises import Promises, promises
+from tidemark.semantics.sla import Sla
+from tidemark.spec.sla_spec import Measure, SlaSpec
+
+
+def spec(subject, measure, **limits):
+    return SlaSpec(
+        name="n",
+        subject=subject,
+        measure=measure,
+        limits=Sla(**limits),
+        owner="o",
+        over_ms=600_000,
+        ignore_when_idle=False,
+    )
+
+
+def test_what_is_promised_is_where_the_error_begins_or_else_the_warning_and_of_several_the_least():
+    found = promises(
+        [
+            spec("out", Measure.LATENCY_P99, warn_after_ms=30_000, error_after_ms=120_000),
+            spec("out", Measure.LATENCY_P50, warn_after_ms=60_000),
+            spec("state", Measure.OPERATOR_LATENCY_P50, warn_after_ms=150, error_after_ms=300),
+        ]
+    )
+    assert found == Promises(end_to_end_ms={"out": 60_000}, work_ms={"state": 300})
+
+
+def test_staleness_and_completeness_promise_nothing_of_a_window():
+    found = promises(
+        [
+            spec("changes", Measure.STALENESS, error_after_ms=60_000),
+            spec("outcomes", Measure.COMPLETENESS, error_after_ms=1),
+        ]
+    )
+    assert found == Promises()
