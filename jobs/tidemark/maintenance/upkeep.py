@@ -1,0 +1,227 @@
+"""Keeps the tables of a topology small: old rows go, small files become large ones, unused files are removed.
+
+Purpose: a stream that runs for years starts, is read and commits as fast as a young one.
+How it works, table by table: files whose youngest row is older than the retention go as a whole. Files that were
+written long enough ago are put together, those of one UTC day into one. Where a driver makes its memory of the table,
+its rows are parted instead: those that it needs into files of their own, the others into files named SUPERSEDED, which
+it does not read and which are all that the retention takes.
+Who may be in the way: a stream, which is never kept from committing; another one of these; an analyst. Whatever they
+changed meanwhile is looked at again, and after TRIES left for the next time. One that is killed leaves files that no
+table names, which go when they are old enough.
+Known limitation: whoever has delta-rs OPTIMIZE a table while this does has its rows twice; delta-rs does not notice two
+OPTIMIZEs of its own either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, groupby
+from pathlib import Path
+
+import polars as pl
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from tidemark.control import Control
+from tidemark.delta import SUPERSEDED, read_before
+from tidemark.maintenance.needed import is_newest, needed_changes, needed_of_hop, needed_states, needed_watermarks
+from tidemark.maintenance.progress import Reached, reached
+from tidemark.maintenance.table_files import (
+    AT_MOST,
+    Busy,
+    DataFile,
+    files_of,
+    remove_files,
+    replace_files,
+    rows_in,
+    written,
+)
+from tidemark.maintenance.unused import remove_unused, uncommitted_since_ms
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import HopSource, Repartition, Sink
+from tidemark.spec.retention import DAY_MS
+from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE, TABLES, WATERMARKS
+from tidemark.spec.topology import Topology
+from tidemark.stream.evidence import evidence
+from tidemark.stream.soundness import findings
+from tidemark.stream.wiring import Stream
+
+log = logging.getLogger("tidemark.maintain")
+
+CLOSED_AFTER_MS = 3_600_000
+"""A file that was written so long ago is closed: it may be put together with others."""
+NEEDED = "needed-"
+"""So begin the names of files of rows that a driver needs."""
+TRIES = 3
+
+Needed = Callable[[pl.DataFrame], pl.Series]
+"""Which rows of a table are needed, of those of files that may be parted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A table at *path* whose rows are kept for *retention_ms* (None: for ever).
+
+    With *needed* only rows that are not may go, and only those of batches before *before_batch* are looked at.
+    """
+
+    path: Path
+    retention_ms: int | None
+    needed: Needed | None = None
+    before_batch: int = 0
+
+
+def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSED_AFTER_MS) -> None:
+    """Keep the tables of *stream* small; one that may not go on as it is keeps all it has, and so does a new one."""
+    found = [finding for finding in findings(evidence(stream)) if not finding.fault.startswith("checkpoint")]
+    for finding in found:
+        log.warning("%s/%s is left as it is: %s", stream.topology.name, stream.sub.name, finding.lines)
+    if found or (at := reached(stream)) is None:
+        return
+    since_ms = uncommitted_since_ms(Control(stream.control), at)
+    for table in kept_of(stream, at):
+        _maintain(table, now_ms=now_ms, closed_after_ms=closed_after_ms)
+        if stream.topology.retention.unused_ms is not None:
+            remove_unused(table.path, stream.topology.retention.unused_ms, since_ms=since_ms, done=at.done)
+
+
+def maintain_reports(
+    layout: Layout, topology: Topology, *, now_ms: int, closed_after_ms: int = CLOSED_AFTER_MS
+) -> None:
+    """Keep what the batch jobs of *topology* wrote small."""
+    for path in report_tables(layout, topology.name):
+        kept = Kept(path=path, retention_ms=topology.retention.reports_ms)
+        _maintain(kept, now_ms=now_ms, closed_after_ms=closed_after_ms)
+        if topology.retention.unused_ms is not None:
+            remove_unused(path, topology.retention.unused_ms)
+
+
+def report_tables(layout: Layout, topology: str) -> list[Path]:
+    """Those that the batch jobs of *topology* have written."""
+    return sorted(log.parent for log in layout.report_table(topology, "x").parent.glob("*/_delta_log"))
+
+
+def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
+    """The tables of *stream*, which has come as far as *at*; those of which it makes its memory last."""
+    retention, done = stream.topology.retention, -1 if at.done is None else at.done
+    memory = {CHANGES.name, OPERATOR_STATE.name, WATERMARKS.name}
+    for table in TABLES.values():
+        if table.written_by == "stream" and table.name not in memory:
+            waits = table == HELD_RECORDS and at.anything_waits
+            yield _kept(stream, table.name, None if waits else retention.of_stream(table.name))
+    for operator in stream.sub.operators:
+        match operator:
+            case Sink(table=str() as name):
+                yield _kept(stream, name, None if operator.key else retention.sinks_ms)
+            case Repartition():
+                needed, read = partial(needed_of_hop, operator), _read_by_all(stream, operator)
+                yield _kept(stream, f"hop_{operator.name}", retention.hops_ms, needed, min(done + 1, read))
+    changes = partial(_needed_changes, stream, at)
+    yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), needed_watermarks, done + 1)
+    yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
+    yield _kept(stream, OPERATOR_STATE.name, retention.state_ms, needed_states, done + 1)
+
+
+def _kept(
+    stream: Stream, name: str, retention_ms: int | None, needed: Needed | None = None, before_batch: int = 0
+) -> Kept:
+    return Kept(path=stream.home / name, retention_ms=retention_ms, needed=needed, before_batch=before_batch)
+
+
+def _needed_changes(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Series:
+    before = 0 if at.done is None else at.done + 1
+    states = read_before(stream.home / OPERATOR_STATE.name, before, ["operator", "key", "state"])
+    open_ = states.filter(is_newest(states, ["operator", "key"], ["batch_id"]) & pl.col("state").is_not_null())
+    return needed_changes(rows, stream.topology, stream.sub, open_, at.progress.watermark_ms)
+
+
+def _read_by_all(stream: Stream, repartition: Repartition) -> int:
+    """The batch up to which (exclusive) every reader of the hop of *repartition* has read it."""
+    read = [0]
+    for sub in stream.topology.sub_topologies:
+        for operator in sub.operators:
+            if isinstance(operator, HopSource) and operator.repartition == repartition.name:
+                at = reached(Stream(stream.topology, sub, stream.layout))
+                read.append(0 if at is None else at.read_of(operator.name))
+    return min(read[1:], default=0)
+
+
+def _maintain(table: Kept, *, now_ms: int, closed_after_ms: int) -> None:
+    if not DeltaTable.is_deltatable(str(table.path)):
+        return
+    for step in (partial(_drop, now_ms=now_ms), partial(_part, until_ms=now_ms - closed_after_ms),
+                 partial(_put_together, until_ms=now_ms - closed_after_ms)):  # fmt: skip
+        for _ in range(TRIES):
+            try:
+                step(table)
+                break
+            except Busy as busy:
+                log.info("%s", busy)
+
+
+def _drop(table: Kept, *, now_ms: int) -> None:
+    """Delete the files that are too old; never the newest one, which says how long nothing has come."""
+    if table.retention_ms is None:
+        return
+    before_ms = now_ms - table.retention_ms
+    files = (
+        [f for f in files_of(table.path) if f.name.startswith(SUPERSEDED)]
+        if table.needed
+        else files_of(table.path)[:-1]
+    )
+    if old := [file for file in files if file.written_at_ms < before_ms]:
+        remove_files(table.path, old)
+
+
+def _part(table: Kept, *, until_ms: int) -> None:
+    """Part the rows that are needed from those that are not."""
+    if table.needed is None:
+        return
+    files = [
+        file
+        for file in _closed(table.path, until_ms)
+        if not file.name.startswith(SUPERSEDED)
+        and file.newest_batch is not None
+        and file.newest_batch < table.before_batch
+    ]
+    if all(file.name.startswith(NEEDED) for file in files):
+        return
+    rows = rows_in(table.path, files)
+    needed = table.needed(pl.DataFrame(rows)).to_arrow()
+    at_ms = max(file.written_at_ms for file in files)
+    parts = {NEEDED: rows.filter(needed), SUPERSEDED: rows.filter(pc.invert(needed))}
+    new = chain.from_iterable(
+        written(table.path, part, prefix=prefix, written_at_ms=at_ms) for prefix, part in parts.items()
+    )
+    replace_files(table.path, files, new)
+
+
+def _put_together(table: Kept, *, until_ms: int) -> None:
+    """Put small files of one day together: all, or of a table that is parted those that are not needed."""
+    prefix = SUPERSEDED if table.needed else ""
+    small = [f for f in _closed(table.path, until_ms) if f.name.startswith(prefix) and f.rows < AT_MOST // 2]
+    for files in _by_day(small):
+        rows = rows_in(table.path, files)
+        replace_files(
+            table.path, files, written(table.path, rows, prefix=prefix, written_at_ms=files[-1].written_at_ms)
+        )
+
+
+def _closed(path: Path, until_ms: int) -> list[DataFile]:
+    return [file for file in files_of(path) if file.written_at_ms < until_ms]
+
+
+def _by_day(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+    """Two or more *files* of one UTC day, of some AT_MOST rows."""
+    for _, day in groupby(files, lambda file: file.written_at_ms // DAY_MS):
+        part: list[DataFile] = []
+        for file in day:
+            part.append(file)
+            if sum(f.rows for f in part) >= AT_MOST:
+                yield part
+                part = []
+        if len(part) > 1:
+            yield part
