@@ -186,3 +186,46 @@ def test_a_driver_started_after_maintenance_has_the_memory_of_one_without_and_do
     assert {name for name in one if one[name] != other[name]} <= went
     for name in went:
         assert set(other[name]) < set(one[name])
+
+
+def a_batch(play: Play, number: int) -> None:
+    """A new value of `a`, and one of each other id now and then."""
+    at_ms = T + 1_000 * number
+    rows = [play.row("events", at_ms, id=name, v=number) for name in ("a", "bcde"[number % 4])]
+    play.batch(rows, at_ms=at_ms)
+
+
+def steps_of_a_batch(tmp_path: Path) -> list[str]:
+    steps: list[str] = []
+    play = Play(NEWEST, tmp_path)
+    play.start(SUB, steps.append)
+    a_batch(play, 0)
+    return steps
+
+
+def test_maintenance_between_any_two_commits_of_a_driver_changes_nothing_of_what_it_does(tmp_path: Path) -> None:
+    plain, kept = Play(NEWEST, tmp_path / "plain"), Play(NEWEST + SOON, tmp_path / "kept")
+    kept.start(SUB, lambda step: maintained(kept))
+    for number in range(4):
+        a_batch(plain, number)
+        a_batch(kept, number)
+    one, other = plain.tables(), kept.tables()
+    assert {name for name in one if one[name] != other[name]} == {"changes"}
+    assert kept.rows("board") == plain.rows("board")
+    assert memory_of(streams(kept)[0]) == memory_of(streams(plain)[0])
+
+
+def test_a_driver_that_ends_at_any_step_and_a_maintenance_before_the_next_one_lose_nothing(tmp_path: Path) -> None:
+    plain, kept = Play(NEWEST, tmp_path / "plain"), Play(NEWEST + SOON, tmp_path / "kept")
+    for number, step in enumerate(dict.fromkeys(steps_of_a_batch(tmp_path / "steps"))):
+        a_batch(plain, number)
+        kept.start(SUB, crash_at(step))
+        rows = [kept.row("events", T + 1_000 * number, id=name, v=number) for name in ("a", "bcde"[number % 4])]
+        with pytest.raises(Crash):
+            kept.process(number, rows, at_ms=T + 1_000 * number, sub=SUB)
+        maintained(kept)
+        kept.start(SUB)
+        kept.process(number, rows, at_ms=T + 1_000 * number, sub=SUB)
+    one, other = plain.tables(), kept.tables()
+    assert {name for name in one if one[name] != other[name]} == {"changes"}
+    assert sorted(str(row["key"]) for row in kept.rows("changes")) == list("abcde")
