@@ -53,9 +53,10 @@ class DataFile:
 def files_of(path: Path) -> list[DataFile]:
     """The files of the table at *path*, in the order in which they were written."""
     actions = pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
-    newest = "max.batch_id" if "max.batch_id" in actions.columns else pl.lit(None, pl.Int64)
-    chosen = actions.sort("modification_time", newest).select(
-        "path", "size_bytes", pl.col("num_records").fill_null(0), "modification_time", newest
+    if "max.batch_id" not in actions.columns:
+        actions = actions.with_columns(pl.lit(None, pl.Int64).alias("max.batch_id"))
+    chosen = actions.sort("modification_time", "max.batch_id").select(
+        "path", "size_bytes", pl.col("num_records").fill_null(0), "modification_time", "max.batch_id"
     )
     return [DataFile(*row) for row in chosen.iter_rows()]
 

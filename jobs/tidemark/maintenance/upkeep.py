@@ -150,78 +150,83 @@ def _read_by_all(stream: Stream, repartition: Repartition) -> int:
 
 
 def _maintain(table: Kept, *, now_ms: int, closed_after_ms: int) -> None:
+    """Do what there is to do at *table*, one thing after the other."""
     if not DeltaTable.is_deltatable(str(table.path)):
         return
-    for step in (partial(_drop, now_ms=now_ms), partial(_part, until_ms=now_ms - closed_after_ms),
-                 partial(_put_together, until_ms=now_ms - closed_after_ms)):  # fmt: skip
-        for _ in range(TRIES):
-            try:
-                step(table)
-                break
-            except Busy as busy:
-                log.info("%s", busy)
+    for _ in range(TRIES):
+        try:
+            while do := _next(table, files_of(table.path), now_ms, now_ms - closed_after_ms):
+                do()
+        except Busy as busy:
+            log.info("%s", busy)
+        else:
+            return
 
 
-def _drop(table: Kept, *, now_ms: int) -> None:
-    """Delete the files that are too old; never the newest one, which says how long nothing has come."""
+def _next(table: Kept, files: Sequence[DataFile], now_ms: int, until_ms: int) -> Callable[[], None] | None:
+    """What is to be done next of *table*, which has *files*; None: nothing."""
+    if old := _too_old(table, files, now_ms):
+        return partial(remove_files, table.path, old)
+    closed = [file for file in files if file.written_at_ms < until_ms]
+    if mixed := _mixed(table, closed):
+        return partial(_part, table, mixed)
+    if small := _of_one_day(table, closed):
+        return partial(_put_together, table, small)
+    return None
+
+
+def _too_old(table: Kept, files: Sequence[DataFile], now_ms: int) -> list[DataFile]:
+    """The files that may go; never the newest one, which says how long nothing has come."""
     if table.retention_ms is None:
-        return
+        return []
     before_ms = now_ms - table.retention_ms
-    files = (
-        [f for f in files_of(table.path) if f.name.startswith(SUPERSEDED)]
-        if table.needed
-        else files_of(table.path)[:-1]
-    )
-    if old := [file for file in files if file.written_at_ms < before_ms]:
-        remove_files(table.path, old)
+    may_go = [file for file in files if file.name.startswith(SUPERSEDED)] if table.needed else files[:-1]
+    return [file for file in may_go if file.written_at_ms < before_ms]
 
 
-def _part(table: Kept, *, until_ms: int) -> None:
-    """Part the rows that are needed from those that are not."""
-    if table.needed is None:
-        return
+def _mixed(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
+    """The files whose rows are to be parted: none when there are no new ones since they were parted last."""
     files = [
         file
-        for file in _closed(table.path, until_ms)
-        if not file.name.startswith(SUPERSEDED)
+        for file in closed
+        if table.needed
+        and not file.name.startswith(SUPERSEDED)
         and file.newest_batch is not None
         and file.newest_batch < table.before_batch
     ]
-    if all(file.name.startswith(NEEDED) for file in files):
-        return
+    return [] if all(file.name.startswith(NEEDED) for file in files) else files
+
+
+def _part(table: Kept, files: Sequence[DataFile]) -> None:
+    """Part the rows of *files* that are needed from those that are not."""
+    assert table.needed is not None
     rows = rows_in(table.path, files)
     needed = table.needed(pl.DataFrame(rows)).to_arrow()
-    at_ms = max(file.written_at_ms for file in files)
     parts = {NEEDED: rows.filter(needed), SUPERSEDED: rows.filter(pc.invert(needed))}
     new = chain.from_iterable(
-        written(table.path, part, prefix=prefix, written_at_ms=at_ms) for prefix, part in parts.items()
+        written(table.path, part, prefix=prefix, written_at_ms=files[-1].written_at_ms)
+        for prefix, part in parts.items()
     )
     replace_files(table.path, files, new)
 
 
-def _put_together(table: Kept, *, until_ms: int) -> None:
-    """Put small files of one day together: all, or of a table that is parted those that are not needed."""
+def _of_one_day(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
+    """Two or more small files of one UTC day, of some AT_MOST rows; where rows are parted, of superseded ones."""
     prefix = SUPERSEDED if table.needed else ""
-    small = [f for f in _closed(table.path, until_ms) if f.name.startswith(prefix) and f.rows < AT_MOST // 2]
-    for files in _by_day(small):
-        rows = rows_in(table.path, files)
-        replace_files(
-            table.path, files, written(table.path, rows, prefix=prefix, written_at_ms=files[-1].written_at_ms)
-        )
-
-
-def _closed(path: Path, until_ms: int) -> list[DataFile]:
-    return [file for file in files_of(path) if file.written_at_ms < until_ms]
-
-
-def _by_day(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """Two or more *files* of one UTC day, of some AT_MOST rows."""
-    for _, day in groupby(files, lambda file: file.written_at_ms // DAY_MS):
-        part: list[DataFile] = []
+    small = (file for file in closed if file.name.startswith(prefix) and file.rows < AT_MOST // 2)
+    for _, day in groupby(small, lambda file: file.written_at_ms // DAY_MS):
+        files, rows = [], 0
         for file in day:
-            part.append(file)
-            if sum(f.rows for f in part) >= AT_MOST:
-                yield part
-                part = []
-        if len(part) > 1:
-            yield part
+            files.append(file)
+            rows += file.rows
+            if rows >= AT_MOST:
+                break
+        if len(files) > 1:
+            return files
+    return []
+
+
+def _put_together(table: Kept, files: Sequence[DataFile]) -> None:
+    prefix = SUPERSEDED if table.needed else ""
+    rows = rows_in(table.path, files)
+    replace_files(table.path, files, written(table.path, rows, prefix=prefix, written_at_ms=files[-1].written_at_ms))
