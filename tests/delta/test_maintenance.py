@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 from playing import NEWEST, Crash, Play, crash_at
 
+import maintain
 from tidemark.clock import wall_clock_ms
-from tidemark.delta import Reference
+from tidemark.delta import Reference, scan
 from tidemark.kernels.steps import pruned
+from tidemark.maintenance import upkeep
+from tidemark.maintenance.table_files import DataFile, files_of, rows_in, written
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.layout import Layout
+from tidemark.spec.retention import DAY_MS
+from tidemark.stream.evidence import evidence
 from tidemark.stream.journal import Journal
 from tidemark.stream.load import load_memory
+from tidemark.stream.soundness import Fault, findings
 from tidemark.stream.steps import Steps
 from tidemark.stream.wiring import Stream
 
@@ -218,3 +227,141 @@ def test_a_driver_that_ends_at_any_step_and_a_maintenance_before_the_next_one_lo
     one, other = plain.tables(), kept.tables()
     assert {name for name in one if one[name] != other[name]} == {"changes"}
     assert sorted(str(row["key"]) for row in kept.rows("changes")) == list("abcde")
+
+
+def written_days_ago(monkeypatch: pytest.MonkeyPatch, play: Play, days: dict[int, int]) -> None:
+    """Have the files of each batch count as written so many days before now, a minute apart."""
+    now_ms = wall_clock_ms()
+
+    def files(path: Path) -> list[DataFile]:
+        return [
+            replace(f, written_at_ms=now_ms - days.get(-1 if f.newest_batch is None else f.newest_batch, 0) * DAY_MS)
+            for f in files_of(path)
+        ]
+
+    monkeypatch.setattr(upkeep, "files_of", files)
+
+
+def batches_in(play: Play, table: str) -> list[int]:
+    return sorted({row["batch_id"] for row in play.rows(table)})
+
+
+def test_rows_go_when_their_files_are_older_than_the_topology_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(NEWEST, tmp_path)
+    for number in range(4):
+        late = [play.row("events", T - 60_000, id="a", v=0)] if number else []
+        play.batch([play.row("events", T + 10_000 * number, id="a", v=number), *late], at_ms=T + 1_000 * number)
+    written_days_ago(monkeypatch, play, {0: 91, 1: 89, 2: 31, 3: 29})
+    maintained(play, in_ms=0)
+    assert batches_in(play, "outcomes") == [3]
+    assert batches_in(play, "late_records") == [1, 2, 3]
+    assert batches_in(play, "changes") == [0, 1, 2, 3]  # for ever, unless somebody says otherwise
+    assert [row["v"] for row in play.rows("board")] == [3]
+    assert [finding.fault for finding in findings(evidence(streams(play)[0]))] == [Fault.CHECKPOINT_GONE]  # of a play
+
+
+def test_the_newest_file_stays_however_old(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    for number in range(3):
+        a_batch(play, number)
+    maintained(play, in_ms=1_000 * DAY_MS)
+    assert batches_in(play, "batches") == [2]
+    assert [row["v"] for row in play.rows("board") if row["id"] == "a"] == [2]
+
+
+def test_closed_files_of_one_day_become_one_and_others_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(NEWEST, tmp_path)
+    for number in range(6):
+        a_batch(play, number)
+    written_days_ago(monkeypatch, play, {0: 3, 1: 3, 2: 2, 3: 2})
+    for stream in streams(play):
+        maintain_stream(stream, now_ms=wall_clock_ms())
+    outcomes = Layout(tmp_path).stream_table("play", SUB, "outcomes")
+    # batches 4 and 5 were written less than an hour ago
+    assert [(file.newest_batch, file.rows) for file in files_of(outcomes)] == [(1, 6), (3, 6), (4, 3), (5, 3)]
+
+
+HOP = f"""
+{NEWEST}
+{SOON}
+[operators.by_v]
+kind = "repartition"
+input = "newest"
+id = ["id"]
+key = ["v"]
+columns = ["v"]
+[operators.per_v]
+kind = "aggregate"
+input = "by_v"
+aggregates = {{ n = "count(*)" }}
+"""
+
+
+def test_what_the_reader_of_a_hop_has_not_read_is_neither_moved_nor_deleted(tmp_path: Path) -> None:
+    play = Play(HOP, tmp_path)
+    hop = Layout(tmp_path).hop("play", SUB, "by_v")
+    for number in range(4):
+        a_batch(play, number)
+        if number == 1:
+            play.hop(play.topology.sub_topologies[1].name, at_ms=T + number)
+    unread = {file.name for file in files_of(hop) if (file.newest_batch or 0) > 1}
+    for _ in range(2):  # twice changes nothing
+        maintained(play, in_ms=1_000 * DAY_MS)
+        assert unread < {file.name for file in files_of(hop)}
+        read = [(row["batch_id"], row["id"]) for row in play.rows("hop_by_v") if row["batch_id"] < 2]
+        assert sorted(read) == [(0, "b"), (1, "a"), (1, "c")]  # the newest row of each id
+
+
+def test_two_maintenances_at_once_leave_what_one_does(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    for number in range(6):
+        a_batch(play, number)
+    before = play.tables()
+    with ThreadPoolExecutor(2) as both:
+        for done in [both.submit(maintained, play) for _ in range(2)]:
+            done.result()
+    assert play.tables() == before
+    assert len(files_of(Layout(tmp_path).stream_table("play", SUB, "outcomes"))) == 1
+
+
+def test_a_maintenance_that_is_killed_leaves_files_that_the_next_one_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(NEWEST + SOON, tmp_path)
+    for number in range(3):
+        a_batch(play, number)
+    before = play.tables()
+    changes = Layout(tmp_path).stream_table("play", SUB, "changes")
+    rows = rows_in(changes, files_of(changes))
+    left = list(written(changes, rows, prefix="needed-", written_at_ms=0))  # and not committed
+    assert play.tables() == before
+    maintained(play)
+    assert not (changes / left[0].name).exists()
+
+
+def test_nothing_is_touched_of_a_stream_whose_tables_are_not_as_they_were(tmp_path: Path) -> None:
+    play = Play(NEWEST + SOON, tmp_path)
+    for number in range(3):
+        a_batch(play, number)
+    board = Layout(tmp_path).stream_table("play", SUB, "board")
+    DeltaTable(str(board)).restore(1)
+    before = {path: files_of(path) for path in board.parent.iterdir()}
+    maintained(play)
+    assert {path: files_of(path) for path in board.parent.iterdir()} == before
+
+
+def test_the_job_tells_files_and_sizes_before_and_after(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    for number in range(3):
+        a_batch(play, number)
+    told = maintain.run(Layout(tmp_path), play.topology, now_ms=T, closed_after_ms=T - wall_clock_ms() - 10_000)
+    (outcomes,) = [row for row in told if row["table"] == "outcomes"]
+    assert (outcomes["files_before"], outcomes["files"], outcomes["rows_before"], outcomes["rows"]) == (3, 1, 9, 9)
+    assert outcomes["unused_files"] == 3
+    stored = scan(Layout(tmp_path).report_table("play", "table_files")).collect()
+    assert stored.height == len(told)
+    assert stored["at"].dt.epoch("ms").unique().to_list() == [T]
