@@ -19,7 +19,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.delta import Reference, scan
 from tidemark.kernels.steps import pruned
 from tidemark.maintenance import upkeep
-from tidemark.maintenance.table_files import DataFile, files_of, rows_in, written
+from tidemark.maintenance.table_files import DataFile, files_of, rows_of_each, written
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.layout import Layout
@@ -349,7 +349,7 @@ def test_a_maintenance_that_is_killed_leaves_files_that_the_next_one_removes(
         a_batch(play, number)
     before = play.tables()
     changes = Layout(tmp_path).stream_table("play", SUB, "changes")
-    rows = rows_in(changes, files_of(changes))
+    rows = rows_of_each(changes, files_of(changes))
     left = list(written(changes, rows, prefix="needed-", written_at_ms=0))  # and not committed
     assert play.tables() == before
     maintained(play)

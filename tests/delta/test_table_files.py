@@ -10,7 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tidemark.delta import Committer, create, rows_of_others, scan
-from tidemark.maintenance.table_files import Busy, Written, files_of, remove_files, replace_files, rows_in, written
+from tidemark.errors import Contradiction
+from tidemark.maintenance.table_files import Busy, Written, files_of, remove_files, replace_files, rows_of_each, written
 from tidemark.maintenance.unused import remove_unused
 
 ALL = [("a", 0), ("b", 0), ("c", 1), ("d", 2)]
@@ -37,7 +38,7 @@ def contents(path: Path) -> list[tuple[str, int]]:
 
 def together(path: Path, meanwhile: Callable[[], object] = lambda: None) -> Iterator[Written]:
     """All rows in one file; *meanwhile* happens before it is committed."""
-    yield from written(path, rows_in(path, files_of(path)), prefix="", written_at_ms=7)
+    yield from written(path, rows_of_each(path, files_of(path)), prefix="", written_at_ms=7)
     meanwhile()
 
 
@@ -84,6 +85,15 @@ def test_whoever_finds_its_files_gone_does_nothing_and_leaves_nothing(
     named = {Path(file).name for file in DeltaTable(str(table)).file_uris()}
     unused = [file for file in table.glob("*.parquet") if file.name not in named]
     assert len(unused) == {delete: 1, optimize: 3, maintain: 3}[other]  # those that the other one replaced
+
+
+def test_files_with_fewer_rows_take_nobodys_place(table: Path) -> None:
+    before = files_of(table)
+    fewer = written(table, [rows(0, "a")], prefix="", written_at_ms=7)
+    with pytest.raises(Contradiction, match="4 became 1"):
+        replace_files(table, before, fewer)
+    assert files_of(table) == before
+    assert len(list(table.glob("*.parquet"))) == 3
 
 
 def test_rows_are_removed_with_their_files_unless_somebody_changed_these(table: Path) -> None:

@@ -6,7 +6,8 @@ one that was carried out whole, or of those of them that were not found supersed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -14,6 +15,14 @@ from tidemark.kernels.steps import pruned
 from tidemark.spec.operators import Aggregate, Repartition
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.steps import asked_behind_ms
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Says, by *columns* of rows, which of them are needed."""
+
+    columns: tuple[str, ...]
+    of: Callable[[pl.DataFrame], pl.Series]
 
 
 def is_newest(rows: pl.DataFrame, key: Sequence[str], order: Sequence[str]) -> pl.Series:

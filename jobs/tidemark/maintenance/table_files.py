@@ -24,6 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import wall_clock_ms
 from tidemark.delta import in_files
+from tidemark.errors import Contradiction
 from tidemark.files import stats_of
 
 COMMITTED = CommitProperties(custom_metadata={"maintenance": "true"}, max_commit_retries=0)
@@ -41,7 +42,10 @@ class Busy(Exception):
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a table: when its youngest row was written (epoch ms), and its newest batch where that is known."""
+    """A file of a table: when its youngest row was written (epoch ms), and its newest batch where that is known.
+
+    One of whose rows the log does not tell how many they are has 0.
+    """
 
     name: str
     bytes: int
@@ -61,10 +65,12 @@ def files_of(path: Path) -> list[DataFile]:
     return [DataFile(*row) for row in chosen.iter_rows()]
 
 
-def rows_in(path: Path, files: Sequence[DataFile]) -> pa.Table:
-    """All rows of *files* of the table at *path*, file by file."""
+def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of each of *files* of the table at *path*; all *columns* unless named."""
     place = {file.name: number for number, file in enumerate(files)}
-    return in_files(DeltaTable(str(path)), place.get).to_table()
+    dataset = in_files(DeltaTable(str(path)), place.get)
+    for fragment in dataset.get_fragments():
+        yield fragment.to_table(dataset.schema, columns)
 
 
 @dataclass(frozen=True)
@@ -72,32 +78,49 @@ class Written:
     """A file that no table names yet."""
 
     name: str
+    rows: int
     action: AddAction
 
 
-def written(path: Path, rows: pa.Table, *, prefix: str, written_at_ms: int) -> Iterator[Written]:
-    """*rows* in files of AT_MOST of them in the folder *path*, to be had for written at *written_at_ms*."""
-    for start in range(0, rows.num_rows, AT_MOST):
-        part = rows.slice(start, AT_MOST)
-        name = f"{prefix}{uuid.uuid4().hex}.parquet"
-        with (path / name).open("xb") as file:
-            pq.write_table(part, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        stats = json.dumps(stats_of(pl.DataFrame(part)))
-        yield Written(name, AddAction(name, size, {}, written_at_ms, data_change=False, stats=stats))
+def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, written_at_ms: int) -> Iterator[Written]:
+    """The rows of *parts* in files of some AT_MOST rows in the folder *path*, as if written at *written_at_ms*."""
+    waiting: list[pa.Table] = []
+    n = 0
+    for part in parts:
+        waiting.append(part)
+        n += part.num_rows
+        if n >= AT_MOST:
+            yield _written(path, pa.concat_tables(waiting), prefix, written_at_ms)
+            waiting, n = [], 0
+    if n:
+        yield _written(path, pa.concat_tables(waiting), prefix, written_at_ms)
+
+
+def _written(path: Path, rows: pa.Table, prefix: str, written_at_ms: int) -> Written:
+    name = f"{prefix}{uuid.uuid4().hex}.parquet"
+    with (path / name).open("xb") as file:
+        pq.write_table(rows, file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+        size = file.tell()
+    stats = json.dumps(stats_of(pl.DataFrame(rows)))
+    return Written(name, rows.num_rows, AddAction(name, size, {}, written_at_ms, data_change=False, stats=stats))
 
 
 def replace_files(path: Path, old: Sequence[DataFile], new: Iterable[Written]) -> None:
     """Make what *new* writes take the place of *old*, which has the same rows: no reader of changes sees any.
 
-    Raises Busy when one of *old* has gone meanwhile; then nothing of *new* is left.
+    Raises Busy when one of *old* has gone meanwhile, and Contradiction when *new* has not as many rows; then nothing of
+    *new* is left.
     """
     made: list[Written] = []  # one by one: an error leaves those before it, and they are removed
     try:
         for file in new:
             made.append(file)
+        were, are = sum(file.rows for file in old), sum(file.rows for file in made)
+        if were != are and all(file.rows for file in old):
+            msg = f"{path}: rows are put into other files, each once, and {were} became {are}; nothing was changed"
+            raise Contradiction(msg)
         _commit(path, old, [file.action for file in made], data_change=False)
     except BaseException:
         names = {Path(uri).name for uri in DeltaTable(str(path)).file_uris()}

@@ -22,12 +22,19 @@ from itertools import chain, groupby
 from pathlib import Path
 
 import polars as pl
-import pyarrow.compute as pc
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.control import Control
 from tidemark.delta import SUPERSEDED, read_before
-from tidemark.maintenance.needed import is_newest, needed_changes, needed_of_hop, needed_states, needed_watermarks
+from tidemark.maintenance.needed import (
+    Needed,
+    is_newest,
+    needed_changes,
+    needed_of_hop,
+    needed_states,
+    needed_watermarks,
+)
 from tidemark.maintenance.progress import Reached, reached
 from tidemark.maintenance.table_files import (
     AT_MOST,
@@ -36,7 +43,7 @@ from tidemark.maintenance.table_files import (
     files_of,
     remove_files,
     replace_files,
-    rows_in,
+    rows_of_each,
     written,
 )
 from tidemark.maintenance.unused import remove_unused, uncommitted_since_ms
@@ -56,9 +63,6 @@ CLOSED_AFTER_MS = 3_600_000
 NEEDED = "needed-"
 """So begin the names of files of rows that a driver needs."""
 TRIES = 3
-
-Needed = Callable[[pl.DataFrame], pl.Series]
-"""Which rows of a table are needed, of those of files that may be parted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +121,16 @@ def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
             case Sink(table=str() as name):
                 yield _kept(stream, name, None if operator.key else retention.sinks_ms)
             case Repartition():
-                needed, read = partial(needed_of_hop, operator), _read_by_all(stream, operator)
+                needed = Needed(("batch_id", "seq", "id", "watermark"), partial(needed_of_hop, operator))
+                read = _read_by_all(stream, operator)
                 yield _kept(stream, f"hop_{operator.name}", retention.hops_ms, needed, min(done + 1, read))
-    changes = partial(_needed_changes, stream, at)
-    yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), needed_watermarks, done + 1)
+    of_key = ("batch_id", "operator", "key")
+    watermarks = Needed(("batch_id", "source", "partition"), needed_watermarks)
+    changes = Needed((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
+    states = Needed((*of_key, "state"), needed_states)
+    yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), watermarks, done + 1)
     yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
-    yield _kept(stream, OPERATOR_STATE.name, retention.state_ms, needed_states, done + 1)
+    yield _kept(stream, OPERATOR_STATE.name, retention.state_ms, states, done + 1)
 
 
 def _kept(
@@ -168,8 +176,8 @@ def _next(table: Kept, files: Sequence[DataFile], now_ms: int, until_ms: int) ->
     if old := _too_old(table, files, now_ms):
         return partial(remove_files, table.path, old)
     closed = [file for file in files if file.written_at_ms < until_ms]
-    if mixed := _mixed(table, closed):
-        return partial(_part, table, mixed)
+    if table.needed and (mixed := _mixed(table, closed)):
+        return partial(_part, table, table.needed, mixed)
     if small := _of_one_day(table, closed):
         return partial(_put_together, table, small)
     return None
@@ -189,25 +197,30 @@ def _mixed(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
     files = [
         file
         for file in closed
-        if table.needed
-        and not file.name.startswith(SUPERSEDED)
+        if not file.name.startswith(SUPERSEDED)
         and file.newest_batch is not None
         and file.newest_batch < table.before_batch
     ]
     return [] if all(file.name.startswith(NEEDED) for file in files) else files
 
 
-def _part(table: Kept, files: Sequence[DataFile]) -> None:
-    """Part the rows of *files* that are needed from those that are not."""
-    assert table.needed is not None
-    rows = rows_in(table.path, files)
-    needed = table.needed(pl.DataFrame(rows)).to_arrow()
-    parts = {NEEDED: rows.filter(needed), SUPERSEDED: rows.filter(pc.invert(needed))}
+def _part(table: Kept, needed: Needed, files: Sequence[DataFile]) -> None:
+    """Part the rows of *files* that are *needed* from those that are not."""
+    keys = pl.concat([pl.DataFrame(rows) for rows in rows_of_each(table.path, files, needed.columns)])
+    is_needed = needed.of(keys).fill_null(value=True)  # of what has no key nobody knows
     new = chain.from_iterable(
-        written(table.path, part, prefix=prefix, written_at_ms=files[-1].written_at_ms)
-        for prefix, part in parts.items()
+        written(table.path, _chosen(table.path, files, chosen), prefix=prefix, written_at_ms=files[-1].written_at_ms)
+        for prefix, chosen in ((NEEDED, is_needed), (SUPERSEDED, ~is_needed))
     )
     replace_files(table.path, files, new)
+
+
+def _chosen(path: Path, files: Sequence[DataFile], chosen: pl.Series) -> Iterator[pa.Table]:
+    """Those rows of *files*, which come one after the other, that are *chosen*."""
+    start = 0
+    for rows in rows_of_each(path, files):
+        yield rows.filter(chosen[start : start + rows.num_rows].to_arrow())
+        start += rows.num_rows
 
 
 def _of_one_day(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
@@ -228,5 +241,5 @@ def _of_one_day(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
 
 def _put_together(table: Kept, files: Sequence[DataFile]) -> None:
     prefix = SUPERSEDED if table.needed else ""
-    rows = rows_in(table.path, files)
+    rows = rows_of_each(table.path, files)
     replace_files(table.path, files, written(table.path, rows, prefix=prefix, written_at_ms=files[-1].written_at_ms))
