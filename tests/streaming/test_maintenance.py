@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -110,6 +112,10 @@ def test_drivers_whose_tables_are_maintained_all_the_time_do_what_they_do_withou
     try:
         for first in range(0, N, 30):
             send_numbers(broker, TOPIC, *range(first, first + 30))
+            if first == 90:  # all goes that it does not name any more while a driver stands still
+                drivers["numbers"].stop()
+                maintained(first)
+                os.killpg(drivers["numbers"].pid, signal.SIGCONT)
             drivers["parities"].wait(partial(maintained, first + 29), f"the sums of the numbers up to {first + 29}")
             if first == 60:
                 for name in SUBS:  # the next ones start from files that maintenance has made
