@@ -96,6 +96,13 @@ def test_files_with_fewer_rows_take_nobodys_place(table: Path) -> None:
     assert len(list(table.glob("*.parquet"))) == 3
 
 
+def test_rows_of_a_file_that_others_replaced_are_not_taken_for_none(table: Path) -> None:
+    stale = files_of(table)
+    optimize(table)
+    with pytest.raises(Busy):
+        list(rows_of_each(table, stale))
+
+
 def test_rows_are_removed_with_their_files_unless_somebody_changed_these(table: Path) -> None:
     oldest, *_ = stale = files_of(table)
     remove_files(table, [oldest])

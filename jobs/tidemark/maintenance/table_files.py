@@ -66,11 +66,15 @@ def files_of(path: Path) -> list[DataFile]:
 
 
 def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of each of *files* of the table at *path*; all *columns* unless named."""
+    """The rows of each of *files* of the table at *path*, all *columns* unless named; Busy when the table lost one."""
     place = {file.name: number for number, file in enumerate(files)}
     dataset = in_files(DeltaTable(str(path)), place.get)
-    for fragment in dataset.get_fragments():
-        yield fragment.to_table(dataset.schema, columns)
+    fragments = list(dataset.get_fragments())
+    if len(fragments) < len(files):
+        msg = f"{path}: others have changed {len(files) - len(fragments)} of {len(files)} files meanwhile"
+        raise Busy(msg)
+    for fragment in fragments:
+        yield fragment.to_table(dataset.schema, None if columns is None else list(columns))
 
 
 @dataclass(frozen=True)
