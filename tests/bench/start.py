@@ -1,4 +1,4 @@
-"""What a driver needs, in CPU time, to make its memory again, before and after maintenance of keys that changed often."""
+"""What it takes a driver, in CPU time, to make its memory again, before and after maintenance: keys changed often."""
 
 from __future__ import annotations
 
