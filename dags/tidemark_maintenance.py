@@ -10,8 +10,8 @@ from tidemark_spark import BatchJob
 DOC = """
 Keeps the tables of the topology `{name}` small: old rows go, small files are put together, unused files are removed.
 
-It may be run at any time, as often as you like. Its log ends with files, bytes and rows of each table, after and before;
-`table_files` keeps them.
+It may be run at any time, as often as you like. Its log ends with files, bytes and rows of each table, after and
+before; `table_files` keeps them.
 """
 
 for topology in topologies().values():
