@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tidemark.delta import Committer, create, rows_of_others, scan
 from tidemark.errors import Contradiction
+from tidemark.maintenance import table_files
 from tidemark.maintenance.table_files import Busy, Written, files_of, remove_files, replace_files, rows_of_each, written
 from tidemark.maintenance.unused import remove_unused
 
@@ -85,6 +87,25 @@ def test_whoever_finds_its_files_gone_does_nothing_and_leaves_nothing(
     named = {Path(file).name for file in DeltaTable(str(table)).file_uris()}
     unused = [file for file in table.glob("*.parquet") if file.name not in named]
     assert len(unused) == {delete: 1, optimize: 3, maintain: 3}[other]  # those that the other one replaced
+
+
+@pytest.mark.parametrize("other", [append, optimize])
+def test_whoever_commits_between_the_last_look_and_the_commit_is_looked_at_too(
+    table: Path, other: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [other]
+
+    def clock() -> int:
+        """Read once for each file that goes, right before the commit."""
+        if others:
+            others.pop()(table)
+        return 0
+
+    monkeypatch.setattr(table_files, "wall_clock_ms", clock)
+    with pytest.raises(Busy) if other is optimize else nullcontext():
+        replace_files(table, files_of(table), together(table))
+    assert contents(table) == (ALL if other is optimize else [*ALL, ("e", 3)])
+    assert len(files_of(table)) == (1 if other is optimize else 2)
 
 
 def test_files_with_fewer_rows_take_nobodys_place(table: Path) -> None:
