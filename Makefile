@@ -58,8 +58,8 @@ browser: ## Chromium for tests/browser, by apt where none is installed; without 
 		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends chromium >/dev/null \
 		|| echo "no Chromium, and apt cannot install it: tests/browser will be skipped"
 
-test: check browser ## lint, types and every test
-	$(BIN)/pytest -q
+test: check browser ## lint, types and every test, a file on each core
+	$(BIN)/pytest -q -n 2 --dist loadfile
 
 KILLS ?= 10
 chaos: setup ## KILLS=10 SEED=any: kill and hinder real drivers, and compare what they leave with a calculation

@@ -102,7 +102,7 @@ class _Job:
         measured = by_grain(new, kept(stored, hour, minutes))
         rows = {LATENCY_BUCKET_ROLLUP: buckets(measured), LATENCY_ROLLUP: latencies(measured, self.known)}
         for table, rollup in rollups.items():
-            marks = {app: version for part in taken for app, version in part.marks(rollup).items()}
+            marks = {app: version for part in taken for app, version in part.marks(rollup, facts).items()}
             replace_in(rollup, rows[table].select(table.names), table, where=_replaced(minutes, hour), marks=marks)
 
 

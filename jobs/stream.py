@@ -43,6 +43,10 @@ from tidemark.stream.wiring import Stream, build_engine
 log = logging.getLogger("tidemark.stream")
 
 BEAT_S = 1.0
+CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
+"""Spark's word for a file of the checkpoint that was there already when it was about to be written."""
+DISTURBED_AT_MOST = 3
+"""Times that a query is started again for that. An older driver that wakes up commits a batch and plans another."""
 
 
 class Ended(Exception):
@@ -238,7 +242,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
         host=Host(platform.node(), clock_skew.newest),
     )
     ended: list[Exception] = []
-    begun = count(1)
+    begun, disturbed = count(1), count(1)
     checkpoint = control.home / "checkpoint"
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:
@@ -268,7 +272,10 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
             started.awaitTermination()
         except StreamingQueryException as error:
             check_lease()  # of two drivers with one checkpoint Spark ends either, in words that do not say this
-            if not ended:
+            if CONCURRENT in str(error) and next(disturbed) <= DISTURBED_AT_MOST:
+                log.warning("an older driver woke up and wrote into the checkpoint: the query is started again")
+                query()
+            elif not ended:
                 raise explained(error) from None
 
     try:

@@ -20,7 +20,7 @@ from tidemark_spark import BatchJob
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 # Airflow reads .airflowignore files with a class that its own dependency has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
-EXPECTED = {"tidemark_flights_streams", "tidemark_flights_reports", "tidemark_flights_alerts"}
+EXPECTED = {f"tidemark_flights_{part}" for part in ("streams", "reports", "alerts", "maintenance")}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_a_topology_file_is_all_it_takes_to_get_dags(tmp_path: Path, monkeypatch
     shutil.copy(DAGS.parent / "tests" / "streaming" / "topologies" / "orders.toml", tmp_path)
     monkeypatch.setattr(tidemark_dags, "TOPOLOGIES", tmp_path)
     found = DagBag(dag_folder=str(DAGS))
-    assert set(found.dags) == {"tidemark_orders_streams", "tidemark_orders_reports", "tidemark_orders_alerts"}
+    assert set(found.dags) == {f"tidemark_orders_{part}" for part in ("streams", "reports", "alerts", "maintenance")}
     assert set(found.dags["tidemark_orders_streams"].task_ids) == {"pricing", "regions", "products"}
 
 
@@ -107,7 +107,7 @@ def test_parsing_the_dags_imports_neither_spark_nor_great_expectations() -> None
 import sys
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag(dag_folder=sys.argv[1])
-assert len(bag.dags) == 3, bag.import_errors
+assert len(bag.dags) == 4, bag.import_errors
 heavy = {"pyspark", "great_expectations", "deltalake", "duckdb", "polars", "pyarrow"}
 print(sorted(heavy & set(sys.modules)))
 """

@@ -13,12 +13,14 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from playing import NEWEST_SENT, Play
 
 import rollup
 from tidemark.delta import create
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.rollups import NO_OUTLINE, Outline
 from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.report.outline import outline
 from tidemark.semantics.buckets import bucket_of, quantile
 from tidemark.spec.intervals import Grain, Interval, instant_ms
 from tidemark.spec.layout import Layout
@@ -68,7 +70,7 @@ def test_the_same_records_are_counted_by_operator_task_topology_and_path(warehou
     measured(warehouse, MIDNIGHT, [500], operator="totals", sub_topology="z")
 
     paths = {"board": "events → board", "totals": "events → by_key → totals"}
-    roll_up(warehouse, outline=Outline(paths, {"board": 1_000}))
+    roll_up(warehouse, known=Outline(paths, {"board": 1_000}))
 
     of = ("scope", "sub_topology", "operator", "kind", "task_id", "path", "n", "max_ms", "sla_ms", "over_sla_n")
     assert [tuple(row[c] for c in of) for row in rows_in(warehouse, LATENCY_ROLLUP) if row["grain"] == "day"] == [
@@ -83,6 +85,25 @@ def test_the_same_records_are_counted_by_operator_task_topology_and_path(warehou
         ("task", "z", "totals", "sink", "z_0", None, 1, 500, None, None),
         ("topology", None, None, None, None, None, 3, 4_000, None, None),
     ]
+
+
+def test_what_a_driver_measured_is_rolled_up_by_the_paths_of_its_topology(tmp_path):
+    play = Play(NEWEST_SENT, tmp_path, partitions=2)
+    rows = [play.row("events", MIDNIGHT, id="a"), play.row("events", MIDNIGHT - 500, partition=1, id="b")]
+    play.batch(rows, at_ms=MIDNIGHT + 1_000)
+
+    rollup.run(Layout(tmp_path), "play", known=outline(play.topology, ()))
+
+    found = DeltaTable(Layout(tmp_path).report_table("play", LATENCY_ROLLUP.name)).to_pyarrow_table().to_pylist()
+    of = ("scope", "operator", "task_id", "path", "n", "min_ms", "max_ms")
+    assert {tuple(row[c] for c in of) for row in found if row["grain"] == "minute"} == {
+        *(("operator", name, None, None, 2, 1_000, 1_500) for name in ("events", "board", "out")),
+        *(("task", name, "0_0", None, 1, 1_000, 1_000) for name in ("events", "board", "out")),
+        *(("task", name, "0_1", None, 1, 1_500, 1_500) for name in ("events", "board", "out")),
+        ("topology", None, None, None, 4, 1_000, 1_500),
+        ("path", None, None, "events → newest → board", 2, 1_000, 1_500),
+        ("path", None, None, "events → newest → out", 2, 1_000, 1_500),
+    }
 
 
 def test_percentiles_are_those_of_ring_zero(warehouse):
@@ -212,6 +233,22 @@ def test_what_a_second_operator_tells_of_a_batch_afterwards_is_not_missed(wareho
     roll_up(warehouse)
 
     assert {row["operator"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {"inner", "outer"}
+
+
+def test_a_stream_that_begins_anew_with_batch_0_is_rolled_up_beside_what_was(warehouse):
+    measured(warehouse, MIDNIGHT, [1], batch_id=7)
+    roll_up(warehouse)
+    for table in FACTS:
+        shutil.rmtree(place(warehouse, table))
+    measured(warehouse, MIDNIGHT + MINUTE, [2])
+
+    roll_up(warehouse)
+
+    rows = [row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["scope"] == "operator"]
+    assert sorted((row["grain"], row["n"]) for row in rows) == [("day", 2), ("hour", 2), ("minute", 1), ("minute", 1)]
+    were = versions(warehouse)
+    roll_up(warehouse)
+    assert versions(warehouse) == were
 
 
 def test_facts_whose_files_were_put_together_are_rolled_up_once(warehouse):
@@ -349,9 +386,9 @@ def measured(warehouse, finished_at_ms, latencies, sub_topology="s", *, batch_id
             write_deltalake(path, rows_of(table, rows, **same), mode="append")
 
 
-def roll_up(warehouse, start_ms=None, end_ms=None, outline=NO_OUTLINE):
+def roll_up(warehouse, start_ms=None, end_ms=None, known=NO_OUTLINE):
     interval = None if start_ms is None else Interval(start_ms, end_ms)
-    rollup.run(warehouse, "t", interval, outline)
+    rollup.run(warehouse, "t", interval, known)
 
 
 def both(warehouse):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,9 +57,6 @@ class TestWarehouse:
         """All rows of a report, sorted by their text."""
         path = self.layout.report_table("t", table.name)
         return sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=str)
-
-    def forget(self, report: Table) -> None:
-        shutil.rmtree(self.layout.report_table("t", report.name))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -45,3 +46,30 @@ def test_a_driver_that_wakes_up_after_it_was_taken_over_ends_and_has_written_not
     topology = parse(tomllib.loads(TOML), file="handover.toml")
     stream = Stream(topology, topology.sub_topology("all"), Layout(tmp_path / "warehouse"))
     assert findings(evidence(stream)) == []
+
+
+def test_a_driver_goes_on_when_an_older_one_plans_a_batch_before_it_finds_out(tmp_path: Path, broker: str) -> None:
+    topic = "planned_twice"
+    embedded.create_topics(broker, {topic: 1})
+    send_numbers(broker, topic, 0, 1)
+    with OnlyDriver(tmp_path, passing("twice", topic), broker) as driver:
+        driver.wait_for("kept", 2)
+        plan_the_next_batch(driver.control.home / "checkpoint")
+        send_numbers(broker, topic, 2)
+        kept = driver.wait_for("kept", 3)
+        assert driver.drain() == 0
+    assert [row["n"] for row in kept] == [0, 1, 2]
+    assert "the query is started again" in (tmp_path / "all.log").read_text()
+
+
+def plan_the_next_batch(checkpoint: Path) -> None:
+    """Write what Spark writes before a batch, of one that reads nothing, as another query would."""
+    while True:
+        newest = max(int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdigit())
+        plan = checkpoint / "plan"
+        shutil.copyfile(checkpoint / "offsets" / str(newest), plan)
+        try:
+            (checkpoint / "offsets" / str(newest + 1)).hardlink_to(plan)
+        except FileExistsError:  # the driver was first
+            continue
+        return

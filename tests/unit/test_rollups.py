@@ -119,10 +119,10 @@ def test_the_buckets_of_every_scope_and_grain_count_all_of_its_records(latency_r
 @given(records, st.sets(st.integers(0, 3 * 24 * 60 - 1), min_size=1))
 def test_minutes_rolled_up_on_top_of_stored_ones_give_what_all_at_once_would(latency_records, late):
     everything = rolled_up(latency_records)
-    hour = Interval(NOON_MS + min(late) * MINUTE, NOON_MS + min(late) * MINUTE + 1).widened(Grain.HOUR)
-    minutes = [
-        Interval(at, at + MINUTE) for at in (NOON_MS + m * MINUTE for m in late) if hour.start_ms <= at < hour.end_ms
-    ]
+    first_ms = NOON_MS + min(late) * MINUTE
+    hour = Interval(first_ms, first_ms + 1).widened(Grain.HOUR)
+    starts_ms = [NOON_MS + minute * MINUTE for minute in late]
+    minutes = [Interval(at_ms, at_ms + MINUTE) for at_ms in starts_ms if at_ms < hour.end_ms]
     new = in_scopes(tasks(latency_records), PATHS).filter(_starts_in(minutes))
 
     again = by_grain(new, kept(everything, hour, minutes))

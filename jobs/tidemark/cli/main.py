@@ -170,7 +170,7 @@ def _up(options: argparse.Namespace) -> int:
     try:
         _, api = conductor.start()
         conductor.launch_streams(api, options.slow)
-        for part in ("reports", "alerts"):
+        for part in ("reports", "alerts", "maintenance"):
             api.unpause(conductor.dag(part))
         started = True
     finally:

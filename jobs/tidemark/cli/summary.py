@@ -12,7 +12,7 @@ from tidemark.cli.text_table import aligned
 from tidemark.semantics.buckets import quantile
 from tidemark.spec.tables import BECAME, CAME_IN, TABLES
 
-MAY_BE_EMPTY = frozenset({"late_records", "held_records", "requeued"})
+MAY_BE_EMPTY = frozenset({"late_records", "held_records", "requeued", "table_files"})
 """Tables that a run with nothing amiss leaves without rows, or does not have."""
 WIDTH = 118
 

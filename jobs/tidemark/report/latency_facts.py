@@ -49,19 +49,21 @@ class Facts:
 
     def by_minute(self, minutes: Collection[Interval]) -> pl.DataFrame:
         """Measured rows by task, of the facts that finished in *minutes*."""
-        starts = (pl.lit(minute.start_ms) <= pl.col("max.finished_at").dt.epoch("ms") for minute in minutes)
-        ends = (pl.lit(minute.end_ms) > pl.col("min.finished_at").dt.epoch("ms") for minute in minutes)
-        touch = pl.any_horizontal(pl.lit(value=False), *(a & b for a, b in zip(starts, ends, strict=True)))
-        buckets, latencies = (self._rows(table, touch) for table in TABLES)
+        least, largest = (pl.col(f"{bound}.finished_at").dt.epoch("ms") for bound in ("min", "max"))
+        touch = ((largest >= minute.start_ms) & (least < minute.end_ms) for minute in minutes)
+        any_touches = pl.any_horizontal(pl.lit(value=False), *touch)
+        buckets, latencies = (self._rows(table, any_touches) for table in TABLES)
         return by_minute(buckets, latencies, minutes).collect(engine="streaming")
 
-    def marks(self, rollup: DeltaTable) -> dict[str, int]:
-        """The transactions that say that *rollup* has had these facts; none when it has had newer ones."""
-        return {} if (rollup.transaction_version(self._app) or 0) > self.newest else self._marks(self.newest)
+    def marks(self, rollup: DeltaTable, now: Collection[Facts]) -> dict[str, int]:
+        """The transactions that say that *rollup* has had these facts; none when it has had newer ones of *now*."""
+        there = max((part.newest for part in now if part.sub_topology == self.sub_topology), default=-1)
+        had_newer = self.newest < (rollup.transaction_version(self._app) or 0) <= there
+        return {} if had_newer else self._marks(self.newest)
 
     def _rows(self, table: Table, are_read: pl.Expr) -> pl.LazyFrame:
-        """The rows of those files of *table* that *are_read*, of batches that both tables have."""
-        paths = self.files.filter(are_read, table=table.name)["path"].to_list()
+        """The rows of those files of *table* that *are_read*, which may be null; of batches that both tables have."""
+        paths = self.files.filter(are_read.fill_null(value=True), table=table.name)["path"].to_list()
         schema = pl.DataFrame(arrow_schema(table).empty_table()).schema
         if not paths:
             return pl.LazyFrame(schema=schema)
@@ -76,9 +78,9 @@ class Facts:
         return rows.filter(pl.col("batch_id") <= self.newest)
 
     def _had_by(self, rollup: DeltaTable) -> int:
-        """The newest batch of which *rollup* has had every row; -1 for none."""
+        """The newest batch of which *rollup* has had every row; -1 for none, or when the tables were begun anew."""
         batch_id = rollup.transaction_version(self._app)
-        if batch_id is None:
+        if batch_id is None or batch_id > self.newest:
             return -1
         marks = self._marks(batch_id)
         return int(batch_id) if marks == {app: rollup.transaction_version(app) for app in marks} else batch_id - 1

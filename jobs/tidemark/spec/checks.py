@@ -1,7 +1,7 @@
 """What holds for every row of a report, as CHECK constraints of its table: conditions in SQL, by table and name.
 
 A column that is null is right. A condition that changes gets another name; who opens the table puts it in the place of
-the old one. The tables of streams have none, by decision 18.
+the old one. The tables of streams have none, by decision 16.
 """
 
 from __future__ import annotations

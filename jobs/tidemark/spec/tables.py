@@ -552,6 +552,29 @@ REQUEUED = Table(
     ),
     "report",
 )
+TABLE_FILES = Table(
+    "table_files",
+    "maintenance and table: what it takes on the disk, and took before",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("sub_topology", "string", "whose stream writes the table; null: the batch jobs do"),
+        ("table", "string", "name of the table"),
+        ("at", "timestamp", "clock when the maintenance began"),
+        ("files", "bigint", "data files that the table names, after it"),
+        ("bytes", "bigint", "their size"),
+        ("rows", "bigint", "rows in them"),
+        ("log_files", "bigint", "files of its log; each commit lists them"),
+        (
+            "unused_files",
+            "bigint",
+            "data files in its folder that it does not name: older versions, or never committed",
+        ),
+        ("files_before", "bigint", "data files before it"),
+        ("bytes_before", "bigint", "their size"),
+        ("rows_before", "bigint", "rows in them"),
+    ),
+    "report",
+)
 
 TABLES = MappingProxyType(
     {
@@ -581,6 +604,7 @@ TABLES = MappingProxyType(
             SLA_RESULTS,
             DQ_RESULTS,
             REQUEUED,
+            TABLE_FILES,
         )
     }
 )

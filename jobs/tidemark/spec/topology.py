@@ -25,6 +25,7 @@ from tidemark.spec.operators import (
     Source,
     Time,
 )
+from tidemark.spec.retention import Retention, read_retention
 from tidemark.spec.toml_keys import Keys
 from tidemark.spec.toml_operators import TAKES_BACK, read_operator
 
@@ -74,6 +75,7 @@ class Topology:
     max_drift_ms: int | None = None
     executors_above: int = 500_000
     time: Time = Time.EVENT
+    retention: Retention = field(default_factory=Retention)
     file: str = field(default="", compare=False)
 
     @property
@@ -118,6 +120,7 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
     trigger_ms = keys.duration("trigger", "1 s", 1_000)
     max_drift_ms = keys.duration("max_drift", "1 min", None)
     executors_above = keys.count("executors_above", "500_000", 500_000)
+    retention = read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {}))
     tables = keys.get("operators", dict, "a table per operator: [operators.NAME]")
     keys.done()
     operators = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
@@ -131,6 +134,7 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
         _sub_topologies(file, _completed(ordered)),
         max_drift_ms,
         executors_above,
+        retention=retention,
         file=file,
     )
 

@@ -161,7 +161,8 @@ def _with_place(rows: DataFrame) -> DataFrame:
 
 
 def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
-    rows = spark.readStream.format("delta").load(str(path))
+    # Of a hop maintenance deletes, in whole files, rows that this stream has read.
+    rows = spark.readStream.format("delta").option("ignoreDeletes", "true").load(str(path))
     return rows.select(
         F.lit(source.name).alias("source"),
         "partition",

@@ -124,7 +124,7 @@ class Steps:
                 self._aggregating[operator.name] = Aggregating(operator, schema, self._sql, self.memory)
             case Join(table=str() as table):
                 self.memory.version(table, self.version_schema(table))
-                self._asked_behind_ms[table] = self._behind_ms(table)
+                self._asked_behind_ms[table] = asked_behind_ms(self._topology, table)
             case KeyedTable() | Repartition() | Map() if (emission := emission_of(operator)) is not None:
                 states = KeyedRows(self.state_schema(operator), key="_key") if emission.holds else None
                 self.memory.keep(operator.name, states)
@@ -154,29 +154,6 @@ class Steps:
             if isinstance(table, KeyedTable) and watermark_ms is not None and behind_ms is not None:
                 before_ms = watermark_ms - behind_ms
                 self.memory.versions[name] = pruned(self.memory.versions[name], table.key, before_ms=before_ms)
-
-    def _behind_ms(self, table: str) -> int | None:
-        """How far behind the watermark a record may be that is joined with *table*; None: there is no limit.
-
-        That is so behind what is periodic: it repeats results however old.
-        """
-        behind_ms = 0
-        for join in self._topology.operators.values():
-            if not isinstance(join, Join) or join.table != table:
-                continue
-            name: str | None = join.inputs[0]
-            while name is not None:
-                operator = self._topology.operators[name]
-                emission = emission_of(operator)
-                if emission is not None and emission.strategy is Strategy.PERIODIC:
-                    return None
-                match operator:
-                    case Source():
-                        behind_ms = max(behind_ms, operator.allowed_lateness_ms or 0)
-                    case Aggregate(windows=Windows() as windows):
-                        behind_ms = max(behind_ms, windows.size_ms + windows.allowed_lateness_ms)
-                name = operator.inputs[0] if operator.inputs else None
-        return behind_ms
 
     def is_due(self, operator: Operator, was_decided_at_ms: int | None, decided_at_ms: int) -> bool:
         """Whether *operator* has something to say in a batch without records: its interval has ended."""
@@ -361,6 +338,30 @@ class Steps:
         known = dropped.filter(dropped.is_in(self.memory.states[operator.name].of(dropped)["_key"].implode()))
         gone = pl.DataFrame({"operator": pl.Series([operator.name] * known.len(), dtype=pl.String), "key": known})
         return {"operator_state": pl.concat([moved, gone], how="diagonal")}
+
+
+def asked_behind_ms(topology: Topology, table: str) -> int | None:
+    """How far behind the watermark a record of *topology* may be that is joined with *table*; None: no limit.
+
+    That is so behind what is periodic: it repeats results however old.
+    """
+    behind_ms = 0
+    for join in topology.operators.values():
+        if not isinstance(join, Join) or join.table != table:
+            continue
+        name: str | None = join.inputs[0]
+        while name is not None:
+            operator = topology.operators[name]
+            emission = emission_of(operator)
+            if emission is not None and emission.strategy is Strategy.PERIODIC:
+                return None
+            match operator:
+                case Source():
+                    behind_ms = max(behind_ms, operator.allowed_lateness_ms or 0)
+                case Aggregate(windows=Windows() as windows):
+                    behind_ms = max(behind_ms, windows.size_ms + windows.allowed_lateness_ms)
+            name = operator.inputs[0] if operator.inputs else None
+    return behind_ms
 
 
 def _with_key(

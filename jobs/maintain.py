@@ -1,0 +1,60 @@
+"""Keeps the tables of a topology small, beside its running streams; prints their files and sizes before and after.
+
+Old rows go as `retention` in the topology's file says, small files that are closed are put together, and files that no
+table names any more are removed. Running it twice, two at once or killing it does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+
+from deltalake import write_deltalake
+
+from tidemark.cli.text_table import aligned
+from tidemark.clock import wall_clock_ms
+from tidemark.delta import create
+from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.maintenance.sizes import Place, Size, sizes
+from tidemark.maintenance.upkeep import CLOSED_AFTER_MS, maintain_reports, maintain_stream
+from tidemark.report.batch_job import parser
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import TABLE_FILES
+from tidemark.spec.topology import Topology
+from tidemark.stream.wiring import Stream
+
+COLUMNS = ("sub_topology", "table", "files", "bytes", "rows", "files_before", "bytes_before", "rows_before")
+
+
+def main() -> None:
+    """Run as the command line says."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    given = parser(__doc__).parse_args()
+    rows = run(given.warehouse, given.topology, now_ms=wall_clock_ms())
+    sys.stdout.write(aligned(COLUMNS, [[row[column] for column in COLUMNS] for row in rows]) + "\n")
+
+
+def run(
+    layout: Layout, topology: Topology, *, now_ms: int, closed_after_ms: int = CLOSED_AFTER_MS
+) -> list[dict[str, object]]:
+    """Maintain all tables of *topology*; the rows that `table_files` got."""
+    before = sizes(layout, topology)
+    for sub in topology.sub_topologies:
+        maintain_stream(Stream(topology, sub, layout), now_ms=now_ms, closed_after_ms=closed_after_ms)
+    maintain_reports(layout, topology, now_ms=now_ms, closed_after_ms=closed_after_ms)
+    rows = [_row(place, size, before) for place, size in sizes(layout, topology).items()]
+    path = layout.report_table(topology.name, TABLE_FILES.name)
+    create(path, arrow_schema(TABLE_FILES), description=TABLE_FILES.row)
+    write_deltalake(path, rows_of(TABLE_FILES, rows, topology=topology.name, at=now_ms), mode="append")
+    return rows
+
+
+def _row(place: Place, size: Size, before: Mapping[Place, Size]) -> dict[str, object]:
+    was = before.get(place, Size(0, 0, 0, 0, 0))
+    earlier = {"files_before": was.files, "bytes_before": was.bytes, "rows_before": was.rows}
+    return {**place._asdict(), **size._asdict(), **earlier}
+
+
+if __name__ == "__main__":
+    main()

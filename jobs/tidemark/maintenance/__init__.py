@@ -1,0 +1,1 @@
+"""Keeps a warehouse small beside the streams that write it."""

@@ -1,0 +1,93 @@
+"""Which tables a topology has, for how long their rows are kept, and what of them is needed for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from tidemark.delta import read_before
+from tidemark.maintenance.needed import (
+    Needed,
+    is_newest,
+    needed_changes,
+    needed_of_hop,
+    needed_states,
+    needed_watermarks,
+)
+from tidemark.maintenance.progress import Reached, reached
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import HopSource, Repartition, Sink
+from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE, TABLES, WATERMARKS
+from tidemark.stream.wiring import Stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A table at *path* whose rows are kept for *retention_ms* (None: for ever).
+
+    With *needed* only rows that are not may go, and only those of batches before *before_batch* are looked at.
+    """
+
+    path: Path
+    retention_ms: int | None
+    needed: Needed | None = None
+    before_batch: int = 0
+
+
+def report_tables(layout: Layout, topology: str) -> list[Path]:
+    """Those that the batch jobs of *topology* have written."""
+    return sorted(log.parent for log in layout.report_table(topology, "x").parent.glob("*/_delta_log"))
+
+
+def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
+    """The tables of *stream*, which has come as far as *at*; those of which it makes its memory last."""
+    retention, done = stream.topology.retention, -1 if at.done is None else at.done
+    memory = {CHANGES.name, OPERATOR_STATE.name, WATERMARKS.name}
+    for table in TABLES.values():
+        if table.written_by == "stream" and table.name not in memory:
+            waits = table == HELD_RECORDS and at.anything_waits
+            yield _kept(stream, table.name, None if waits else retention.of_stream(table.name))
+    for operator in stream.sub.operators:
+        match operator:
+            case Sink(table=str() as name):
+                yield _kept(stream, name, None if operator.key else retention.sinks_ms)
+            case Repartition():
+                needed = Needed(("batch_id", "seq", "id", "watermark"), partial(needed_of_hop, operator))
+                read = _read_by_all(stream, operator)
+                yield _kept(stream, f"hop_{operator.name}", retention.hops_ms, needed, min(done + 1, read))
+    of_key = ("batch_id", "operator", "key")
+    watermarks = Needed(("batch_id", "source", "partition"), needed_watermarks)
+    changes = Needed((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
+    states = Needed((*of_key, "state"), needed_states)
+    yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), watermarks, done + 1)
+    yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
+    yield _kept(stream, OPERATOR_STATE.name, retention.state_ms, states, done + 1)
+
+
+def _kept(
+    stream: Stream, name: str, retention_ms: int | None, needed: Needed | None = None, before_batch: int = 0
+) -> Kept:
+    return Kept(path=stream.home / name, retention_ms=retention_ms, needed=needed, before_batch=before_batch)
+
+
+def _needed_changes(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Series:
+    before = 0 if at.done is None else at.done + 1
+    states = read_before(stream.home / OPERATOR_STATE.name, before, ["operator", "key", "state"])
+    open_ = states.filter(is_newest(states, ["operator", "key"], ["batch_id"]) & pl.col("state").is_not_null())
+    return needed_changes(rows, stream.topology, stream.sub, open_, at.progress.watermark_ms)
+
+
+def _read_by_all(stream: Stream, repartition: Repartition) -> int:
+    """The batch up to which (exclusive) every reader of the hop of *repartition* has read it."""
+    readers = [
+        (sub, operator)
+        for sub in stream.topology.sub_topologies
+        for operator in sub.operators
+        if isinstance(operator, HopSource) and operator.repartition == repartition.name
+    ]
+    come = [(reached(Stream(stream.topology, sub, stream.layout)), operator) for sub, operator in readers]
+    return min((at.read_of(operator.name) if at else 0 for at, operator in come), default=0)

@@ -1,0 +1,169 @@
+"""Keeps the tables of a topology small: old rows go, small files become large ones, unused files are removed.
+
+Purpose: a stream that runs for years starts, is read and commits as fast as a young one.
+How it works, table by table: files whose youngest row is older than the retention go as a whole. Files that were
+written long enough ago are put together, those of one UTC day into one. Where a driver makes its memory of the table,
+its rows are parted instead: those that it needs into files of their own, the others into files named SUPERSEDED, which
+it does not read and which are all that the retention takes.
+Who may be in the way: a stream, which is never kept from committing; another one of these; an analyst. Whatever they
+changed meanwhile is looked at again, and after TRIES left for the next time. One that is killed leaves files that no
+table names, which go when they are old enough.
+Known limitation: whoever has delta-rs OPTIMIZE a table while this does has its rows twice; delta-rs does not notice two
+OPTIMIZEs of its own either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, groupby
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tidemark.control import Control
+from tidemark.delta import SUPERSEDED
+from tidemark.maintenance.kept import Kept, kept_of, report_tables
+from tidemark.maintenance.needed import Needed
+from tidemark.maintenance.progress import reached
+from tidemark.maintenance.table_files import (
+    AT_MOST,
+    Busy,
+    DataFile,
+    files_of,
+    remove_files,
+    replace_files,
+    rows_of_each,
+    written,
+)
+from tidemark.maintenance.unused import remove_unused, uncommitted_since_ms
+from tidemark.spec.layout import Layout
+from tidemark.spec.retention import DAY_MS
+from tidemark.spec.topology import Topology
+from tidemark.stream.evidence import evidence
+from tidemark.stream.soundness import findings
+from tidemark.stream.wiring import Stream
+
+log = logging.getLogger("tidemark.maintain")
+
+CLOSED_AFTER_MS = 3_600_000
+"""A file that was written so long ago is closed: it may be put together with others."""
+NEEDED = "needed-"
+"""So begin the names of files of rows that a driver needs."""
+TRIES = 3
+
+
+def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSED_AFTER_MS) -> None:
+    """Keep the tables of *stream* small; one that may not go on as it is keeps all it has, and so does a new one."""
+    found = [finding for finding in findings(evidence(stream)) if not finding.fault.startswith("checkpoint")]
+    for finding in found:
+        log.warning("%s/%s is left as it is: %s", stream.topology.name, stream.sub.name, finding.lines)
+    if found or (at := reached(stream)) is None:
+        return
+    since_ms = uncommitted_since_ms(Control(stream.control), at)
+    for table in kept_of(stream, at):
+        _maintain(table, now_ms=now_ms, closed_after_ms=closed_after_ms)
+        if stream.topology.retention.unused_ms is not None:
+            remove_unused(table.path, stream.topology.retention.unused_ms, since_ms=since_ms, done=at.done)
+
+
+def maintain_reports(
+    layout: Layout, topology: Topology, *, now_ms: int, closed_after_ms: int = CLOSED_AFTER_MS
+) -> None:
+    """Keep what the batch jobs of *topology* wrote small."""
+    for path in report_tables(layout, topology.name):
+        kept = Kept(path=path, retention_ms=topology.retention.reports_ms)
+        _maintain(kept, now_ms=now_ms, closed_after_ms=closed_after_ms)
+        if topology.retention.unused_ms is not None:
+            remove_unused(path, topology.retention.unused_ms)
+
+
+def _maintain(table: Kept, *, now_ms: int, closed_after_ms: int) -> None:
+    """Do what there is to do at *table*, one thing after the other."""
+    if not DeltaTable.is_deltatable(str(table.path)):
+        return
+    for _ in range(TRIES):
+        try:
+            while do := _next(table, files_of(table.path), now_ms, now_ms - closed_after_ms):
+                do()
+        except Busy as busy:
+            log.info("%s", busy)
+        else:
+            return
+
+
+def _next(table: Kept, files: Sequence[DataFile], now_ms: int, until_ms: int) -> Callable[[], None] | None:
+    """What is to be done next of *table*, which has *files*; None: nothing."""
+    if old := _too_old(table, files, now_ms):
+        return partial(remove_files, table.path, old)
+    closed = [file for file in files if file.written_at_ms < until_ms]
+    if table.needed and (mixed := _mixed(table, closed)):
+        return partial(_part, table, table.needed, mixed)
+    if small := _of_one_day(table, closed):
+        return partial(_put_together, table, small)
+    return None
+
+
+def _too_old(table: Kept, files: Sequence[DataFile], now_ms: int) -> list[DataFile]:
+    """The files that may go; never the newest one, which says how long nothing has come."""
+    if table.retention_ms is None:
+        return []
+    before_ms = now_ms - table.retention_ms
+    may_go = [file for file in files if file.name.startswith(SUPERSEDED)] if table.needed else files[:-1]
+    return [file for file in may_go if file.written_at_ms < before_ms]
+
+
+def _mixed(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
+    """The files whose rows are to be parted: none when there are no new ones since they were parted last."""
+    files = [
+        file
+        for file in closed
+        if not file.name.startswith(SUPERSEDED)
+        and file.newest_batch is not None
+        and file.newest_batch < table.before_batch
+    ]
+    return [] if all(file.name.startswith(NEEDED) for file in files) else files
+
+
+def _part(table: Kept, needed: Needed, files: Sequence[DataFile]) -> None:
+    """Part the rows of *files* that are *needed* from those that are not."""
+    keys = pl.concat([pl.DataFrame(rows) for rows in rows_of_each(table.path, files, needed.columns)])
+    is_needed = needed.of(keys).fill_null(value=True)  # of what has no key nobody knows
+    new = chain.from_iterable(
+        written(table.path, _chosen(table.path, files, chosen), prefix=prefix, written_at_ms=files[-1].written_at_ms)
+        for prefix, chosen in ((NEEDED, is_needed), (SUPERSEDED, ~is_needed))
+    )
+    replace_files(table.path, files, new)
+
+
+def _chosen(path: Path, files: Sequence[DataFile], chosen: pl.Series) -> Iterator[pa.Table]:
+    """Those rows of *files*, which come one after the other, that are *chosen*."""
+    start = 0
+    for rows in rows_of_each(path, files):
+        yield rows.filter(chosen[start : start + rows.num_rows].to_arrow())
+        start += rows.num_rows
+
+
+def _of_one_day(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
+    """Two or more small files of one UTC day, of some AT_MOST rows; where rows are parted, of superseded ones."""
+    prefix = SUPERSEDED if table.needed else ""
+    small = (file for file in closed if file.name.startswith(prefix) and file.rows < AT_MOST // 2)
+    for _, day in groupby(small, lambda file: file.written_at_ms // DAY_MS):
+        files, rows = [], 0
+        for file in day:
+            files.append(file)
+            rows += file.rows
+            if rows >= AT_MOST:
+                break
+        if len(files) > 1:
+            return files
+    return []
+
+
+def _put_together(table: Kept, files: Sequence[DataFile]) -> None:
+    prefix = SUPERSEDED if table.needed else ""
+    rows = rows_of_each(table.path, files)
+    replace_files(table.path, files, written(table.path, rows, prefix=prefix, written_at_ms=files[-1].written_at_ms))

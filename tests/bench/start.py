@@ -1,0 +1,98 @@
+"""What it takes a driver, in CPU time, to make its memory again, before and after maintenance: keys changed often."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import polars as pl
+from bench.ratios import Figure
+from playing import NEWEST, Silence
+
+from tidemark.clock import wall_clock_ms
+from tidemark.delta import Committer, Reference
+from tidemark.kernels.schemas import rows_of
+from tidemark.maintenance.upkeep import maintain_stream
+from tidemark.semantics.progress import StreamProgress
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import BATCHES, CHANGES
+from tidemark.spec.topology import parse
+from tidemark.stream.journal import Entry, Journal
+from tidemark.stream.load import load_memory
+from tidemark.stream.steps import Steps
+from tidemark.stream.wiring import Stream, build_engine
+
+KEYS, VERSIONS = 40_000, 50
+NOON_MS = 1_700_000_000_000
+
+
+def figures(runs: int) -> Iterator[Figure]:
+    """A start from history against one from what maintenance has left, and against one with a single version a key."""
+    with TemporaryDirectory() as folder:
+        old = _stream(Path(folder) / "old", VERSIONS)
+        young = _stream(Path(folder) / "young", 1)
+        before_s = [_start_s(old) for _ in range(runs)]
+        began_s = time.process_time()
+        maintain_stream(old, now_ms=wall_clock_ms() + 1_000, closed_after_ms=0)
+        took_s = time.process_time() - began_s
+        after_s, young_s = [], []
+        for _ in range(runs):
+            after_s.append(_start_s(old))
+            young_s.append(_start_s(young))
+        versions = f"{KEYS:,} keys, {VERSIONS} versions each"
+        faster = [one / other for one, other in zip(before_s, after_s, strict=True)]
+        yield Figure(f"{versions}: memory made again, before / after maintenance", faster)
+        yield Figure("after maintenance / with one version of each key", _ratios(after_s, young_s))
+        yield Figure("memory made again after maintenance", after_s, unit="s CPU")
+        yield Figure("the maintenance itself", [took_s], unit="s CPU")
+
+
+def _ratios(one: list[float], other: list[float]) -> list[float]:
+    return [above / below for above, below in zip(one, other, strict=True)]
+
+
+def _stream(home: Path, versions: int) -> Stream:
+    """A stream whose keys have changed so often, once a batch each; written as its driver does."""
+    topology = parse(tomllib.loads(NEWEST), file="play.toml")
+    stream = Stream(topology, topology.sub_topologies[0], Layout(home))
+    build_engine(stream, Silence(), thread_id="t", epoch=1, slow_ms={})  # creates the tables
+    committer = Committer(f"{topology.name}/{stream.sub.name}", wall_clock_ms)
+    chance = np.random.default_rng(0)
+    for batch_id in range(versions):
+        same = {"topology": topology.name, "sub_topology": stream.sub.name, "batch_id": batch_id}
+        rows = pl.DataFrame(
+            {
+                "seq": range(KEYS),
+                "operator": "newest",
+                "key": [f"key-{number}" for number in range(KEYS)],
+                "value": [f'{{"v":{batch_id}}}'] * KEYS,
+                "timestamp": NOON_MS + batch_id,
+                "value_hash": [digest.hex() for digest in _digests(chance)],
+            }
+        )
+        committer.commit(stream.home / CHANGES.name, rows_of(CHANGES, rows, **same), batch_id)
+        committer.commit(stream.home / BATCHES.name, rows_of(BATCHES, [{"batch_id": batch_id}]), batch_id)
+    progress = StreamProgress(batch_id=versions - 1)
+    Journal(stream.control / "journal", "data").write(Entry(versions - 1, {}, {"progress": progress.to_json()}))
+    return stream
+
+
+def _digests(chance: np.random.Generator) -> list[bytes]:
+    """One for each key, as long as SHA-256 makes them."""
+    drawn = chance.bytes(32 * KEYS)
+    return [drawn[start : start + 32] for start in range(0, len(drawn), 32)]
+
+
+def _start_s(stream: Stream) -> float:
+    newest = Journal(stream.control / "journal", "data").newest()
+    assert newest is not None
+    steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+    began_s = time.process_time()
+    load_memory(steps, stream.sub, stream.home, StreamProgress.from_json(newest.notes["progress"]))
+    took_s = time.process_time() - began_s
+    assert len(steps.memory.stored["newest"]) == KEYS
+    return took_s

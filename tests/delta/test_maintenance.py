@@ -1,0 +1,380 @@
+"""A warehouse that is kept small: nothing that counts goes, whoever writes or stands still meanwhile."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from bench import long_run
+from deltalake import DeltaTable
+from playing import NEWEST, Crash, Play, crash_at
+
+import maintain
+from tidemark.clock import wall_clock_ms
+from tidemark.delta import Reference, scan
+from tidemark.kernels.steps import pruned
+from tidemark.maintenance import upkeep
+from tidemark.maintenance.table_files import DataFile, files_of, rows_of_each, written
+from tidemark.maintenance.upkeep import maintain_stream
+from tidemark.semantics.progress import StreamProgress
+from tidemark.spec.layout import Layout
+from tidemark.spec.retention import DAY_MS
+from tidemark.stream.evidence import evidence
+from tidemark.stream.journal import Journal
+from tidemark.stream.load import load_memory
+from tidemark.stream.soundness import Fault, findings
+from tidemark.stream.steps import Steps
+from tidemark.stream.wiring import Stream
+
+T = 1_400_000_000_000
+SUB = "0"
+SOON = """
+[retention]
+changes = "1 ms"
+state = "1 ms"
+hops = "1 ms"
+unused = "1 ms"
+"""
+"""All that need not be kept goes at once."""
+EVERYTHING = f"""
+name = "play"
+{SOON}
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+key = "id"
+bound = "1 s"
+allowed_lateness = "4 s"
+[operators.rates]
+kind = "source"
+topic = "rates"
+fields = "id string, rate int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.rate]
+kind = "table"
+input = "rates"
+key = ["id"]
+columns = ["rate"]
+[operators.priced]
+kind = "join"
+input = "events"
+table = "rate"
+on = {{ id = "id" }}
+[operators.prices]
+kind = "sink"
+input = "priced"
+table = "prices"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+[operators.slow]
+kind = "table"
+input = "events"
+key = ["id"]
+strategy = "periodic"
+interval = "4 s"
+[operators.sums]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = {{ tumbling = "4 s" }}
+aggregates = {{ total = "sum(v)" }}
+[operators.visits]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = {{ session = "3 s" }}
+aggregates = {{ most = "max(v)" }}
+[operators.finals]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = {{ tumbling = "4 s" }}
+strategy = "on_window_close"
+aggregates = {{ n = "count(*)" }}
+[operators.by_v]
+kind = "repartition"
+input = "newest"
+id = ["id"]
+key = ["v"]
+columns = ["v"]
+[operators.per_v]
+kind = "aggregate"
+input = "by_v"
+aggregates = {{ n = "count(*)" }}
+[operators.sent]
+kind = "repartition"
+input = "events"
+key = ["v"]
+columns = ["id"]
+[operators.running]
+kind = "aggregate"
+input = "sent"
+aggregates = {{ n = "count(id)" }}
+"""
+
+
+def streams(play: Play) -> list[Stream]:
+    return [Stream(play.topology, sub, Layout(play.home)) for sub in play.topology.sub_topologies]
+
+
+def maintained(play: Play, *, in_ms: int = 10_000) -> None:
+    """As the job does when all files are closed, so long from now; a play has no checkpoint, which is nobody's loss."""
+    for stream in streams(play):
+        maintain_stream(stream, now_ms=wall_clock_ms() + in_ms, closed_after_ms=0)
+
+
+def memory_of(stream: Stream) -> dict[str, Any]:
+    """What a driver that starts now finds in the tables of *stream*."""
+    newest = Journal(stream.control / "journal", "data").newest()
+    progress = StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()
+    steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+    load_memory(steps, stream.sub, stream.home, progress)
+    memory = steps.memory
+    rows: dict[str, pl.DataFrame] = {f"stored {name}": kept.all() for name, kept in memory.stored.items()}
+    rows |= {f"state {name}": kept.all() for name, kept in memory.states.items()}
+    rows |= {f"waiting {name}": kept for name, kept in memory.waiting.items()}
+    asked_from_ms = (progress.watermark_ms or 0) - 4_000  # events may be as late
+    rows |= {f"versions {n}": pruned(kept, ["id"], before_ms=asked_from_ms) for n, kept in memory.versions.items()}
+    return {name: sorted(map(str, frame.rows())) for name, frame in rows.items()} | {"held": memory.held}
+
+
+def random_batch(play: Play, chance: random.Random, number: int) -> None:
+    """A batch of each sub-topology, some seconds after the one before; the same for the same chance."""
+    at_ms = T + 1_500 * number
+    rows = []
+    for _ in range(chance.randrange(6)):
+        late_ms = chance.choice([0, 500, 3_000, 6_000])
+        row = play.row("events", at_ms - late_ms, id=chance.choice("abcde"), v=chance.randrange(3))
+        rows.append(row | {"deleted": chance.random() < 0.1})
+    for _ in range(chance.randrange(2)):
+        rows.append(play.row("rates", at_ms - chance.choice([0, 2_000]), id=chance.choice("abc"), rate=number))
+    play.batch(rows, at_ms=at_ms)
+    for sub in play.topology.sub_topologies[1:]:
+        play.hop(sub.name, at_ms=at_ms)
+
+
+@pytest.mark.parametrize("seed", [0])
+def test_a_driver_started_after_maintenance_has_the_memory_of_one_without_and_does_the_same(
+    tmp_path: Path, seed: int
+) -> None:
+    plain, kept = (Play(EVERYTHING, tmp_path / name) for name in ("plain", "kept"))
+    chances = [random.Random(seed), random.Random(seed)]
+    for number in range(8):
+        for play, chance in zip((plain, kept), chances, strict=True):
+            random_batch(play, chance, number)
+        if number in (3, 6):
+            maintained(kept)
+            for one, other in zip(streams(plain), streams(kept), strict=True):
+                assert memory_of(one) == memory_of(other)
+            for sub in kept.topology.sub_topologies:
+                kept.start(sub.name)
+    went = {"changes", "operator_state", "hop_by_v", "hop_sent"}
+    one, other = plain.tables(), kept.tables()
+    assert {name for name in one if one[name] != other[name]} <= went
+    for name in went:
+        assert set(other[name]) < set(one[name])
+
+
+def a_batch(play: Play, number: int) -> None:
+    """A new value of `a`, and one of each other id now and then."""
+    at_ms = T + 1_000 * number
+    rows = [play.row("events", at_ms, id=name, v=number) for name in ("a", "bcde"[number % 4])]
+    play.batch(rows, at_ms=at_ms)
+
+
+IN_WINDOWS = long_run.TOPOLOGY
+STEPS = ("decided", "committed changes", "committed board", "measured", "committed outcomes", "committed batches")
+
+
+def test_maintenance_between_any_two_commits_of_a_driver_changes_nothing_of_what_it_does(tmp_path: Path) -> None:
+    plain, kept = Play(NEWEST, tmp_path / "plain"), Play(NEWEST + SOON, tmp_path / "kept")
+    kept.start(SUB, lambda step: maintained(kept))
+    for number in range(2):
+        a_batch(plain, number)
+        a_batch(kept, number)
+    one, other = plain.tables(), kept.tables()
+    assert {name for name in one if one[name] != other[name]} == {"changes"}
+    assert kept.rows("board") == plain.rows("board")
+    assert memory_of(streams(kept)[0]) == memory_of(streams(plain)[0])
+
+
+def test_a_driver_that_ends_at_any_step_and_a_maintenance_before_the_next_one_lose_nothing(tmp_path: Path) -> None:
+    plain, kept = Play(IN_WINDOWS, tmp_path / "plain"), Play(IN_WINDOWS + SOON, tmp_path / "kept")
+    for number, step in enumerate(STEPS):
+        a_batch(plain, number)
+        kept.start(SUB, crash_at(step))
+        rows = [kept.row("events", T + 1_000 * number, id=name, v=number) for name in ("a", "bcde"[number % 4])]
+        with pytest.raises(Crash):
+            kept.process(number, rows, at_ms=T + 1_000 * number, sub=SUB)
+        maintained(kept)
+        kept.start(SUB)
+        kept.process(number, rows, at_ms=T + 1_000 * number, sub=SUB)
+        assert memory_of(streams(kept)[0]) == memory_of(streams(plain)[0])
+    one, other = plain.tables(), kept.tables()
+    assert {name for name in one if one[name] != other[name]} == {"changes", "operator_state"}
+
+
+def test_what_waits_for_other_partitions_is_kept_however_long_it_waits(tmp_path: Path) -> None:
+    play = Play(f'max_drift = "1 s"\n{NEWEST}', tmp_path, partitions=2)
+    for number in range(4):
+        ahead = play.row("events", T + 60_000 + number, partition=1, id="b", v=number)
+        play.batch([play.row("events", T, id="a", v=number), ahead], at_ms=T + number)
+    waiting = memory_of(streams(play)[0])["waiting events"]
+    assert len(waiting) == 3  # the first one came before anybody knew how far the other partition is
+    maintained(play, in_ms=1_000 * DAY_MS)
+    assert memory_of(streams(play)[0])["waiting events"] == waiting
+
+
+def written_days_ago(monkeypatch: pytest.MonkeyPatch, play: Play, days: dict[int, int]) -> None:
+    """Have the files of each batch count as written so many days before now, a minute apart."""
+    now_ms = wall_clock_ms()
+
+    def files(path: Path) -> list[DataFile]:
+        return [
+            replace(f, written_at_ms=now_ms - days.get(-1 if f.newest_batch is None else f.newest_batch, 0) * DAY_MS)
+            for f in files_of(path)
+        ]
+
+    monkeypatch.setattr(upkeep, "files_of", files)
+
+
+def batches_in(play: Play, table: str) -> list[int]:
+    return sorted({row["batch_id"] for row in play.rows(table)})
+
+
+def test_rows_go_when_their_files_are_older_than_the_topology_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(NEWEST, tmp_path)
+    for number in range(4):
+        late = [play.row("events", T - 60_000, id="a", v=0)] if number else []
+        play.batch([play.row("events", T + 10_000 * number, id="a", v=number), *late], at_ms=T + 1_000 * number)
+    written_days_ago(monkeypatch, play, {0: 91, 1: 89, 2: 31, 3: 29})
+    maintained(play, in_ms=0)
+    assert batches_in(play, "outcomes") == [3]
+    assert batches_in(play, "late_records") == [1, 2, 3]
+    assert batches_in(play, "changes") == [0, 1, 2, 3]  # for ever, unless somebody says otherwise
+    assert [row["v"] for row in play.rows("board")] == [3]
+    assert [finding.fault for finding in findings(evidence(streams(play)[0]))] == [Fault.CHECKPOINT_GONE]  # of a play
+
+
+def test_the_newest_file_stays_however_old(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    for number in range(3):
+        a_batch(play, number)
+    maintained(play, in_ms=1_000 * DAY_MS)
+    assert batches_in(play, "batches") == [2]
+    assert [row["v"] for row in play.rows("board") if row["id"] == "a"] == [2]
+
+
+def test_closed_files_of_one_day_become_one_and_others_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(NEWEST, tmp_path)
+    for number in range(6):
+        a_batch(play, number)
+    written_days_ago(monkeypatch, play, {0: 3, 1: 3, 2: 2, 3: 2})
+    for stream in streams(play):
+        maintain_stream(stream, now_ms=wall_clock_ms())
+    outcomes = Layout(tmp_path).stream_table("play", SUB, "outcomes")
+    # batches 4 and 5 were written less than an hour ago
+    assert [(file.newest_batch, file.rows) for file in files_of(outcomes)] == [(1, 6), (3, 6), (4, 3), (5, 3)]
+
+
+HOP = f"""
+{NEWEST}
+{SOON}
+[operators.by_v]
+kind = "repartition"
+input = "newest"
+id = ["id"]
+key = ["v"]
+columns = ["v"]
+[operators.per_v]
+kind = "aggregate"
+input = "by_v"
+aggregates = {{ n = "count(*)" }}
+"""
+
+
+def test_what_the_reader_of_a_hop_has_not_read_is_neither_moved_nor_deleted(tmp_path: Path) -> None:
+    play = Play(HOP, tmp_path)
+    hop = Layout(tmp_path).hop("play", SUB, "by_v")
+    for number in range(4):
+        a_batch(play, number)
+        if number == 1:
+            play.hop(play.topology.sub_topologies[1].name, at_ms=T + number)
+    unread = {file.name for file in files_of(hop) if (file.newest_batch or 0) > 1}
+    for _ in range(2):  # twice changes nothing
+        maintained(play, in_ms=1_000 * DAY_MS)
+        assert unread < {file.name for file in files_of(hop)}
+        read = [(row["batch_id"], row["id"]) for row in play.rows("hop_by_v") if row["batch_id"] < 2]
+        assert sorted(read) == [(0, "b"), (1, "a"), (1, "c")]  # the newest row of each id
+
+
+def test_two_maintenances_at_once_leave_what_one_does(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    for number in range(6):
+        a_batch(play, number)
+    before = play.tables()
+    with ThreadPoolExecutor(2) as both:
+        for done in [both.submit(maintained, play) for _ in range(2)]:
+            done.result()
+    assert play.tables() == before
+    assert len(files_of(Layout(tmp_path).stream_table("play", SUB, "outcomes"))) == 1
+
+
+def test_a_maintenance_that_is_killed_leaves_files_that_the_next_one_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(NEWEST + SOON, tmp_path)
+    for number in range(3):
+        a_batch(play, number)
+    before = play.tables()
+    changes = Layout(tmp_path).stream_table("play", SUB, "changes")
+    rows = rows_of_each(changes, files_of(changes))
+    left = list(written(changes, rows, prefix="needed-", written_at_ms=0))  # and not committed
+    assert play.tables() == before
+    maintained(play)
+    assert not (changes / left[0].name).exists()
+
+
+def test_nothing_is_touched_of_a_stream_whose_tables_are_not_as_they_were(tmp_path: Path) -> None:
+    play = Play(NEWEST + SOON, tmp_path)
+    for number in range(3):
+        a_batch(play, number)
+    board = Layout(tmp_path).stream_table("play", SUB, "board")
+    DeltaTable(str(board)).restore(1)
+    before = {path: files_of(path) for path in board.parent.iterdir()}
+    maintained(play)
+    assert {path: files_of(path) for path in board.parent.iterdir()} == before
+
+
+def test_the_job_tells_files_and_sizes_before_and_after(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    for number in range(3):
+        a_batch(play, number)
+    told = maintain.run(Layout(tmp_path), play.topology, now_ms=T, closed_after_ms=T - wall_clock_ms() - 10_000)
+    (outcomes,) = [row for row in told if row["table"] == "outcomes"]
+    assert (outcomes["files_before"], outcomes["files"], outcomes["rows_before"], outcomes["rows"]) == (3, 1, 9, 9)
+    assert outcomes["unused_files"] == 3
+    stored = scan(Layout(tmp_path).report_table("play", "table_files")).collect()
+    assert stored.height == len(told)
+    assert stored["at"].dt.epoch("ms").unique().to_list() == [T]

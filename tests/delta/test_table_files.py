@@ -1,0 +1,168 @@
+"""Files of a table are replaced or removed on top of what others did meanwhile, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tidemark.delta import Committer, create, rows_of_others, scan
+from tidemark.errors import Contradiction
+from tidemark.maintenance import table_files
+from tidemark.maintenance.table_files import Busy, Written, files_of, remove_files, replace_files, rows_of_each, written
+from tidemark.maintenance.unused import remove_unused
+
+ALL = [("a", 0), ("b", 0), ("c", 1), ("d", 2)]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Three files, of batches 0, 1 and 2."""
+    path = tmp_path / "changes"
+    create(path, rows(0, "a").schema)
+    committer = Committer("play/0", lambda: 0)
+    for batch_id, ids in enumerate(["ab", "c", "d"]):
+        committer.commit(path, rows(batch_id, ids), batch_id)
+    return path
+
+
+def rows(batch_id: int, ids: str) -> pa.Table:
+    return pa.table({"id": list(ids), "batch_id": [batch_id] * len(ids)})
+
+
+def contents(path: Path) -> list[tuple[str, int]]:
+    return sorted(scan(path).select("id", "batch_id").collect().rows())
+
+
+def together(path: Path, meanwhile: Callable[[], object] = lambda: None) -> Iterator[Written]:
+    """All rows in one file; *meanwhile* happens before it is committed."""
+    yield from written(path, rows_of_each(path, files_of(path)), prefix="", written_at_ms=7)
+    meanwhile()
+
+
+def test_files_are_those_of_the_log_with_their_newest_batches(table: Path) -> None:
+    assert [(file.rows, file.newest_batch) for file in files_of(table)] == [(2, 0), (1, 1), (1, 2)]
+
+
+def test_rows_that_were_put_together_are_as_old_as_they_were_and_nobody_elses(table: Path) -> None:
+    replace_files(table, files_of(table), together(table))
+    (file,) = files_of(table)
+    assert (file.rows, file.newest_batch, file.written_at_ms) == (4, 2, 7)
+    assert contents(table) == ALL
+    assert rows_of_others(table, DeltaTable(str(table))) == []
+
+
+def append(path: Path) -> None:
+    Committer("play/0", lambda: 0).commit(path, rows(3, "e"), 3)
+
+
+def delete(path: Path) -> None:
+    DeltaTable(str(path)).delete("id = 'a'")
+
+
+def optimize(path: Path) -> None:
+    DeltaTable(str(path)).optimize.compact()
+
+
+def maintain(path: Path) -> None:
+    replace_files(path, files_of(path), together(path))
+
+
+def test_what_a_stream_appends_meanwhile_is_there_too(table: Path) -> None:
+    replace_files(table, files_of(table), together(table, lambda: append(table)))
+    assert contents(table) == [*ALL, ("e", 3)]
+
+
+@pytest.mark.parametrize("other", [delete, optimize, maintain])
+def test_whoever_finds_its_files_gone_does_nothing_and_leaves_nothing(
+    table: Path, other: Callable[[Path], None]
+) -> None:
+    with pytest.raises(Busy):
+        replace_files(table, files_of(table), together(table, lambda: other(table)))
+    assert contents(table) == (ALL[1:] if other is delete else ALL)
+    named = {Path(file).name for file in DeltaTable(str(table)).file_uris()}
+    unused = [file for file in table.glob("*.parquet") if file.name not in named]
+    assert len(unused) == {delete: 1, optimize: 3, maintain: 3}[other]  # those that the other one replaced
+
+
+@pytest.mark.parametrize("other", [append, optimize])
+def test_whoever_commits_between_the_last_look_and_the_commit_is_looked_at_too(
+    table: Path, other: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [other]
+
+    def clock() -> int:
+        """Read once for each file that goes, right before the commit."""
+        if others:
+            others.pop()(table)
+        return 0
+
+    monkeypatch.setattr(table_files, "wall_clock_ms", clock)
+    with pytest.raises(Busy) if other is optimize else nullcontext():
+        replace_files(table, files_of(table), together(table))
+    assert contents(table) == (ALL if other is optimize else [*ALL, ("e", 3)])
+    assert len(files_of(table)) == (1 if other is optimize else 2)
+
+
+def test_files_with_fewer_rows_take_nobodys_place(table: Path) -> None:
+    before = files_of(table)
+    fewer = written(table, [rows(0, "a")], prefix="", written_at_ms=7)
+    with pytest.raises(Contradiction, match="4 became 1"):
+        replace_files(table, before, fewer)
+    assert files_of(table) == before
+    assert len(list(table.glob("*.parquet"))) == 3
+
+
+def test_rows_of_a_file_that_others_replaced_are_not_taken_for_none(table: Path) -> None:
+    stale = files_of(table)
+    optimize(table)
+    with pytest.raises(Busy):
+        list(rows_of_each(table, stale))
+
+
+def test_rows_are_removed_with_their_files_unless_somebody_changed_these(table: Path) -> None:
+    oldest, *_ = stale = files_of(table)
+    remove_files(table, [oldest])
+    assert contents(table) == ALL[2:]
+    with pytest.raises(Busy):
+        remove_files(table, stale)
+    assert contents(table) == ALL[2:]
+
+
+def test_a_stream_that_looked_before_its_merge_merges_into_files_that_it_did_not_see(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    create(board, rows(0, "a").schema)
+    asked: list[int] = []
+
+    def stopped() -> None:
+        """Before its second commit the driver stands still for so long that all it has seen is removed."""
+        asked.append(0)
+        if len(asked) == 3:
+            maintain(board)
+            assert remove_unused(board, 0) == 2
+
+    committer = Committer("play/0", lambda: 0, check_lease=stopped)
+    for batch_id, id_ in enumerate("aba"):
+        new = rows(batch_id, id_).append_column("deleted", pa.array([False]))
+        committer.upsert(board, new, batch_id, key=["id"])
+    assert contents(board) == [("a", 2), ("b", 1)]
+
+
+def test_what_a_stopped_driver_may_still_commit_is_not_removed(table: Path) -> None:
+    for name in ("batch-00000000000000000003-a", "batch-00000000000000000002-b", "left"):
+        (table / f"{name}.parquet").write_bytes(b"")
+    since_ms = (table / "left.parquet").stat().st_mtime_ns // 1_000_000
+    assert remove_unused(table, 0, since_ms=since_ms - 10_000, done=2) == 0
+    assert remove_unused(table, 0, since_ms=since_ms + 10_000, done=2) == 2
+    assert [file.name for file in table.glob("batch*")] == ["batch-00000000000000000003-a.parquet"]
+    assert remove_unused(table, 0, done=None) == 0
+
+
+def test_a_table_that_nobody_touched_for_long_loses_nothing_that_it_names(table: Path) -> None:
+    write_deltalake(str(table), rows(9, "z"), mode="append")
+    assert remove_unused(table, 0) == 0
+    assert contents(table) == [*ALL, ("z", 9)]
