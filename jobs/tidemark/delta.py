@@ -88,7 +88,7 @@ def create(
     """An empty Delta table at *path* with *schema* and its comments, for rows that fulfil all *checks* (SQL by name).
 
     One that is there already, an older version's for one, keeps its rows and gets the columns that it lacks, which are
-    null in them, and the checks in place of the older version's. Raises DeltaError where a row does not fulfil them.
+    null in them, the comments, and the checks in place of the older version's. Raises DeltaError where a row does not fulfil them.
     Of its *log* the commits are kept for that long, and those since the newest checkpoint.
     """
 
@@ -101,9 +101,13 @@ def create(
             description=description,
             configuration={**SETTINGS, "delta.logRetentionDuration": log},
         )
-        known = {field.name for field in table.schema().fields}
-        if lacking := [field for field in Schema.from_arrow(schema).fields if field.name not in known]:
+        known = {field.name: field.metadata for field in table.schema().fields}
+        wanted = Schema.from_arrow(schema).fields
+        if lacking := [field for field in wanted if field.name not in known]:
             table.alter.add_columns(lacking)
+        for field in wanted:
+            if field.metadata and known.get(field.name, field.metadata) != field.metadata:  # delta-rs takes no other
+                table.alter.set_column_metadata(field.name, field.metadata)
         checked = {name.removeprefix(_CHECK) for name in table.metadata().configuration if name.startswith(_CHECK)}
         for name in sorted(name for name in checked - checks.keys() if name.startswith(OWN_CHECK)):
             table.alter.drop_constraint(name)
