@@ -109,6 +109,16 @@ def test_a_table_of_an_older_version_gets_the_columns_it_lacks_and_its_rows_have
     assert comments(table)["fan_out"] == next(c.comment for c in OUTCOMES.columns if c.name == "fan_out")
 
 
+def test_a_table_of_a_version_that_said_otherwise_of_its_columns_takes_rows_of_this_one(tmp_path):
+    table, whole = tmp_path / "outcomes", arrow_schema(OUTCOMES)
+    create(table, pa.schema([field.with_metadata({"comment": "as it was"}) for field in whole]))
+
+    create(table, whole)
+    write_deltalake(table, rows_of(OUTCOMES, [{"batch_id": 1}]), mode="append")
+
+    assert comments(table) == {column.name: column.comment for column in OUTCOMES.columns}
+
+
 def test_a_stream_goes_on_with_tables_of_an_older_version(tmp_path):
     layout = Layout(tmp_path)
     whole = arrow_schema(OUTCOMES)
