@@ -55,7 +55,7 @@ def test_spark_counts_by_hand(spark, warehouse):
 
 
 def test_spark_counts_files_of_before_a_column_was_added_and_files_that_others_wrote(spark, warehouse, tmp_path):
-    warehouse = replace(warehouse, layout=Layout(tmp_path / "it's [here]*"))
+    warehouse = replace(warehouse, layout=Layout(tmp_path / "it's {here}*"))
     for table, rows in facts(MIDNIGHT, [100, 200]).items():
         old = rows_of(table, rows, topology="t", sub_topology="s").drop_columns(["topology", "task_id"])
         write_deltalake(warehouse.layout.stream_table("t", "s", table.name), old)

@@ -26,7 +26,7 @@ def by_minute(
     merges = {"n": F.sum, "min_ms": F.min, "max_ms": F.max, "sum_ms": F.sum, "negative_n": F.sum}
     merged = (merge(column).alias(column) for column, merge in merges.items())
     counted = facts.groupBy(*TASK, minute, "bucket").agg(*merged).select(*NO_TASKS.columns)
-    return pl.DataFrame(counted.toArrow()).cast(dict(NO_TASKS.schema))
+    return pl.DataFrame(counted.toArrow()).cast(NO_TASKS.schema)
 
 
 def _rows(spark: SparkSession, table: Table, paths: Sequence[str]) -> DataFrame:
