@@ -149,9 +149,11 @@ def test_late_facts_open_their_minute_hour_and_day_again_and_nothing_else(wareho
     with without(warehouse, keep=touched):
         roll_up(warehouse)
 
-    for table in ROLLUPS:
-        gone = [path.parent.name for path in were[table] - files(warehouse, table)]
-        assert sorted(gone) == ["grain=day", "grain=hour", "grain=minute"]
+    grains = ["grain=day", "grain=hour", "grain=minute"]
+    of_scopes = [f"{grain}/scope={scope}" for grain in grains for scope in ("operator", "task")]
+    for table, folders in ((LATENCY_ROLLUP, grains), (LATENCY_BUCKET_ROLLUP, of_scopes)):
+        gone = [path.parent.relative_to(place(warehouse, table)) for path in were[table] - files(warehouse, table)]
+        assert sorted(map(str, gone)) == folders
     rows = [row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["scope"] == "operator" and row["operator"] == "o"]
     assert sorted((row["grain"], f"{row['interval_start']:%H:%M}", row["n"], row["max_ms"]) for row in rows) == [
         ("day", "00:00", 4, 20),
