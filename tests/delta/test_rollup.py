@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from measuring import facts
 from playing import NEWEST_SENT, Play
 
 import rollup
@@ -364,23 +365,9 @@ def warehouse(tmp_path):
 
 
 def measured(warehouse, finished_at_ms, latencies, sub_topology="s", *, batch_id=0, operator="o", task=0, tables=FACTS):
-    """What one batch has of *operator*, with its buckets counted one by one."""
-    common = {
-        "batch_id": batch_id,
-        "operator": operator,
-        "kind": "sink",
-        "task_id": f"{sub_topology}_{task}",
-        "finished_at": finished_at_ms,
-    }
-    stats = {
-        "n": len(latencies),
-        "min_ms": min(latencies),
-        "max_ms": max(latencies),
-        "sum_ms": sum(latencies),
-        "negative_n": sum(latency < 0 for latency in latencies),
-    }
-    buckets = [{**common, "bucket": bucket_of(latency), "n": 1} for latency in latencies]
-    for table, rows in ((OPERATOR_LATENCY, [{**common, **stats}]), (LATENCY_BUCKETS, buckets)):
+    """What one batch has of *operator*."""
+    of_batch = facts(finished_at_ms, latencies, batch_id=batch_id, operator=operator, task_id=f"{sub_topology}_{task}")
+    for table, rows in of_batch.items():
         if table in tables:
             path = place(warehouse, table, sub_topology)
             create(path, arrow_schema(table))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 from deltalake import write_deltalake
+from measuring import facts
 
 import rollup
 from tidemark.kernels.schemas import rows_of
 from tidemark.report import latency_facts
-from tidemark.semantics.buckets import bucket_of
 from tidemark.spec.intervals import Grain, instant_ms
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
@@ -25,7 +25,8 @@ def test_spark_counts_what_one_process_counts(spark, warehouse):
     for batch_id in range(6):
         for task_id in ("0_0", "0_1"):
             at_ms = MIDNIGHT + rng.choice([0, 59_999, MINUTE, HOUR - 1, HOUR, DAY])
-            measured(warehouse, at_ms, [rng.randrange(-50, 9_000) for _ in range(9)], batch_id, task_id=task_id)
+            latencies = [rng.randrange(-50, 9_000) for _ in range(9)]
+            measured(warehouse, at_ms, latencies, batch_id=batch_id, task_id=task_id)
 
     in_process = rolled_up(warehouse)
     in_spark = rolled_up(warehouse, spark_above=0)
@@ -89,22 +90,8 @@ def test_spark_is_started_for_more_rows_of_facts_than_it_is_said_and_not_for_few
         rolled_up(warehouse, spark_above=3)
 
 
-def facts(at_ms, latencies, batch_id=0, operator="o", task_id="0_0"):
-    """The rows that one batch has of *operator*, by table, with its buckets counted one by one."""
-    common = {"batch_id": batch_id, "operator": operator, "kind": "sink", "task_id": task_id, "finished_at": at_ms}
-    statistics = {
-        "n": len(latencies),
-        "min_ms": min(latencies),
-        "max_ms": max(latencies),
-        "sum_ms": sum(latencies),
-        "negative_n": sum(latency < 0 for latency in latencies),
-    }
-    buckets = [{**common, "bucket": bucket_of(latency), "n": 1} for latency in latencies]
-    return {OPERATOR_LATENCY: [{**common, **statistics}], LATENCY_BUCKETS: buckets}
-
-
-def measured(warehouse, at_ms, latencies, batch_id=0, *, sub_topology="s", tables=FACTS, **of):
-    for table, rows in facts(at_ms, latencies, batch_id, **of).items():
+def measured(warehouse, finished_at_ms, latencies, *, sub_topology="s", tables=FACTS, **of):
+    for table, rows in facts(finished_at_ms, latencies, **of).items():
         if table in tables:
             warehouse.write(table, rows, sub_topology)
 

@@ -25,7 +25,7 @@ from tidemark.spec.tables import LATENCY_BUCKETS, OPERATOR_LATENCY, Table
 
 TABLES = (LATENCY_BUCKETS, OPERATOR_LATENCY)
 SPARK_ABOVE = 20_000_000
-"""Rows of facts that one process still counts by itself; reading takes it some 1 GB."""
+"""Rows of facts of an hour that one process still counts by itself."""
 _AS_DECLARED = pl.ScanCastOptions(datetime_cast=["nanosecond-downcast", "convert-timezone"])
 """Whoever rewrites files may write timestamps in another way."""
 
