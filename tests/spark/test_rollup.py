@@ -39,7 +39,7 @@ def test_spark_counts_by_hand(spark, warehouse):
     measured(warehouse, MIDNIGHT + MINUTE - 1, [100, -5])
     measured(warehouse, MIDNIGHT + MINUTE, [300], batch_id=1)
     measured(warehouse, MIDNIGHT + MINUTE, [7], batch_id=1, operator="p")
-    measured(warehouse, MIDNIGHT + 5 * MINUTE, [400], batch_id=2, tables=[OPERATOR_LATENCY])
+    measured(warehouse, MIDNIGHT + MINUTE, [400], batch_id=2, tables=[OPERATOR_LATENCY])
 
     rows, _ = rolled_up(warehouse, spark_above=0)
 
