@@ -32,7 +32,7 @@ from tidemark.kernels.rollups import (
     starts_in,
 )
 from tidemark.report.batch_job import interval_parser
-from tidemark.report.latency_facts import Facts, facts_of
+from tidemark.report.latency_facts import SPARK_ABOVE, Facts, facts_of
 from tidemark.report.outline import outline
 from tidemark.report.report_tables import opened, replace_in, rows_in
 from tidemark.spark import PROJECT
@@ -48,23 +48,33 @@ ROLLUPS = (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP)
 def main() -> None:
     """Run as the command line says."""
     arguments = interval_parser(__doc__, required=False)
+    spark_above = "rows of facts of an hour above which Spark counts them (%(default)s)"
+    arguments.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
     given = arguments.parse_args()
     if (given.start_ms is None) != (given.end_ms is None):
         arguments.error("an interval has two ends; give both --from and --to, or neither")
     interval = Interval(given.start_ms, given.end_ms) if given.start_ms is not None else None
     known = outline(given.topology, load(PROJECT / "expectations" / "slas.toml", given.topology))
-    run(given.warehouse, given.topology.name, interval, known)
+    run(given.warehouse, given.topology.name, interval, known, spark_above=given.spark_above)
 
 
-def run(layout: Layout, topology: str, interval: Interval | None = None, known: Outline = NO_OUTLINE) -> None:
+def run(
+    layout: Layout,
+    topology: str,
+    interval: Interval | None = None,
+    known: Outline = NO_OUTLINE,
+    *,
+    spark_above: int = SPARK_ABOVE,
+) -> None:
     """Roll up what is new, and what *interval* touches; where another rollup did meanwhile, on top of that one.
 
+    Spark counts an hour that has more rows of facts than *spark_above* in a sub-topology.
     What is stored of minutes whose facts are gone stays.
 
     Raises:
         InvalidArgument: *interval* touches such minutes.
     """
-    job = _Job(layout, topology, known)
+    job = _Job(layout, topology, known, spark_above)
     rollups, facts = job.opened(), facts_of(layout, topology)
     asked = interval.widened(Grain.HOUR) if interval else None
     minutes_ms = {minute_ms for part in facts for minute_ms in part.new_minutes(rollups.values())}
@@ -82,6 +92,7 @@ class _Job:
     layout: Layout
     topology: str
     known: Outline
+    spark_above: int
 
     def opened(self) -> dict[Table, DeltaTable]:
         """The rollups as they are now."""
@@ -93,7 +104,7 @@ class _Job:
         facts = facts_of(self.layout, self.topology)
         hour = Interval(minutes_ms[0], minutes_ms[0] + 1).widened(Grain.HOUR)
         minutes = joined(minutes_ms, Grain.MINUTE)
-        tasks = pl.concat([NO_TASKS, *(part.by_minute(minutes) for part in facts)])
+        tasks = pl.concat([NO_TASKS, *(part.by_minute(minutes, self.spark_above) for part in facts)])
         stored = pl.concat([rows_in(rollup, _of_day(hour)) for rollup in rollups.values()], how="diagonal")
         if gone := shrunk(stored.filter(starts_in(minutes)), tasks):
             _tell(gone, asked, facts)

@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from measuring import facts
 from playing import NEWEST_SENT, Play
 
 import rollup
@@ -149,9 +150,11 @@ def test_late_facts_open_their_minute_hour_and_day_again_and_nothing_else(wareho
     with without(warehouse, keep=touched):
         roll_up(warehouse)
 
-    for table in ROLLUPS:
-        gone = [path.parent.name for path in were[table] - files(warehouse, table)]
-        assert sorted(gone) == ["grain=day", "grain=hour", "grain=minute"]
+    grains = ["grain=day", "grain=hour", "grain=minute"]
+    of_scopes = [f"{grain}/scope={scope}" for grain in grains for scope in ("operator", "task")]
+    for table, folders in ((LATENCY_ROLLUP, grains), (LATENCY_BUCKET_ROLLUP, of_scopes)):
+        gone = [path.parent.relative_to(place(warehouse, table)) for path in were[table] - files(warehouse, table)]
+        assert sorted(map(str, gone)) == folders
     rows = [row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["scope"] == "operator" and row["operator"] == "o"]
     assert sorted((row["grain"], f"{row['interval_start']:%H:%M}", row["n"], row["max_ms"]) for row in rows) == [
         ("day", "00:00", 4, 20),
@@ -362,23 +365,9 @@ def warehouse(tmp_path):
 
 
 def measured(warehouse, finished_at_ms, latencies, sub_topology="s", *, batch_id=0, operator="o", task=0, tables=FACTS):
-    """What one batch has of *operator*, with its buckets counted one by one."""
-    common = {
-        "batch_id": batch_id,
-        "operator": operator,
-        "kind": "sink",
-        "task_id": f"{sub_topology}_{task}",
-        "finished_at": finished_at_ms,
-    }
-    stats = {
-        "n": len(latencies),
-        "min_ms": min(latencies),
-        "max_ms": max(latencies),
-        "sum_ms": sum(latencies),
-        "negative_n": sum(latency < 0 for latency in latencies),
-    }
-    buckets = [{**common, "bucket": bucket_of(latency), "n": 1} for latency in latencies]
-    for table, rows in ((OPERATOR_LATENCY, [{**common, **stats}]), (LATENCY_BUCKETS, buckets)):
+    """What one batch has of *operator*."""
+    of_batch = facts(finished_at_ms, latencies, batch_id=batch_id, operator=operator, task_id=f"{sub_topology}_{task}")
+    for table, rows in of_batch.items():
         if table in tables:
             path = place(warehouse, table, sub_topology)
             create(path, arrow_schema(table))

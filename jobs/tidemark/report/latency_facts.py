@@ -17,12 +17,15 @@ from deltalake import DeltaTable
 
 from tidemark.kernels.rollups import by_minute
 from tidemark.kernels.schemas import arrow_schema
-from tidemark.spark import is_table, stream_tables
+from tidemark.report import large_facts
+from tidemark.spark import is_table, session, stream_tables
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import LATENCY_BUCKETS, OPERATOR_LATENCY, Table
 
 TABLES = (LATENCY_BUCKETS, OPERATOR_LATENCY)
+SPARK_ABOVE = 20_000_000
+"""Rows of facts of an hour that one process still counts by itself."""
 _AS_DECLARED = pl.ScanCastOptions(datetime_cast=["nanosecond-downcast", "convert-timezone"])
 """Whoever rewrites files may write timestamps in another way."""
 
@@ -43,16 +46,24 @@ class Facts:
     def new_minutes(self, rollups: Iterable[DeltaTable]) -> set[int]:
         """The minutes of the finish clock, epoch ms, of which there are facts that one of *rollups* has not had."""
         had = min(self._had_by(rollup) for rollup in rollups)
-        rows = self._rows(OPERATOR_LATENCY, pl.col("max.batch_id") > had).filter(pl.col("batch_id") > had)
+        files = self._files(OPERATOR_LATENCY, pl.col("max.batch_id") > had)
+        rows = self._rows(OPERATOR_LATENCY, files).filter(pl.col("batch_id") > had)
         minute = pl.col("finished_at").dt.truncate("1m").dt.epoch("ms").unique()
         return set(rows.select(minute).collect(engine="streaming").to_series())
 
-    def by_minute(self, minutes: Collection[Interval]) -> pl.DataFrame:
-        """Measured rows by task, of the facts that finished in *minutes*."""
+    def by_minute(self, minutes: Collection[Interval], spark_above: int) -> pl.DataFrame:
+        """Measured rows by task, of the facts that finished in *minutes*.
+
+        Where their files have more rows than *spark_above*, Spark counts them. It is started then, and left running.
+        """
         least, largest = (pl.col(f"{bound}.finished_at").dt.epoch("ms") for bound in ("min", "max"))
         touch = ((largest >= minute.start_ms) & (least < minute.end_ms) for minute in minutes)
         any_touches = pl.any_horizontal(pl.lit(value=False), *touch)
-        buckets, latencies = (self._rows(table, any_touches) for table in TABLES)
+        files = {table: self._files(table, any_touches) for table in TABLES}
+        if sum(of_table["num_records"].sum() for of_table in files.values()) > spark_above:
+            paths = {table: of_table["path"].to_list() for table, of_table in files.items()}
+            return large_facts.by_minute(session("tidemark-rollup"), paths, minutes, self.newest)
+        buckets, latencies = (self._rows(table, of_table) for table, of_table in files.items())
         return by_minute(buckets, latencies, minutes).collect(engine="streaming")
 
     def marks(self, rollup: DeltaTable, now: Collection[Facts]) -> dict[str, int]:
@@ -61,9 +72,13 @@ class Facts:
         had_newer = self.newest < (rollup.transaction_version(self._app) or 0) <= there
         return {} if had_newer else self._marks(self.newest)
 
-    def _rows(self, table: Table, are_read: pl.Expr) -> pl.LazyFrame:
-        """The rows of those files of *table* that *are_read*, which may be null; of batches that both tables have."""
-        paths = self.files.filter(are_read.fill_null(value=True), table=table.name)["path"].to_list()
+    def _files(self, table: Table, are_read: pl.Expr) -> pl.DataFrame:
+        """Those of *files* of *table* that *are_read*, which may be null."""
+        return self.files.filter(are_read.fill_null(value=True), table=table.name)
+
+    def _rows(self, table: Table, files: pl.DataFrame) -> pl.LazyFrame:
+        """The rows of *table* in *files*, of batches that both tables have."""
+        paths = files["path"].to_list()
         schema = pl.DataFrame(arrow_schema(table).empty_table()).schema
         if not paths:
             return pl.LazyFrame(schema=schema)

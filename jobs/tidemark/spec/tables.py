@@ -425,7 +425,7 @@ LATENCY_BUCKET_ROLLUP = Table(
         ),
     ),
     "report",
-    partitioned_by=("grain",),
+    partitioned_by=("grain", "scope"),
 )
 _WINDOW = _columns(
     ("topology", "string", "name of the topology"),
