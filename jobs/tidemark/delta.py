@@ -88,8 +88,9 @@ def create(
     """An empty Delta table at *path* with *schema* and its comments, for rows that fulfil all *checks* (SQL by name).
 
     One that is there already, an older version's for one, keeps its rows and gets the columns that it lacks, which are
-    null in them, the comments, and the checks in place of the older version's. Raises DeltaError where a row does not fulfil them.
+    null in them, the comments, and the checks in place of the older version's.
     Of its *log* the commits are kept for that long, and those since the newest checkpoint.
+    Raises DeltaError where a row does not fulfil the checks.
     """
 
     def up_to_date() -> None:

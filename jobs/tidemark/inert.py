@@ -11,4 +11,5 @@ def inert(text: str) -> str:
     >>> inert("\x1b[31mred → ")
     '\\u001b[31mred → '
     """
-    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+    shown = (char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+    return "".join(shown).replace("\x7f", r"\u007f")  # the one control character that JSON lets pass

@@ -21,9 +21,11 @@ from tidemark.kernels.steps import pruned
 from tidemark.maintenance import upkeep
 from tidemark.maintenance.table_files import DataFile, files_of, rows_of_each, written
 from tidemark.maintenance.upkeep import maintain_stream
+from tidemark.report.report_tables import replace_rows
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.layout import Layout
 from tidemark.spec.retention import DAY_MS
+from tidemark.spec.tables import LATENCY_ROLLUP
 from tidemark.stream.evidence import evidence
 from tidemark.stream.journal import Journal
 from tidemark.stream.load import load_memory
@@ -211,7 +213,6 @@ def test_maintenance_between_any_two_commits_of_a_driver_changes_nothing_of_what
         a_batch(kept, number)
     one, other = plain.tables(), kept.tables()
     assert {name for name in one if one[name] != other[name]} == {"changes"}
-    assert kept.rows("board") == plain.rows("board")
     assert memory_of(streams(kept)[0]) == memory_of(streams(plain)[0])
 
 
@@ -349,11 +350,11 @@ def test_a_maintenance_that_is_killed_leaves_files_that_the_next_one_removes(
         a_batch(play, number)
     before = play.tables()
     changes = Layout(tmp_path).stream_table("play", SUB, "changes")
-    rows = rows_of_each(changes, files_of(changes))
-    left = list(written(changes, rows, prefix="needed-", written_at_ms=0))  # and not committed
+    files = files_of(changes)
+    left = list(written(changes, rows_of_each(changes, files), prefix="needed-", like=files[0]))  # and not committed
     assert play.tables() == before
     maintained(play)
-    assert not (changes / left[0].name).exists()
+    assert not (changes / left[0].place).exists()
 
 
 def test_nothing_is_touched_of_a_stream_whose_tables_are_not_as_they_were(tmp_path: Path) -> None:
@@ -378,3 +379,24 @@ def test_the_job_tells_files_and_sizes_before_and_after(tmp_path: Path) -> None:
     stored = scan(Layout(tmp_path).report_table("play", "table_files")).collect()
     assert stored.height == len(told)
     assert stored["at"].dt.epoch("ms").unique().to_list() == [T]
+
+
+def rolled_up(n: int) -> list[dict[str, Any]]:
+    return [{"topology": "play", "scope": "operator", "grain": grain, "n": n} for grain in ("minute", "hour")]
+
+
+def test_a_report_whose_files_are_told_apart_becomes_small_and_forgets_as_others_do(tmp_path: Path) -> None:
+    topology = Play(NEWEST, tmp_path).topology
+    path = Layout(tmp_path).report_table("play", LATENCY_ROLLUP.name)
+    for n in range(3):
+        replace_rows(rolled_up(n), LATENCY_ROLLUP, path, where=f"n = {n}")
+    told = maintain.run(Layout(tmp_path), topology, now_ms=wall_clock_ms() + 1, closed_after_ms=0)
+    (rollup,) = [row for row in told if row["table"] == "latency_rollup"]
+    assert (rollup["files_before"], rollup["files"], rollup["rows"], rollup["unused_files"]) == (6, 2, 6, 6)
+    hours = DeltaTable(str(path)).to_pyarrow_table(columns=["n"], filters=[("grain", "=", "hour")])
+    assert sorted(hours["n"].to_pylist()) == [0, 1, 2]
+    assert sorted(scan(path).select("n").collect()["n"]) == [0, 0, 1, 1, 2, 2]
+
+    soon = replace(topology, retention=replace(topology.retention, reports_ms=1, unused_ms=None))
+    maintain.run(Layout(tmp_path), soon, now_ms=wall_clock_ms() + DAY_MS)
+    assert len(files_of(path)) == 1

@@ -309,6 +309,15 @@ def test_a_page_is_told_the_paths_blame_and_slowest_windows_of_its_interval_alon
     assert (before.summary["windows"], before.paths, before.blame, before.slowest) == (0, [], [], [])
 
 
+def test_a_page_says_how_well_clocks_are_known_only_where_all_are(tmp_path: Path) -> None:
+    home = reported(tmp_path)
+    other = PATH | {"window_start": NOON + 500, "window_end": NOON + 5_500, "skew_error_ms": None}
+    paths = Layout(home / "warehouse").report_table("flights", CRITICAL_PATHS.name)
+    write_deltalake(paths, rows_of(CRITICAL_PATHS, [other]), mode="append")
+    told = page_facts(Warehouse(home / "warehouse"), topology("flights"), Interval(NOON + 5_000, NOON + 6_000))
+    assert (told.summary["windows"], told.summary["skew_error_ms"]) == (2, None)
+
+
 def test_the_lag_of_a_watermark_grows_until_it_moves_and_idle_spans_end_where_records_come(tmp_path: Path) -> None:
     play = Play(PLAY, tmp_path)
     play.batch([play.row("events", NOON, id="0", v=1)], at_ms=NOON + 1_000)

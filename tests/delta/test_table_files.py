@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,7 +41,8 @@ def contents(path: Path) -> list[tuple[str, int]]:
 
 def together(path: Path, meanwhile: Callable[[], object] = lambda: None) -> Iterator[Written]:
     """All rows in one file; *meanwhile* happens before it is committed."""
-    yield from written(path, rows_of_each(path, files_of(path)), prefix="", written_at_ms=7)
+    files = files_of(path)
+    yield from written(path, rows_of_each(path, files), prefix="", like=replace(files[-1], written_at_ms=7))
     meanwhile()
 
 
@@ -110,7 +112,7 @@ def test_whoever_commits_between_the_last_look_and_the_commit_is_looked_at_too(
 
 def test_files_with_fewer_rows_take_nobodys_place(table: Path) -> None:
     before = files_of(table)
-    fewer = written(table, [rows(0, "a")], prefix="", written_at_ms=7)
+    fewer = written(table, [rows(0, "a")], prefix="", like=before[-1])
     with pytest.raises(Contradiction, match="4 became 1"):
         replace_files(table, before, fewer)
     assert files_of(table) == before

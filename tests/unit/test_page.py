@@ -33,4 +33,4 @@ def test_a_length_has_the_unit_in_which_it_reads_best(ms, told):
 
 def test_text_that_a_terminal_would_obey_is_written_out_and_all_else_stays():
     assert inert("by_carrier → Zürich\n") == "by_carrier → Zürich\n"
-    assert inert("\x1b[2J\x07\x9b\u202e\U000e0001") == r"\u001b[2J\u0007\u009b\u202e\udb40\udc01"
+    assert inert("\x1b[2J\x07\x7f\x9b\u202e\U000e0001") == r"\u001b[2J\u0007\u007f\u009b\u202e\udb40\udc01"

@@ -84,11 +84,15 @@ def test_the_skew_of_a_host_moves_the_beginning_of_its_batches_too():
     assert window.then.latency_ms == 1_390
 
 
-def test_a_change_is_for_an_operator_that_is_there_and_no_scale_is_negative():
+def test_a_change_is_for_an_operator_that_is_there():
     with pytest.raises(InvalidArgument, match="no operator nobody; known: board, hop"):
         what_if(rows(), UPSTREAMS, [Change(operator="nobody")])
-    with pytest.raises(InvalidArgument, match=r"a scale is 0 or more, got -0\.5"):
-        Change(operator="state", scale=-0.5)
+
+
+@pytest.mark.parametrize("scale", [-0.5, float("inf"), float("nan")])
+def test_a_scale_is_a_number_and_not_negative(scale):
+    with pytest.raises(InvalidArgument, match=f"a scale is 0 or more and finite, got {scale}"):
+        Change(operator="state", scale=scale)
 
 
 TOPOLOGY = parse(

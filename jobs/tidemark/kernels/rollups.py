@@ -183,7 +183,7 @@ def _merges() -> list[pl.Expr]:
 
 
 def _promised(outline: Outline) -> pl.Expr:
-    """What the subject of a row outline, ms; null: nothing."""
+    """What the subject of a row promises, ms; null: nothing."""
     of_operator = pl.col("operator").replace_strict(outline.sla_ms, default=None, return_dtype=pl.Int64)
     of_path = pl.col("path").replace_strict(outline.of_paths, default=None, return_dtype=pl.Int64)
     is_topology = pl.col("scope") == Scope.TOPOLOGY.value

@@ -47,6 +47,6 @@ def _tables(layout: Layout, topology: Topology) -> Iterator[tuple[Place, Path]]:
 
 def _size(path: Path) -> Size:
     files = files_of(path)
-    there = sum(1 for _ in path.glob("*.parquet"))
+    there = sum(1 for file in path.rglob("*.parquet") if "_delta_log" not in file.relative_to(path).parts)
     log_files = sum(1 for _ in (path / "_delta_log").iterdir())
     return Size(len(files), sum(f.bytes for f in files), sum(f.rows for f in files), log_files, there - len(files))

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -35,6 +36,11 @@ TRIES = 100
 AT_MOST = 1_000_000
 """Rows of a file that is written here."""
 
+PARTITION = "partition."
+"""So delta-rs begins the names of what it tells of a file's partition."""
+Partition: TypeAlias = tuple[tuple[str, str | None], ...]
+"""The columns by which a table is partitioned, and what all rows of a file have there; the file does not say it."""
+
 
 class Busy(Exception):
     """Raised when others changed the files meanwhile, or never let a commit through; nothing is changed then."""
@@ -44,14 +50,26 @@ class Busy(Exception):
 class DataFile:
     """A file of a table: when its youngest row was written (epoch ms), and its newest batch where that is known.
 
-    One of whose rows the log does not tell how many they are has 0.
+    Its place is as the log has it, and starts with the folder of its *partition* where the table is partitioned. One of
+    whose rows the log does not tell how many they are has 0.
     """
 
-    name: str
+    place: str
     bytes: int
     rows: int
     written_at_ms: int
     newest_batch: int | None
+    partition: Partition = ()
+
+    @property
+    def name(self) -> str:
+        """Its name in the folder that it is in: no other file of the table has it."""
+        return Path(self.place).name
+
+    @property
+    def folder(self) -> str:
+        """That of its partition, in the table's: `.` without one."""
+        return str(Path(self.place).parent)
 
 
 def files_of(path: Path) -> list[DataFile]:
@@ -59,10 +77,15 @@ def files_of(path: Path) -> list[DataFile]:
     actions = pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
     if "max.batch_id" not in actions.columns:
         actions = actions.with_columns(pl.lit(None, pl.Int64).alias("max.batch_id"))
+    columns = [column for column in actions.columns if column.startswith(PARTITION)]
     chosen = actions.sort("modification_time", "max.batch_id").select(
-        "path", "size_bytes", pl.col("num_records").fill_null(0), "modification_time", "max.batch_id"
+        "path", "size_bytes", pl.col("num_records").fill_null(0), "modification_time", "max.batch_id", *columns
     )
-    return [DataFile(*row) for row in chosen.iter_rows()]
+    names = [column.removeprefix(PARTITION) for column in columns]
+    return [
+        DataFile(place, size, rows, written_at_ms, newest, tuple(zip(names, partition, strict=True)))
+        for place, size, rows, written_at_ms, newest, *partition in chosen.iter_rows()
+    ]
 
 
 def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -79,36 +102,42 @@ def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] |
 
 @dataclass(frozen=True)
 class Written:
-    """A file that no table names yet."""
+    """A file that no table names yet; its place is as in DataFile."""
 
-    name: str
+    place: str
     rows: int
     action: AddAction
 
 
-def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, written_at_ms: int) -> Iterator[Written]:
-    """The rows of *parts* in files of some AT_MOST rows in the folder *path*, as if written at *written_at_ms*."""
+def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFile) -> Iterator[Written]:
+    """The rows of *parts* in files of some AT_MOST rows of the table at *path*.
+
+    They are as old as *like*, and in its partition.
+    """
     waiting: list[pa.Table] = []
     n = 0
     for part in parts:
         waiting.append(part)
         n += part.num_rows
         if n >= AT_MOST:
-            yield _written(path, pa.concat_tables(waiting), prefix, written_at_ms)
+            yield _written(path, pa.concat_tables(waiting), prefix, like)
             waiting, n = [], 0
     if n:
-        yield _written(path, pa.concat_tables(waiting), prefix, written_at_ms)
+        yield _written(path, pa.concat_tables(waiting), prefix, like)
 
 
-def _written(path: Path, rows: pa.Table, prefix: str, written_at_ms: int) -> Written:
-    name = f"{prefix}{uuid.uuid4().hex}.parquet"
-    with (path / name).open("xb") as file:
+def _written(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> Written:
+    partition = dict(like.partition)
+    rows = rows.drop_columns(list(partition))
+    place = str(Path(like.place).with_name(f"{prefix}{uuid.uuid4().hex}.parquet"))
+    with (path / place).open("xb") as file:
         pq.write_table(rows, file, compression="zstd")
         file.flush()
         os.fsync(file.fileno())
         size = file.tell()
     stats = json.dumps(stats_of(pl.DataFrame(rows)))
-    return Written(name, rows.num_rows, AddAction(name, size, {}, written_at_ms, data_change=False, stats=stats))
+    action = AddAction(place, size, partition, like.written_at_ms, data_change=False, stats=stats)
+    return Written(place, rows.num_rows, action)
 
 
 def replace_files(path: Path, old: Sequence[DataFile], new: Iterable[Written]) -> None:
@@ -129,8 +158,8 @@ def replace_files(path: Path, old: Sequence[DataFile], new: Iterable[Written]) -
     except BaseException:
         names = {Path(uri).name for uri in DeltaTable(str(path)).file_uris()}
         for file in made:
-            if file.name not in names:
-                (path / file.name).unlink(missing_ok=True)
+            if Path(file.place).name not in names:
+                (path / file.place).unlink(missing_ok=True)
         raise
 
 
@@ -146,7 +175,9 @@ def _commit(path: Path, old: Sequence[DataFile], new: Sequence[AddAction], *, da
         if missing := gone - {Path(uri).name for uri in table.file_uris()}:
             msg = f"{path}: others have changed {len(missing)} of {len(gone)} files meanwhile"
             raise Busy(msg)
-        removed = [RemoveAction(file.name, data_change, wall_clock_ms(), file.bytes, {}) for file in old]
+        removed = [
+            RemoveAction(file.place, data_change, wall_clock_ms(), file.bytes, dict(file.partition)) for file in old
+        ]
         try:
             table.create_write_transaction(
                 [*new, *removed],

@@ -133,7 +133,7 @@ def _part(table: Kept, needed: Needed, files: Sequence[DataFile]) -> None:
     keys = pl.concat([pl.DataFrame(rows) for rows in rows_of_each(table.path, files, needed.columns)])
     is_needed = needed.of(keys).fill_null(value=True)  # of what has no key nobody knows
     new = chain.from_iterable(
-        written(table.path, _chosen(table.path, files, chosen), prefix=prefix, written_at_ms=files[-1].written_at_ms)
+        written(table.path, _chosen(table.path, files, chosen), prefix=prefix, like=files[-1])
         for prefix, chosen in ((NEEDED, is_needed), (SUPERSEDED, ~is_needed))
     )
     replace_files(table.path, files, new)
@@ -148,10 +148,11 @@ def _chosen(path: Path, files: Sequence[DataFile], chosen: pl.Series) -> Iterato
 
 
 def _of_one_day(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
-    """Two or more small files of one UTC day, of some AT_MOST rows; where rows are parted, of superseded ones."""
+    """Two or more small files of one partition and UTC day, of some AT_MOST rows; where rows are parted, superseded."""
     prefix = SUPERSEDED if table.needed else ""
-    small = (file for file in closed if file.name.startswith(prefix) and file.rows < AT_MOST // 2)
-    for _, day in groupby(small, lambda file: file.written_at_ms // DAY_MS):
+    small = [file for file in closed if file.name.startswith(prefix) and file.rows < AT_MOST // 2]
+    small.sort(key=lambda file: file.folder)
+    for _, day in groupby(small, lambda file: (file.folder, file.written_at_ms // DAY_MS)):
         files, rows = [], 0
         for file in day:
             files.append(file)
@@ -166,4 +167,4 @@ def _of_one_day(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
 def _put_together(table: Kept, files: Sequence[DataFile]) -> None:
     prefix = SUPERSEDED if table.needed else ""
     rows = rows_of_each(table.path, files)
-    replace_files(table.path, files, written(table.path, rows, prefix=prefix, written_at_ms=files[-1].written_at_ms))
+    replace_files(table.path, files, written(table.path, rows, prefix=prefix, like=files[-1]))

@@ -35,7 +35,8 @@ ENDS = _holds("window_end")
 SUMMARY = f"""
     SELECT count(*) AS windows, coalesce(count(*) FILTER (over_sla), 0) AS over_sla, count(over_sla) AS promised,
            quantile_disc(latency_ms, 0.5) AS median_ms, quantile_disc(latency_ms, 0.9) AS p90_ms,
-           max(latency_ms) AS max_ms, median(before_source_ms) AS before_source_ms, max(skew_error_ms) AS skew_error_ms
+           max(latency_ms) AS max_ms, median(before_source_ms) AS before_source_ms,
+           CASE WHEN count(skew_error_ms) = count(*) THEN max(skew_error_ms) END AS skew_error_ms
     FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
 """
 _WINDOW = """

@@ -24,9 +24,8 @@ def promises(specs: Iterable[SlaSpec]) -> Promises:
     end_to_end_ms: dict[str, int] = {}
     work_ms: dict[str, int] = {}
     for spec in specs:
-        limits = spec.limits
-        limit_ms = limits.warn_after_ms if limits.error_after_ms is None else limits.error_after_ms
         promised = work_ms if spec.measure is Measure.OPERATOR_LATENCY_P50 else end_to_end_ms
-        if limit_ms is not None and spec.measure in {*QUANTILES, Measure.OPERATOR_LATENCY_P50}:
-            promised[spec.subject] = min(promised.get(spec.subject, round(limit_ms)), round(limit_ms))
+        if spec.measure in {*QUANTILES, Measure.OPERATOR_LATENCY_P50}:
+            limit_ms = spec.limits.promised_ms
+            promised[spec.subject] = min(limit_ms, promised.get(spec.subject, limit_ms))
     return Promises(end_to_end_ms=end_to_end_ms, work_ms=work_ms)

@@ -5,6 +5,7 @@ Frames are polars': a few thousand windows need no Spark. Instants are epoch ms,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,15 +27,19 @@ KEYED = frozenset({Kind.TABLE, Kind.AGGREGATE})
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """That *operator* works *scale* times as long, and *less_ms* less than that; never less than nothing."""
+    """That *operator* works *scale* times as long, and *less_ms* less than that; never less than nothing.
+
+    Raises:
+        InvalidArgument: *scale* is negative, infinite or not a number.
+    """
 
     operator: str
     scale: float = 1.0
     less_ms: int = 0
 
     def __post_init__(self) -> None:
-        if self.scale < 0:
-            msg = f"{self.operator}: a scale is 0 or more, got {self.scale}; write 0.5 for half of the work"
+        if not 0 <= self.scale < math.inf:
+            msg = f"{self.operator}: a scale is 0 or more and finite, got {self.scale}; write 0.5 for half of the work"
             raise InvalidArgument(msg)
 
     def saved_ms(self, worked_ms: int) -> int:

@@ -45,6 +45,15 @@ class Sla:
             )
             raise InvalidArgument(msg)
 
+    @property
+    def promised_ms(self) -> int:
+        """What is kept as long as this is no error, or, where nothing is, no warning; whole ms.
+
+        >>> Sla(warn_after_ms=1_000).promised_ms, Sla(warn_after_ms=1_000, error_after_ms=2_000).promised_ms
+        (1000, 2000)
+        """
+        return round(next(ms for ms in (self.error_after_ms, self.warn_after_ms) if ms is not None))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:

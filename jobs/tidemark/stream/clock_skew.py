@@ -100,7 +100,7 @@ class ClockSkew:
             try:
                 producer = producer or self.producer()
                 if self.estimate(producer) is None:
-                    why = f"topic {TOPIC} must have the message.timestamp.type LogAppendTime"
+                    why = f"no broker answered in time, or topic {TOPIC} lacks message.timestamp.type LogAppendTime"
             except Exception as error:
                 why = str(error)
             if why is not None and self._is_heard:  # a row of failures is told once

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from tidemark.control import Heartbeat, StreamState
 from tidemark.delta import create
@@ -27,15 +27,16 @@ class History:
     def __init__(self, home: Path, table: Table, *, topology: str, sub_topology: str) -> None:
         self._path, self._table = home / table.name, table
         self._same = {"topology": topology, "sub_topology": sub_topology}
-        self._stored: DeltaTable | None = None
+        self._is_there = False
 
     def add(self, row: dict[str, object]) -> None:
         """Append *row*, instants as epoch ms."""
         try:
-            if self._stored is None:
+            if not self._is_there:
                 create(self._path, arrow_schema(self._table), description=self._table.row)
-                self._stored = DeltaTable(str(self._path))
-            write_deltalake(self._stored, rows_of(self._table, [row], **self._same), mode="append")
+                self._is_there = True
+            # By its path: a table that stays open takes more memory with every commit.
+            write_deltalake(self._path, rows_of(self._table, [row], **self._same), mode="append")
         except Exception:
             log.exception("%s: a row could not be written", self._path)
 
