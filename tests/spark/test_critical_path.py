@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import random
+import shutil
 from functools import reduce
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 import critical_path as job
+from tidemark.errors import InvalidArgument
 from tidemark.report.critical_paths import critical_windows
 from tidemark.report.promises import Promises
 from tidemark.semantics.critical_path import critical_path, in_order, leaves, measure, parts, path_to
@@ -94,6 +97,19 @@ def test_a_later_run_replaces_what_was_not_closed_and_leaves_other_windows_alone
     assert len(warehouse.report(CRITICAL_PATH_STEPS)) == 4
 
 
+def test_a_path_stays_when_the_facts_that_it_came_from_are_gone(spark, warehouse):
+    finished(warehouse, 0, {"A": 6_000, "B": 6_010})
+    upstreams = {"A": (), "B": ("A",)}
+    report(spark, warehouse, upstreams)
+    once = warehouse.report(CRITICAL_PATHS), warehouse.report(CRITICAL_PATH_STEPS)
+    DeltaTable(warehouse.layout.stream_table("t", "s", OPERATOR_WINDOWS.name)).delete("operator = 'B'")
+
+    with pytest.raises(InvalidArgument, match="1 windows that end from 1970-01-01T00:00:05"):
+        report(spark, warehouse, upstreams)
+
+    assert (warehouse.report(CRITICAL_PATHS), warehouse.report(CRITICAL_PATH_STEPS)) == once
+
+
 def test_an_operator_that_finished_before_its_upstream_is_clamped_and_said_to_be(spark, warehouse):
     finished(warehouse, 0, {"A": 6_000, "B": 5_900})
 
@@ -173,7 +189,7 @@ def test_a_moving_average_is_over_ten_windows_whatever_interval_is_asked_for(spa
     assert [row["moving_average_ms"] for row in paths_in_order(warehouse)][-3:] == [10, 1, 4]
     assert paths_in_order(warehouse)[-1]["moving_average_path"] == "A (0 ms) → B (4 ms) = 4 ms"
 
-    warehouse.forget(CRITICAL_PATHS)
+    forget(warehouse, CRITICAL_PATHS)
     for start_ms, end_ms in ((0, 50_000), (50_000, 60_000), (60_000, 60_001)):
         report(spark, warehouse, upstreams, start_ms, end_ms)
     assert warehouse.report(CRITICAL_PATHS) == at_once
@@ -188,7 +204,7 @@ def test_paths_made_again_from_facts_are_equal_row_for_row_even_after_a_death_ha
     assert [len(rows) for rows in once] == [3, 18, 9]
 
     for table in tables:
-        warehouse.forget(table)
+        forget(warehouse, table)
     replace, written = job.replace_rows, []
 
     def dies_after_one(rows, table, path, *, where):
@@ -259,6 +275,11 @@ def topology(upstreams, name="t"):
 
 def report(spark, warehouse, upstreams, start_ms=0, end_ms=100_000):
     job.run(spark, warehouse.layout, topology(upstreams), (), Interval(start_ms, end_ms))
+
+
+def forget(warehouse, table):
+    """Have no rows of a report, as before its first run."""
+    shutil.rmtree(warehouse.layout.report_table("t", table.name))
 
 
 def paths_in_order(warehouse):
