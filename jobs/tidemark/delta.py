@@ -361,12 +361,12 @@ class Committer:
             if newest is None or newest < batch_id:
                 if removes and self._is_only_writer:
                     self._remove_unused(path, batch_id)
+                if isinstance(error, OSError | DeltaError) and DeltaTable(str(path)).version() > seen:
+                    # While this driver was stopped its files may have been compacted and, a week later, removed.
+                    raise CommitFailedError(str(error)) from error
             elif isinstance(error, CommitFailedError):
                 msg = f"{path}: another driver committed batch {batch_id}; stop one of the two"
                 raise Contradiction(msg) from error
-            if isinstance(error, OSError | DeltaError) and DeltaTable(str(path)).version() > seen:
-                # While this driver was stopped its files may have been compacted and, a week later, removed.
-                raise CommitFailedError(str(error)) from error
             raise
         committed_at_ms = self._clock()
         self._look_at_others(path, table, own=1)

@@ -13,6 +13,7 @@ from flights_day import STARTED_AT_MS, TOPOLOGY, FlightsDay, play_day
 from pyspark.sql import SparkSession
 
 import critical_path
+import maintain
 import rollup
 from tidemark.delta import create
 from tidemark.kernels.schemas import arrow_schema, rows_of
@@ -72,7 +73,7 @@ def shared_warehouse(tmp_path_factory: pytest.TempPathFactory) -> TestWarehouse:
 
 @pytest.fixture(scope="session")
 def flights_day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[FlightsDay, Layout]:
-    """A day of flights and the reports on it, two SLA checks written by hand; none of it is to be changed."""
+    """A day of flights, reports on it, SLA checks written by hand, all maintained; none of it is to be changed."""
     layout = Layout(tmp_path_factory.mktemp("flights_day"))
     day, topology = play_day(layout.warehouse), load(TOPOLOGY)
     slas = load_slas(PROJECT / "expectations" / "slas.toml", topology)
@@ -80,6 +81,7 @@ def flights_day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     critical_path.run(spark, layout, topology, slas, Interval(STARTED_AT_MS, day.ended_at_ms))
     for table, rows in ((SLA_RESULTS, SLA_CHECKS), (DQ_RESULTS, DQ_CHECKS)):
         replace_rows(rows, table, layout.report_table(topology.name, table.name), where="true")
+    maintain.run(layout, topology, now_ms=day.ended_at_ms)
     return day, layout
 
 
