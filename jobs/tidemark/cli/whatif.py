@@ -48,6 +48,7 @@ def as_text(told: Row, *, windows: bool) -> str:
         f"{told['topology']}, {told['operator']} working {scaled}: {told['compared']:,} windows, "
         f"{told['other_path']:,} with another path",
         aligned(("latency", "median_ms", "p90_ms"), rows),
+        "what was waited for stays as it was: a driver that is always busy would gain more",
     ]
     if windows:
         lines = [[" → ".join(w[c]) if c == "then_path" else w[c] for c in WINDOW] for w in told["windows"]]
