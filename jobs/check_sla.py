@@ -1,19 +1,22 @@
 """Checks the SLAs of a topology at an instant, and whether its accounting closes.
 
 Writes sla_results, a row per SLA, and dq_results, a row per expectation. What does not hold is a row and never a
-failure of this job. Checking again with the same --run-id replaces its rows.
+failure of this job. Checking again with the same --run-id replaces its rows. For a past instant it leaves out what
+batches wrote that were finished later; rows that these replaced, of sinks with current rows, are not there any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from tidemark.cli.sql import Warehouse
 from tidemark.report import sla_facts
-from tidemark.report.batch_job import add_instant, parser
+from tidemark.report.batch_job import add_instant, parser, writing
 from tidemark.report.quality import Quality
 from tidemark.report.report_tables import replace_rows
 from tidemark.report.sla_status import Status, statuses
@@ -33,6 +36,10 @@ from tidemark.spec.tables import (
 from tidemark.spec.topology import Topology
 
 EXPECTATIONS = PROJECT / "expectations"
+LATER = """
+    SELECT sub_topology, min(batch_id) FROM batches
+    WHERE topology = $1 AND finished_at > make_timestamptz($2 * 1000) GROUP BY ALL
+"""
 
 
 def main() -> None:
@@ -42,7 +49,7 @@ def main() -> None:
     arguments.add_argument("--run-id", required=True, help="the run that asks")
     given = arguments.parse_args()
     specs = load(EXPECTATIONS / "slas.toml", given.topology)
-    with session("tidemark-check-sla") as spark:
+    with session("tidemark-check-sla") as spark, writing(given.warehouse, given.topology.name):
         run(spark, given.warehouse, given.topology, specs, at_ms=given.at_ms, run_id=given.run_id)
 
 
@@ -50,8 +57,9 @@ def run(
     spark: SparkSession, layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str
 ) -> None:
     """Replace the results of *run_id* by those of a check of *specs* for the instant *at_ms*."""
-    facts = _facts(spark, layout, topology.name, specs, at_ms=at_ms).toArrow().to_pylist()
-    tables = (read_table(spark, layout, topology.name, table) for table in (OUTCOMES, BATCHES))
+    later = dict(Warehouse(layout.warehouse, {BATCHES.name}).ask(LATER, [topology.name, at_ms]).rows)
+    facts = _facts(spark, layout, topology.name, specs, later, at_ms=at_ms).toArrow().to_pylist()
+    tables = (_before(later, read_table(spark, layout, topology.name, table)) for table in (OUTCOMES, BATCHES))
     accounts = sla_facts.accounts(*tables).toArrow()
     found = statuses(specs, topology, facts, accounts.to_pylist(), at_ms=at_ms)
     quality = Quality(EXPECTATIONS)
@@ -66,15 +74,30 @@ def run(
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
 
 
-def _facts(spark: SparkSession, layout: Layout, topology: str, specs: Sequence[SlaSpec], *, at_ms: int) -> DataFrame:
+def _before(later: Mapping[str, int], rows: DataFrame) -> DataFrame:
+    """The *rows* of batches before the one that *later* has for their sub-topology, if it has one."""
+    for sub_topology, batch_id in later.items():
+        rows = rows.where((F.col("sub_topology") != sub_topology) | (F.col("batch_id") < batch_id))
+    return rows
+
+
+def _facts(
+    spark: SparkSession,
+    layout: Layout,
+    topology: str,
+    specs: Sequence[SlaSpec],
+    later: Mapping[str, int],
+    *,
+    at_ms: int,
+) -> DataFrame:
     """All that *specs* are judged by, but the accounts."""
     buckets, steps, marks = (
         read_table(spark, layout, topology, table) for table in (LATENCY_BUCKETS, CRITICAL_PATH_STEPS, WATERMARKS)
     )
-    frames = sla_facts.watermarks(marks)
+    frames = sla_facts.watermarks(_before(later, marks))
     for table in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
         rows = read_times(spark, layout, topology, table)
-        frames += [sla_facts.newest(rows, table)] if rows else []
+        frames += [sla_facts.newest(_before(later, rows), table)] if rows else []
     for over_ms in sorted({spec.over_ms for spec in specs}):
         over = Interval(at_ms - over_ms, at_ms)
         frames += [

@@ -1,8 +1,8 @@
 """Finds the critical path of every window of a topology that ends in [--from, --to), across its sub-topologies.
 
 Running it again puts the windows as they are known by then in place of themselves, unless facts about one are gone
-that had its path: then it refuses. With --html it also writes a page
-about the interval, from the tables as they are then.
+that had its path: then it refuses. With --html it also writes a page about the interval, from the tables as they are
+then.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from pyspark.sql import SparkSession
 
 from tidemark.cli.sql import Warehouse
 from tidemark.errors import InvalidArgument
-from tidemark.report.batch_job import interval_parser
+from tidemark.place import location
+from tidemark.report.batch_job import interval_parser, told, writing
 from tidemark.report.critical_paths import critical_windows, looks_back_ms
 from tidemark.report.dag_columns import WINDOW
 from tidemark.report.page import write_pages
 from tidemark.report.page_facts import READS
 from tidemark.report.promises import promises
-from tidemark.report.report_tables import opened, replace_rows, rows_in
+from tidemark.report.report_tables import lies_in, opened, replace_rows, rows_in
 from tidemark.spark import PROJECT, read_table, session
-from tidemark.spec.intervals import Interval, iso, utc
+from tidemark.spec.intervals import Interval, iso
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import SlaSpec, load
 from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
@@ -37,11 +38,14 @@ def main() -> None:
     """Run as the command line says."""
     arguments = interval_parser(__doc__)
     arguments.add_argument(
-        "--html", type=Path, metavar="FILE|FOLDER", help="write the page there; in a folder also that of the day"
+        "--html",
+        type=told(location),
+        metavar="FILE|FOLDER",
+        help="write the page there; in a folder also that of the day",
     )
     given = arguments.parse_args()
     interval = Interval(given.start_ms, given.end_ms)
-    with session("tidemark-critical-path") as spark:
+    with session("tidemark-critical-path") as spark, writing(given.warehouse, given.topology.name):
         run(spark, given.warehouse, given.topology, load(SLAS, given.topology), interval)
     if given.html:
         write_pages(Warehouse(given.warehouse.warehouse, READS), given.topology, interval, given.html)
@@ -72,9 +76,8 @@ def run(spark: SparkSession, layout: Layout, topology: Topology, specs: Sequence
 
 def _check_none_is_lost(paths: Path, windows: pl.DataFrame, interval: Interval) -> None:
     """Raise InvalidArgument when a window of *interval* has a path among the stored *paths* and none in *windows*."""
-    end, has_path = pc.field("window_end"), pc.field("latency_ms").is_valid()
-    in_interval = (end >= utc(interval.start_ms)) & (end < utc(interval.end_ms))
-    stored = rows_in(opened(CRITICAL_PATHS, paths), in_interval & has_path)
+    has_path = pc.field("latency_ms").is_valid()
+    stored = rows_in(opened(CRITICAL_PATHS, paths), lies_in("window_end", interval) & has_path)
     stored_ms, found_ms = (
         set(rows["window_end"].dt.epoch("ms")) for rows in (stored, windows.filter(pl.col("latency_ms").is_not_null()))
     )

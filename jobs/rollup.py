@@ -31,12 +31,12 @@ from tidemark.kernels.rollups import (
     shrunk,
     starts_in,
 )
-from tidemark.report.batch_job import interval_parser
+from tidemark.report.batch_job import interval_parser, writing
 from tidemark.report.latency_facts import SPARK_ABOVE, Facts, facts_of
 from tidemark.report.outline import outline
-from tidemark.report.report_tables import opened, replace_in, rows_in
+from tidemark.report.report_tables import lies_in, opened, replace_in, rows_in
 from tidemark.spark import PROJECT
-from tidemark.spec.intervals import Grain, Interval, is_text, iso, joined, utc
+from tidemark.spec.intervals import Grain, Interval, is_text, iso, joined
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import load
 from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP, Table
@@ -55,7 +55,8 @@ def main() -> None:
         arguments.error("an interval has two ends; give both --from and --to, or neither")
     interval = Interval(given.start_ms, given.end_ms) if given.start_ms is not None else None
     known = outline(given.topology, load(PROJECT / "expectations" / "slas.toml", given.topology))
-    run(given.warehouse, given.topology.name, interval, known, spark_above=given.spark_above)
+    with writing(given.warehouse, given.topology.name):
+        run(given.warehouse, given.topology.name, interval, known, spark_above=given.spark_above)
 
 
 def run(
@@ -120,9 +121,8 @@ class _Job:
 def _of_day(hour: Interval) -> pc.Expression:
     """The row is one of a minute of *hour*, or of an hour of its day."""
     starts = {Grain.MINUTE: hour, Grain.HOUR: hour.widened(Grain.DAY)}
-    at, grain = pc.field("interval_start"), pc.field("grain")
-    each = [(grain == of.value) & (at >= utc(span.start_ms)) & (at < utc(span.end_ms)) for of, span in starts.items()]
-    return reduce(or_, each)
+    grain = pc.field("grain")
+    return reduce(or_, [(grain == of.value) & lies_in("interval_start", span) for of, span in starts.items()])
 
 
 def _replaced(minutes: Sequence[Interval], hour: Interval) -> str:

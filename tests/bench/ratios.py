@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -39,6 +40,13 @@ def by_turns(sides: Mapping[str, Callable[[], float]], runs: int) -> dict[str, l
         for name in list(sides)[:: 1 if turn % 2 == 0 else -1]:
             found[name].append(sides[name]())
     return found
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long *work* took."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
 
 
 def ratios(found: Mapping[str, Sequence[float]], above: str, below: str) -> list[float]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import polars as pl
-from bench.ratios import Figure, by_turns, ratios
+from bench.ratios import Figure, by_turns, ratios, seconds
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
@@ -85,7 +84,7 @@ def figures(runs: int) -> Iterator[Figure]:
             }
             for engine, (from_raw, from_hours) in engines.items():
                 from_hours()  # warms up
-                found = by_turns({"raw": partial(_seconds, from_raw), "hours": partial(_seconds, from_hours)}, runs)
+                found = by_turns({"raw": partial(seconds, from_raw), "hours": partial(seconds, from_hours)}, runs)
                 what = f"a month of days from hours, {engine}: {RAW_ROWS / 1e6:.0f} million raw latencies"
                 yield Figure(f"{what} take … as long", ratios(found, "raw", "hours"), 50)
                 yield Figure(f"{what}, seconds from hours", found["hours"], unit="s")
@@ -109,12 +108,6 @@ def _lay_down(home: Path, raw: str) -> None:
     rollup = opened(LATENCY_BUCKET_ROLLUP, path)
     for rows in hours.with_columns(day=pl.col("interval_start").dt.date()).partition_by("day", include_key=False):
         write_deltalake(rollup, rows_of(LATENCY_BUCKET_ROLLUP, rows), mode="append")
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def _largest_error(warehouse: Warehouse, raw: str) -> float:

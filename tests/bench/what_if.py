@@ -18,8 +18,8 @@ from tidemark.embedded import broker
 from tidemark.feed.feed_record import PARTITIONS
 from tidemark.report.what_if import Change, what_if
 from tidemark.spec.layout import Layout
-from tidemark.spec.tables import OPERATOR_WINDOWS
-from tidemark.spec.topology import load
+from tidemark.spec.tables import BATCHES, OPERATOR_WINDOWS, Table
+from tidemark.spec.topology import Topology, load
 
 FLIGHTS = PROJECT / "jobs" / "topologies" / "flights.toml"
 SLOWED, DELAY_MS = "carrier_state", 400
@@ -45,13 +45,17 @@ def _latency_ms(*, delay_ms: int) -> float:
     with TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
         _play(home, stack, delay_ms=delay_ms)
-        tables = [
-            Layout(home / "warehouse").stream_table(topology.name, sub.name, OPERATOR_WINDOWS.name)
-            for sub in topology.sub_topologies
-        ]
-        windows = pl.concat(pl.read_delta(str(table)) for table in tables)
+        windows, batches = (_of_both(home / "warehouse", topology, table) for table in (OPERATOR_WINDOWS, BATCHES))
     changes = [Change(operator=SLOWED, less_ms=delay_ms)]
-    return median(window.then.latency_ms for window in what_if(windows, topology.upstreams, changes))
+    found = what_if(windows, batches, topology.upstreams, changes, trigger_ms=topology.trigger_ms)
+    return median(window.then.latency_ms for window in found)
+
+
+def _of_both(warehouse: Path, topology: Topology, table: Table) -> pl.DataFrame:
+    """The rows of *table* of both drivers."""
+    layout = Layout(warehouse)
+    paths = (layout.stream_table(topology.name, sub.name, table.name) for sub in topology.sub_topologies)
+    return pl.concat(pl.read_delta(str(path)) for path in paths)
 
 
 def _play(home: Path, stack: ExitStack, *, delay_ms: int) -> None:

@@ -16,7 +16,7 @@ from tidemark.spark import PROJECT, read_table
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import load
-from tidemark.spec.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, SLA_RESULTS
+from tidemark.spec.tables import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, SLA_RESULTS
 from tidemark.stream.wiring import Stream, build_engine
 
 VIEW = (files("tidemark") / "views" / "critical_path_blame.sql").read_text(encoding="utf-8")
@@ -214,11 +214,14 @@ def test_the_demos_slowed_operator_is_named_though_a_hop_waits_longer_and_is_not
 
 def test_what_if_without_the_delay_agrees_with_the_run_without_it(tmp_path):
     def windows(play, *changes):
-        finished = [
-            pl.read_delta(str(Layout(play.home).stream_table("flights", sub.name, OPERATOR_WINDOWS.name)))
-            for sub in play.topology.sub_topologies
-        ]
-        return what_if(pl.concat(finished), play.topology.upstreams, changes)
+        finished, batches = (
+            pl.concat(
+                pl.read_delta(str(Layout(play.home).stream_table("flights", sub.name, table.name)))
+                for sub in play.topology.sub_topologies
+            )
+            for table in (OPERATOR_WINDOWS, BATCHES)
+        )
+        return what_if(finished, batches, play.topology.upstreams, changes, trigger_ms=play.topology.trigger_ms)
 
     slowed = windows(flown(tmp_path / "slow", carrier_state=400), Change(operator="carrier_state", less_ms=400))
     quick = windows(flown(tmp_path / "quick"))

@@ -108,6 +108,20 @@ def test_an_account_that_does_not_close_is_found_with_its_operator(spark, wareho
     assert json.loads(pair["observed"]) == [[20, 19]]
 
 
+def test_a_past_instant_is_judged_by_what_could_be_seen_then(spark, warehouse):
+    streamed(warehouse)
+    warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW + 1}])
+    warehouse.write(CHANGES, [{"batch_id": 1, "operator": "latest", "timestamp": NOW - 100}])
+    warehouse.write(OUTCOMES, [outcome(1, records_in=10, emitted=6, suppressed=3)])
+
+    check(spark, warehouse, at_ms=NOW)
+    assert {row["sla"]: row["observed_ms"] for row in warehouse.report(SLA_RESULTS)}["fresh"] == 500
+    assert verdicts(warehouse)["complete"] == "pass"
+
+    check(spark, warehouse, at_ms=NOW + 1)
+    assert {row["sla"]: row["observed_ms"] for row in warehouse.report(SLA_RESULTS)}["fresh"] == 101
+
+
 def test_an_old_table_is_excused_by_an_idle_source_in_verdict_and_expectation_alike(spark, warehouse):
     streamed(warehouse)
     warehouse.write(

@@ -3,8 +3,12 @@
 import pytest
 
 from tidemark.inert import inert
-from tidemark.report.page import length, name_of
-from tidemark.spec.intervals import Interval
+from tidemark.report.page import name_of
+from tidemark.report.templates import length
+from tidemark.report.topology_page import topology_page
+from tidemark.spec.intervals import Interval, utc
+from tidemark.spec.operators import Kind, Level, Map, Source
+from tidemark.spec.topology import SubTopology, Topology
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
@@ -34,3 +38,37 @@ def test_a_length_has_the_unit_in_which_it_reads_best(ms, told):
 def test_text_that_a_terminal_would_obey_is_written_out_and_all_else_stays():
     assert inert("by_carrier → Zürich\n") == "by_carrier → Zürich\n"
     assert inert("\x1b[2J\x07\x7f\x9b\u202e\U000e0001") == r"\u001b[2J\u0007\u007f\u009b\u202e\udb40\udc01"
+
+
+def test_what_a_table_says_is_text_on_the_page_of_a_topology():
+    hostile = "<script>alert(1)</script>"
+    events = Source(name="events", kind=Kind.SOURCE, topic="t", fields={}, timestamp_range_ms=(0, 1), bound_ms=0)
+    topology = Topology(
+        "play",
+        Level.INFO,
+        5_000,
+        1_000,
+        (SubTopology("0", (events, Map(name="slow", kind=Kind.MAP, inputs=("events",), select={}))),),
+    )
+    counted = {"records_in_per_s": 1.0, "records_out_per_s": 1.0, "unread_records": None, "held_records": 0}
+    operator = {"kind": "map", "upstreams": [hostile], "moving_average_ms": None, **counted}
+    driver = {
+        "sub_topology": hostile,
+        "state": hostile,
+        "last_heartbeat_at": None,
+        "last_batch_id": None,
+        "watermark": None,
+    }
+    told = {
+        "at": hostile, "level": "info", "window_ms": 5_000, "sub_topologies": [driver],
+        "operators": [{**operator, "operator": name} for name in ("events", "slow", hostile)],
+    }  # fmt: skip
+    step = dict.fromkeys(("latency_ms", "waited_ms", "queued_ms", "worked_ms"), 1) | {"share": None}
+    path = ["events", "slow"]
+    window = {"window_end": utc(0), "latency_ms": 1, "path": path, "steps": [{**step, "operator": hostile}]}
+    page = topology_page(told, window, topology, ["play", hostile])
+    assert "<script" not in page
+    assert (
+        page.count("&lt;script&gt;alert(1)&lt;/script&gt;") == 5 + 1 + 2 + 4
+    )  # head and links, path, streams, operators
+    assert page.count('class="on-path"') == 3  # two boxes and the edge between them

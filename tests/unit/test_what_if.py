@@ -111,6 +111,11 @@ def test_a_factor_is_not_negative_and_for_an_operator_that_is_there(factors):
         what_if(ARTICLE, ARTICLE_EWT_MS, factors)
 
 
+def as_long_after(upstream_ms, upstream_sooner_ms):
+    """A batch begins as long after the last upstream as it did."""
+    return upstream_sooner_ms
+
+
 @given(runs(), st.data())
 def test_where_every_operator_has_a_driver_of_its_own_a_saving_is_what_taking_less_time_is(run, data):
     upstreams, ewt_ms = run
@@ -121,18 +126,33 @@ def test_where_every_operator_has_a_driver_of_its_own_a_saving_is_what_taking_le
             own_ms = ewt_ms[name] - max(ewt_ms[upstream] for upstream in upstreams[name])
             saved_ms[name] = own_ms - round(own_ms * 0.5)
     drivers = {name: name for name in upstreams}
-    assert sooner(upstreams, ewt_ms, drivers, saved_ms) == what_if(upstreams, ewt_ms, dict.fromkeys(halved, 0.5))
+    begins = dict.fromkeys(upstreams, as_long_after)
+    assert sooner(upstreams, ewt_ms, drivers, saved_ms, begins) == what_if(
+        upstreams, ewt_ms, dict.fromkeys(halved, 0.5)
+    )
 
 
 def test_what_a_driver_saves_it_saves_for_all_that_it_finished_later():
     upstreams = {"s": (), "a": ("s",), "b": ("s",), "t": ()}
     drivers = {"s": "one", "a": "one", "b": "one", "t": "two"}
     ewt_ms = {"s": 10, "a": 60, "b": 100, "t": 70}
-    assert sooner(upstreams, ewt_ms, drivers, {"a": 30}) == {"s": 10, "a": 30, "b": 70, "t": 70}
-    assert sooner(upstreams, ewt_ms, drivers, {"b": -5}) == {"s": 10, "a": 60, "b": 105, "t": 70}
+    assert sooner(upstreams, ewt_ms, drivers, {"a": 30}, {}) == {"s": 10, "a": 30, "b": 70, "t": 70}
+    assert sooner(upstreams, ewt_ms, drivers, {"b": -5}, {}) == {"s": 10, "a": 60, "b": 105, "t": 70}
 
 
 def test_a_driver_that_reads_two_hops_begins_after_the_later_of_them():
-    upstreams = {"x": (), "y": (), "o": ("x", "y")}
-    found = sooner(upstreams, {"x": 100, "y": 90, "o": 150}, {"x": "1", "y": "2", "o": "3"}, {"x": 40})
-    assert found == {"x": 60, "y": 90, "o": 140}
+    upstreams, drivers = {"x": (), "y": (), "o": ("x", "y")}, {"x": "1", "y": "2", "o": "3"}
+    ewt_ms = {"x": 100, "y": 90, "o": 150}
+    assert sooner(upstreams, ewt_ms, drivers, {"x": 40}, {"3": as_long_after}) == {"x": 60, "y": 90, "o": 140}
+
+
+def test_a_driver_is_asked_how_much_sooner_it_begins_when_its_upstream_is_sooner():
+    asked = []
+
+    def begins(upstream_ms, upstream_sooner_ms):
+        asked.append((upstream_ms, upstream_sooner_ms))
+        return 25
+
+    upstreams = {"x": (), "o": ("x",), "p": ("o",)}
+    found = sooner(upstreams, {"x": 100, "o": 150, "p": 160}, {"x": "1", "o": "2", "p": "2"}, {"x": 40}, {"2": begins})
+    assert (found, asked) == ({"x": 60, "o": 125, "p": 135}, [(100, 40)])

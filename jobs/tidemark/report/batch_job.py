@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
+from tidemark.control import Control
 from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.place import location
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import Topology, load
 
 T = TypeVar("T")
+AT_MOST_S = 600.0
 TOPOLOGIES = Path(__file__).resolve().parents[2] / "topologies"
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Asks for what every batch job needs: `warehouse`, a Layout, and `topology`, read from its file."""
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--warehouse", type=lambda text: Layout(Path(text)), required=True, help="its folder")
+    arguments.add_argument(
+        "--warehouse", type=told(lambda text: Layout(location(text))), required=True, help="its folder, or s3a://"
+    )
     name = "its name: that of a file in jobs/topologies"
-    arguments.add_argument("--topology", type=_told(topology), required=True, help=name)
+    arguments.add_argument("--topology", type=told(topology), required=True, help=name)
     return arguments
+
+
+def writing(layout: Layout, topology: str) -> AbstractContextManager[None]:
+    """For as long as a job writes reports of *topology*: in an object store others wait, AT_MOST_S, or give up."""
+    return Control(layout.report_control(topology)).held_alone(patience_s=AT_MOST_S)
 
 
 def interval_parser(description: str | None, *, required: bool = True) -> argparse.ArgumentParser:
@@ -36,7 +47,7 @@ def interval_parser(description: str | None, *, required: bool = True) -> argpar
 def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: str, *, required: bool = True) -> None:
     """Make *arguments* ask for an instant, epoch ms in the end."""
     written = f"{what}, ISO 8601; UTC unless it says otherwise"
-    arguments.add_argument(flag, dest=name, metavar="INSTANT", type=_told(instant_ms), required=required, help=written)
+    arguments.add_argument(flag, dest=name, metavar="INSTANT", type=told(instant_ms), required=required, help=written)
 
 
 def topology(name: str) -> Topology:
@@ -50,13 +61,13 @@ def topology(name: str) -> Topology:
     return load(files[name])
 
 
-def _told(read: Callable[[str], T]) -> Callable[[str], T]:
+def told(read: Callable[[str], T]) -> Callable[[str], T]:
     """*read* so that argparse shows what is wrong, where it would hide the message of any other error."""
 
-    def told(text: str) -> T:
+    def read_text(text: str) -> T:
         try:
             return read(text)
         except TidemarkError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
-    return told
+    return read_text

@@ -6,21 +6,19 @@ neither script nor request should both fail.
 
 from __future__ import annotations
 
-import os
-from datetime import UTC, datetime
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from tidemark.place import replace
 from tidemark.report import charts
 from tidemark.report.drawing import BOX, drawing
 from tidemark.report.page_facts import PageFacts, page_facts
-from tidemark.report.path_facts import Tables
-from tidemark.spec.intervals import Grain, Interval
+from tidemark.report.path_facts import Row, Tables
+from tidemark.report.templates import POLICY, length, template
+from tidemark.spec.intervals import Grain, Interval, utc
 from tidemark.spec.topology import Topology
 
-TEMPLATE = "page.html.j2"
 NO_OPERATOR = {
     "before_source": "before the source: records came late, or waited unread",
     "waiting": "waiting: for a trigger, or a driver busy with the batch before",
@@ -46,7 +44,7 @@ def name_of(interval: Interval) -> str:
     >>> name_of(Interval(0, 3_600_000)), name_of(Interval(0, 86_400_000)), name_of(Interval(0, 1_500))
     ('1970-01-01T00', '1970-01-01', '1970-01-01T000000Z--1970-01-01T000001Z')
     """
-    start, end = at(interval.start_ms), at(interval.end_ms)
+    start, end = utc(interval.start_ms), utc(interval.end_ms)
     for grain, form in ((Grain.DAY, "%Y-%m-%d"), (Grain.HOUR, "%Y-%m-%dT%H")):
         if interval.length_ms == grain.length_ms and interval == interval.widened(grain):
             return start.strftime(form)
@@ -55,56 +53,29 @@ def name_of(interval: Interval) -> str:
 
 def page(facts: PageFacts) -> str:
     """The page that tells *facts*."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "n": "{:,}".format,
-        "ms": length,
-        "at": at,
-        "day_and_clock": "{:%Y-%m-%d %H:%M:%S}".format,
-        "percent": percent,
-    }
     path = facts.paths[0]["path"] if facts.paths else []
-    return environment.get_template(TEMPLATE).render(
+    return template("page.html.j2").render(
         facts=facts,
+        policy=Markup(POLICY),
         topology=facts.topology,
         path=path,
         drawing=drawing(facts.topology.upstreams, path),
         box=BOX,
+        told={name: _operator(row) for name, row in facts.operators.items()},
         charts=_charts(facts),
         no_operator=NO_OPERATOR,
-        start=at(facts.interval.start_ms),
-        end=at(facts.interval.end_ms),
+        start=utc(facts.interval.start_ms),
+        end=utc(facts.interval.end_ms),
         emission=_emission(facts),
     )
 
 
-def at(at_ms: int) -> datetime:
-    """The instant of epoch ms, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC)
-
-
-def length(ms: float | None) -> str:
-    """A length of time for people.
-
-    >>> length(431), length(6_237.5), length(200_000), length(None)
-    ('431 ms', '6.24 s', '3.33 min', '–')
-    """
-    if ms is None:
-        return "–"
-    if abs(ms) < 1_000:
-        return f"{ms:,.0f} ms"
-    return f"{ms / 1_000:,.2f} s" if abs(ms) < 120_000 else f"{ms / 60_000:,.2f} min"
-
-
-def percent(share: float | None) -> str:
-    """A part of 1 for people; a dash where it is not known."""
-    return "–" if share is None else f"{share:.0%}"
+def _operator(row: Row) -> Row:
+    """What is known of an operator, as its box in the drawing tells it."""
+    latency, worked = length(row["latency_ms"]), length(row["worked_ms"])
+    said = f"median latency {latency}, worked {worked}, on the path of {row['on_path']:,} of {row['windows']:,} windows"
+    share = row["on_path"] / row["windows"] if row["windows"] else None
+    return {"latency_ms": row["latency_ms"], "said": said, "share": share}
 
 
 def _charts(facts: PageFacts) -> dict[str, Markup | None]:
@@ -131,7 +102,5 @@ def _emission(facts: PageFacts) -> list[tuple[str, int, int]]:
 def _write(tables: Tables, topology: Topology, interval: Interval, file: Path) -> Path:
     """Write the page at once: who opens it sees the old one or the new one."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    unfinished.write_text(page(page_facts(tables, topology, interval)), encoding="utf-8")
-    unfinished.replace(file)
+    replace(file, page(page_facts(tables, topology, interval)))
     return file

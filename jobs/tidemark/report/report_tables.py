@@ -20,6 +20,7 @@ from tidemark.delta import again_after_others
 from tidemark.errors import InvalidRow
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.spec.checks import CHECKS
+from tidemark.spec.intervals import Interval, utc
 from tidemark.spec.tables import Table
 
 BROKEN = "failed validation check"
@@ -63,6 +64,12 @@ def opened(table: Table, path: Path) -> DeltaTable:
     checks = CHECKS.get(table.name, {})
     delta.create(path, arrow_schema(table), description=table.row, checks=checks, partitioned_by=table.partitioned_by)
     return DeltaTable(str(path))
+
+
+def lies_in(column: str, interval: Interval) -> pc.Expression:
+    """The timestamp *column* lies in *interval*."""
+    at = pc.field(column)
+    return (at >= utc(interval.start_ms)) & (at < utc(interval.end_ms))
 
 
 def rows_in(stored: DeltaTable, where: pc.Expression) -> pl.DataFrame:

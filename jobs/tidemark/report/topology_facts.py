@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from tidemark.control import SILENT_AFTER_MS, StreamState
+from tidemark.control import ALIVE, SILENT_AFTER_MS
 from tidemark.report.path_facts import Row, Tables
 from tidemark.semantics.stram import LATENCY_SAMPLES
 from tidemark.spec.intervals import iso
@@ -115,8 +115,7 @@ class _Facts:
         """Who runs *sub_topology*, whether it still does, and how far time has come there."""
         beat = self._beats[sub_topology]
         state, beat_at = beat.get("state", NEVER_STARTED), beat.get("last_heartbeat_at")
-        alive = {StreamState.STARTING.value, StreamState.RUNNING.value}
-        if beat_at and state in alive and self._at_ms - round(beat_at.timestamp() * 1000) > SILENT_AFTER_MS:
+        if beat_at and state in ALIVE and self._at_ms - round(beat_at.timestamp() * 1000) > SILENT_AFTER_MS:
             state = SILENT
         return {
             "sub_topology": sub_topology,

@@ -5,22 +5,25 @@ Frames are polars': a few thousand windows need no Spark. Instants are epoch ms,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from statistics import median
 from typing import Any
 
 import polars as pl
 import polars.selectors as cs
 
 from tidemark.errors import InvalidArgument
-from tidemark.semantics.critical_path import Path, Upstreams, critical_path, measure, parts
+from tidemark.semantics.critical_path import Path, Step, Upstreams, critical_path, measure, parts
+from tidemark.semantics.timetable import Batch, Timetable
 from tidemark.semantics.what_if import sooner
 from tidemark.spec.operators import Kind
 from tidemark.spec.topology import Topology
 
 LARGE_SHARE = 0.2
 """From this part of the paths' work on, splitting an operator is worth its trouble."""
+SCALE_AT_MOST = 1_000_000
 KEYED = frozenset({Kind.TABLE, Kind.AGGREGATE})
 """The kinds whose state is kept by key, so that tasks can share it out."""
 
@@ -30,7 +33,7 @@ class Change:
     """That *operator* works *scale* times as long, and *less_ms* less than that; never less than nothing.
 
     Raises:
-        InvalidArgument: *scale* is negative, infinite or not a number.
+        InvalidArgument: *scale* is negative, larger than SCALE_AT_MOST or not a number.
     """
 
     operator: str
@@ -38,8 +41,11 @@ class Change:
     less_ms: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.scale < math.inf:
-            msg = f"{self.operator}: a scale is 0 or more and finite, got {self.scale}; write 0.5 for half of the work"
+        if not 0 <= self.scale <= SCALE_AT_MOST:
+            msg = (
+                f"{self.operator}: a scale is from 0 to {SCALE_AT_MOST:,}, got {self.scale}; "
+                "write 0.5 for half of the work"
+            )
             raise InvalidArgument(msg)
 
     def saved_ms(self, worked_ms: int) -> int:
@@ -57,11 +63,19 @@ class Window:
     then: Path
 
 
-def what_if(operator_windows: pl.DataFrame, upstreams: Upstreams, changes: Iterable[Change]) -> list[Window]:
+def what_if(
+    operator_windows: pl.DataFrame,
+    batches: pl.DataFrame,
+    upstreams: Upstreams,
+    changes: Iterable[Change],
+    *,
+    trigger_ms: int,
+) -> list[Window]:
     """The closed windows among the rows *operator_windows* of one topology, oldest first, with and without *changes*.
 
-    Only work changes: what was waited for, and when the batches without an upstream driver began, stays as it was.
-    Windows that some operator has not finished, or of whose batches the beginning is not known, are left out.
+    Only work changes. The *batches* of a driver take that much less time, and so may begin sooner: see `timetable`.
+    When the batches of drivers without an upstream driver begin stays as it was. Windows that some operator has not
+    finished, or of whose batches the beginning is not known, are left out.
 
     Raises:
         InvalidArgument: a change is for an operator that is not there.
@@ -70,7 +84,9 @@ def what_if(operator_windows: pl.DataFrame, upstreams: Upstreams, changes: Itera
     if unknown := sorted(set(changed) - set(upstreams)):
         msg = f"there is no operator {', '.join(unknown)}; known: {', '.join(sorted(upstreams))}"
         raise InvalidArgument(msg)
-    return [_window(rows, upstreams, changed) for rows in _closed(operator_windows, upstreams)]
+    closed = [_Closed(rows, upstreams, changed) for rows in _closed(operator_windows, upstreams)]
+    timetables = _timetables(batches, closed, trigger_ms)
+    return [window.changed(timetables) for window in closed]
 
 
 def _closed(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[dict[str, dict[str, Any]]]:
@@ -87,25 +103,66 @@ def _closed(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[di
             yield {name: found[name] for name in upstreams}
 
 
-def _window(rows: Mapping[str, Mapping[str, Any]], upstreams: Upstreams, changes: Mapping[str, Change]) -> Window:
-    ewt_ms = {name: row["ewt_adjusted_at"] for name, row in rows.items()}
-    was = measure(upstreams, ewt_ms)
-    saved_ms = {}
-    for name, change in changes.items():
-        step, row = was[name], rows[name]
-        if step.slowest_upstream is not None:
-            began_ms = row["batch_started_at"] + (row["skew_ms"] or 0)
-            before_batch_ms = began_ms - ewt_ms[step.slowest_upstream]
-            spent = parts(step.latency_ms or 0, before_batch_ms=before_batch_ms, queued_ms=row["queued_ms"])
-            saved_ms[name] = change.saved_ms(spent.worked_ms)
-    then_ms = sooner(upstreams, ewt_ms, {name: row["sub_topology"] for name, row in rows.items()}, saved_ms)
-    any_row = next(iter(rows.values()))
-    return Window(
-        start_ms=any_row["window_start"],
-        end_ms=any_row["window_end"],
-        was=critical_path(upstreams, was),
-        then=critical_path(upstreams, measure(upstreams, then_ms)),
-    )
+class _Closed:
+    """A closed window as it was, by its *rows* per operator, and what *changes* would have saved of the work on it."""
+
+    def __init__(
+        self, rows: Mapping[str, Mapping[str, Any]], upstreams: Upstreams, changes: Mapping[str, Change]
+    ) -> None:
+        self._upstreams = upstreams
+        self._ewt_ms = {name: row["ewt_adjusted_at"] for name, row in rows.items()}
+        self._was = measure(upstreams, self._ewt_ms)
+        self._drivers = {name: row["sub_topology"] for name, row in rows.items()}
+        self._saved_ms = {name: change.saved_ms(_worked_ms(self._was, name, rows)) for name, change in changes.items()}
+        self._rows = rows
+        self.batches = {row["sub_topology"]: row for row in rows.values()}
+
+    def saved_ms(self, driver: str) -> int:
+        """What its operators in *driver* would have saved together."""
+        return sum(ms for name, ms in self._saved_ms.items() if self._drivers[name] == driver)
+
+    def changed(self, timetables: Mapping[str, Timetable]) -> Window:
+        """The window as it was and as it would have been."""
+        begins = {driver: partial(_begins_sooner, timetables[driver], row) for driver, row in self.batches.items()}
+        then_ms = sooner(self._upstreams, self._ewt_ms, self._drivers, self._saved_ms, begins)
+        any_row = next(iter(self.batches.values()))
+        return Window(
+            start_ms=any_row["window_start"],
+            end_ms=any_row["window_end"],
+            was=critical_path(self._upstreams, self._was),
+            then=critical_path(self._upstreams, measure(self._upstreams, then_ms)),
+        )
+
+
+def _worked_ms(steps: Mapping[str, Step], name: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
+    """What *name* worked on a window; nothing at a source."""
+    step, row = steps[name], rows[name]
+    if step.slowest_upstream is None:
+        return 0
+    began_ms = row["batch_started_at"] + (row["skew_ms"] or 0)
+    before_batch_ms = began_ms - rows[step.slowest_upstream]["ewt_adjusted_at"]
+    return parts(step.latency_ms or 0, before_batch_ms=before_batch_ms, queued_ms=row["queued_ms"]).worked_ms
+
+
+def _timetables(batches: pl.DataFrame, closed: Iterable[_Closed], trigger_ms: int) -> dict[str, Timetable]:
+    """Per driver; a batch that closed no window is taken to save what those usually save that did."""
+    saved: dict[str, dict[int, int]] = {}
+    for window in closed:
+        for driver, row in window.batches.items():
+            saved.setdefault(driver, {})[row["batch_started_at"]] = window.saved_ms(driver)
+    usual_ms = {driver: round(median(of.values())) for driver, of in saved.items()}
+    known: dict[str, list[Batch]] = {driver: [] for driver in saved}
+    instants = batches.with_columns(cs.datetime().dt.epoch("ms")).sort("started_at")
+    for driver, started_ms, finished_ms in instants.select("sub_topology", "started_at", "finished_at").iter_rows():
+        if driver in known:
+            batch = Batch(started_ms, finished_ms, saved[driver].get(started_ms, usual_ms[driver]))
+            known[driver].append(batch)
+    return {driver: Timetable(of, trigger_ms) for driver, of in known.items()}
+
+
+def _begins_sooner(timetable: Timetable, row: Mapping[str, Any], upstream_ms: int, upstream_sooner_ms: int) -> int:
+    """By how much sooner the batch of *row* begins; the timetable goes by its driver's clock."""
+    return timetable.sooner_ms(row["batch_started_at"], upstream_ms - (row["skew_ms"] or 0), upstream_sooner_ms)
 
 
 @dataclass(frozen=True, kw_only=True)

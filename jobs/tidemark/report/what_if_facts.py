@@ -23,6 +23,10 @@ IN_INTERVAL = """
     AND coalesce(window_end < make_timestamptz($3 * 1000), true)
 """
 WINDOWS = f"SELECT * FROM operator_windows WHERE {IN_INTERVAL}"
+BATCHES = """
+    SELECT sub_topology, started_at, finished_at FROM batches
+    WHERE topology = $1 AND started_at BETWEEN $2::TIMESTAMPTZ - INTERVAL 1 MINUTE AND $3
+"""
 STEPS = f"SELECT operator, sub_topology, step, worked_ms FROM critical_path_steps WHERE {IN_INTERVAL}"
 TASKS = "SELECT DISTINCT sub_topology, task_id FROM operator_latency WHERE topology = $1"
 
@@ -39,7 +43,9 @@ def what_if_facts(
         InvalidArgument: there is no such window, or no such operator; it says what to do.
     """
     rows = _frame(tables.ask(WINDOWS, [topology.name, start_ms, end_ms]))
-    windows = what_if(rows, topology.upstreams, [change])
+    began = rows["batch_started_at"]
+    batches = _frame(tables.ask(BATCHES, [topology.name, began.min(), began.max()]))
+    windows = what_if(rows, batches, topology.upstreams, [change], trigger_ms=topology.trigger_ms)
     if not windows:
         bounds = [f"{word} {iso(at_ms)}" for word, at_ms in (("from", start_ms), ("to", end_ms)) if at_ms is not None]
         msg = (

@@ -5,7 +5,7 @@ Arguments are those of `critical_path`: EWTs of one window in epoch milliseconds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import Instants, Step, Upstreams, critical_path, in_order, latest, leaves, path_to
@@ -58,13 +58,18 @@ def what_if(upstreams: Upstreams, ewt_ms: Instants, factors: Mapping[str, float]
 
 
 def sooner(
-    upstreams: Upstreams, ewt_ms: Mapping[str, int], drivers: Mapping[str, str], saved_ms: Mapping[str, int]
+    upstreams: Upstreams,
+    ewt_ms: Mapping[str, int],
+    drivers: Mapping[str, str],
+    saved_ms: Mapping[str, int],
+    begins: Mapping[str, Callable[[int, int], int]],
 ) -> dict[str, int]:
     """The EWTs that a closed window would have had if operators had worked *saved_ms* less; negative for more.
 
     Unlike in `what_if`, operators share *drivers* (by operator), which run them one after another: what one saves, all
-    save that its driver finished later. A batch still begins as long after the last of its upstreams in other drivers
-    as it did, and one without any when it did: waiting stays as it was.
+    save that its driver finished later. *begins* says per driver by how much sooner its batch begins, given when the
+    last of its upstreams in other drivers finished and by how much sooner that does: see `Timetable.sooner_ms`. A
+    driver without such an upstream begins when it did.
 
     Raises:
         InvalidArgument: there is a cycle, of operators or of drivers.
@@ -76,7 +81,7 @@ def sooner(
     then_ms: dict[str, int] = {}
     for driver in in_order({driver: tuple({drivers[name] for name in names}) for driver, names in read.items()}):
         last, then = latest(read[driver], ewt_ms), latest(read[driver], then_ms)
-        by_ms = last[1] - then[1] if last and then else 0
+        by_ms = begins[driver](last[1], last[1] - then[1]) if last and then else 0
         own = (name for name, runs_in in drivers.items() if runs_in == driver)
         for name in sorted(own, key=lambda name: (ewt_ms[name], place[name])):
             by_ms += saved_ms.get(name, 0)

@@ -1,0 +1,96 @@
+"""When the batches of a driver would have begun, had each of them worked less.
+
+Spark begins a batch at a multiple of the trigger interval, or as soon as the batch before has ended if that is later.
+So a driver that is always busy begins sooner when its batches are shorter, and one that waits for its trigger does not.
+
+Instants are epoch ms of the driver's clock, lengths ms.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch: when it began and was committed, and by how much less it works; negative for more."""
+
+    started_ms: int
+    finished_ms: int
+    saved_ms: int = 0
+
+
+class Timetable:
+    """*batches* of one driver, oldest first, as they were and as they would have been; its trigger's *interval_ms*."""
+
+    def __init__(self, batches: Sequence[Batch], interval_ms: int) -> None:
+        self._was = _Begins([replace(batch, saved_ms=0) for batch in batches], interval_ms)
+        self._then = _Begins(batches, interval_ms)
+
+    def sooner_ms(self, began_ms: int, upstream_ms: int, upstream_sooner_ms: int) -> int:
+        """By how much sooner a window begins to be worked on that was in the batch of *began_ms*.
+
+        Its last upstream finished it at *upstream_ms*, and would have done so *upstream_sooner_ms* sooner. Where it
+        could have been in an earlier batch and was not, it had become visible only after that one began.
+        """
+        before_ms = self._was.last_before(began_ms)
+        visible_ms = min(upstream_ms if before_ms is None else max(upstream_ms, before_ms + 1), began_ms)
+        then_ms = self._then.first_from(visible_ms - upstream_sooner_ms)
+        return upstream_sooner_ms if then_ms is None else began_ms - then_ms
+
+
+class _Begins:
+    """When batches begin, or could begin if there were records, in runs of one after each *interval_ms*."""
+
+    def __init__(self, batches: Sequence[Batch], interval_ms: int) -> None:
+        runs = [*_runs(batches, interval_ms)]
+        self._interval_ms = interval_ms
+        self._starts, self._counts = [start for start, _ in runs], [count for _, count in runs]
+
+    def last_before(self, at_ms: int) -> int | None:
+        """The last one before *at_ms*; None where there is none."""
+        run = bisect_left(self._starts, at_ms) - 1
+        if run < 0:
+            return None
+        number = min((at_ms - 1 - self._starts[run]) // self._interval_ms, self._counts[run] - 1)
+        return self._starts[run] + number * self._interval_ms
+
+    def first_from(self, at_ms: int) -> int | None:
+        """The first one at *at_ms* or later; None where there is none."""
+        run = bisect_left(self._starts, at_ms)
+        if run > 0:
+            number = -(-(at_ms - self._starts[run - 1]) // self._interval_ms)
+            if number < self._counts[run - 1]:
+                return self._starts[run - 1] + number * self._interval_ms
+        return self._starts[run] if run < len(self._starts) else None
+
+
+def _runs(batches: Sequence[Batch], interval_ms: int) -> Iterator[tuple[int, int]]:
+    """Runs of begins: the first of each, and how many; the last one is where the last of *batches* began.
+
+    A batch takes as long as the one that ran at that instant, less what that saves.
+    """
+    if not batches:
+        return
+    running, at_ms = 0, batches[0].started_ms
+    while at_ms < batches[-1].started_ms:
+        while batches[running + 1].started_ms <= at_ms:
+            running += 1
+        batch, following = batches[running], batches[running + 1]
+        free_ms = max(batch.finished_ms, _trigger_after(batch.started_ms, interval_ms))
+        if at_ms >= free_ms:  # it waited for records
+            count = -(-(following.started_ms - at_ms) // interval_ms)
+            yield at_ms, count
+            at_ms += count * interval_ms
+        else:
+            yield at_ms, 1
+            planning_ms = (following.started_ms - free_ms) % interval_ms
+            length_ms = batch.finished_ms - batch.started_ms - batch.saved_ms
+            at_ms = max(at_ms + 1, at_ms + length_ms, _trigger_after(at_ms, interval_ms)) + planning_ms
+    yield batches[-1].started_ms, 1
+
+
+def _trigger_after(at_ms: int, interval_ms: int) -> int:
+    return (at_ms // interval_ms + 1) * interval_ms
