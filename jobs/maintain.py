@@ -1,7 +1,8 @@
 """Keeps the tables of a topology small, beside its running streams; prints their files and sizes before and after.
 
 Old rows go as `retention` in the topology's file says, small files that are closed are put together, and files that no
-table names any more are removed. Running it twice, two at once or killing it does no harm.
+table names any more are removed. Running it twice, two at once or killing it does no harm. In an object store, where a
+table has one writing process, streams that run are left as they are.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from deltalake import write_deltalake
 
 from tidemark.cli.text_table import aligned
 from tidemark.clock import wall_clock_ms
+from tidemark.control import AlreadyRunning, Control
 from tidemark.delta import create
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.maintenance.sizes import Place, Size, sizes
 from tidemark.maintenance.upkeep import CLOSED_AFTER_MS, maintain_reports, maintain_stream
-from tidemark.report.batch_job import parser
+from tidemark.report.batch_job import parser, writing
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import TABLE_FILES
 from tidemark.spec.topology import Topology
 from tidemark.stream.wiring import Stream
+
+log = logging.getLogger("tidemark.maintain")
 
 COLUMNS = ("sub_topology", "table", "files", "bytes", "rows", "files_before", "bytes_before", "rows_before")
 
@@ -41,8 +45,23 @@ def run(
     """Maintain all tables of *topology*; the rows that `table_files` got."""
     before = sizes(layout, topology)
     for sub in topology.sub_topologies:
-        maintain_stream(Stream(topology, sub, layout), now_ms=now_ms, closed_after_ms=closed_after_ms)
-    maintain_reports(layout, topology, now_ms=now_ms, closed_after_ms=closed_after_ms)
+        maintain_unless_held(Stream(topology, sub, layout), now_ms=now_ms, closed_after_ms=closed_after_ms)
+    with writing(layout, topology.name):
+        maintain_reports(layout, topology, now_ms=now_ms, closed_after_ms=closed_after_ms)
+        return _told(layout, topology, before, now_ms)
+
+
+def maintain_unless_held(stream: Stream, *, now_ms: int, closed_after_ms: int) -> None:
+    """As `maintain_stream`; in an object store a stream whose driver lives is left as it is."""
+    try:
+        with Control(stream.control).held_alone():
+            maintain_stream(stream, now_ms=now_ms, closed_after_ms=closed_after_ms)
+    except AlreadyRunning as running:
+        log.warning("%s/%s is left as it is: %s", stream.topology.name, stream.sub.name, running)
+
+
+def _told(layout: Layout, topology: Topology, before: Mapping[Place, Size], now_ms: int) -> list[dict[str, object]]:
+    """Append what the tables of *topology* take now, and took *before*, to `table_files`; the rows."""
     rows = [_row(place, size, before) for place, size in sizes(layout, topology).items()]
     path = layout.report_table(topology.name, TABLE_FILES.name)
     create(path, arrow_schema(TABLE_FILES), description=TABLE_FILES.row)

@@ -21,12 +21,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
+from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState, digest
 from tidemark.disk import Disk
-from tidemark.spark import session
+from tidemark.place import location
+from tidemark.report.batch_job import told
+from tidemark.spark import have_checkpoints_written, session
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Sink, Source, Time
 from tidemark.spec.topology import load, on_processing_time
+from tidemark.stream.blame import as_reason
 from tidemark.stream.checkpoint import planned_ends
 from tidemark.stream.clock_skew import ClockSkew
 from tidemark.stream.engine import Engine
@@ -34,6 +37,7 @@ from tidemark.stream.evidence import evidence
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker
+from tidemark.stream.meanings import meanings
 from tidemark.stream.measurement import Host
 from tidemark.stream.soundness import refuse_unless_sound
 from tidemark.stream.sources import collect, explained, read_again, stream
@@ -61,6 +65,7 @@ def main() -> int:
     """Parse the command line, take the lease, run."""
     options = arguments().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    running = digest(options.topology)
     topology = load(options.topology)
     if options.time is Time.PROCESSING:
         topology = on_processing_time(topology)
@@ -76,7 +81,7 @@ def main() -> int:
         return 3
     stream_of = Stream(topology, sub, Layout(options.warehouse))
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
-    pulse = Pulse(control, history, epoch, options.launch_id)
+    pulse = Pulse(control, history, epoch, options.launch_id, digest=running)
     try:
         state = run(options, stream_of, control, pulse)
     except LeaseLost as error:
@@ -85,7 +90,7 @@ def main() -> int:
         return 3
     except Exception as error:
         log.exception("stream %s/%s failed", topology.name, sub.name)
-        pulse.end(StreamState.FAILED, reason=f"{type(error).__name__}: {error}"[:2_000])
+        pulse.end(StreamState.FAILED, reason=as_reason(error)[:2_000])
         return 1
     pulse.end(state)
     return 0
@@ -94,7 +99,7 @@ def main() -> int:
 def arguments() -> argparse.ArgumentParser:
     """What `jobs/stream.py` takes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--warehouse", type=Path, required=True, help="folder of all Delta tables")
+    parser.add_argument("--warehouse", type=told(location), required=True, help="folder of all Delta tables, or s3a://")
     parser.add_argument("--topology", type=Path, required=True, help="TOML file of the topology")
     parser.add_argument("--sub-topology", required=True, help="which of its sub-topologies to run")
     parser.add_argument("--bootstrap", required=True, help="Kafka broker, host:port")
@@ -138,9 +143,10 @@ class Pulse:
     A driver that has lost its lease beats no more: the newer one speaks for the stream.
     """
 
-    def __init__(self, control: Control, history: Heartbeats, epoch: int, launch_id: str) -> None:
+    def __init__(self, control: Control, history: Heartbeats, epoch: int, launch_id: str, *, digest: str = "") -> None:
         self.epoch = epoch
-        self._control, self._history, self._launch_id = control, history, launch_id
+        self._control, self._history, self._launch_id, self._digest = control, history, launch_id, digest
+        self._doing, self._since_ms, self._batches = "starting", wall_clock_ms(), 0
         self._engine: Engine | None = None
         self._disk: Disk | None = None
         self._thread_id: str | None = None
@@ -153,12 +159,26 @@ class Pulse:
     def follow(self, engine: Engine, disk: Disk, thread_id: str) -> None:
         """From now on the stream is running, and its progress is told."""
         self._thread_id, self._disk, self._engine = thread_id, disk, engine
+        self._does("waiting for its first batch")
+
+    def begin(self, batch_id: int) -> None:
+        """From now on the driver works on a batch."""
+        self._does(f"batch {batch_id}")
+
+    def finish(self, batch_id: int) -> None:
+        """From now on it waits for the next one, which comes soon: ticks make batches in silence, too."""
+        self._batches += 1
+        self._does(f"waiting for a batch after {batch_id}")
 
     def end(self, state: StreamState, *, reason: str | None = None) -> None:
-        """The last beat."""
+        """The last beat; then the lease is given back."""
         self._over.set()
         self._thread.join()
         self._try_to_beat(state, reason)
+        self._control.release()
+
+    def _does(self, what: str) -> None:
+        self._doing, self._since_ms = what, wall_clock_ms()
 
     def _run(self) -> None:
         while not self._over.wait(BEAT_S):
@@ -190,6 +210,11 @@ class Pulse:
             batch_id=progress.batch_id if progress else -1,
             offsets={f"{n}/{p}": part.until_offset for n, i in inputs.items() for p, part in i.partitions.items()},
             reason=reason,
+            doing=self._doing,
+            since_ms=self._since_ms,
+            batches=self._batches,
+            digest=self._digest,
+            host=platform.node(),
         )
         self._control.beat(beat)
         batch_started_at_ms = self._engine.batch_started_at_ms if self._engine else None
@@ -215,7 +240,9 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
     """Run the query until a drain or a rotation ends it, and say which; raises what made it fail."""
     topology, sub = stream_of.topology, stream_of.sub
     refuse_unless_sound(evidence(stream_of))
+    control.keep_meanings(meanings(sub))
     spark = session(f"tidemark-{topology.name}-{sub.name}")
+    have_checkpoints_written(spark, control.home)
     slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
     broker = KafkaBroker(options.bootstrap, topology.name, sub.name, wall_clock_ms)
     thread_id = spark.sparkContext.applicationId
@@ -227,7 +254,8 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
     check_lease = partial(control.check_lease, pulse.epoch)
     check = partial(check_may_go_on, control, pulse.epoch)
     disk = Disk(check)
-    clock_skew = ClockSkew(options.bootstrap, stream_of.home, topology.name, sub.name, platform.node(), wall_clock_ms)
+    host = platform.node()
+    clock_skew = ClockSkew(options.bootstrap, stream_of.home, topology.name, sub.name, host, wall_clock_ms)
     if any(isinstance(o, Source | Sink) and o.topic for o in sub.operators):
         clock_skew.start()
     engine = build_engine(
@@ -239,7 +267,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
         reread=reread,
         check_lease=check_lease,
         until_written=disk.until_written,
-        host=Host(platform.node(), clock_skew.newest),
+        host=Host(host, clock_skew.newest),
     )
     ended: list[Exception] = []
     begun, disturbed = count(1), count(1)
@@ -250,8 +278,10 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
             disk.takes_writes()  # for Spark has planned the batch
             check()
             check_is_not_due_to_rotate(next(begun), options.rotate_after)
+            pulse.begin(batch_id)
             ends = planned_ends(checkpoint, batch_id)
             engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms), ends, SparkExecutors(rows))
+            pulse.finish(batch_id)
         except Exception as error:
             ended.append(error)
             raise

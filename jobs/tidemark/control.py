@@ -7,15 +7,18 @@ Purpose: launch, heartbeat, drain and lease without a process to ask, so that it
 | `driver.lock` | the driver holds flock(2) on it as long as it lives | there is a driver |
 | `acquire.lock` | held with flock(2) for the instant of acquiring | one acquires at a time |
 | `epoch` | the driver that got the lock | how many drivers there have been: the newest lease |
+| `epoch.claim.N` | the same, before; its name can be taken once | who gets epoch N, also where no lock is seen |
 | `heartbeat.json` | the driver, every second and at its end | state, epoch, batch, offsets, when |
 | `drain.json` | whoever wants the stream to stop | who asked, and when |
+| `meanings.json` | the driver, when it starts | what the things that it keeps mean, see `stream/meanings.py` |
 | `loss.json` | `tidemark accept-loss` | offsets that may be passed over: who gave them up, and why |
 
 A driver asks before each write whether `epoch` is still its own. One that was stopped and wakes up after another has
 taken over writes nothing more.
 
-Known limitation: flock(2) tells drivers of one host apart; of two on two hosts both may get the lease, and the journal
-lets one of them decide a batch.
+In an object store there is no flock(2): `tidemark.lease` takes the place of the two locks and of `epoch`.
+Known limitation: flock(2) tells drivers of one host apart. Of two that start at once on two hosts the one with the
+epoch goes on; of two that start one after the other the newer one.
 Clock: `now_ms` is the caller's, epoch ms UTC.
 """
 
@@ -23,17 +26,21 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from tidemark.errors import Contradiction, TidemarkError
+from tidemark.lease import Held, Lease
+from tidemark.object_path import ObjectPath
+from tidemark.place import replace
 
 PROBE_S = 1.0
 PAGE = 4_096
@@ -52,6 +59,10 @@ class StreamState(StrEnum):
     FAILED = "failed"
 
 
+ALIVE = frozenset({StreamState.STARTING, StreamState.RUNNING})
+"""The states of a driver that goes on."""
+
+
 class AlreadyRunning(TidemarkError):
     """Raised when a second driver asks for the lease of a stream that has one."""
 
@@ -62,7 +73,11 @@ class LeaseLost(Contradiction):
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """One beat. `batch_id` is the last finished batch (-1: none yet), `offsets` its end per `source/partition`."""
+    """One beat. `batch_id` is the last finished batch (-1: none yet), `offsets` its end per `source/partition`.
+
+    `doing` says what the driver does since `since_ms`, and `batches` how many it has finished, silent ones, too.
+    `digest` is that of the topology file that it runs, on `host`. Beats of older versions lack these.
+    """
 
     state: StreamState
     epoch: int
@@ -72,6 +87,11 @@ class Heartbeat:
     batch_id: int = -1
     offsets: dict[str, int] = field(default_factory=dict)
     reason: str | None = None
+    doing: str = ""
+    since_ms: int | None = None
+    batches: int = 0
+    digest: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +107,35 @@ class AcceptedLoss:
     at_ms: int
 
 
+def known(dataclass: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of *fields* that *dataclass* has: a file may be of a newer version, before a deploy was rolled back."""
+    return {name: value for name, value in fields.items() if name in dataclass.__annotations__}
+
+
+def digest(topology_file: Path) -> str:
+    """What tells one content of *topology_file* from another."""
+    return hashlib.sha256(topology_file.read_bytes()).hexdigest()[:16]
+
+
 class Control:
     """Reads and writes the control folder *home*."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self._lock: int | None = None
+        self._lease = Lease(home, self._last_beat) if isinstance(home, ObjectPath) else None
+        self._epoch: int | None = None
 
     def acquire(self, *, take_over_at_ms: int | None = None, silent_after_ms: int = SILENT_AFTER_MS) -> int:
         """Take the lease for the life of this process; its epoch, one higher than any before.
 
         With *take_over_at_ms*, the clock now, also from a driver that lives but has been silent for *silent_after_ms*:
         it keeps its lock on a file that nobody looks at any more. Raises AlreadyRunning when another driver lives.
+        In an object store one that is silent is waited for until it has been so for *silent_after_ms*, and taken over.
         """
+        if self._lease is not None:
+            self._epoch = self._acquired(self._lease, silent_after_ms)
+            return self._epoch
         self.home.mkdir(parents=True, exist_ok=True)
         with self._acquiring():
             lock = os.open(self.home / "driver.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -108,12 +144,14 @@ class Control:
                 self._refuse_to_take_over(take_over_at_ms, silent_after_ms)
                 lock = self._new_lock()
             self._lock = lock
-            epoch = self.epoch() + 1
-            _replace(self.home / "epoch", str(epoch))
+            epoch = self._claimed()
+            replace(self.home / "epoch", str(epoch))
         return epoch
 
     def epoch(self) -> int:
         """That of the newest driver; 0 before the first."""
+        if self._lease is not None:
+            return self._lease.epoch()
         try:
             return int((self.home / "epoch").read_text())
         except FileNotFoundError:
@@ -129,7 +167,9 @@ class Control:
             raise LeaseLost(msg)
 
     def is_held(self) -> bool:
-        """Whether a driver lives, asked of the lock and of no pid."""
+        """Whether a driver lives, asked of the lock and of no pid; in an object store, of its signs of life."""
+        if self._lease is not None:
+            return self._lease.is_held(SILENT_AFTER_MS)
         try:
             lock = os.open(self.home / "driver.lock", os.O_RDWR)
         except FileNotFoundError:
@@ -142,14 +182,43 @@ class Control:
             os.close(lock)
         return False
 
+    def release(self) -> None:
+        """Give the lease back at the end of this process; a lock is free without, and silence ends it, too."""
+        if self._lease is not None and self._epoch is not None:
+            with suppress(OSError):
+                self._lease.release(self._epoch)
+
+    @contextmanager
+    def held_alone(self, *, patience_s: float = 0.0) -> Iterator[None]:
+        """In an object store, where a table has one writing process, have the lease meanwhile; nothing on a disk.
+
+        Raises AlreadyRunning when another one has it for *patience_s*.
+        """
+        if self._lease is None:
+            yield
+            return
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                self._epoch = self._acquired(self._lease, SILENT_AFTER_MS)
+                break
+            except AlreadyRunning:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PROBE_S)
+        with self._lease.renewed(self._epoch):
+            yield
+
     def beat(self, heartbeat: Heartbeat) -> None:
         """Publish *heartbeat* in place of the one before; on a full disk, in the space that this one took."""
         self.home.mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(heartbeat))
         whole_pages = text.ljust(PAGE * (1 + len(text) // PAGE))
         try:
-            _replace(self.home / "heartbeat.json", whole_pages)
+            replace(self.home / "heartbeat.json", whole_pages)
         except OSError:
+            if self._lease is not None:
+                raise
             _overwrite(self.home / "heartbeat.json", whole_pages)
 
     def heartbeat(self) -> Heartbeat | None:
@@ -158,13 +227,15 @@ class Control:
             fields = _read(self.home / "heartbeat.json")
         except json.JSONDecodeError:  # it was being overwritten
             fields = _read(self.home / "heartbeat.json")
-        return Heartbeat(**{**fields, "state": StreamState(fields["state"])}) if fields else None
+        if fields is None:
+            return None
+        return Heartbeat(**{**known(Heartbeat, fields), "state": StreamState(fields["state"])})
 
     def request_drain(self, *, by: str, now_ms: int) -> None:
         """Ask the driver to finish its batch and end; asking twice changes nothing."""
         self.home.mkdir(parents=True, exist_ok=True)
         if not self.drain_requested():
-            _replace(self.home / "drain.json", json.dumps({"by": by, "at_ms": now_ms}))
+            replace(self.home / "drain.json", json.dumps({"by": by, "at_ms": now_ms}))
 
     def drain_requested(self) -> bool:
         """Whether somebody asked the driver to end."""
@@ -177,13 +248,21 @@ class Control:
     def accept_loss(self, loss: AcceptedLoss) -> None:
         """Let the driver pass over *loss*, once: from where the stream was when it was accepted."""
         self.home.mkdir(parents=True, exist_ok=True)
-        _replace(self.home / "loss.json", json.dumps([*self._losses(), asdict(loss)]))
+        replace(self.home / "loss.json", json.dumps([*self._losses(), asdict(loss)]))
 
     def accepted_loss(self) -> dict[tuple[str, int, int], int]:
         """Per source, partition and offset at which the stream is, the offset from which it may go on."""
         return {
             (loss["source"], loss["partition"], loss["from_offset"]): loss["until_offset"] for loss in self._losses()
         }
+
+    def meanings(self) -> dict[str, str]:
+        """What was kept last; nothing when that was by an older version or never."""
+        return _read(self.home / "meanings.json") or {}
+
+    def keep_meanings(self, now: Mapping[str, str]) -> None:
+        """Keep those of *now*, beside those of what is gone."""
+        replace(self.home / "meanings.json", json.dumps({**self.meanings(), **now}))
 
     @contextmanager
     def _acquiring(self) -> Iterator[None]:
@@ -192,6 +271,21 @@ class Control:
                 msg = f"{self.home}: one driver per stream, and another one is starting right now"
                 raise AlreadyRunning(msg)
             yield
+
+    def _claimed(self) -> int:
+        """The epoch after the newest, which nobody else gets, on other hosts neither."""
+        claims = {int(claim.name.rpartition(".")[2]): claim for claim in self.home.glob("epoch.claim.*")}
+        epoch = max([self.epoch(), *claims]) + 1  # of one that was claimed and not used no file `epoch` tells
+        taken = f"{self.home}: one driver per stream, and another one has taken epoch {epoch} this instant"
+        try:
+            (self.home / f"epoch.claim.{epoch}").touch(exist_ok=False)
+        except FileExistsError:
+            raise AlreadyRunning(taken) from None
+        if self.epoch() >= epoch:  # so long ago that its claim has been removed
+            raise AlreadyRunning(taken)
+        for older in sorted(claims)[:-1]:
+            claims[older].unlink(missing_ok=True)
+        return epoch
 
     def _refuse_to_take_over(self, now_ms: int | None, silent_after_ms: int) -> None:
         """Raise AlreadyRunning unless *now_ms* is given and the driver that holds the lock has been silent by then."""
@@ -206,6 +300,17 @@ class Control:
                 f"one that holds driver.lock {'still beats' if has_beaten else 'has not beaten yet'}: drain that one"
             )
             raise AlreadyRunning(msg)
+
+    def _acquired(self, lease: Lease, silent_after_ms: int) -> int:
+        try:
+            return lease.acquire(silent_after_ms)
+        except Held as held:
+            msg = f"{self.home}: one process writes to an object store, and {held}; drain or await that one"
+            raise AlreadyRunning(msg) from None
+
+    def _last_beat(self) -> tuple[int, int] | None:
+        beat = self.heartbeat()
+        return (beat.epoch, beat.at_ms) if beat else None
 
     def _new_lock(self) -> int:
         """A locked `driver.lock` in place of the one that another driver holds."""
@@ -233,17 +338,6 @@ def _locked(lock: int) -> bool:
             time.sleep(PROBE_S / 20)
         else:
             return True
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write *text* so that a reader sees the old file or the new one, never a part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _overwrite(path: Path, text: str) -> None:

@@ -43,7 +43,7 @@ KEPT_LOG = "interval 1 day"
 SHORT_LOG = "interval 10 minutes"
 """For tables that get a commit with every batch, which nobody reads commit by commit: delta-rs lists the whole log
 before each commit, which takes 3 ms for 1,000 commits."""
-HOOKS = PostCommitHookProperties(cleanup_expired_logs=False)
+KEEPS_LOG = PostCommitHookProperties(cleanup_expired_logs=False)
 """After a commit: a checkpoint when one is due. Looking for commits that are too old takes another 12 ms for 1,000 each
 time, and is left to whoever opens the table after a checkpoint."""
 _CHECK = "delta.constraints."
@@ -248,7 +248,7 @@ class Committer:
                 mode="append",
                 schema_mode="merge" if others_columns else None,
                 commit_properties=properties,
-                post_commithook_properties=HOOKS,
+                post_commithook_properties=KEEPS_LOG,
                 writer_properties=WRITTEN,
             )
 
@@ -260,7 +260,7 @@ class Committer:
         def add(table: DeltaTable, properties: CommitProperties) -> None:
             actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in files.files]
             table.create_write_transaction(
-                actions, "append", table.schema(), commit_properties=properties, post_commithook_properties=HOOKS
+                actions, "append", table.schema(), commit_properties=properties, post_commithook_properties=KEEPS_LOG
             )
             table.update_incremental()
 
@@ -279,7 +279,7 @@ class Committer:
                 source_alias="new",
                 target_alias="old",
                 commit_properties=properties,
-                post_commithook_properties=HOOKS,
+                post_commithook_properties=KEEPS_LOG,
                 writer_properties=WRITTEN,
             )
             merging = merging.when_matched_delete("new.deleted").when_matched_update(columns)
@@ -394,7 +394,8 @@ class Committer:
 def _newest_batch_in(file: Path) -> int | None:
     """The highest batch_id that the footer of a Parquet *file* knows of; None without one."""
     try:
-        found = pq.read_metadata(file)
+        with file.open("rb") as content:
+            found = pq.read_metadata(content)
     except (pa.ArrowInvalid, FileNotFoundError):  # another one is writing it, or VACUUM has just removed it
         return None
     places = [place for place in range(found.num_columns) if found.schema.column(place).path == "batch_id"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
@@ -10,17 +10,21 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tidemark.object_path import ObjectPath
+from tidemark.place import location, new_file
 
 AT_ONCE = 100_000
 """So many rows of a file are in memory at once."""
 LONGEST = 64
 """So many characters of a text are in the bounds of its column."""
 ALMOST_A_MILLISECOND = timedelta(microseconds=999)
+_NAME = re.compile(r"batch-(\d{20})-")
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,8 @@ class Files:
 
     def stream(self) -> pa.RecordBatchReader:
         """Their rows, AT_ONCE at a time."""
-        batches = (batch for file in self.files for batch in pq.ParquetFile(file.path).iter_batches(AT_ONCE))
-        return pa.RecordBatchReader.from_batches(pq.read_schema(self.files[0].path), batches)
+        batches = (batch for file in self.files for batch in pq.ParquetFile(_readable(file.path)).iter_batches(AT_ONCE))
+        return pa.RecordBatchReader.from_batches(pq.read_schema(_readable(self.files[0].path)), batches)
 
 
 Rows: TypeAlias = pa.Table | Files
@@ -65,9 +69,21 @@ def lazy(rows: Rows) -> pl.LazyFrame:
     )
 
 
+def _readable(path: str) -> str | IO[bytes]:
+    """What pyarrow reads the file at *path* from: its name where it is on this machine."""
+    place = location(path)
+    return place.open("rb") if isinstance(place, ObjectPath) else path
+
+
 def files_of(folder: Path, batch_id: int) -> list[Path]:
     """The files that `write_file` has written in *folder* and its folders for *batch_id*."""
-    return list(folder.rglob(f"batch-{batch_id:020d}-*.parquet"))
+    return list(folder.rglob(f"{_begins(batch_id)}*.parquet"))
+
+
+def batch_of(file: Path) -> int | None:
+    """The batch for which `write_file` has written *file*; None where something else did."""
+    named = _NAME.match(file.name)
+    return int(named[1]) if named else None
 
 
 def write_file(folder: Path, rows: pa.Table, *, batch_id: int) -> File:
@@ -75,16 +91,14 @@ def write_file(folder: Path, rows: pa.Table, *, batch_id: int) -> File:
 
     Its name begins with the batch; no other attempt at the same work takes the rest of it.
     """
-    path = folder / f"batch-{batch_id:020d}-{uuid.uuid4().hex}.parquet"
-    try:
-        with path.open("xb") as file:
-            pq.write_table(rows, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    path = folder / f"{_begins(batch_id)}{uuid.uuid4().hex}.parquet"
+    with new_file(path) as file:
+        pq.write_table(rows, file, compression="zstd")
     return File(str(path), rows.num_rows, stats_of(pl.DataFrame(rows)))
+
+
+def _begins(batch_id: int) -> str:
+    return f"batch-{batch_id:020d}-"
 
 
 def stats_of(rows: pl.DataFrame) -> dict[str, Any]:

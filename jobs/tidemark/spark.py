@@ -8,22 +8,38 @@ from functools import partial, reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from tidemark.object_path import ObjectPath
 from tidemark.spec.layout import Layout
+from tidemark.spec.spark_settings import driver_address
 from tidemark.spec.tables import TABLES, Table
 from tidemark.warehouse import delta_tables, views
 
 PROJECT = Path(__file__).resolve().parents[2]
+JARS = ("spark", "s3")
+"""Folders of jars; the second one is there after `make object-store`, for warehouses in an object store."""
 
 
 def session(name: str) -> SparkSession:
     """The session of the job *name*: as spark-submit set it up, else with the project's own settings and local jars."""
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # set by spark-submit for the Python it starts
-        jars = sorted(map(str, (PROJECT / ".jars" / "spark").glob("*.jar")))
-        local = dict(settings(PROJECT / "docker" / "spark-defaults.conf"))
-        builder = builder.config(map={**local, "spark.jars": ",".join(jars)})
+        jars = sorted(map(str, (jar for folder in JARS for jar in (PROJECT / ".jars" / folder).glob("*.jar"))))
+        usual = dict(settings(PROJECT / "docker" / "spark-defaults.conf"))
+        address = driver_address("local")
+        builder = builder.config(map={**usual, **address, "spark.jars": ",".join(jars)})
     return builder.getOrCreate()
+
+
+def have_checkpoints_written(spark: SparkSession, place: Path) -> None:
+    """Have the queries of *spark* write the files of checkpoints in *place* as its kind has them whole or not at all.
+
+    That is by one PUT in an object store, where Spark's usual way, a rename, is a copy.
+    """
+    if isinstance(place, ObjectPath):
+        manager = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+        spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)
 
 
 def settings(file: Path) -> Iterator[tuple[str, str]]:
@@ -69,8 +85,14 @@ def _together(frames: Iterable[DataFrame]) -> DataFrame:
 
 
 def read_times(spark: SparkSession, layout: Layout, topology: str, table: str) -> DataFrame | None:
-    """The record times (`timestamp`) of all rows of the stream table *table*; None when nobody has created it."""
-    frames = [read(spark, path).select("timestamp") for path in stream_tables(layout, topology, table)]
+    """`timestamp`, a row's record time, `sub_topology` and `batch_id` of all rows of the stream table *table*.
+
+    None when nobody has created it.
+    """
+    frames = [
+        read(spark, path).select("timestamp", "batch_id", F.lit(path.parent.name).alias("sub_topology"))
+        for path in stream_tables(layout, topology, table)
+    ]
     return reduce(DataFrame.unionByName, frames) if frames else None
 
 

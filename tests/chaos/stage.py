@@ -133,9 +133,8 @@ class Stage:
     def full_disk(self, left: int) -> Iterator[None]:
         """Room for *left* bytes in the warehouse; where nothing may be mounted, none for any file."""
         if self._is_mounted:
-            disk = os.statvfs(self.warehouse)
-            used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
-            assert self._resize(used + left), "the disk has been made small"
+            # It refuses to be smaller than what a driver has written since it was asked.
+            self.wait(lambda: self._resize(self._used() + left), "a small disk")
         else:
             self._limit_files(0)
         try:
@@ -145,6 +144,10 @@ class Stage:
                 self._resize(4 << 30)
             else:
                 self._limit_files(resource.RLIM_INFINITY)
+
+    def _used(self) -> int:
+        disk = os.statvfs(self.warehouse)
+        return (disk.f_blocks - disk.f_bfree) * disk.f_frsize
 
     def _resize(self, size: int) -> bool:
         return _run("mount", "-o", f"remount,size={size}", str(self.warehouse))

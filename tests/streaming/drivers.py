@@ -43,7 +43,10 @@ Row = dict[str, Any]
 
 
 class Driver:
-    """A `jobs/stream.py` as a user starts it; its output goes to a file. The topology's file lies in *home*."""
+    """A `jobs/stream.py` as a user starts it; its output goes to a file. The topology's file lies in *home*.
+
+    So does the *warehouse*, unless it is given.
+    """
 
     script: Sequence[str] = (str(PROJECT / "jobs" / "stream.py"),)
 
@@ -55,9 +58,10 @@ class Driver:
         *arguments: str,
         topology: str,
         program: Sequence[str] = (sys.executable,),
+        warehouse: Path | None = None,
     ) -> None:
         self._name, self._topology = sub_topology, topology
-        self._warehouse, self._log = home / "warehouse", home / f"{sub_topology}.log"
+        self._warehouse, self._log = warehouse or home / "warehouse", home / f"{sub_topology}.log"
         self.control = Control(Layout(self._warehouse).control(topology, sub_topology))
         self.control.forget_drain()
         command = [*program, *self.script, "--warehouse", str(self._warehouse)]

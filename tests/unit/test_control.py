@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import threading
 
@@ -37,6 +38,16 @@ def test_a_drain_is_asked_for_once_and_can_be_withdrawn(tmp_path):
     assert '"ann"' in (tmp_path / "drain.json").read_text()
     control.forget_drain()
     assert not control.drain_requested()
+
+
+def test_a_heartbeat_of_a_newer_version_can_be_read(tmp_path):
+    control = Control(tmp_path)
+    beat(control, epoch=1, at_ms=5)
+    newer = {**json.loads((tmp_path / "heartbeat.json").read_text()), "mood": "good"}
+    (tmp_path / "heartbeat.json").write_text(json.dumps(newer))
+    read = control.heartbeat()
+    assert read is not None
+    assert read.at_ms == 5
 
 
 def test_a_driver_that_has_been_silent_for_a_minute_can_be_taken_over(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from tidemark.errors import InvalidSpec
 from tidemark.spec import toml_operators
 from tidemark.spec.operators import Kind
+from tidemark.spec.spark_settings import read_spark
 from tidemark.spec.toml_keys import Keys
 from tidemark.spec.topology import parse
 
@@ -110,3 +111,14 @@ def test_every_key_of_emission_is_explained_by_an_example_that_is_taken(tmp_path
         beside = {"strategy": "periodic"} if key == "interval" else {}
         table = example_of(Kind.TABLE) | beside | tomllib.loads(f"{key} = {example}")
         toml_operators.read_operator("x", "x", table, folder=tmp_path)
+
+
+def test_every_key_of_spark_is_explained_by_an_example_that_is_taken() -> None:
+    text = section("Spark")
+    (block,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    read_spark("x.toml", tomllib.loads(block)["spark"])
+    explained = keys_in(text)
+    for key, example in explained.items():
+        read_spark("x.toml", tomllib.loads(f"{key} = {example}"))
+    with pytest.raises(InvalidSpec, match=", ".join(sorted(explained))):
+        read_spark("x.toml", {"zzzzzzzz": 1})

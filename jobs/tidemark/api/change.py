@@ -18,6 +18,7 @@ from tidemark.kernels.emission import STORED, Judged, judged, with_value
 from tidemark.kernels.proofs import changes_rows, suppressed_rows
 from tidemark.kernels.schemas import rows_of
 from tidemark.kernels.values import key_text
+from tidemark.place import location
 from tidemark.semantics.change import Rule
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Kind
@@ -49,7 +50,7 @@ class State:
         operator: str,
         rule: Rule = Rule.STRICTLY_NEWER,
     ) -> None:
-        self._query = Query(Layout(Path(warehouse)), topology, sub_topology)
+        self._query = Query(Layout(location(warehouse)), topology, sub_topology)
         self._operator, self._rule = operator, rule
         self._writer = self._new_writer()
         self._stored = KeyedRows(STORED)

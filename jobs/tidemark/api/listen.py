@@ -22,6 +22,7 @@ from tidemark.api.progress import batch_row, watermark_ms
 from tidemark.api.query import NAME, Query, Writer
 from tidemark.clock import wall_clock_ms
 from tidemark.kernels.schemas import rows_of
+from tidemark.place import location
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import BATCHES, WATERMARKS
 
@@ -41,7 +42,7 @@ def is_listened_to(query: Query) -> bool:
 
 def listen(spark: SparkSession, *, warehouse: str | Path, topology: str) -> Listener:
     """Have every query of the session *spark* recorded from now on, until the listener that comes back is closed."""
-    listener = Listener(spark, Layout(Path(warehouse)), topology)
+    listener = Listener(spark, Layout(location(warehouse)), topology)
     spark.streams.addListener(listener)
     return listener
 

@@ -16,6 +16,7 @@ from tidemark.api.listen import is_listened_to
 from tidemark.api.query import Query, Writer, kept, record_time_ms, replaced
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.kernels.schemas import rows_of
+from tidemark.place import location
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Kind, Level
@@ -65,7 +66,7 @@ def measured(
         strict: have the batch fail when it cannot be measured.
         clock: epoch ms UTC.
     """
-    query = Query(Layout(Path(warehouse)), topology, sub_topology)
+    query = Query(Layout(location(warehouse)), topology, sub_topology)
     meter = _Meter(query, operator, timestamp, partition, clock)
 
     @wraps(function)

@@ -40,7 +40,9 @@ def doctor(topology: Topology, layout: Layout, sub_topology: str | None, *, remo
 
 
 def _remove(stream: Stream, faults: list[Finding]) -> None:
-    Control(stream.control).acquire()  # no driver starts meanwhile
+    control = Control(stream.control)
+    control.acquire()  # no driver starts meanwhile
     for fault in faults:
         for file in fault.removable:
             file.unlink(missing_ok=True)
+    control.release()

@@ -26,13 +26,14 @@ class Stored(NamedTuple):
 def inventory(warehouse: Path) -> list[Stored]:
     """Every Delta table of *warehouse*, by name and place."""
     return [
-        _stored(name, path, str(path.parent.relative_to(warehouse)))
+        stored(name, path, str(path.parent.relative_to(warehouse)))
         for name, paths in delta_tables(warehouse).items()
         for path in paths
     ]
 
 
-def _stored(name: str, path: Path, where: str) -> Stored:
+def stored(name: str, path: Path, where: str) -> Stored:
+    """The table *name* at *path*; *where* says so for people."""
     table = DeltaTable(str(path))
     files = pa.table(table.get_add_actions(flatten=True))
     rows, size = (pc.sum(files[column]).as_py() or 0 for column in ("num_records", "size_bytes"))

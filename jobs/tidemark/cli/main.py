@@ -24,7 +24,8 @@ from tidemark.embedded.conductor import Conductor
 from tidemark.embedded.stack import ROOT, Home
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import inert
-from tidemark.report.batch_job import topology
+from tidemark.place import location
+from tidemark.report.batch_job import told, topology
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.layout import Layout
 from tidemark.why import walk
@@ -80,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("tidemark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)
     home = Path(os.environ.get("TIDEMARK_HOME", ROOT / ".tidemark"))
     parser.add_argument("--home", type=Path, default=home, help="state folder (TIDEMARK_HOME, else %(default)s)")
+    given = os.environ.get("TIDEMARK_WAREHOUSE")
+    where = "folder of the tables, or s3a:// (TIDEMARK_WAREHOUSE, else `warehouse` in the state folder)"
+    parser.add_argument("--warehouse", type=told(location), default=given and location(given), help=where)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
@@ -170,7 +174,7 @@ def _up(options: argparse.Namespace) -> int:
     try:
         _, api = conductor.start()
         conductor.launch_streams(api, options.slow)
-        for part in ("reports", "alerts", "maintenance"):
+        for part in ("reports", "daily_reports", "alerts", "maintenance"):
             api.unpause(conductor.dag(part))
         started = True
     finally:
@@ -194,7 +198,7 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    _say("\n".join(check(options.files, Home(options.home).warehouse)))
+    _say("\n".join(check(options.files, _warehouse(options))))
     return 0
 
 
@@ -203,11 +207,11 @@ def _sql(options: argparse.Namespace) -> int:
         msg = "it takes either a query or --script"
         raise InvalidArgument(msg)
     if options.script:
-        _say(attach_script(Home(options.home).warehouse.resolve()))
+        _say(attach_script(_warehouse(options).resolve()))
         return 0
-    warehouse = Warehouse(Home(options.home).warehouse)
+    warehouse = Warehouse(_warehouse(options))
     if not warehouse.tables:
-        msg = f"{Home(options.home).warehouse} has no Delta tables yet; --home names another state folder"
+        msg = f"{_warehouse(options)} has no Delta tables yet; --home or --warehouse names another place"
         raise InvalidArgument(msg)
     answer = warehouse.ask(options.query)
     print(FORMATS[options.format](answer.columns, answer.rows), flush=True)  # CSV is exact, whatever a terminal does
@@ -216,37 +220,37 @@ def _sql(options: argparse.Namespace) -> int:
 
 def _why(options: argparse.Namespace) -> int:
     at_ms = instant_ms(options.at) if options.at else wall_clock_ms()
-    layout = Layout(Home(options.home).warehouse)
+    layout = Layout(_warehouse(options))
     found = walk.why(topology(options.topology), layout, at_ms=at_ms, operator=options.operator)
     _say(why.FORMATS[options.format](found))
     return 0
 
 
 def _topology(options: argparse.Namespace) -> int:
-    _say(topology_command.topology(options, Home(options.home).warehouse, topology(options.topology)))
+    _say(topology_command.topology(options, _warehouse(options), topology(options.topology)))
     return 0
 
 
 def _path(options: argparse.Namespace) -> int:
-    _say(path.path(options, Home(options.home).warehouse, topology(options.topology).name))
+    _say(path.path(options, _warehouse(options), topology(options.topology).name))
     return 0
 
 
 def _whatif(options: argparse.Namespace) -> int:
-    _say(whatif.whatif(options, Home(options.home).warehouse, topology(options.topology)))
+    _say(whatif.whatif(options, _warehouse(options), topology(options.topology)))
     return 0
 
 
 def _bound(options: argparse.Namespace) -> int:
     start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
     of = topology(options.topology)
-    rows = bound.bound_rows(Home(options.home).warehouse, of, source=options.source, start_ms=start_ms, end_ms=end_ms)
+    rows = bound.bound_rows(_warehouse(options), of, source=options.source, start_ms=start_ms, end_ms=end_ms)
     _say(FORMATS[options.format](bound.COLUMNS, rows))
     return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    layout = Layout(Home(options.home).warehouse)
+    layout = Layout(_warehouse(options))
     found = doctor.doctor(
         topology(options.topology), layout, options.sub_topology, remove_torn=options.apply == doctor.REMOVE_TORN
     )
@@ -265,19 +269,24 @@ def _docs(_: argparse.Namespace) -> int:
 
 
 def _tables(options: argparse.Namespace) -> int:
-    _say(aligned(Stored._fields, inventory(Home(options.home).warehouse)))
+    _say(aligned(Stored._fields, inventory(_warehouse(options))))
     return 0
 
 
 def _accept_loss(options: argparse.Namespace) -> int:
-    _say(accept_loss.accept_loss(options, Home(options.home).warehouse))
+    _say(accept_loss.accept_loss(options, _warehouse(options)))
     return 0
 
 
 def _requeue(options: argparse.Namespace) -> int:
     home = Home(options.home.resolve())
-    _say(requeue.requeue(options, home.warehouse, options.bootstrap or _running_broker(home)))
+    _say(requeue.requeue(options, options.warehouse or home.warehouse, options.bootstrap or _running_broker(home)))
     return 0
+
+
+def _warehouse(options: argparse.Namespace) -> Path:
+    found: Path = options.warehouse or Home(options.home).warehouse
+    return found
 
 
 def _running_broker(home: Home) -> str | None:

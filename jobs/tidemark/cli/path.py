@@ -36,11 +36,20 @@ def options(parser: argparse.ArgumentParser) -> None:
 def path(options: argparse.Namespace, warehouse: Path, topology: str) -> str:
     """The answer as text; raises InvalidArgument when no such window is closed."""
     at_ms = instant_ms(options.at) if options.at else None
-    tables = Warehouse(warehouse, READS)
-    windows = windows_with_paths(tables, topology, at_ms=at_ms, last=options.last)
+    told = document(warehouse, topology, at_ms=at_ms, last=options.last)
     if options.format == "json":
-        return as_document({"topology": topology, "windows": windows})
-    return "\n\n".join(as_text(topology, window) for window in windows)
+        return as_document(told)
+    return "\n\n".join(as_text(topology, window) for window in told["windows"])
+
+
+def document(warehouse: Path, topology: str, *, at_ms: int | None = None, last: int = 1) -> Row:
+    """The answer for programs: the window that holds the record time *at_ms*, or the *last* ones.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    tables = Warehouse(warehouse, READS)
+    return {"topology": topology, "windows": windows_with_paths(tables, topology, at_ms=at_ms, last=last)}
 
 
 def as_text(topology: str, window: Row) -> str:

@@ -15,6 +15,7 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.delta import create, scan
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.report.batch_job import writing
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import QUARANTINE, REQUEUED
 
@@ -43,7 +44,11 @@ def requeue(asked: argparse.Namespace, warehouse: Path, bootstrap: str | None, c
     these must not run at once. A record that is unusable still comes to quarantine with an offset of its own, and may
     be sent again from there.
     """
-    layout = Layout(warehouse)
+    with writing(Layout(warehouse), asked.topology):
+        return _requeued(asked, Layout(warehouse), bootstrap, clock)
+
+
+def _requeued(asked: argparse.Namespace, layout: Layout, bootstrap: str | None, clock: Clock) -> str:
     path = layout.report_table(asked.topology, REQUEUED.name)
     rows = _quarantined(layout, asked)
     waiting = rows.join(_sent(path), on=list(PLACE), how="anti").sort(PLACE)

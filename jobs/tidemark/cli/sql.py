@@ -5,16 +5,20 @@ There is a view per table name, over all Delta tables of that name, and those of
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
 from tidemark.cli import kafka_metrics
 from tidemark.errors import InvalidArgument
+from tidemark.object_path import ObjectPath
 from tidemark.spec.tables import TABLES, Table
 from tidemark.warehouse import delta_tables, views
 
@@ -61,7 +65,9 @@ class Warehouse:
             columns = tuple(column[0] for column in result.description or ())
             return Answer(columns, tuple(result.fetchall()))
         except duckdb.CatalogException as error:
-            found = self._connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1")
+            found = self._connection.execute(
+                "SELECT view_name FROM duckdb_views() WHERE NOT internal AND NOT temporary ORDER BY 1"
+            )
             msg = f"{error}\nTables and views: {', '.join(name for (name,) in found.fetchall())}"
             raise InvalidArgument(msg) from error
         except duckdb.Error as error:
@@ -71,18 +77,24 @@ class Warehouse:
 def statements(found: Mapping[str, Sequence[Path]]) -> list[str]:
     """What makes a DuckDB connection one over the tables *found*, those not written yet, and views.
 
-    The extension `delta` is loaded before.
+    The extension `delta` is loaded before. A table in an object store is a view of its own, made before: `in_objects`.
     """
     rows = {name: [_no_rows(table)] for name, table in TABLES.items()}
     for name, paths in found.items():
-        rows.setdefault(name, []).extend(f"SELECT * FROM delta_scan({_quoted(path)})" for path in paths)
+        rows.setdefault(name, []).extend(f"SELECT * FROM {_from(path)}" for path in paths)
     made = {name: "\nUNION ALL BY NAME\n".join(parts) for name, parts in sorted(rows.items())}
     made |= {view.name: view.select for view in [*views(), kafka_metrics.VIEW] if view.name not in found}
     return ["SET TimeZone = 'UTC'", *SPARKS_WORDS, *(f'CREATE VIEW "{name}" AS\n{text}' for name, text in made.items())]
 
 
 def attach_script(home: Path) -> str:
-    """SQL that makes a DuckDB of anybody's own one over the warehouse *home*, as it is now."""
+    """SQL that makes a DuckDB of anybody's own one over the warehouse *home*, as it is now.
+
+    Raises InvalidArgument for one in an object store.
+    """
+    if isinstance(home, ObjectPath):
+        msg = f"{home}: a script is for tables on this machine; ask with tidemark sql, or copy the warehouse here first"
+        raise InvalidArgument(msg)
     return ";\n".join(["INSTALL delta", "LOAD delta", *statements(delta_tables(home)), ""])
 
 
@@ -105,12 +117,29 @@ def _quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
 
+def in_objects(found: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, ds.Dataset]]:
+    """Names and rows of the tables that are in an object store.
+
+    delta-rs reads those as Arrow, with the credentials that it has of the environment: DuckDB would need an extension
+    that is not at hand without the network, and the credentials in SQL.
+    """
+    for path in chain.from_iterable(found.values()):
+        if isinstance(path, ObjectPath):
+            yield str(path), DeltaTable(str(path)).to_pyarrow_dataset()
+
+
+def _from(path: Path) -> str:
+    return f'"{path}"' if isinstance(path, ObjectPath) else f"delta_scan({_quoted(path)})"
+
+
 def _connect(found: Mapping[str, Sequence[Path]]) -> duckdb.DuckDBPyConnection:
     extension = files("duckdb_extension_delta") / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
     connection = duckdb.connect()
     connection.execute("SET enable_progress_bar = false")  # it would be among the rows
     connection.execute(f"LOAD '{extension}'")
     connection.execute("SET autoinstall_known_extensions = false")  # it would ask the network
+    for name, rows in in_objects(found):
+        connection.register(name, rows)
     for statement in statements(found):
         connection.execute(statement)
     return connection

@@ -40,10 +40,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:
     """The answer as text."""
-    at_ms = instant_ms(options.at) if options.at else wall_clock_ms()
-    hops = {f"hop_{operator.name}" for operator in of.operators.values() if isinstance(operator, Repartition)}
-    told = topology_facts(Warehouse(warehouse, READS | hops), of, at_ms=at_ms)
+    told = document(warehouse, of, at_ms=instant_ms(options.at) if options.at else wall_clock_ms())
     return as_document(told) if options.format == "json" else as_text(told)
+
+
+def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
+    """The answer for programs: how the operators of a topology were doing at *at_ms*, epoch ms."""
+    hops = {f"hop_{operator.name}" for operator in of.operators.values() if isinstance(operator, Repartition)}
+    return topology_facts(Warehouse(warehouse, READS | hops), of, at_ms=at_ms)
 
 
 def as_text(told: Row) -> str:

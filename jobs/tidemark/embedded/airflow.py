@@ -13,11 +13,12 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from tidemark.embedded import process
 from tidemark.embedded.airflow_api import AirflowApi
@@ -29,8 +30,10 @@ COMPONENTS = {
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
+MIGRATE = ("db", "migrate")
 USER = "admin"
 HEALTHY_WITHIN_S = 180.0
+NO_MORE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +48,28 @@ class Secrets:
     secret_key: str
 
 
-def start(home: Path, *, root: Path, variables: Mapping[str, str]) -> None:
-    """Start Airflow with *home* for the checkout at *root*, if it does not run; `wait_until_healthy` comes next.
+def start(
+    home: Path,
+    *,
+    root: Path,
+    variables: Mapping[str, str],
+    settings: Mapping[str, str] = NO_MORE,
+    components: Collection[str] = COMPONENTS.keys(),
+) -> None:
+    """Start what does not run of Airflow with *home* for the checkout at *root*; `wait_until_healthy` comes next.
 
-    *variables* become Airflow variables of the same names in lower case.
+    *variables* become Airflow variables of the same names in lower case; *settings*, by SECTION__KEY, go before those
+    that are made here. Without all *components* it never is healthy.
     """
-    if runs(home):
-        return
     home.mkdir(parents=True, exist_ok=True)
-    made = _with_free_port(home)
-    env = environment(home, made, root=root, variables=variables)
-    _write_private(home / "passwords.json", json.dumps({USER: made.password}))
-    _migrate(home, env)
-    for name, arguments in COMPONENTS.items():
-        process.launch(name, ["airflow", *arguments], home=home, env=env)
+    is_running = runs(home)
+    made = _secrets(home) if is_running else _with_free_port(home)
+    env = environment(home, made, root=root, variables=variables, settings=settings)
+    if not is_running:
+        _write_private(home / "passwords.json", json.dumps({USER: made.password}))
+        _migrate(home, env)
+    for name in components:
+        process.launch(name, ["airflow", *COMPONENTS[name]], home=home, env=env)
 
 
 def wait_until_healthy(home: Path) -> AirflowApi:
@@ -90,7 +101,9 @@ def stop(home: Path) -> None:
         list(pool.map(lambda name: process.stop(home, name), COMPONENTS))
 
 
-def environment(home: Path, made: Secrets, *, root: Path, variables: Mapping[str, str]) -> dict[str, str]:
+def environment(
+    home: Path, made: Secrets, *, root: Path, variables: Mapping[str, str], settings: Mapping[str, str] = NO_MORE
+) -> dict[str, str]:
     """The whole environment of Airflow's processes, and so of the jobs that they submit."""
     url = f"http://127.0.0.1:{made.port}"
     binaries = Path(sys.executable).parent
@@ -111,7 +124,7 @@ def environment(home: Path, made: Secrets, *, root: Path, variables: Mapping[str
             {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
         ),
         **{f"AIRFLOW_VAR_{name.upper()}": value for name, value in variables.items()},
-        **{f"AIRFLOW__{name}": value for name, value in _settings(home, made, root, url).items()},
+        **{f"AIRFLOW__{name}": value for name, value in {**_settings(home, made, root, url), **settings}.items()},
     }
 
 
@@ -179,7 +192,7 @@ def _migrate(home: Path, env: Mapping[str, str]) -> None:
     """Create or upgrade the database, where this version of Airflow has not done so yet."""
     log = home / "migrate.log"
     with log.open("a") as output:
-        command = ["airflow", "db", "migrate"]
+        command = ["airflow", *MIGRATE]
         ended = subprocess.run(command, env=dict(env), stdout=output, stderr=subprocess.STDOUT, check=False)
     if ended.returncode:
         msg = f"Airflow's database must be set up before it starts: `airflow db migrate` failed, see {log}"

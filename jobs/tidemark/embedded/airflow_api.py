@@ -62,6 +62,15 @@ class AirflowApi:
         run = self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
         return str(run["dag_run_id"])
 
+    def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Have a task of a run start again, whatever its state."""
+        body = {"dry_run": False, "only_failed": False, "dag_run_id": run_id, "task_ids": [task_id]}
+        self._call("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
+
+    def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Have a task of a run end in *state*, `success` or `failed`."""
+        self._call("PATCH", f"{_run(dag_id, run_id)}/taskInstances/{task_id}", {"new_state": state})
+
     def runs(self, dag_id: str) -> dict[str, str]:
         """The states of the runs of *dag_id*, by run id."""
         runs = self._get(f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]

@@ -138,17 +138,32 @@ def _command(home: Path, jars: Path, port: int) -> list[str]:
     server = SERVER_PROPERTIES.format(port=port, controller_port=controller_port, data=home / "data")
     (home / "server.properties").write_text(server, encoding="utf-8")
     (home / "log4j2.properties").write_text(LOG4J2_PROPERTIES, encoding="utf-8")
-    java = ["java", *JVM_OPTIONS, f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}", "-cp", f"{jars}/broker/*"]
     if not (home / "data" / "meta.properties").exists():
-        _format(java, home)
-    return [*java, "kafka.Kafka", str(home / "server.properties")]
+        _format(jars, home)
+    return server_command(jars, home)
 
 
-def _format(java: list[str], home: Path) -> None:
+def server_command(jars: Path, settings: Path) -> list[str]:
+    """The command that serves what the files in the folder *settings* say."""
+    return [*_java(jars, settings), "kafka.Kafka", str(settings / "server.properties")]
+
+
+def format_command(jars: Path, settings: Path, cluster_id: str) -> list[str]:
+    """The command that comes before the first `server_command`; again, it changes nothing."""
+    storage_tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted"]
+    said = ["--cluster-id", cluster_id, "--config", str(settings / "server.properties")]
+    return [*_java(jars, settings), *storage_tool, *said]
+
+
+def _java(jars: Path, settings: Path) -> list[str]:
+    logs = f"-Dlog4j2.configurationFile={settings / 'log4j2.properties'}"
+    return ["java", *JVM_OPTIONS, logs, "-cp", f"{jars}/broker/*"]
+
+
+def _format(jars: Path, home: Path) -> None:
     # The id is 16 bytes in base64; these never start with a dash, which would read as an option.
     cluster_id = urlsafe_b64encode(b"tidemark" + secrets.token_bytes(8)).decode().rstrip("=")
-    storage_tool = [*java, "kafka.tools.StorageTool", "format", "--standalone", "--cluster-id", cluster_id]
-    storage_tool += ["--config", str(home / "server.properties")]
+    storage_tool = format_command(jars, home, cluster_id)
     try:
         done = subprocess.run(storage_tool, capture_output=True, text=True, check=False)
     except FileNotFoundError as missing:

@@ -44,7 +44,7 @@ class Conductor:
         return cls(Home(home.resolve()), load(TOPOLOGY), say)
 
     def dag(self, part: str) -> str:
-        """The DAG of the topology for *part*: streams, reports, alerts or maintenance."""
+        """The DAG of the topology for *part* of the work: docs/airflow.md lists them."""
         return f"tidemark_{self.topology.name}_{part}"
 
     def start(self) -> tuple[str, AirflowApi]:

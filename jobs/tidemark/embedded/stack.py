@@ -15,14 +15,12 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import Control
 from tidemark.embedded import airflow, broker, process
 from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.spec.operators import Sink, Source
+from tidemark.embedded.topics import topics_of
 from tidemark.spec.topology import Topology
 
 ROOT = Path(__file__).resolve().parents[3]
 DRIVER = "driver"
 DRAINED_WITHIN_S = 15.0
-PARTITIONS = {"flight_events": 3}
-"""Topics with more than one partition: flights of each airport have their own."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,7 @@ class Home:
 def start_broker(home: Home, topology: Topology) -> str:
     """The address of a running broker that has every topic of *topology*."""
     address = broker.start(home.broker).address
-    topics = {o.topic for o in topology.operators.values() if isinstance(o, Source | Sink) and o.topic is not None}
-    broker.create_topics(address, {topic: PARTITIONS.get(topic, 1) for topic in sorted(topics)})
+    broker.create_topics(address, topics_of(topology))
     return address
 
 

@@ -40,7 +40,7 @@ class Kept:
 
 def report_tables(layout: Layout, topology: str) -> list[Path]:
     """Those that the batch jobs of *topology* have written."""
-    return sorted(log.parent for log in layout.report_table(topology, "x").parent.glob("*/_delta_log"))
+    return sorted(log.parent for log in layout.reports(topology).glob("*/_delta_log"))
 
 
 def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:

@@ -46,8 +46,8 @@ def reached(stream: Stream) -> Reached | None:
     if not home.is_dir() or not DeltaTable.is_deltatable(str(batches)):
         return None
     done = DeltaTable(str(batches)).transaction_version(f"{stream.topology.name}/{stream.sub.name}/{BATCHES.name}")
-    newest = Journal(home, "data").newest()  # after `done`, so that it is no older
+    journal = Journal(home, "data")
+    newest = journal.newest()  # after `done`, so that it is no older
     if newest is None:
         return None
-    written = home / f"{newest.batch_id:020d}.data.zip"
-    return Reached(done, StreamProgress.from_json(newest.notes["progress"]), written.stat().st_mtime_ns // 1_000_000)
+    return Reached(done, StreamProgress.from_json(newest.notes["progress"]), journal.written_at_ms(newest.batch_id))

@@ -9,7 +9,6 @@ hardly ever in the way, and never kept from writing.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,17 +18,17 @@ from typing import TypeAlias
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import wall_clock_ms
-from tidemark.delta import in_files
+from tidemark.delta import KEEPS_LOG, in_files
 from tidemark.errors import Contradiction
 from tidemark.files import stats_of
+from tidemark.place import new_file
 
 COMMITTED = CommitProperties(custom_metadata={"maintenance": "true"}, max_commit_retries=0)
-KEEPS_LOG = PostCommitHookProperties(cleanup_expired_logs=False)
 """A driver that was stopped just before a commit needs all that was committed since: else it takes a version again."""
 TRIES = 100
 """How often a commit is tried; a stream makes less than that many while one is."""
@@ -130,10 +129,8 @@ def _written(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> Written
     partition = dict(like.partition)
     rows = rows.drop_columns(list(partition))
     place = str(Path(like.place).with_name(f"{prefix}{uuid.uuid4().hex}.parquet"))
-    with (path / place).open("xb") as file:
+    with new_file(path / place) as file:
         pq.write_table(rows, file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
         size = file.tell()
     stats = json.dumps(stats_of(pl.DataFrame(rows)))
     action = AddAction(place, size, partition, like.written_at_ms, data_change=False, stats=stats)

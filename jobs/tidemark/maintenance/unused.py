@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from deltalake import DeltaTable
 
-from tidemark.control import Control, StreamState
+from tidemark.control import ALIVE, Control
+from tidemark.files import batch_of
 from tidemark.maintenance.progress import Reached
 
 HOUR_MS = 3_600_000
 BETWEEN_BEATS_MS = 60_000
-_LAID_OUT = re.compile(r"batch-(\d{20})-")
 
 
 def remove_unused(path: Path, kept_ms: int, *, since_ms: int | None = None, done: int | None = None) -> int:
@@ -25,8 +24,8 @@ def remove_unused(path: Path, kept_ms: int, *, since_ms: int | None = None, done
     listed = table.vacuum(kept_ms // HOUR_MS, dry_run=True, enforce_retention_duration=False, full=True)
     removed = 0
     for file in (path / name for name in listed):
-        laid_out = _LAID_OUT.match(file.name)
-        if laid_out and (done is None or int(laid_out[1]) > done):
+        laid_out_for = batch_of(file)
+        if laid_out_for is not None and (done is None or laid_out_for > done):
             continue
         try:
             if since_ms is not None and file.stat().st_mtime_ns // 1_000_000 >= since_ms:
@@ -44,7 +43,5 @@ def uncommitted_since_ms(control: Control, reached: Reached) -> int | None:
     That is since it decided the batch that it has not carried out, or since it was last heard of.
     """
     beat = control.heartbeat()
-    heard = (
-        [beat.at_ms - BETWEEN_BEATS_MS] if beat and beat.state in {StreamState.STARTING, StreamState.RUNNING} else []
-    )
+    heard = [beat.at_ms - BETWEEN_BEATS_MS] if beat and beat.state in ALIVE else []
     return min([*heard, *([reached.decided_at_ms] if reached.is_in_flight else [])], default=None)

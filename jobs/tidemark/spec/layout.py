@@ -4,6 +4,9 @@
 <warehouse>/reports/<topology>/<table>                   written by the batch jobs of that topology
 <warehouse>/reports/<topology>/html/                     pages about intervals, for people
 <warehouse>/control/<topology>/<sub_topology>/           checkpoint, journal, lease, heartbeat, drain request
+<warehouse>/control/<topology>/.reports/                 in an object store the lease of the batch jobs
+
+A warehouse is a folder, or one in an object store: see `tidemark.place`.
 """
 
 from __future__ import annotations
@@ -30,13 +33,21 @@ class Layout:
         """The Delta table by which *repartition* hands its updates to the next sub-topology."""
         return self.stream_table(topology, sub_topology, f"hop_{repartition}")
 
+    def reports(self, topology: str) -> Path:
+        """The folder of the Delta tables that the batch jobs write for *topology*."""
+        return self.warehouse / "reports" / topology
+
     def report_table(self, topology: str, table: str) -> Path:
         """The Delta table *table* that the batch jobs write for *topology*."""
-        return self.warehouse / "reports" / topology / table
+        return self.reports(topology) / table
 
     def report_pages(self, topology: str) -> Path:
         """The folder of the pages about *topology*, one HTML file per interval."""
-        return self.report_table(topology, "html")
+        return self.reports(topology) / "html"
+
+    def report_control(self, topology: str) -> Path:
+        """The folder that says which batch job of *topology* writes, where one at a time may."""
+        return self.control(topology, ".reports")
 
     def control(self, topology: str, sub_topology: str) -> Path:
         """The folder through which a driver and its operators talk."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -25,7 +26,8 @@ def duration_ms(text: str) -> int | None:
     1500
     """
     match = _DURATION.fullmatch(text.strip())
-    return round(float(match[1]) * _MS[match[2]]) if match else None
+    length_ms = float(match[1]) * _MS[match[2]] if match else math.inf
+    return round(length_ms) if length_ms < math.inf else None
 
 
 class Keys:
@@ -105,10 +107,10 @@ class Keys:
             self.fail(key, f"is {value!r}", f'write a length above 0, such as {key} = "{example}"')
         return length_ms
 
-    def count(self, key: str, example: str, default: int) -> int:
+    def count(self, key: str, example: str, default: Any) -> Any:
         """A whole number of 1 or more, or *default*."""
-        value: int = self.get(key, int, example, default)
-        if value < 1:
+        value = self.get(key, int, example, default)
+        if isinstance(value, int) and value < 1:
             self.fail(key, f"is {value}", f"write 1 or more, such as {key} = {example}")
         return value
 

@@ -26,6 +26,7 @@ from tidemark.spec.operators import (
     Time,
 )
 from tidemark.spec.retention import Retention, read_retention
+from tidemark.spec.spark_settings import SparkSettings, read_spark
 from tidemark.spec.toml_keys import Keys
 from tidemark.spec.toml_operators import TAKES_BACK, read_operator
 
@@ -62,7 +63,7 @@ class SubTopology:
 class Topology:
     """A DAG of operators; `sub_topologies` come in the order of their first operators.
 
-    `file` is the name of the one that describes it, for errors.
+    `file` is the name of the one that describes it, for errors; `owner` is who answers for its DAGs.
     A partition whose watermark is more than `max_drift_ms` ahead of the slowest one of its sub-topology waits.
     A batch of more than `executors_above` records is worked on by Spark's executors.
     """
@@ -76,6 +77,8 @@ class Topology:
     executors_above: int = 500_000
     time: Time = Time.EVENT
     retention: Retention = field(default_factory=Retention)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    owner: str = "tidemark"
     file: str = field(default="", compare=False)
 
     @property
@@ -115,12 +118,14 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
     """
     keys = Keys(file, "", content)
     name = keys.name("name", "flights")
+    owner = keys.text("owner", "airside", "tidemark")
     level = keys.choice("level", Level, Level.INFO)
     window_ms = keys.duration("window", "10 s", 10_000)
     trigger_ms = keys.duration("trigger", "1 s", 1_000)
     max_drift_ms = keys.duration("max_drift", "1 min", None)
     executors_above = keys.count("executors_above", "500_000", 500_000)
     retention = read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {}))
+    spark = read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {}))
     tables = keys.get("operators", dict, "a table per operator: [operators.NAME]")
     keys.done()
     operators = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
@@ -135,6 +140,8 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
         max_drift_ms,
         executors_above,
         retention=retention,
+        spark=spark,
+        owner=owner,
         file=file,
     )
 

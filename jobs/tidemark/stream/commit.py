@@ -20,11 +20,14 @@ from tidemark.disk import UntilWritten, at_once
 from tidemark.files import Files, Rows, frames, write_file
 from tidemark.kernels import payload
 from tidemark.kernels.schemas import arrow_schema
+from tidemark.object_path import ObjectPath
 from tidemark.spec.operators import Operator, Repartition, Sink
 from tidemark.spec.tables import (
     BATCHES,
     CHANGES,
+    CLOCK_SKEW,
     DISORDER_BUCKETS,
+    HEARTBEATS,
     HELD_RECORDS,
     HOP,
     LATE_RECORDS,
@@ -204,8 +207,14 @@ def table_names(sub: SubTopology) -> list[str]:
     return names + [o.table for o in sub.operators if isinstance(o, Sink) and o.table]
 
 
-def state_tables(sub: SubTopology) -> list[str]:
-    """Those of which the memory of a driver is made again: it would take the rows that others put in for its own."""
+def tables_alone(home: Path, sub: SubTopology) -> list[str]:
+    """Those in *home* into which nobody else may put rows.
+
+    On a disk those of which the memory of a driver is made again: it would take the rows that others put in for its
+    own. In an object store every one into which a driver puts its batches: there a table has one writing process.
+    """
+    if isinstance(home, ObjectPath):
+        return [name for name in table_names(sub) if name not in {HEARTBEATS.name, CLOCK_SKEW.name}]
     return [CHANGES.name, OPERATOR_STATE.name, HELD_RECORDS.name, *_hops(sub)]
 
 

@@ -15,6 +15,7 @@ from tidemark.errors import Contradiction
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.batch import Batch
+from tidemark.stream.blame import blame
 from tidemark.stream.commit import Committing
 from tidemark.stream.decision import Decider, Decision
 from tidemark.stream.journal import Journal
@@ -107,7 +108,11 @@ class Engine:
         newest_ms = raw.filter(pl.col("source") == TICK)["timestamp_ms"].max()
         decided_at_ms = was.decided_at(newest_ms if isinstance(newest_ms, int) else None, batch.started_at_ms)
         batch = replace(batch, decided_at_ms=decided_at_ms, read_at_ms=self._clock())
-        return self._decider.decide(raw, batch, was)
+        try:
+            return self._decider.decide(raw, batch, was)
+        except Exception as error:
+            blame(error, raw, lambda rows: self._decider.decide(rows, replace(batch, ends={}), was))
+            raise
 
     def _recover(self, batch_id: int) -> StreamProgress:
         """The progress made before *batch_id*, or with it where the journal has it: then it is carried out first."""

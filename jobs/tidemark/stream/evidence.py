@@ -14,13 +14,15 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from tidemark.control import Control
 from tidemark.delta import HISTORY, rows_of_others
 from tidemark.files import Files
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.operators import Source
 from tidemark.stream.checkpoint import Ends, newest_commit, plans
-from tidemark.stream.commit import NEWEST_BATCHES, state_tables, table_names
+from tidemark.stream.commit import NEWEST_BATCHES, table_names, tables_alone
 from tidemark.stream.journal import Entry, Journal
+from tidemark.stream.meanings import changed, meanings
 from tidemark.stream.soundness import Evidence, TableSeen
 from tidemark.stream.wiring import Stream
 
@@ -32,7 +34,7 @@ def evidence(stream: Stream) -> Evidence:
     unreadable: list[str] = []
     committed, commit_is_torn = newest_commit(checkpoint)
     facts = _newest(journal, "facts", 2, unreadable)
-    alone = state_tables(stream.sub)
+    alone = tables_alone(stream.home, stream.sub)
     tables = [_table(stream.home / name, f"{app}/{name}", alone) for name in table_names(stream.sub)]
     data = _newest(journal, "data", 1, unreadable)
     decided, entry = next(iter(data.items()), (None, None))
@@ -49,6 +51,7 @@ def evidence(stream: Stream) -> Evidence:
         unreadable=tuple(unreadable),
         newest_batches=_expected(facts, committed),
         tables=tuple(tables),
+        changed=tuple(changed(Control(stream.control).meanings(), meanings(stream.sub))),
     )
 
 

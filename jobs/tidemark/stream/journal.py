@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ import pyarrow as pa
 from tidemark.disk import UntilWritten, at_once
 from tidemark.errors import Contradiction
 from tidemark.files import File, Files, Rows
+from tidemark.place import put_once
 
 KEPT = 5
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -68,19 +68,11 @@ class Journal:
 
     def _write(self, batch_id: int, packed: bytes) -> None:
         path = self._path(batch_id)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
         try:
-            with partial.open("wb") as file:
-                file.write(packed)
-                file.flush()
-                os.fsync(file.fileno())
-            self._check_lease()
-            os.link(partial, path)
+            put_once(path, packed, check=self._check_lease)
         except FileExistsError:
             msg = f"{path}: a batch is decided once, and another driver decided this one; stop one of the two"
             raise Contradiction(msg) from None
-        finally:
-            partial.unlink(missing_ok=True)
 
     def read(self, batch_id: int) -> Entry | None:
         """The entry of *batch_id*; None when it was not decided."""
@@ -92,12 +84,16 @@ class Journal:
         known = self.batches()
         return self.read(known[-1]) if known else None
 
+    def written_at_ms(self, batch_id: int) -> int:
+        """When the entry of *batch_id* was written, epoch ms of the file system's clock."""
+        return self._path(batch_id).stat().st_mtime_ns // 1_000_000
+
     def _path(self, batch_id: int) -> Path:
         return self._home / f"{batch_id:020d}.{self._kind}.zip"
 
     def batches(self) -> list[int]:
         """Those that have an entry, oldest first."""
-        matches = (_NAME.fullmatch(name) for name in os.listdir(self._home))
+        matches = (_NAME.fullmatch(file.name) for file in self._home.iterdir())
         return sorted(int(match[1]) for match in matches if match and match[2] == self._kind)
 
     def _forget(self, before: int) -> None:

@@ -49,6 +49,8 @@ class Fault(StrEnum):
     """A table shows an older version than the newest that was written."""
     TABLE_OF_OTHERS = "table_of_others"
     """Somebody else put rows into a table that is the stream's memory."""
+    TOPOLOGY_CHANGED = "topology_changed"
+    """What the stream keeps under a name means something else in the topology file as it is now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class Evidence:
 
     `committed` and `planned` are of the checkpoint: the newest batch that is done, and the ends of each that was
     planned, None where torn. `decided` is the newest batch in the journal, and `read_to` up to where the topics had
-    been read with it; `newest_batches` are those that the tables must have.
+    been read with it; `newest_batches` are those that the tables must have. `changed` is what means something else now.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Evidence:
     unreadable: tuple[str, ...]
     newest_batches: Mapping[str, int]
     tables: tuple[TableSeen, ...]
+    changed: tuple[str, ...] = ()
 
     @property
     def reached(self) -> int:
@@ -128,7 +131,17 @@ def refuse_unless_sound(seen: Evidence) -> None:
 
 def findings(seen: Evidence) -> list[Finding]:
     """All that is wrong; empty when the stream may go on."""
-    return [*_of_checkpoint(seen), *_of_journal(seen), *_of_tables(seen)]
+    return [*_of_topology(seen), *_of_checkpoint(seen), *_of_journal(seen), *_of_tables(seen)]
+
+
+def _of_topology(seen: Evidence) -> Iterator[Finding]:
+    ways = (
+        "put the file back as it was",
+        "give what has changed another name in the file: under it it begins with the next record",
+        _start_anew(seen),
+    )
+    for told in seen.changed:
+        yield Finding(fault=Fault.TOPOLOGY_CHANGED, seen=told, ways=ways)
 
 
 def _of_checkpoint(seen: Evidence) -> Iterator[Finding]:

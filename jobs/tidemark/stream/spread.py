@@ -7,7 +7,6 @@ files of a batch that was never decided belong to no table, and VACUUM takes the
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -23,6 +22,7 @@ from tidemark.delta import Reference
 from tidemark.disk import UntilWritten, trouble_of
 from tidemark.files import files_of
 from tidemark.kernels.schemas import rows_of
+from tidemark.place import remove_folder
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Join, Source
@@ -92,7 +92,7 @@ class Spread:
         """
         for folder in self._folder.glob("*"):
             if int(folder.name) <= epoch:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
 
     def decide(self, executors: Executors, was: StreamProgress, batch: Batch) -> Decision | None:
         """What becomes of *batch*, of which the clocks of its ticks and its reading are not known yet.
@@ -136,7 +136,7 @@ class Spread:
         self._check_lease()  # after the files were seen: a driver that comes later has not written any of them
         for file in written:
             file.unlink(missing_ok=True)
-        shutil.rmtree(task.folder, ignore_errors=True)
+        remove_folder(task.folder)
 
     def _shared(self, executors: Executors, task: Task, was: StreamProgress, batch: Batch) -> Decision | None:
         """What *executors* make of *batch*; None where a topic may have lost records."""

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,8 @@ from tidemark.kernels.facts import TIMES as TIME_COLUMNS
 from tidemark.kernels.facts import records_per_window, times_of
 from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.schemas import record_schema
+from tidemark.object_path import ObjectPath
+from tidemark.place import location, new_file
 from tidemark.semantics.event_time import Seen
 from tidemark.semantics.progress import InputProgress, Sent, StreamProgress
 from tidemark.spec.layout import Layout
@@ -186,7 +189,8 @@ class Arriving(Task):
         """A file with *records*, a record batch for each share."""
         path = self.folder / f"{source}-{uuid.uuid4().hex}.arrow"
         schema = records.clear().to_arrow().schema
-        with pa.ipc.new_file(str(path), schema) as file:
+        made = new_file(path) if isinstance(path, ObjectPath) else nullcontext(str(path))
+        with made as sink, pa.ipc.new_file(sink, schema) as file:
             for part in self.sharing.dealt(source, records, self.shares):
                 file.write_batch(_one_batch(part.to_arrow()))
         return str(path)
@@ -258,5 +262,7 @@ class Working(Task):
 
 
 def _read(path: str, batch: int) -> pa.Table:
-    with pa.ipc.open_file(pa.memory_map(path)) as file:
+    place = location(path)
+    source = place.open("rb") if isinstance(place, ObjectPath) else pa.memory_map(path)
+    with pa.ipc.open_file(source) as file:
         return pa.Table.from_batches([file.get_batch(batch)])

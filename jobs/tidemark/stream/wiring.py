@@ -20,7 +20,7 @@ from tidemark.spec.operators import HopSource, Source, Time
 from tidemark.spec.tables import HOP
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.broker import Broker
-from tidemark.stream.commit import Committing, create_tables, state_tables
+from tidemark.stream.commit import Committing, create_tables, tables_alone
 from tidemark.stream.decision import Decider
 from tidemark.stream.engine import Engine
 from tidemark.stream.intact import Intact, Offsets, Reread
@@ -104,7 +104,7 @@ def build_engine(
             clock,
             check_lease=check_lease,
             until_written=until_written,
-            alone=state_tables(sub),
+            alone=tables_alone(stream.home, sub),
             is_only_writer=True,
         ),
         Journal(journal_home, "facts", check_lease=check_lease, until_written=until_written),

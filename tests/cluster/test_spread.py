@@ -6,26 +6,19 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import urllib.request
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyspark
 import pytest
+from cluster.submitting import spark_table, submit_command
 from confluent_kafka import Producer
 from streaming import drivers
-from streaming.drivers import PROJECT, OnlyDriver
+from streaming.drivers import OnlyDriver
 
 from tidemark.delta import scan
 from tidemark.embedded import broker as embedded
-from tidemark.embedded.process import wait_until
+from tidemark.embedded.spark_cluster import Cluster
 from tidemark.spec.layout import Layout
 
 NOON = 1_400_000_000_000
@@ -73,64 +66,6 @@ decide = "batch"
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[str]:
-    """The address of a Spark master with two workers of one core each."""
-    port, ui = free_port(), free_port()
-    address = f"spark://127.0.0.1:{port}"
-    deploy, host = "org.apache.spark.deploy", ["--host", "127.0.0.1"]
-    env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
-    env.pop("PYTHONPATH", None)  # executors are to use what is shipped to them
-    commands = [[f"{deploy}.master.Master", *host, "--port", str(port), "--webui-port", str(ui)]]
-    for number in range(2):
-        work = str(tmp_path / f"worker_{number}")
-        options = ["--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", work]
-        commands.append([f"{deploy}.worker.Worker", *host, *options, address])
-    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    log = (tmp_path / "cluster.log").open("w")
-    running = [
-        subprocess.Popen([spark_class, *command], env=env, stdout=log, stderr=log, start_new_session=True)
-        for command in commands
-    ]
-
-    def is_up() -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{ui}/json/") as answer:
-                return bool(answer.read().count(b'"ALIVE"') == 3)  # the master and both workers
-        except OSError:
-            return False
-
-    try:
-        wait_until(is_up, "a cluster", 60)
-        yield address
-    finally:
-        for process in running:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(30)
-        log.close()
-
-
-def submitted(cluster: str, home: Path) -> Sequence[str]:
-    """The command that submits a job as users do: with its library as an archive."""
-    shutil.copytree(PROJECT / "jobs" / "tidemark", home / "lib" / "tidemark")
-    library = shutil.make_archive(str(home / "tidemark"), "zip", home / "lib")
-    jars = ",".join(map(str, (PROJECT / ".jars" / "spark").glob("*.jar")))
-    conf = {
-        "spark.driver.maxResultSize": str(MOST_BYTES),
-        "spark.pyspark.python": sys.executable,
-        "spark.executor.memory": "700m",
-    }
-    settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
-    properties = ["--properties-file", str(PROJECT / "docker" / "spark-defaults.conf")]
-    submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
-    return [submit, "--master", cluster, "--jars", jars, "--py-files", library, *properties, *settings]
-
-
 def send(address: str, numbers: range) -> None:
     producer = Producer({"bootstrap.servers": address, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
     for n in numbers:
@@ -164,12 +99,15 @@ def values(home: Path, operator: str) -> list[str]:
 
 
 def test_a_batch_is_worked_on_by_a_cluster_and_the_next_small_one_by_the_driver(
-    tmp_path: Path, broker: str, cluster: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, broker: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drivers, "PATIENCE_S", 180 + N // 5_000)
     embedded.create_topics(broker, {"spread": 2})
     send(broker, range(N))
-    with OnlyDriver(tmp_path, TOML, broker, program=submitted(cluster, tmp_path)) as driver:
+    toml = TOML + spark_table(cluster, tmp_path, **{"spark.driver.maxResultSize": str(MOST_BYTES)})
+    (tmp_path / "spread.toml").write_text(toml)
+    program = submit_command(tmp_path / "spread.toml", tmp_path / "airflow")
+    with OnlyDriver(tmp_path, toml, broker, program=program) as driver:
         driver.wait(lambda: read(tmp_path) == N, "a large batch")
         send(broker, range(N, N + 10))
         driver.wait(lambda: read(tmp_path) == N + 10, "a small batch")

@@ -1,0 +1,86 @@
+"""A Spark standalone cluster on this machine: a master and workers, each a process on 127.0.0.1, all under one folder.
+
+It has no password: nobody but this machine's users reaches it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.embedded import process
+from tidemark.embedded.process import Process
+
+HOST = "127.0.0.1"
+MASTER = "master"
+UP_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster: the *address* of its master, that of its page, and its *workers*."""
+
+    address: str
+    page: str
+    workers: tuple[Process, ...]
+
+    def living(self) -> int:
+        """How many workers the master counts on; 0 while it does not answer."""
+        # A proxy has no business between two processes of this machine, whatever the environment says.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(f"{self.page}/json/", timeout=5) as answer:
+                return int(json.load(answer)["aliveworkers"])
+        except OSError:
+            return 0
+
+
+def master_command(*, host: str, port: int, page_port: int) -> list[str]:
+    """The command of a master that listens on *host*."""
+    listens = ["--host", host, "--port", str(port), "--webui-port", str(page_port)]
+    return ["spark-class", "org.apache.spark.deploy.master.Master", *listens]
+
+
+def worker_command(master: str, *, host: str, page_port: int, cores: int, memory: str, work: str) -> list[str]:
+    """The command of a worker that gives executors of *master* so much; what they leave is in the folder *work*."""
+    listens = ["--host", host, "--webui-port", str(page_port)]
+    gives = ["--cores", str(cores), "--memory", memory, "--work-dir", work]
+    return ["spark-class", "org.apache.spark.deploy.worker.Worker", *listens, *gives, master]
+
+
+def start(home: Path, *, workers: int = 2, cores: int, memory: str) -> Cluster:
+    """A cluster of so many *workers*, once its master has all of them; each has *cores*, and *memory* such as `2g`."""
+    port, page_port = process.free_port(), process.free_port()
+    address, env = f"spark://{HOST}:{port}", _environment()
+    process.launch(MASTER, master_command(host=HOST, port=port, page_port=page_port), home=home, env=env)
+    launched = []
+    for name in _workers(workers):
+        command = worker_command(address, host=HOST, page_port=0, cores=cores, memory=memory, work=str(home / name))
+        launched.append(process.launch(name, command, home=home, env=env))
+    cluster = Cluster(address, f"http://{HOST}:{page_port}", tuple(launched))
+    process.wait_until(
+        lambda: cluster.living() == workers, "a Spark cluster", UP_WITHIN_S, process=process.find(home, MASTER)
+    )
+    return cluster
+
+
+def stop(home: Path, *, workers: int = 2) -> None:
+    """End the cluster that lives in *home*, and the executors on it."""
+    for name in (*_workers(workers), MASTER):
+        process.stop(home, name, grace_s=0)
+
+
+def _workers(number: int) -> list[str]:
+    return [f"worker_{place}" for place in range(number)]
+
+
+def _environment() -> dict[str, str]:
+    """That of this process without the code that it can import: executors are to have what is shipped to them."""
+    inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "SPARK_HOME"}}
+    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    daemons = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+    return {**inherited, **daemons, "PATH": binaries, "SPARK_LOCAL_IP": HOST}

@@ -1,0 +1,200 @@
+"""The real engine leaves the same tables in an object store as in a folder, whoever ends, wakes up or comes between."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from playing import NEWEST_SENT, Crash, Play, crash_at
+
+import maintain
+from tidemark.cli import accept_loss, doctor, topology
+from tidemark.cli.sql import Warehouse, attach_script
+from tidemark.clock import wall_clock_ms
+from tidemark.control import Control, Heartbeat, LeaseLost, StreamState
+from tidemark.delta import scan
+from tidemark.errors import Contradiction, InvalidArgument
+from tidemark.files import Files
+from tidemark.maintenance.table_files import files_of
+from tidemark.place import location
+from tidemark.spec.layout import Layout
+from tidemark.stream.evidence import evidence
+from tidemark.stream.journal import Entry, Journal
+from tidemark.stream.soundness import Fault, findings
+from tidemark.stream.wiring import Stream
+from tidemark.why import walk
+
+SUB = "0"
+T = 1_400_000_000_000
+MANY = 6_000
+
+
+def play_batch(play: Play, number: int) -> None:
+    """Batch *number*: two keys, the values of which are the batch."""
+    rows = [play.row("events", T + 1_000 * number + n, id=id_, v=number) for n, id_ in enumerate("ab")]
+    play.batch(rows, at_ms=T + 1_000 * number)
+
+
+def play_all(home: Path) -> Play:
+    play = Play(NEWEST_SENT, home)
+    for number in range(3):
+        play_batch(play, number)
+    return play
+
+
+def drive(play: Play, **hooks: object) -> Control:
+    """Have a driver of *play* take the lease from one that has ended; it has beaten once, now."""
+    control = Control(Layout(play.home).control("play", SUB))
+    epoch = control.acquire()
+    control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=wall_clock_ms(), pid=1))
+    play.start(SUB, epoch=epoch, check_lease=partial(control.check_lease, epoch), **hooks)  # type: ignore[arg-type]
+    return control
+
+
+def silence(control: Control) -> None:
+    """Make the holder of the lease one that was not heard of for years."""
+    newest = control.home / "epochs" / f"{control.epoch():020d}"
+    newest.write_text(json.dumps({"at_ms": 0, "released": False}))
+    (control.home / "heartbeat.json").unlink()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    return play_all(tmp_path_factory.mktemp("undisturbed")).tables()
+
+
+def test_a_driver_that_ends_in_a_batch_is_followed_by_one_that_leaves_what_a_folder_has(
+    warehouse: Path, undisturbed: dict[str, list[str]]
+) -> None:
+    play = Play(NEWEST_SENT, warehouse)
+    play_batch(play, 0)
+    play.start(SUB, reached=crash_at("committed board"))
+    with pytest.raises(Crash):
+        play_batch(play, 1)
+    play.start(SUB)
+    play.process(1, [], at_ms=T + 1_000, sub=SUB)  # what it says is in the journal
+    play._batches[SUB] = 2
+    play_batch(play, 2)
+    assert play.tables() == undisturbed
+
+
+def test_an_older_driver_that_wakes_up_commits_nothing_more(warehouse: Path, undisturbed: dict[str, list[str]]) -> None:
+    older, newer = Play(NEWEST_SENT, warehouse), []
+
+    def reached(name: str) -> None:
+        if name == "committed changes" and not newer and older.now_ms == T + 1_000:
+            # What the older driver sees as one instant is long enough for another to take over and go on.
+            newer.append(older.copy(warehouse))
+            silence(control)
+            drive(newer[0])
+            newer[0]._offsets.update({("events", 0): 2})
+            for number in (1, 2):
+                play_batch(newer[0], number)
+
+    control = drive(older, reached=reached)
+    play_batch(older, 0)
+    with pytest.raises(LeaseLost, match="epoch 1, and the newest is 2"):
+        play_batch(older, 1)
+    assert older.tables() == undisturbed
+
+
+def test_of_two_drivers_that_decide_one_batch_the_second_finds_it_taken(warehouse: Path) -> None:
+    one, other = Journal(warehouse, "data"), Journal(warehouse, "data")
+    one.write(Entry(1, {"changes": pa.table({"v": [1]})}))
+    with pytest.raises(Contradiction, match="a batch is decided once, and another driver decided this one"):
+        other.write(Entry(1, {"changes": pa.table({"v": [2]})}))
+    newest = other.newest()
+    assert newest is not None
+    assert newest.tables["changes"].to_pydict() == {"v": [1]}  # type: ignore[union-attr]
+
+
+def test_a_batch_whose_rows_lie_in_files_is_committed_from_them(warehouse: Path) -> None:
+    play = Play(NEWEST_SENT, warehouse)
+    play.batch([play.row("events", T + n, id=f"k{n}", v=n) for n in range(MANY)], at_ms=T + MANY)
+    newest = Journal(Layout(warehouse).control("play", SUB) / "journal", "data").newest()
+    assert newest is not None
+    assert isinstance(newest.tables["changes"], Files)
+    assert newest.tables["changes"].num_rows == MANY
+    assert sum(batch.num_rows for batch in newest.tables["changes"].stream()) == MANY
+    assert Counter(row["operator"] for row in play.rows("changes")) == {"newest": MANY}
+
+
+def test_a_stream_ends_when_somebody_else_puts_rows_into_any_of_its_tables(warehouse: Path) -> None:
+    play = Play(NEWEST_SENT, warehouse)
+    drive(play)
+    play_batch(play, 0)
+    board = Layout(warehouse).stream_table("play", SUB, "board")
+    write_deltalake(str(board), scan(board).collect().to_arrow(), mode="append")
+    with pytest.raises(Contradiction, match="only its stream puts rows into this table"):
+        play_batch(play, 1)
+    stream = Stream(play.topology, play.topology.sub_topologies[0], Layout(warehouse))
+    assert Fault.TABLE_OF_OTHERS in {finding.fault for finding in findings(evidence(stream))}
+
+
+def test_maintenance_leaves_a_stream_that_runs_and_makes_the_tables_of_one_that_stands_still_small(
+    warehouse: Path,
+    undisturbed: dict[str, list[str]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    play = Play(NEWEST_SENT, warehouse)
+    control = drive(play)
+    for number in range(3):
+        play_batch(play, number)
+    stream = Stream(play.topology, play.topology.sub_topologies[0], Layout(warehouse))
+    in_a_while = {"now_ms": wall_clock_ms() + 10_000, "closed_after_ms": 0}
+
+    def beats(_: Control) -> Heartbeat:
+        return Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=wall_clock_ms(), pid=1)
+
+    with monkeypatch.context() as driver:
+        driver.setattr(Control, "heartbeat", beats)  # as one does in a thread of its own
+        maintain.maintain_unless_held(stream, **in_a_while)
+    assert "play/0 is left as it is" in caplog.text
+    assert len(files_of(stream.home / "outcomes")) == 3
+    control.release()
+    maintain.maintain_unless_held(stream, **in_a_while)
+    assert len(files_of(stream.home / "outcomes")) == 1
+    assert play.tables() == undisturbed
+    assert not control.is_held()
+
+
+@pytest.fixture(scope="module")
+def played(store: str) -> Play:
+    """Three batches in an object store, which nobody changes."""
+    return play_all(location("s3://tests/played/warehouse"))
+
+
+def test_commands_answer_from_an_object_store_what_they_do_from_a_folder(tmp_path: Path, played: Play) -> None:
+    there, here = played, play_all(tmp_path)
+    tables = Warehouse(there.home, {"changes", "operator_state"})
+    query = "select operator, count(*) n, sum(epoch_ms(timestamp)) from changes group by all"
+    assert tables.ask(query).rows == (("newest", 6, 6 * T + 2 * (0 + 1_000 + 2_000) + 3),)
+    assert tables.ask("select count(*) from latest_state").rows == ((2,),)
+    with pytest.raises(InvalidArgument, match="Tables and views: batches, "):
+        tables.ask("from nothing")
+    with pytest.raises(InvalidArgument, match="a script is for tables on this machine"):
+        attach_script(there.home)
+    found = [walk.why(play.topology, Layout(play.home), at_ms=T + 5_000) for play in (there, here)]
+    assert found[0] == found[1]
+    asked = argparse.Namespace(at="2014-05-13T17:00:00Z", format="table")
+    assert len({topology.topology(asked, play.home, play.topology) for play in (there, here)}) == 1
+    assert doctor.doctor(there.topology, Layout(there.home), None, remove_torn=False) == {
+        SUB: doctor.doctor(here.topology, Layout(here.home), None, remove_torn=False)[SUB].replace(
+            str(here.home), str(there.home)
+        )
+    }
+
+
+def test_a_loss_is_accepted_where_the_journal_says_the_stream_is(played: Play) -> None:
+    asked = argparse.Namespace(
+        topology="play", sub_topology=SUB, source="events", partition=0, until=9, by="Ann", reason="retention"
+    )
+    accept_loss.accept_loss(asked, played.home)
+    assert Control(Layout(played.home).control("play", SUB)).accepted_loss() == {("events", 0, 6): 9}

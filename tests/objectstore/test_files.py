@@ -1,0 +1,17 @@
+"""Rows that are in files already are read from an object store as from a disk."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tidemark.files import Files, files_of, lazy, write_file
+
+
+def test_rows_in_files_of_an_object_store_come_one_file_after_the_other(warehouse):
+    table = warehouse / "table"
+    files = Files(tuple(write_file(table, pa.table({"v": values}), batch_id=7) for values in ([1, 2], [3])))
+    assert files.num_rows == 3
+    assert [part.to_pydict() for part in files.stream()] == [{"v": [1, 2]}, {"v": [3]}]
+    assert lazy(files).collect()["v"].to_list() == [1, 2, 3]
+    assert {str(path) for path in files_of(warehouse, 7)} == {file.path for file in files.files}
+    assert files_of(warehouse, 8) == []

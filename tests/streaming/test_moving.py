@@ -1,0 +1,38 @@
+"""A warehouse is moved while its stream stands still: the next driver goes on from the moved checkpoint."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from streaming.drivers import OnlyDriver
+from streaming.sending import passing, send_numbers
+
+from tidemark.embedded import broker as embedded
+from tidemark.spec.layout import Layout
+from tidemark.spec.topology import parse
+from tidemark.stream.evidence import evidence
+from tidemark.stream.soundness import findings
+from tidemark.stream.wiring import Stream
+
+TOPIC = "moved"
+TOML = passing("moving", TOPIC)
+
+
+def test_a_stream_goes_on_in_another_place_when_its_whole_warehouse_was_moved(tmp_path: Path, broker: str) -> None:
+    embedded.create_topics(broker, {TOPIC: 1})
+    send_numbers(broker, TOPIC, 0, 1)
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    with OnlyDriver(old, TOML, broker) as before:
+        before.wait_for("kept", 2)
+        assert before.drain() == 0
+    old.rename(new)
+    topology = parse(tomllib.loads(TOML), file="moving.toml")
+    stream = Stream(topology, topology.sub_topology("all"), Layout(new / "warehouse"))
+    assert findings(evidence(stream)) == []
+    send_numbers(broker, TOPIC, 2)
+    with OnlyDriver(new, TOML, broker) as after:
+        kept = after.wait_for("kept", 3)
+        assert after.drain() == 0
+    assert [row["n"] for row in kept] == [0, 1, 2]

@@ -1,0 +1,210 @@
+"""What the tests of supervision share: a real Airflow, parts of which are killed, and streams with stand-in drivers.
+
+A driver is looked for in three ways: its heartbeat, its lock, and the processes of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemark.clock import wall_clock_ms
+from tidemark.control import StreamState
+from tidemark.embedded import airflow, process
+from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.embedded.stack import ROOT
+from tidemark_driver import NAME, Driver, Patience
+
+PATIENCE = Patience(stale_after_s=3.0, start_within_s=20.0, stuck_after_s=5.0, drain_within_s=3.0)
+PATIENCE_WITH_SPARK = Patience(stale_after_s=15.0, start_within_s=90.0, stuck_after_s=90.0, drain_within_s=30.0)
+WITHIN_S = 120.0
+NUMBERS = """
+name = "numbers"
+trigger = "1 s"
+[operators.numbers]
+kind = "source"
+files = "inbox"
+fields = "n bigint, at bigint"
+timestamp = "at"
+bound = "1 s"
+[operators.kept]
+kind = "sink"
+input = "numbers"
+table = "kept"
+"""
+"""Reads files of numbers, and keeps them."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of stream: its DAG and the one task of that, its topology, and the program that its drivers run."""
+
+    dag: str
+    topology: str
+    task: str
+    program: str
+
+
+STAND_IN = Kind("stand_in", "flights", "status", "stand_in.py")
+SPARK = Kind("spark", "numbers", "0", "stream.py")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """An Airflow of this machine with the DAGs of all kinds; their topology files lie in *home*."""
+
+    home: Path
+    settings: Mapping[str, str]
+    streams: list[Supervised] = field(default_factory=list)
+
+    def start(self) -> AirflowApi:
+        """Start what does not run."""
+        dags = self.home / "root"
+        if not dags.exists():
+            dags.mkdir(parents=True)
+            (dags / "dags").symlink_to(ROOT / "tests" / "airflow" / "dags")
+            (dags / "plugins").symlink_to(ROOT / "plugins")
+            shutil.copy(ROOT / "jobs" / "topologies" / "flights.toml", self.topology(STAND_IN))
+            self.topology(SPARK).write_text(NUMBERS)
+        os.environ["TIDEMARK_TESTS"] = str(ROOT / "tests")
+        os.environ["TIDEMARK_TEST_TOPOLOGIES"] = str(self.home)
+        airflow.start(self.home / "airflow", root=dags, variables={}, settings=self.settings)
+        api = airflow.wait_until_healthy(self.home / "airflow")
+        for kind in (STAND_IN, SPARK):
+            process.wait_until(lambda dag=kind.dag: api.has_dag(dag), "the DAGs", WITHIN_S)  # type: ignore[misc]
+            api.unpause(kind.dag)
+        return api
+
+    def topology(self, kind: Kind) -> Path:
+        """The topology file of streams of *kind*."""
+        return self.home / f"{kind.topology}.toml"
+
+    def kill(self, *components: str) -> None:
+        """`kill -9` of *components* of Airflow, their children not."""
+        for name in components:
+            found = process.find(self.home / "airflow", name)
+            assert found is not None
+            os.kill(found.pid, signal.SIGKILL)
+            process.wait_until(lambda found=found: not process.is_alive(found), f"the end of {name}", 10)  # type: ignore[misc]
+
+    @property
+    def api(self) -> AirflowApi:
+        return airflow.api(self.home / "airflow")
+
+
+@contextmanager
+def staged(home: Path, settings: Mapping[str, str] = airflow.NO_MORE) -> Iterator[Stage]:
+    """A running stage in *home*, which leaves no process."""
+    stage = Stage(home, settings)
+    try:
+        stage.start()
+        yield stage
+    finally:
+        airflow.stop(home / "airflow")
+        for stream in stage.streams:
+            stream.end()  # whose test failed: Airflow has launched another driver
+
+
+class Supervised:
+    """A stream of *kind* of its own, in the warehouse *home*."""
+
+    def __init__(self, stage: Stage, home: Path, kind: Kind = STAND_IN) -> None:
+        self.stage, self.warehouse, self.kind = stage, home, kind
+        patience = PATIENCE_WITH_SPARK if kind is SPARK else PATIENCE
+        self.driver = Driver(home / "control" / kind.topology / kind.task, patience)
+        self.driver.home.mkdir(parents=True)
+        stage.streams.append(self)
+
+    def trigger(self) -> str:
+        """The id of a new DAG run that looks after the stream."""
+        return self.stage.api.trigger(self.kind.dag, {"warehouse": str(self.warehouse)})
+
+    def run(self) -> str:
+        """The same, once it has deferred and the triggerer has taken it up, which is later."""
+        run_id = self.trigger()
+        self.wait_for(run_id, "deferred")
+        logs = self.stage.home / "airflow" / "logs" / f"dag_id={self.kind.dag}" / f"run_id={run_id}"
+        process.wait_until(lambda: any(logs.rglob("*.trigger.*.log")), "a trigger", WITHIN_S)
+        return run_id
+
+    def clear(self, run_id: str) -> None:
+        self.stage.api.clear(self.kind.dag, run_id, self.kind.task)
+
+    def mark(self, run_id: str, state: str) -> None:
+        self.stage.api.mark(self.kind.dag, run_id, self.kind.task, state)
+
+    def log(self, run_id: str) -> str:
+        return "\n".join(self.stage.api.log(self.kind.dag, run_id, self.kind.task))
+
+    def behave(self, how: str) -> None:
+        """Have stand-ins that are launched from now on behave so."""
+        (self.driver.home / "behaviour").write_text(how)
+
+    def put(self, *numbers: int) -> None:
+        """Have the source of the stream read *numbers*."""
+        inbox = self.warehouse / "inbox"
+        inbox.mkdir(exist_ok=True)
+        partial = inbox / f".{numbers[0]}.json"
+        partial.write_text("".join(json.dumps({"n": n, "at": 1_400_000_000_000 + n}) + "\n" for n in numbers))
+        partial.rename(inbox / f"{numbers[0]}.json")
+
+    def wait_for(self, run_id: str, state: str) -> None:
+        process.wait_until(lambda: self.state(run_id) == state, f"the state {state}", WITHIN_S)
+
+    def state(self, run_id: str) -> str | None:
+        return self.stage.api.task_states(self.kind.dag, run_id)[self.kind.task]
+
+    def running(self, *, but: int = 0) -> int:
+        """The pid of the one driver, another one than *but*, once its newest launch beats."""
+
+        def runs() -> bool:
+            beat = self.driver.heartbeat()
+            return beat is not None and beat.state is StreamState.RUNNING and self.drivers() == [beat.pid] != [but]
+
+        process.wait_until(runs, "one running driver", WITHIN_S)
+        return self.drivers()[0]
+
+    def drivers(self) -> list[int]:
+        """The pids of all drivers of this stream, whoever started them."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):  # no process, or it has ended
+                program, *words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                if "python" in program and str(self.warehouse) in words and words[0].endswith(self.kind.program):
+                    found.append(int(entry.name))
+        return found
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
+        """Send *number* to the running driver; its pid."""
+        pid = self.running()
+        os.kill(pid, number)
+        return pid
+
+    def epoch(self) -> int:
+        """How many drivers there have been."""
+        return self.driver.control.epoch()
+
+    def gone(self) -> None:
+        """Wait until there is no driver."""
+        process.wait_until(lambda: not self.drivers() and not self._is_found(), "the end of the driver", WITHIN_S)
+        assert not self.driver.control.is_held()
+
+    def _is_found(self) -> bool:
+        return process.find(self.driver.home, NAME) is not None
+
+    def drain(self, *run_ids: str) -> None:
+        """Drain the stream, on which its runs succeed and leave no driver."""
+        self.driver.control.request_drain(by="ann", now_ms=wall_clock_ms())
+        for run_id in run_ids:
+            self.wait_for(run_id, "success")
+        self.gone()
+
+    def end(self) -> None:
+        """Whatever happened, leave no driver."""
+        process.stop(self.driver.home, NAME, grace_s=0)

@@ -1,0 +1,180 @@
+"""docker/: files that their own linters take, commands that tests run as plain processes, and no secret anywhere.
+
+Images are not built here, and containers not run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tidemark.embedded import broker, spark_cluster
+from tidemark.embedded.airflow import COMPONENTS, MIGRATE, Secrets, environment
+from tidemark.spec.spark_settings import read_spark
+
+PROJECT = Path(__file__).resolve().parents[2]
+DOCKER = PROJECT / "docker"
+COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+IN_IMAGE = Path("/opt/tidemark")
+ONCE = {"kafka-format", "kafka-topics", "airflow-migrate", "airflow-passwords"}
+MASTER = "spark://spark-master:7077"
+BINARIES = Path(sys.executable).parent
+WORKER = {"page_port": 8081, "cores": 3, "memory": "3g", "work": "/tmp/spark"}
+JARS, KAFKA = IN_IMAGE / ".jars", IN_IMAGE / "docker" / "kafka"
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+
+
+def test_the_compose_file_is_what_the_compose_specification_allows() -> None:
+    schema = ["--builtin-schema", "vendor.compose-spec"]
+    checked = run(str(BINARIES / "check-jsonschema"), *schema, str(DOCKER / "compose.yaml"))
+    assert checked.returncode == 0, checked.stdout
+
+
+def lint(dockerfile: Path) -> tuple[int, str]:
+    linted = run(str(BINARIES / "hadolint"), str(dockerfile))
+    return linted.returncode, linted.stdout
+
+
+def test_a_linter_has_nothing_to_say_of_the_dockerfile() -> None:
+    assert lint(DOCKER / "Dockerfile") == (0, "")
+
+
+def test_what_the_page_on_kubernetes_shows_can_be_read(tmp_path: Path) -> None:
+    page = (PROJECT / "docs" / "kubernetes.md").read_text()
+    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE))
+    assert blocks.keys() == {"dockerfile", "toml", "yaml"}
+    (tmp_path / "Dockerfile").write_text(blocks["dockerfile"])
+    assert lint(tmp_path / "Dockerfile") == (0, "")
+    assert read_spark("x.toml", tomllib.loads(blocks["toml"])["spark"]).properties["spark.cores.max"] == "2"
+    values = yaml.safe_load(blocks["yaml"])
+    told = {variable["name"]: variable["value"] for variable in values["env"]}
+    assert json.loads(told["AIRFLOW_CONN_SPARK_DEFAULT"])["extra"] == {"deploy-mode": "client"}
+    assert values["volumeMounts"][0]["mountPath"] == told["AIRFLOW_VAR_TIDEMARK_WAREHOUSE"]
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_the_parts_of_airflow_are_started_as_on_one_machine(name: str) -> None:
+    assert SERVICES[name]["command"] == ["airflow", *COMPONENTS[name]]
+
+
+def test_the_other_commands_are_those_that_tests_run_as_processes() -> None:
+    cluster_id = "dGlkZW1hcmtpbmRvY2tlcg"
+    expected = {
+        "airflow-migrate": ["airflow", *MIGRATE],
+        "kafka-format": broker.format_command(JARS, KAFKA, cluster_id),
+        "kafka": broker.server_command(JARS, KAFKA),
+        "spark-master": spark_cluster.master_command(host="spark-master", port=7077, page_port=8081),
+        "spark-worker-1": spark_cluster.worker_command(MASTER, host="spark-worker-1", **WORKER),
+        "spark-worker-2": spark_cluster.worker_command(MASTER, host="spark-worker-2", **WORKER),
+        "kafka-topics": ["python", "-m", "tidemark.embedded.topics", "kafka:9092", "jobs/topologies/flights.toml"],
+        "airflow-passwords": ["install", "--mode=600", "/run/secrets/airflow_passwords", "/opt/airflow/passwords.json"],
+    }
+    others = SERVICES.keys() - COMPONENTS.keys() - {"postgres"}  # whose image has a command of its own
+    assert {name: SERVICES[name]["command"] for name in others} == expected
+
+
+def test_airflow_is_told_the_same_as_on_one_machine_but_for_places_and_secrets() -> None:
+    made = Secrets(since="", port=8080, password="", fernet_key="", jwt_secret="", secret_key="")
+    here = environment(Path("/opt/airflow"), made, root=IN_IMAGE, variables={})
+    there = SERVICES["scheduler"]["environment"]
+    names = {name for name in here if name.startswith("AIRFLOW__")}
+    assert {name.removesuffix("_CMD") for name in there if name.startswith("AIRFLOW__")} == names
+    of_places = {"API__HOST", "CORE__EXECUTION_API_SERVER_URL", "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"}
+    for name in names & there.keys() - {f"AIRFLOW__{place}" for place in of_places}:
+        assert there[name] == here[name], name
+
+
+def test_kafka_is_told_the_same_as_on_one_machine_but_for_places() -> None:
+    def properties(text: str) -> dict[str, str]:
+        return dict(re.findall(r"^([a-z.]+)=(.*)$", text, flags=re.MULTILINE))
+
+    of_places = {"listeners", "advertised.listeners", "controller.quorum.bootstrap.servers", "log.dirs"}
+    here = properties(broker.SERVER_PROPERTIES)
+    there = properties((DOCKER / "kafka" / "server.properties").read_text())
+    assert {name: there[name] for name in there.keys() - of_places} == {
+        name: here[name] for name in here.keys() - of_places
+    }
+    assert (DOCKER / "kafka" / "log4j2.properties").read_text() == broker.LOG4J2_PROPERTIES
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_limited_and_hardened_and_says_whether_it_is_well(name: str) -> None:
+    service = SERVICES[name]
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert service["healthcheck"] == {"disable": True} if name in ONCE else "test" in service["healthcheck"]
+    assert (service["restart"] == "no") is (name in ONCE)
+    assert service.get("privileged") is None
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+
+
+def test_nothing_in_the_image_is_roots_to_run_and_no_container_is_told_otherwise() -> None:
+    users = re.findall(r"^USER (.*)$", (DOCKER / "Dockerfile").read_text(), flags=re.MULTILINE)
+    assert users == ["50000"]
+    assert {name: service["user"] for name, service in SERVICES.items() if "user" in service} == {
+        "postgres": "postgres"
+    }
+
+
+def made_secrets(folder: Path) -> dict[str, str]:
+    assert run(sys.executable, str(DOCKER / "make_secrets.py"), str(folder)).returncode == 0
+    return {file.name: file.read_text() for file in folder.iterdir()}
+
+
+def test_secrets_are_files_that_are_made_once_for_their_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    made, again = (made_secrets(folder), made_secrets(folder))
+    assert made == again
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert COMPOSE["secrets"] == {name: {"file": f"secrets/{name}"} for name in made}
+    assert made["airflow_database"] == f"postgresql+psycopg2://airflow:{made['postgres_password']}@postgres/airflow"
+    assert list(json.loads(made["airflow_passwords"])) == ["admin"]
+    assert min(map(len, made.values())) >= 24
+
+
+def test_no_secret_is_in_a_file_that_images_are_made_of() -> None:
+    told = [value for service in SERVICES.values() for value in service.get("environment", {}).items()]
+    secret = re.compile(r"PASSWORD|SECRET|KEY|SQL_ALCHEMY")
+    named = {name: value for name, value in told if secret.search(name) and "PASSWORDS_FILE" not in name}
+    assert named
+    assert all("/run/secrets/" in value for value in named.values())
+    assert "docker/secrets" in (PROJECT / ".dockerignore").read_text().splitlines()
+    assert "/docker/secrets/" in (PROJECT / ".gitignore").read_text().splitlines()
+    assert not re.search(r"^(ARG|ENV).*(PASS|SECRET|KEY)", (DOCKER / "Dockerfile").read_text(), flags=re.MULTILINE)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"scheduler": {"status": "healthy"}, "triggerer": {"status": null}}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("part", "status"), [("scheduler", 0), ("triggerer", 1), ("no_such_part", 1)])
+def test_a_part_is_well_when_airflow_says_so(url: str, part: str, status: int) -> None:
+    assert run(sys.executable, str(DOCKER / "healthy.py"), url, f"{part}.status", "healthy").returncode == status

@@ -1,0 +1,122 @@
+"""Which changes of a topology file a stream can go on with; docs/operations.md lists them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tidemark.control import Control
+from tidemark.spec.topology import parse
+from tidemark.stream.meanings import SOURCES, changed, meanings
+
+TOML = """
+name = "shop"
+level = "info"
+[operators.orders]
+kind = "source"
+topic = "orders"
+fields = "id string, region string, amount int, ordered_at bigint"
+timestamp = "ordered_at"
+bound = "1 s"
+[operators.priced]
+kind = "map"
+input = "orders"
+select = { id = "id", region = "region", amount = "amount * 2" }
+[operators.newest]
+kind = "table"
+input = "priced"
+key = ["id"]
+columns = ["amount"]
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+[operators.totals]
+kind = "aggregate"
+input = "priced"
+key = ["region"]
+window = { tumbling = "1 min" }
+aggregates = { total = "sum(amount)", n = "count(*)" }
+select = { total = "total", n = "n" }
+[operators.sums]
+kind = "sink"
+input = "totals"
+table = "sums"
+"""
+
+
+def after(old: str, new: str) -> list[str]:
+    """What means something else when *new* stands for *old* in the file."""
+    assert old in TOML
+    before, now = (parse(tomllib.loads(text), file="shop.toml") for text in (TOML, TOML.replace(old, new)))
+    return changed(meanings(before.sub_topologies[0]), meanings(now.sub_topologies[0]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("amount * 2", "amount * 3"),
+        ('level = "info"', 'level = "debug"'),
+        ('bound = "1 s"', 'bound = "9 s"'),
+        ("amount int,", "amount int, note string,"),
+        ('columns = ["amount"]', 'columns = ["amount", "region"]'),
+        ('table = "sums"', 'table = "sums_again"'),
+        ("operators.sums", "operators.sums_again"),
+        ('n = "count(*)" }', 'n = "count(*)", most = "max(amount)" }'),
+        (', n = "count(*)" }\nselect = { total = "total", n = "n" }', ' }\nselect = { total = "total" }'),
+        ('[operators.sums]\nkind = "sink"\ninput = "totals"\ntable = "sums"\n', ""),
+    ],
+)
+def test_a_stream_goes_on_when_what_it_keeps_means_the_same(old: str, new: str) -> None:
+    assert after(old, new) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("sum(amount)", "max(amount)", "operators.totals.aggregates.total: was sum(amount), is max(amount)"),
+        (
+            'key = ["region"]',
+            'key = ["id"]',
+            "operators.totals: was an aggregate by region over tumbling of 60000/60000+0 ms windows, "
+            "is an aggregate by id over tumbling of 60000/60000+0 ms windows",
+        ),
+        (
+            "1 min",
+            "2 min",
+            "operators.totals: was an aggregate by region over tumbling of 60000/60000+0 ms windows, "
+            "is an aggregate by region over tumbling of 120000/120000+0 ms windows",
+        ),
+        (
+            'key = ["id"]\ncolumns = ["amount"]',
+            'key = ["id", "region"]\ncolumns = ["amount"]',
+            "operators.newest: was a table by id, is a table by id, region",
+        ),
+        (
+            'mode = "current"\nkey = ["id"]',
+            'mode = "append"',
+            "the table board: was the current row of id, is every row",
+        ),
+        (
+            'topic = "orders"',
+            'topic = "others"',
+            f"{SOURCES}: was orders (topic orders), is orders (topic others)",
+        ),
+    ],
+)
+def test_a_stream_does_not_go_on_when_it_means_something_else(old: str, new: str, told: str) -> None:
+    assert after(old, new) == [told]
+
+
+def test_what_an_operator_meant_that_is_gone_is_kept_for_when_it_comes_back(tmp_path: Path) -> None:
+    control = Control(tmp_path)
+    assert control.meanings() == {}
+    control.keep_meanings({"operators.totals": "a sum"})
+    control.keep_meanings({"operators.newest": "a table"})
+    assert changed(control.meanings(), {"operators.totals": "a maximum"}) == [
+        "operators.totals: was a sum, is a maximum"
+    ]
