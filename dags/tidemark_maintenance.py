@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from airflow.sdk import DAG
-
-from tidemark_dags import EVERY_DAG, WAREHOUSE, topologies
-from tidemark_spark import BatchJob
+from tidemark_assets import TopologyJob
+from tidemark_dags import WAREHOUSE, dag, topologies
 
 DOC = """
 Keeps the tables of the topology `{name}` small: old rows go, small files are put together, unused files are removed.
@@ -15,13 +13,5 @@ before; `table_files` keeps them.
 """
 
 for topology in topologies().values():
-    with DAG(
-        f"tidemark_{topology.name}_maintenance",
-        schedule="30 3 * * *",
-        tags=["tidemark", topology.name, "maintenance"],
-        doc_md=DOC.format(name=topology.name),
-        **EVERY_DAG,
-    ):
-        BatchJob(
-            task_id="maintain", job="maintain", application_args=["--warehouse", WAREHOUSE, "--topology", topology.name]
-        )
+    with dag(topology, "maintenance", doc=DOC, schedule="30 3 * * *"):
+        TopologyJob(job="maintain", topology=topology, warehouse=WAREHOUSE)

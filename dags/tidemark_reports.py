@@ -1,17 +1,22 @@
-"""One Airflow DAG per topology: every hour it rolls latencies up, finds the critical paths and checks the SLAs."""
+"""Two Airflow DAGs per topology that roll latencies up and find critical paths: of every hour, and then of the day.
+
+The hourly one also checks the SLAs.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param, chain
+from airflow.sdk import CronDataIntervalTimetable, Param, chain
 
 from tidemark.spec.layout import Layout
-from tidemark_dags import EVERY_DAG, WAREHOUSE, topologies
+from tidemark_assets import TopologyJob
+from tidemark_dags import WAREHOUSE, dag, instant, topologies
+from tidemark_hours import HoursReported
 from tidemark_sla import PublishBreaches
-from tidemark_spark import BatchJob
 
-DOC = """
+HOURLY = """
 Reports on the topology `{name}` for one interval of the finish clock; running it again replaces the interval's rows.
 Rollups take what is new as well, however old the interval is that it belongs to.
 
@@ -20,34 +25,47 @@ The page about it, and the one about its day, are in `<warehouse>/reports/{name}
 `from` and `to` (ISO 8601, UTC) take the place of the run's data interval. An SLA that does not hold is a row of
 `sla_results` and an update of the asset `tidemark_{name}_sla`; it never fails the run.
 """
+DAILY = """
+Reports on the topology `{name}` for a day, once its hours are done: with what came too late for them.
+Running it again replaces the day's rows and its page. A backfill computes past days again.
+
+`from` and `to` (ISO 8601, UTC) take the place of the run's data interval.
+"""
 START = "{{ params['from'] or data_interval_start.isoformat() }}"
 END = "{{ params['to'] or data_interval_end.isoformat() }}"
 
 
-def instant() -> Param:
-    """A new one each time: a Param is where its value is kept."""
-    return Param(None, type=["null", "string"], format="date-time", description="ISO 8601; empty: the data interval's")
+def interval() -> dict[str, Param]:
+    """The params that name one."""
+    return {name: instant("the data interval's") for name in ("from", "to")}
 
 
 for topology in topologies().values():
-    WHERE = ["--warehouse", WAREHOUSE, "--topology", topology.name]
-    INTERVAL = [*WHERE, "--from", START, "--to", END]
-    PAGES = str(Layout(Path(WAREHOUSE)).report_pages(topology.name))
-    with DAG(
-        f"tidemark_{topology.name}_reports",
+    job = partial(TopologyJob, topology=topology, warehouse=WAREHOUSE)
+    INTERVAL = ["--from", START, "--to", END]
+    PAGES = ["--html", str(Layout(Path(WAREHOUSE)).report_pages(topology.name))]
+    with dag(
+        topology,
+        "reports",
+        doc=HOURLY,
         schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
-        tags=["tidemark", topology.name, "reports"],
-        doc_md=DOC.format(name=topology.name),
-        params={"from": instant(), "to": instant()},
-        **EVERY_DAG,
+        params=interval(),
+    ) as hourly:
+        chain(
+            job(job="rollup", arguments=INTERVAL),
+            job(job="critical_path", arguments=[*INTERVAL, *PAGES]),
+            job(job="check_sla", arguments=["--at", END, "--run-id", "{{ run_id }}"]),
+            PublishBreaches(task_id="publish_breaches", topology=topology.name, warehouse=WAREHOUSE),
+        )
+    with dag(
+        topology,
+        "daily_reports",
+        doc=DAILY,
+        schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+        params=interval(),
     ):
         chain(
-            BatchJob(task_id="rollup", job="rollup", application_args=INTERVAL),
-            BatchJob(task_id="critical_path", job="critical_path", application_args=[*INTERVAL, "--html", PAGES]),
-            BatchJob(
-                task_id="check_sla",
-                job="check_sla",
-                application_args=[*WHERE, "--at", END, "--run-id", "{{ run_id }}"],
-            ),
-            PublishBreaches(task_id="publish_breaches", topology=topology.name, warehouse=WAREHOUSE),
+            HoursReported(task_id="hours", hourly=hourly.dag_id),
+            job(job="rollup", arguments=INTERVAL),
+            job(job="critical_path", arguments=[*INTERVAL, *PAGES]),
         )

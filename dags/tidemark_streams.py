@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import Param
 
-from tidemark_dags import BOOTSTRAP, EVERY_DAG, WAREHOUSE, topologies
-from tidemark_stream import StreamOperator
+from tidemark_dags import BOOTSTRAP, WAREHOUSE, dag, topologies
+from tidemark_stream import RETRIES, StreamOperator
 
 DOC = """
 Runs the streams of the topology `{name}`, one task each, until they are drained.
@@ -16,14 +16,8 @@ Runs the streams of the topology `{name}`, one task each, until they are drained
 PAIR = {"type": "string", "pattern": r"^\w+=\d+$"}
 
 for path, topology in topologies().items():
-    with DAG(
-        f"tidemark_{topology.name}_streams",
-        schedule=None,
-        tags=["tidemark", topology.name, "streams"],
-        doc_md=DOC.format(name=topology.name),
-        params={"slow": Param([], type="array", items=PAIR, description="OPERATOR=MS, to try")},
-        **EVERY_DAG,
-    ):
+    slow = Param([], type="array", items=PAIR, description="OPERATOR=MS, to try")
+    with dag(topology, "streams", doc=DOC, schedule=None, params={"slow": slow}):
         for sub_topology in topology.sub_topologies:
             StreamOperator(
                 task_id=sub_topology.name,
@@ -32,4 +26,5 @@ for path, topology in topologies().items():
                 warehouse=WAREHOUSE,
                 bootstrap=BOOTSTRAP,
                 slow="{{ params.slow | join(' ') }}",
+                retries=RETRIES,
             )

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow.sdk import DAG, Param
+
 from tidemark.errors import InvalidSpec
 from tidemark.spec.topology import Topology, load
 from tidemark_spark import ROOT
@@ -18,12 +20,24 @@ BOOTSTRAP = "{{ var.value.tidemark_bootstrap }}"
 SINCE = os.environ.get("TIDEMARK_SINCE", "2026-01-01T00:00:00Z")
 """No schedule asks for what was before: the embedded Airflow says when it was set up."""
 
-EVERY_DAG: dict[str, Any] = {
-    "start_date": datetime.fromisoformat(SINCE),
-    "catchup": False,
-    "max_active_runs": 1,
-    "default_args": {"owner": "tidemark", "retries": 1, "retry_delay": timedelta(seconds=10)},
-}
+
+def dag(topology: Topology, part: str, *, doc: str, **more: Any) -> DAG:
+    """The DAG of *topology* for one *part* of the work: streams, reports, and so on; `{name}` in *doc* is its name."""
+    return DAG(
+        f"tidemark_{topology.name}_{part}",
+        tags=["tidemark", topology.name, part],
+        doc_md=doc.format(name=topology.name),
+        start_date=datetime.fromisoformat(SINCE),
+        catchup=False,
+        max_active_runs=1,
+        default_args={"owner": topology.owner, "retries": 1, "retry_delay": timedelta(seconds=10)},
+        **more,
+    )
+
+
+def instant(otherwise: str) -> Param:
+    """A param that is an instant, or empty and means *otherwise*; a new one each time: it is where a value is kept."""
+    return Param(None, type=["null", "string"], format="date-time", description=f"ISO 8601; empty: {otherwise}")
 
 
 def topologies() -> dict[Path, Topology]:

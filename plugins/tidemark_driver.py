@@ -1,19 +1,24 @@
-"""The driver of one stream on this machine: launched or adopted, judged, drained, and stopped hard where it must be.
+"""The driver of one stream: launched or adopted, judged, drained, and stopped hard where it must be.
 
-Purpose: the operator (worker) and its trigger (triggerer) are different processes at different times; all that they
-know of a driver lies in the stream's control folder, see `tidemark.control`.
+Purpose: the operator (worker) and its trigger (triggerer) are different processes at different times, perhaps on
+different hosts; all that they know of a driver lies in the stream's control folder, see `tidemark.control`.
 
 How it works: to the files of that folder it adds `driver.pid.json` and `driver.log` (see `embedded.process`),
-`launch.json`, which names the launch whose heartbeats count, and `launch.lock`, held while somebody launches or kills,
-so that two workers cannot launch at once and nobody kills a driver younger than the one that was meant.
+`launch.json`, which names the launch whose heartbeats count, `drain.told`, once a task has succeeded on a drain, and
+`launch.lock`, held while somebody launches or kills, so that two workers of one host cannot launch at once and nobody
+kills a driver younger than the one that was meant. Of a driver on this host lock and process are asked, of one
+elsewhere its heartbeat alone. A driver elsewhere that is silent is taken over: whoever gets the next epoch is the one
+that writes.
 
-Known limitation: worker, triggerer and driver share one machine. Clock: epoch ms UTC, the caller's.
+Known limitation: a driver elsewhere can be drained but not killed from here. Clock: epoch ms UTC, the caller's; those
+of several hosts must agree to within a few seconds.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +26,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from tidemark.control import Control, StreamState
+from tidemark.clock import wall_clock_ms
+from tidemark.control import Control, Heartbeat, StreamState, known
 from tidemark.embedded import process
 from tidemark.errors import TidemarkError
 
@@ -29,6 +35,7 @@ NAME = "driver"
 POLL_S = 0.1
 TERMINATED_WITHIN_S = 5.0
 TAIL_LINES = 40
+BY_CHANGE = "airflow: the topology file has changed"
 
 
 class Verdict(StrEnum):
@@ -36,6 +43,9 @@ class Verdict(StrEnum):
 
     ALIVE = "alive"
     STALE = "stale"
+    """It does not beat."""
+    STUCK = "stuck"
+    """It beats, and what it does has taken too long."""
     DEAD = "dead"
     DRAINED = "drained"
     ROTATED = "rotated"
@@ -51,57 +61,87 @@ _ENDED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long, in seconds, a driver may take: between heartbeats, to its first one, and to end when asked to."""
+    """How long, in seconds, a driver may take: between heartbeats, to its start, for a batch, and to end when asked to.
+
+    Between two batches it may wait as long as for a batch: ticks make batches in silence, too.
+    """
 
     stale_after_s: float = 30.0
     start_within_s: float = 180.0
+    stuck_after_s: float = 1_800.0
     drain_within_s: float = 15.0
 
 
 @dataclass(frozen=True)
 class Launch:
-    """The newest launch of a stream, or its adoption: its id, and when."""
+    """The newest launch of a stream, or its adoption: its id, and when; from which host, with what topology file.
+
+    `is_remote`: in cluster mode, where the process that was started here may end and the driver live.
+    """
 
     launch_id: str
     at_ms: int
+    host: str = ""
+    digest: str = ""
+    is_remote: bool = False
 
 
 class Driver:
-    """What can be done about the driver whose control folder is *home*."""
+    """What can be done from *host*, by default this one, about the driver whose control folder is *home*."""
 
-    def __init__(self, home: Path, patience: Patience) -> None:
+    def __init__(self, home: Path, patience: Patience, *, host: str | None = None) -> None:
         self.home = home
         self.control = Control(home)
         self._patience = patience
+        self._host = platform.node() if host is None else host
+        self._told = home / "drain.told"
 
-    def ensure(self, command: Sequence[str], env: Mapping[str, str], launch_id: str, *, now_ms: int) -> Launch:
+    def ensure(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        launch_id: str,
+        *,
+        now_ms: int,
+        digest: str = "",
+        is_remote: bool = False,
+    ) -> Launch:
         """The launch that runs afterwards: a living driver's, or a new one of *command* under *launch_id*.
 
-        A driver that was asked to drain is not adopted but waited for, and killed when it takes too long.
+        A driver that runs another topology file than that of *digest* is asked to drain. One that was asked to is not
+        adopted but waited for, and killed when it takes too long.
         """
         with self._launching():
+            adopted = self._adopt(now_ms)
+            if adopted is not None and not self.control.drain_requested():
+                if self._digest(adopted) == digest:
+                    return adopted
+                self.control.request_drain(by=BY_CHANGE, now_ms=now_ms)
             if self.control.drain_requested():
                 self._await_end()
-            elif (adopted := self._adopt(now_ms)) is not None:
-                return adopted
             self._kill()
             self.control.forget_drain()
-            launch = self._remember(Launch(launch_id, now_ms))
-            process.launch(NAME, command, home=self.home, env=env)
+            self._told.unlink(missing_ok=True)
+            launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote))
+            process.launch(NAME, [*command, *self._take_over()], home=self.home, env=env)
         return launch
 
     def verdict(self, *, now_ms: int) -> Verdict:
-        """Whether the driver of the newest launch lives, by its heartbeat and its lock."""
+        """What the driver of the newest launch is, by its heartbeat, and by its lock where that can be seen."""
         launch, beat = self.launch(), self.control.heartbeat()
         if launch is None:
             return Verdict.DEAD
         if beat is None or beat.launch_id != launch.launch_id:
-            if process.find(self.home, NAME) is None:
+            is_here = launch.host in (self._host, "") and not launch.is_remote
+            if is_here and process.find(self.home, NAME) is None:
                 return Verdict.DEAD
             return _within(now_ms - launch.at_ms, self._patience.start_within_s)
-        if self.control.is_held():
-            return _within(now_ms - beat.at_ms, self._patience.stale_after_s)
-        return _ENDED.get(beat.state, Verdict.DEAD)
+        has_ended = not self.control.is_held() if self._is_here(beat) else beat.state in _ENDED
+        if has_ended:
+            return _ENDED.get(beat.state, Verdict.DEAD)
+        if (pulse := _within(now_ms - beat.at_ms, self._patience.stale_after_s)) is Verdict.STALE:
+            return pulse
+        return Verdict.STUCK if self._is_stuck(beat) else Verdict.ALIVE
 
     def stop(self, launch_id: str, *, by: str, now_ms: int) -> None:
         """Drain the driver of *launch_id*, kill it when that takes too long; a younger driver is left alone."""
@@ -114,7 +154,7 @@ class Driver:
                 self._kill()
 
     def kill(self, launch_id: str) -> None:
-        """End the driver of *launch_id* at once."""
+        """End the driver of *launch_id* at once; one elsewhere that is silent is left to be taken over."""
         with self._launching():
             if self._is_newest(launch_id):
                 self._kill(grace_s=0)
@@ -122,9 +162,14 @@ class Driver:
     def launch(self) -> Launch | None:
         """The newest launch; None when there was none."""
         try:
-            return Launch(**json.loads((self.home / "launch.json").read_text()))
+            return Launch(**known(Launch, json.loads((self.home / "launch.json").read_text())))
         except FileNotFoundError:
             return None
+
+    def heartbeat(self) -> Heartbeat | None:
+        """The newest one of the newest launch; None when that has not beaten."""
+        launch, beat = self.launch(), self.control.heartbeat()
+        return beat if launch is not None and beat is not None and beat.launch_id == launch.launch_id else None
 
     def drained_by(self) -> str | None:
         """Who asked the driver to drain; None when nobody did."""
@@ -134,23 +179,49 @@ class Driver:
             return None
         return by
 
+    def untold_drain(self) -> str | None:
+        """Who asked for a drain on which no task has succeeded yet; None when nobody did."""
+        return None if self._told.exists() else self.drained_by()
+
+    def tell_drain(self) -> None:
+        """Note that a task has succeeded on the drain that was asked for."""
+        self._told.touch()
+
     def log_tail(self) -> str:
-        """The last lines that the driver wrote to its log."""
+        """The last lines that the driver, or in cluster mode spark-submit, wrote to its log."""
         log = self.home / f"{NAME}.log"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
         return "\n".join(lines[-TAIL_LINES:])
 
     def _adopt(self, now_ms: int) -> Launch | None:
         """The launch of the driver that lives or is about to; one started by hand becomes the newest launch."""
-        if process.find(self.home, NAME) is not None:
-            return self.launch() if self.verdict(now_ms=now_ms) is Verdict.ALIVE else None
+        if self.verdict(now_ms=now_ms) is Verdict.ALIVE:
+            return self.launch()
         beat = self.control.heartbeat()
-        if self.control.is_held() and beat is not None and beat.state not in _ENDED:
-            return self._remember(Launch(beat.launch_id, now_ms))
+        if beat is None or beat.state in _ENDED or self.heartbeat() is not None or self._runs_what_we_launched():
+            return None
+        if self._lives():
+            return self._remember(Launch(beat.launch_id, now_ms, beat.host, beat.digest))
         return None
 
+    def _digest(self, launch: Launch) -> str:
+        """That of the topology file which the driver of *launch* runs, or is about to."""
+        beat = self.heartbeat()
+        return launch.digest if beat is None else beat.digest
+
+    def _is_here(self, beat: Heartbeat) -> bool:
+        return beat.host in (self._host, "")
+
+    def _is_stuck(self, beat: Heartbeat) -> bool:
+        """Whether it has been doing the same for too long; one that waits for its disk says so, and may."""
+        if beat.since_ms is None or beat.reason is not None or beat.state in _ENDED:
+            return False
+        is_starting = beat.state is StreamState.STARTING
+        limit_s = self._patience.start_within_s if is_starting else self._patience.stuck_after_s
+        return beat.at_ms - beat.since_ms > limit_s * 1_000
+
     def _await_end(self, launch_id: str | None = None) -> None:
-        """Return when nobody holds the lock, when *launch_id* is not the newest any more, or out of patience."""
+        """Return when no driver runs, when *launch_id* is not the newest any more, or out of patience."""
         deadline = time.monotonic() + self._patience.drain_within_s
         while self._runs() and time.monotonic() < deadline:
             if launch_id is not None and not self._is_newest(launch_id):
@@ -158,16 +229,36 @@ class Driver:
             time.sleep(POLL_S)
 
     def _runs(self) -> bool:
-        return self.control.is_held() or process.find(self.home, NAME) is not None
+        return self._lives() or self._runs_what_we_launched()
+
+    def _runs_what_we_launched(self) -> bool:
+        launch = self.launch()
+        return launch is not None and launch.host in (self._host, "") and process.find(self.home, NAME) is not None
+
+    def _lives(self) -> bool:
+        """Whether a driver holds the lock here, or beats elsewhere."""
+        beat = self.control.heartbeat()
+        if beat is None or self._is_here(beat):
+            return self.control.is_held()
+        age_ms = wall_clock_ms() - beat.at_ms
+        return beat.state not in _ENDED and age_ms <= self._patience.stale_after_s * 1_000
+
+    def _take_over(self) -> tuple[str, ...]:
+        """What the next driver is told where the last one is elsewhere: it is silent, or it would not be replaced."""
+        beat = self.control.heartbeat()
+        is_elsewhere = beat is not None and not self._is_here(beat) and beat.state not in _ENDED
+        return ("--take-over", "--silent-after", f"{self._patience.stale_after_s:g}") if is_elsewhere else ()
 
     def _kill(self, grace_s: float = TERMINATED_WITHIN_S) -> None:
-        """End what was launched and verify that the lock is free."""
-        process.stop(self.home, NAME, grace_s=grace_s)
-        if self.control.is_held():
-            beat = self.control.heartbeat()
+        """End what was launched from here and verify that no driver runs."""
+        launch, beat = self.launch(), self.control.heartbeat()
+        if launch is None or launch.host in (self._host, ""):
+            process.stop(self.home, NAME, grace_s=grace_s)
+        if self._lives():
             msg = (
-                f"{self.home}: a stream has one driver, and one that was not launched from here holds driver.lock "
-                f"(pid {beat.pid if beat else 'unknown'}); end it by hand"
+                f"{self.home}: a stream has one driver, and one that cannot be ended from {self._host} runs "
+                f"(pid {beat.pid if beat else 'unknown'} on {(beat and beat.host) or 'this host'}); end it by hand: "
+                "kill -9 there, yarn application -kill, or kubectl delete pod"
             )
             raise TidemarkError(msg)
 

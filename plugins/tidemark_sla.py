@@ -11,6 +11,8 @@ from typing import Any
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
+from tidemark.object_path import ObjectPath
+from tidemark.place import location
 from tidemark.spec.layout import Layout
 
 log = logging.getLogger(__name__)
@@ -23,14 +25,14 @@ def sla_asset(topology: str) -> Asset:
 
 def alerts_file(warehouse: str, topology: str) -> Path:
     """Where the alerts of *topology* are kept, one JSON object per line."""
-    return Path(warehouse) / "control" / topology / "alerts.jsonl"
+    return location(warehouse) / "control" / topology / "alerts.jsonl"
 
 
 def breaches(warehouse: str, topology: str, run_id: str) -> list[dict[str, Any]]:
     """The SLAs that did not pass in the check that *run_id* asked for, each a row of `sla_results` fit for JSON."""
     from deltalake import DeltaTable  # costs 0.3 s, and only this task needs it
 
-    table = DeltaTable(Layout(Path(warehouse)).report_table(topology, "sla_results"))
+    table = DeltaTable(str(Layout(location(warehouse)).report_table(topology, "sla_results")))
     rows = table.to_pyarrow_table(filters=[("run_id", "=", run_id), ("verdict", "!=", "pass")]).to_pylist()
     return [{**row, "checked_at": row["checked_at"].isoformat()} for row in rows]
 
@@ -46,7 +48,10 @@ def alert_line(breach: Mapping[str, Any]) -> str:
 
 
 class PublishBreaches(BaseOperator):
-    """Updates the asset of *topology* with the breaches that this run's check found; skips where every SLA holds."""
+    """Updates the asset of *topology* with the breaches that this run's check found; skips where every SLA holds.
+
+    It skips as well, once they are in its log, where the run has a param `alert` that is false.
+    """
 
     template_fields: Sequence[str] = ("warehouse",)
 
@@ -60,6 +65,11 @@ class PublishBreaches(BaseOperator):
         found = breaches(self.warehouse, self.topology, str(context["run_id"]))
         if not found:
             msg = "every SLA holds"
+            raise AirflowSkipException(msg)
+        for breach in found:
+            log.warning(alert_line(breach))
+        if not context["params"].get("alert", True):
+            msg = "nobody is told: the param alert is false"
             raise AirflowSkipException(msg)
         context["outlet_events"][sla_asset(self.topology)].extra["breaches"] = [*found]
 
@@ -78,7 +88,10 @@ class DeliverAlerts(BaseOperator):
 
 
 class SlaNotifier(BaseNotifier):
-    """Writes a line per breach to the task's log, and a JSON object per breach to the warehouse's `alerts.jsonl`."""
+    """Writes a line per breach to the task's log, and a JSON object per breach to the warehouse's `alerts.jsonl`.
+
+    There is no such file in an object store.
+    """
 
     template_fields: Sequence[str] = ("warehouse",)
 
@@ -89,11 +102,15 @@ class SlaNotifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Deliver every breach of the events that triggered the run."""
+        breaches = [*_breaches(context)]
+        for breach in breaches:
+            log.warning(alert_line(breach))
         file = alerts_file(self.warehouse, self.topology)
+        if isinstance(file, ObjectPath):  # to which nothing can be appended
+            return
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as lines:
-            for breach in _breaches(context):
-                log.warning(alert_line(breach))
+            for breach in breaches:
                 lines.write(json.dumps({**breach, "alert": alert_line(breach)}, ensure_ascii=False) + "\n")
 
 

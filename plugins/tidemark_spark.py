@@ -1,16 +1,26 @@
-"""How Airflow gives Tidemark's jobs to Spark: local jars, common settings, the Spark provider's connection."""
+"""How Airflow gives Tidemark's jobs to Spark: the Spark provider's connection, the topology's settings, local jars.
+
+Executors on other machines get the library as an archive; they need the Python packages of requirements.lock.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from airflow.configuration import AIRFLOW_HOME
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from tidemark.library import archive
+from tidemark.spec.spark_settings import SparkSettings, driver_address, is_local
+
 ROOT = Path(__file__).resolve().parents[1]
-JARS = ",".join(sorted(map(str, (ROOT / ".jars" / "spark").glob("*.jar"))))
+# Those in s3 are there after `make object-store`.
+JARS = ",".join(sorted(str(jar) for folder in ("spark", "s3") for jar in (ROOT / ".jars" / folder).glob("*.jar")))
 PROPERTIES = str(ROOT / "docker" / "spark-defaults.conf")
+LIBRARIES = Path(AIRFLOW_HOME) / "tidemark"
+"""Where archives of the library are kept; one is 350 kB, and each version that was ever launched has one."""
 
 
 def script(job: str) -> str:
@@ -19,11 +29,23 @@ def script(job: str) -> str:
 
 
 class DriverHook(SparkSubmitHook):
-    """The Spark provider's hook, which also says its command without running it and refuses an unknown connection."""
+    """The Spark provider's hook with the settings of a topology, *spark*; it refuses an unknown connection.
+
+    It also says its command without running it.
+    """
+
+    def __init__(self, *, spark: SparkSettings, conf: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        self._spark = spark
+        super().__init__(jars=JARS, properties_file=PROPERTIES, **kwargs)
+        master = self._connection["master"]
+        self._conf = {**driver_address(master), **spark.properties, **(conf or {})}
+        if not is_local(master):
+            self._py_files = str(archive(LIBRARIES))
 
     def _resolve_connection(self) -> dict[str, Any]:
         self.get_connection(self._conn_id)  # raises; the provider would go on and submit to YARN
-        return super()._resolve_connection()
+        found = super()._resolve_connection()
+        return {**found, "master": self._spark.master or found["master"]}
 
     def command(self, application: str) -> list[str]:
         """The spark-submit command line for *application*."""
@@ -31,18 +53,18 @@ class DriverHook(SparkSubmitHook):
 
 
 class BatchJob(SparkSubmitOperator):
-    """Runs `jobs/<job>.py` to its end."""
+    """Runs `jobs/<job>.py` to its end, with the settings of a topology, *spark*."""
 
-    def __init__(self, *, job: str, **kwargs: Any) -> None:
-        super().__init__(
-            application=script(job),
-            name=f"tidemark-{job}",
-            jars=JARS,
-            properties_file=PROPERTIES,
-            do_xcom_push=False,
-            **kwargs,
-        )
+    def __init__(self, *, job: str, spark: SparkSettings, **kwargs: Any) -> None:
+        super().__init__(application=script(job), name=f"tidemark-{job}", do_xcom_push=False, **kwargs)
+        self._spark = spark
 
     def _get_hook(self) -> SparkSubmitHook:
-        DriverHook(conn_id=self._conn_id)  # refuses an unknown connection
-        return super()._get_hook()
+        return DriverHook(
+            spark=self._spark,
+            conf=self.conf,
+            conn_id=self._conn_id,
+            name=self.name,
+            application_args=self.application_args,
+            env_vars=self.env_vars,
+        )

@@ -3,22 +3,25 @@
 Purpose: a Structured Streaming driver has no end, a task has one and holds a slot until then.
 
 How it works: on a worker, `StreamOperator` launches the driver in a session of its own, or adopts the one that lives,
-and defers. In the triggerer, `StreamTrigger` reads the control folder until the driver is not alive any more. Back on
-a worker, a drained driver is success; one that has rotated is followed by the next; a dead, stale or failed one is
-launched again until the restarts are used up.
+and defers. In the triggerer, `StreamTrigger` reads the control folder until the driver does not get on any more. Back
+on a worker, a drained driver is success; one that has rotated is followed by the next; a dead, failed, silent or stuck
+one is launched again, until it has failed so often in a row, in one way and without finishing a batch, that it would
+fail again. A driver that runs an older topology file is drained when the task runs again, and followed by a new one.
 
-What it does not do: restart a stream whose driver runs but whose batches do not get on.
-
-Known limitation: `on_kill` of a trigger needs a triggerer that runs at that moment (Airflow 3.3).
+Known limitation: Airflow (3.3) calls `on_kill` of a trigger only when a triggerer runs it at that moment. What was
+marked while none did is drained when one starts, see `tidemark_orphans`; but not what is marked in the second between
+the task's deferring and the triggerer's taking it up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,20 +30,30 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.clock import wall_clock_ms
+from tidemark.control import digest
 from tidemark.errors import InvalidArgument
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import Topology, load
-from tidemark_driver import Driver, Launch, Patience, Verdict
-from tidemark_spark import JARS, PROPERTIES, DriverHook, script
+from tidemark_driver import BY_CHANGE, Driver, Launch, Patience, Verdict
+from tidemark_spark import DriverHook, script
 
 BY_USER = "airflow: the task was cleared or marked"
+RETRIES = 5
+"""Tries that may end by an accident of Airflow's; failures of drivers are counted by StreamOperator, not by retries."""
+_HANGS = (Verdict.STALE, Verdict.STUCK)
+_LASTING = ("Unsound:", "DataLost:", "InvalidSpec:")
+"""Errors that say what a person has to decide: another driver would meet them again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Supervision:
-    """How closely a stream is watched, and how often it may be launched again."""
+    """How closely a stream is watched, and how often in a row it is launched again after one and the same failure.
 
-    poll_s: float = 2.0
+    A task that resumes right after it has deferred is taken by Airflow's scheduler, if that is busy, for one that has
+    ended without a word (3.3): `poll_s` is the least time between the two.
+    """
+
+    poll_s: float = 5.0
     restarts: int = 3
     patience: Patience = field(default_factory=Patience)
 
@@ -61,14 +74,20 @@ class StreamTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event: the verdict."""
-        while (verdict := await asyncio.to_thread(self._verdict)) is Verdict.ALIVE:
-            await asyncio.sleep(self._poll_s)
+        verdict = Verdict.ALIVE
+        while verdict is Verdict.ALIVE:
+            await asyncio.sleep(self._poll_s)  # also before the first look, see Supervision
+            verdict = await asyncio.to_thread(self._verdict)
         yield TriggerEvent({"verdict": verdict.value})  # type: ignore[no-untyped-call]  # as above
 
     async def on_kill(self) -> None:
-        """Somebody cleared or marked the deferred task: drain, then kill, and see that it is gone."""
+        """Somebody cleared or marked the deferred task."""
+        await asyncio.to_thread(self.stop)
+
+    def stop(self) -> None:
+        """Drain the driver, then kill it, and see that it is gone."""
         self.log.info("draining %s, asked for by clearing or marking the task", self._kwargs["home"])
-        await asyncio.to_thread(self._driver.stop, self._launch_id, by=BY_USER, now_ms=wall_clock_ms())
+        self._driver.stop(self._launch_id, by=BY_USER, now_ms=wall_clock_ms())
         self.log.info("no driver of launch %s runs any more", self._launch_id)
 
     def _verdict(self) -> Verdict:
@@ -110,77 +129,122 @@ class StreamOperator(BaseOperator):
         self.supervision = supervision or Supervision()
 
     def execute(self, context: Context) -> None:
-        """Launch or adopt, and defer."""
-        self._defer(self._ensure(), restarts=0)
+        """Launch or adopt, and defer; success where the stream was drained after Airflow had lost the try before."""
+        driver, ti = self._driver(), context.get("ti")
+        by = driver.untold_drain() if ti is not None and ti.try_number > 1 else None
+        if by in (None, BY_USER, BY_CHANGE):
+            self._defer(self._ensure())
+        _stop(driver, by)
+        self._succeed(driver)
 
-    def resume(self, context: Context, event: dict[str, str], restarts: int) -> None:
-        """Success where the driver was drained, the next driver where it has rotated; else launch it again, or fail."""
-        driver, verdict = self._driver(), Verdict(event["verdict"])
-        if verdict is Verdict.STALE and (launch := driver.launch()) is not None:
+    def resume(self, context: Context, event: dict[str, str], restarts: int, failure: str | None = None) -> None:
+        """Success where the driver was drained, the next driver where it has rotated; else launch it again, or fail.
+
+        *restarts* of them followed on failures that looked like *failure*, without a batch in between.
+        """
+        driver = self._driver()
+        verdict = driver.verdict(now_ms=wall_clock_ms())  # another try may have done something about it since
+        why = self._why(driver, verdict)
+        if verdict in _HANGS and (launch := driver.launch()) is not None:
             driver.kill(launch.launch_id)
             verdict = driver.verdict(now_ms=wall_clock_ms())  # it may have drained and hung at its very end
         if verdict is Verdict.ROTATED and driver.drained_by() is not None:
             verdict = Verdict.DRAINED  # asked for while no driver ran that could have told
-        if verdict is Verdict.DRAINED:
-            if driver.drained_by() != BY_USER:
-                self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())
-                return
-            # An earlier try was cleared and its trigger drained the driver that this try had adopted.
-            self._defer(self._ensure(), restarts=restarts)
-        if verdict is Verdict.ROTATED:
-            self._defer(self._ensure(), restarts=restarts)
-        self._report(driver, event["verdict"])
-        if restarts >= self.supervision.restarts:
-            why = self._reason(driver, verdict)
-            msg = f"a stream is launched again {restarts} times at most: {why}; see its log above"
+        if verdict is Verdict.DRAINED and driver.drained_by() not in (BY_USER, BY_CHANGE):
+            self._succeed(driver)
+            return
+        if verdict in (Verdict.DRAINED, Verdict.ROTATED, Verdict.ALIVE):
+            # Drained for an older try that was cleared, whose driver this try had adopted, or to run a newer file.
+            self._defer(self._ensure())
+        self.log.error("stream %s: %s; the end of its log:\n%s", self.sub_topology, why, driver.log_tail())
+        beat = driver.heartbeat()
+        if failure != kind(why) or (beat is not None and beat.batches > 0):
+            restarts = 0
+        is_lasting = beat is not None and (beat.reason or "").startswith(_LASTING)
+        if is_lasting or restarts >= self.supervision.restarts:
+            often = "in a way that lasts" if is_lasting else f"in one way {restarts + 1} times in a row"
+            msg = f"a stream that fails {often} is not launched again: {why}\nmend that, then clear the task"
             raise AirflowFailException(msg)  # a retry of the task would start the count anew
-        self._defer(self._ensure(), restarts=restarts + 1)
+        self._defer(self._ensure(), restarts=restarts + 1, failure=kind(why))
+
+    def _succeed(self, driver: Driver) -> None:
+        self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())
+        driver.tell_drain()
+
+    def on_kill(self) -> None:
+        """The task was cleared or marked while it was launching."""
+        _stop(self._driver(), BY_USER)
 
     def _ensure(self) -> Launch:
-        driver, launch_id = self._driver(), uuid.uuid4().hex
-        launch = driver.ensure(self._command(launch_id), driver_env(os.environ), launch_id, now_ms=wall_clock_ms())
+        driver, launch_id, command = self._driver(), uuid.uuid4().hex, self._command()
+        launch = driver.ensure(
+            [*command, "--launch-id", launch_id],
+            driver_env(os.environ),
+            launch_id,
+            now_ms=wall_clock_ms(),
+            digest=digest(self.topology_file),
+            is_remote=("--deploy-mode", "cluster") in pairwise(command),
+        )
         word = "launched" if launch.launch_id == launch_id else "adopted"
         self.log.info("%s the driver of %s; control folder and log: %s", word, self.sub_topology, driver.home)
         return launch
 
-    def _defer(self, launch: Launch, *, restarts: int) -> NoReturn:
+    def _defer(self, launch: Launch, *, restarts: int = 0, failure: str | None = None) -> NoReturn:
         trigger = StreamTrigger(
             home=str(self._driver().home),
             launch_id=launch.launch_id,
             poll_s=self.supervision.poll_s,
             patience=asdict(self.supervision.patience),
         )
-        self.defer(trigger=trigger, method_name="resume", kwargs={"restarts": restarts})
+        self.defer(trigger=trigger, method_name="resume", kwargs={"restarts": restarts, "failure": failure})
 
     def _driver(self) -> Driver:
+        if "://" in self.warehouse:
+            msg = (
+                f"Airflow looks after drivers whose warehouse is a folder, got {self.warehouse}: "
+                "docs/object-store.md says how to start others"
+            )
+            raise AirflowFailException(msg)
         home = Layout(Path(self.warehouse)).control(self._topology().name, self.sub_topology)
         return Driver(home, self.supervision.patience)
 
     def _topology(self) -> Topology:
         return load(self.topology_file)
 
-    def _command(self, launch_id: str) -> list[str]:
+    def _command(self) -> list[str]:
+        topology = self._topology()
         arguments = [
             *("--warehouse", self.warehouse, "--topology", str(self.topology_file)),
-            *("--sub-topology", self.sub_topology, "--bootstrap", self.bootstrap, "--launch-id", launch_id),
+            *("--sub-topology", self.sub_topology, "--bootstrap", self.bootstrap),
             *(() if self.rotate_after is None else ("--rotate-after", str(self.rotate_after))),
-            *slow_arguments(self.slow.split(), self._topology(), self.sub_topology),
+            *slow_arguments(self.slow.split(), topology, self.sub_topology),
         ]
         hook = DriverHook(
+            spark=topology.spark,
             conn_id=self.conn_id,
-            name=f"tidemark-{self._topology().name}-{self.sub_topology}",
-            jars=JARS,
-            properties_file=PROPERTIES,
+            name=f"tidemark-{topology.name}-{self.sub_topology}",
             application_args=arguments,
         )
         return hook.command(self.application)
 
-    def _report(self, driver: Driver, verdict: str) -> None:
-        self.log.error("stream %s is %s; the end of its log:\n%s", self.sub_topology, verdict, driver.log_tail())
+    def _why(self, driver: Driver, verdict: Verdict) -> str:
+        """What is wrong with the driver, for people."""
+        beat = driver.heartbeat()
+        if beat is None:
+            return f"{self.sub_topology} is {verdict.value}, and has not beaten yet"
+        doing = f"it was doing: {beat.doing}" if beat.doing else "it gave no reason"
+        return f"{self.sub_topology} is {verdict.value}: {beat.reason or doing}"
 
-    def _reason(self, driver: Driver, verdict: Verdict) -> str:
-        beat = driver.control.heartbeat()
-        return f"{self.sub_topology} is {verdict.value} again: {(beat and beat.reason) or 'it gave no reason'}"
+
+def _stop(driver: Driver, by: str) -> None:
+    """End the driver of the newest launch, if there was one."""
+    if (launch := driver.launch()) is not None:
+        driver.stop(launch.launch_id, by=by, now_ms=wall_clock_ms())
+
+
+def kind(why: str) -> str:
+    """*why* without what differs between two failures of one kind: numbers, ids, and all but the first line."""
+    return re.sub(r"\b[0-9a-f]*\d[0-9a-f]*\b", "#", why.partition("\n")[0])
 
 
 def slow_arguments(slow: Sequence[str], topology: Topology, sub_topology: str) -> list[str]:

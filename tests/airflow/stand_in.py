@@ -1,16 +1,18 @@
 """A driver without Spark: takes the lease and beats until it is drained, as `jobs/stream.py` does.
 
-What it does beyond that is said by a file `behaviour` in the control folder: `fail`, `hang`, `rotate`, `ignore drain`.
+What it does beyond that is said by a file `behaviour` in the control folder: `fail`, `fail later`, `hang`, `stuck`,
+`rotate`, `ignore drain`.
 """
 
 import argparse
 import json
 import os
+import platform
 import sys
 import time
 from pathlib import Path
 
-from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState
+from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState, digest
 from tidemark.spec.layout import Layout
 
 
@@ -20,25 +22,38 @@ def main() -> int:
         parser.add_argument(option, required=True)
     parser.add_argument("--slow", action="append", default=[])
     parser.add_argument("--rotate-after")
+    parser.add_argument("--take-over", action="store_true")
+    parser.add_argument("--silent-after", type=float, default=60)
     args = parser.parse_args()
     control = Control(Layout(Path(args.warehouse)).control(Path(args.topology).stem, args.sub_topology))
+    running = digest(Path(args.topology))
     try:
-        epoch = control.acquire()
+        epoch = control.acquire(
+            take_over_at_ms=time.time_ns() // 1_000_000 if args.take_over else None,
+            silent_after_ms=round(args.silent_after * 1_000),
+        )
     except AlreadyRunning:
         return 3
     (control.home / "seen.json").write_text(json.dumps({"env": dict(os.environ), "slow": args.slow}))
     asked = control.home / "behaviour"
     behaviour = asked.read_text() if asked.exists() else ""
+    started_ms = time.time_ns() // 1_000_000
+    batches = 0
 
     def beat(state: StreamState, reason: str | None = None) -> None:
         now_ms = time.time_ns() // 1_000_000
         control.beat(
-            Heartbeat(state=state, epoch=epoch, launch_id=args.launch_id, at_ms=now_ms, pid=os.getpid(), reason=reason)
-        )
+            Heartbeat(
+                state=state, epoch=epoch, launch_id=args.launch_id, at_ms=now_ms, pid=os.getpid(), reason=reason,
+                doing=f"batch {batches}", since_ms=started_ms if behaviour == "stuck" else now_ms, batches=batches,
+                digest=running, host=platform.node(),
+            )
+        )  # fmt: skip
 
-    if behaviour == "fail":
+    if behaviour in ("fail", "fail later"):
+        batches = int(behaviour == "fail later")
         sys.stdout.write("the topic is gone\n")
-        beat(StreamState.FAILED, "no topic flight_events")
+        beat(StreamState.FAILED, f"no topic flight_events, asked {epoch} times")
         return 1
     beat(StreamState.RUNNING)
     if behaviour == "rotate" and args.rotate_after == "100" and epoch == 1:
@@ -46,7 +61,7 @@ def main() -> int:
         return 0
     if behaviour == "hang":
         time.sleep(60)
-    while behaviour == "ignore drain" or not control.drain_requested():
+    while behaviour in ("ignore drain", "stuck") or not control.drain_requested():
         beat(StreamState.RUNNING)
         time.sleep(0.05)
     beat(StreamState.DRAINED)

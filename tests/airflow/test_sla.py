@@ -39,10 +39,10 @@ def write(home: Path, *rows: dict[str, Any]) -> str:
     return str(home)
 
 
-def publish(warehouse: str) -> SimpleNamespace:
+def publish(warehouse: str, **params: Any) -> SimpleNamespace:
     event = SimpleNamespace(extra={})
     operator = PublishBreaches(task_id="publish_breaches", topology="flights", warehouse=warehouse)
-    operator.execute({"run_id": "manual__1", "outlet_events": {sla_asset("flights"): event}})
+    operator.execute({"run_id": "manual__1", "params": params, "outlet_events": {sla_asset("flights"): event}})
     return event
 
 
@@ -55,6 +55,15 @@ def test_what_did_not_pass_in_this_run_is_published(tmp_path: Path) -> None:
 def test_nothing_is_published_where_every_sla_holds(tmp_path: Path) -> None:
     with pytest.raises(AirflowSkipException):
         publish(write(tmp_path, FINE, OLDER))
+
+
+def test_breaches_of_a_check_that_alerts_nobody_are_in_its_log_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(AirflowSkipException, match="alert is false"):
+        publish(write(tmp_path, LATE, FINE), alert=False)
+    assert [record.message for record in caplog.records] == [alert_line(LATE)]
+    assert len(publish(str(tmp_path), alert=True).extra["breaches"]) == 1
 
 
 def test_an_alert_says_what_by_how_much_whose_step_and_who_is_told() -> None:

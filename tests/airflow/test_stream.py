@@ -3,29 +3,32 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk._shared.module_loading import import_string
-from airflow.sdk.exceptions import AirflowException, TaskDeferred
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control import StreamState
+from tidemark.control import StreamState, digest
 from tidemark.embedded import process
 from tidemark.errors import InvalidArgument
 from tidemark.spec.topology import load
 from tidemark_driver import NAME, Driver, Patience, Verdict
-from tidemark_stream import BY_USER, StreamOperator, StreamTrigger, Supervision, driver_env, slow_arguments
+from tidemark_stream import BY_USER, StreamOperator, StreamTrigger, Supervision, driver_env, kind, slow_arguments
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"
-PATIENCE = Patience(stale_after_s=1.0, start_within_s=5.0, drain_within_s=1.0)
+PATIENCE = Patience(stale_after_s=1.0, start_within_s=5.0, stuck_after_s=2.0, drain_within_s=1.0)
 
 
 @pytest.fixture
@@ -96,7 +99,7 @@ def test_a_driver_that_has_rotated_is_followed_by_the_next_which_is_no_restart(d
     fired = event(deferred(operator(driver, rotate_after=100).execute).trigger)
     assert fired == {"verdict": "rotated"}
     again = deferred(operator(driver, rotate_after=100).resume, fired, restarts=0)
-    assert again.kwargs == {"restarts": 0}
+    assert again.kwargs == {"restarts": 0, "failure": None}
     running(driver)
     assert driver.home.joinpath("epoch").read_text() == "2"
 
@@ -112,6 +115,13 @@ def test_a_drain_that_is_requested_between_two_drivers_is_not_forgotten(driver: 
 def test_a_trigger_survives_the_trip_through_the_database(driver: Driver) -> None:
     path, kwargs = deferred(operator(driver).execute).trigger.serialize()
     assert import_string(path)(**json.loads(json.dumps(kwargs))).serialize() == (path, kwargs)
+
+
+def test_a_trigger_waits_once_before_it_fires_whatever_it_would_see(driver: Driver) -> None:
+    trigger = StreamTrigger(home=str(driver.home), launch_id="none", poll_s=0.4, patience=asdict(PATIENCE))
+    began = time.monotonic()
+    assert event(trigger) == {"verdict": "dead"}
+    assert time.monotonic() - began >= 0.4
 
 
 def test_a_living_driver_is_adopted_and_not_doubled(driver: Driver) -> None:
@@ -140,47 +150,110 @@ def test_two_launches_at_once_make_one_driver(driver: Driver) -> None:
     assert driver.home.joinpath("epoch").read_text() == "1"
 
 
-def test_a_killed_driver_is_launched_again_and_only_so_often(driver: Driver) -> None:
+def test_a_killed_driver_is_launched_again_and_only_so_often_in_a_row(driver: Driver) -> None:
     waiting = deferred(operator(driver).execute)
     first = running(driver)
     os.kill(first, signal.SIGKILL)
     fired = event(waiting.trigger)
     assert fired == {"verdict": "dead"}
     again = deferred(operator(driver).resume, fired, restarts=0)
-    assert again.kwargs == {"restarts": 1}
+    assert again.kwargs == {"restarts": 1, "failure": "status is dead: it was doing: batch #"}
     second = running(driver)
     assert second != first
     os.kill(second, signal.SIGKILL)
-    with pytest.raises(AirflowException, match="launched again 1 times at most: status is dead"):
-        operator(driver).resume({}, event(again.trigger), restarts=1)
+    with pytest.raises(AirflowException, match="fails in one way 2 times in a row is not launched again: status is"):
+        operator(driver).resume({}, event(again.trigger), **again.kwargs)
 
 
-def test_a_driver_that_fails_tells_why_and_shows_the_end_of_its_log(
-    driver: Driver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_driver_that_fails_twice_for_one_reason_tells_it_and_shows_the_end_of_its_log(driver: Driver) -> None:
     behave(driver, "fail")
     waiting = deferred(operator(driver).execute)
-    with pytest.raises(AirflowException, match="no topic flight_events"):
-        operator(driver).resume({}, event(waiting.trigger), restarts=1)
+    again = deferred(operator(driver).resume, event(waiting.trigger), restarts=0)
+    with pytest.raises(AirflowFailException, match="no topic flight_events, asked 2 times"):
+        operator(driver).resume({}, event(again.trigger), **again.kwargs)
     assert "the topic is gone" in driver.log_tail()
 
 
-def test_a_driver_that_hangs_is_stale_and_gives_way_to_a_new_one(driver: Driver) -> None:
-    behave(driver, "hang")
+def test_another_failure_is_counted_anew(driver: Driver) -> None:
+    behave(driver, "fail")
+    waiting = deferred(operator(driver).execute)
+    again = deferred(operator(driver).resume, event(waiting.trigger), restarts=1, failure="status is dead: another")
+    assert again.kwargs == {"restarts": 1, "failure": "status is failed: no topic flight_events, asked # times"}
+
+
+def test_failures_between_which_the_stream_gets_on_do_not_add_up(driver: Driver) -> None:
+    behave(driver, "fail later")
+    waiting = deferred(operator(driver).execute)
+    again = deferred(operator(driver).resume, event(waiting.trigger), restarts=0)
+    more = deferred(operator(driver).resume, event(again.trigger), **again.kwargs)
+    assert more.kwargs["restarts"] == again.kwargs["restarts"] == 1
+
+
+def test_failures_of_one_kind_differ_in_numbers_and_ids() -> None:
+    one = "status is failed: Boom: offset 17 of run 3f2a9c in batch 8\nand more of that"
+    assert kind(one) == kind("status is failed: Boom: offset 9 of run 77ab01 in batch 9")
+    assert kind(one) == "status is failed: Boom: offset # of run # in batch #"
+    assert kind(one) != kind("status is failed: Bang: offset 17 of run 3f2a9c in batch 8")
+
+
+@pytest.mark.parametrize(("behaviour", "verdict"), [("hang", "stale"), ("stuck", "stuck")])
+def test_a_driver_that_does_not_beat_or_whose_batch_stands_still_gives_way_to_a_new_one(
+    driver: Driver, behaviour: str, verdict: str
+) -> None:
+    behave(driver, behaviour)
     waiting = deferred(operator(driver).execute)
     first = running(driver)
-    assert event(waiting.trigger) == {"verdict": "stale"}
+    fired = event(waiting.trigger)
+    assert fired == {"verdict": verdict}
     behave(driver, "")
+    again = deferred(operator(driver).resume, fired, restarts=0)
+    assert again.kwargs == {"restarts": 1, "failure": f"status is {verdict}: it was doing: batch #"}
+    assert running(driver) != first
+
+
+def test_a_stopped_process_is_stale_and_gives_way_to_a_new_one(driver: Driver) -> None:
+    waiting = deferred(operator(driver).execute)
+    os.kill(first := running(driver), signal.SIGSTOP)
+    assert event(waiting.trigger) == {"verdict": "stale"}
     deferred(operator(driver).resume, {"verdict": "stale"}, restarts=0)
     assert running(driver) != first
 
 
-def test_a_stopped_process_is_stale_and_can_be_ended(driver: Driver) -> None:
+def test_a_driver_that_wakes_up_before_anybody_acts_is_adopted(driver: Driver) -> None:
     waiting = deferred(operator(driver).execute)
-    os.kill(running(driver), signal.SIGSTOP)
-    assert event(waiting.trigger) == {"verdict": "stale"}
-    with pytest.raises(AirflowException):
-        operator(driver).resume({}, {"verdict": "stale"}, restarts=1)
+    os.kill(first := running(driver), signal.SIGSTOP)
+    fired = event(waiting.trigger)
+    os.kill(first, signal.SIGCONT)
+    process.wait_until(lambda: driver.verdict(now_ms=wall_clock_ms()) is Verdict.ALIVE, "a beat", 5)
+    deferred(operator(driver).resume, fired, restarts=0)
+    assert running(driver) == first
+
+
+def test_a_driver_that_runs_an_older_topology_file_is_drained_and_followed_by_one_with_the_new(
+    driver: Driver, tmp_path: Path
+) -> None:
+    file = tmp_path / "flights.toml"
+    shutil.copy(FLIGHTS, file)
+    waiting = deferred(operator(driver, topology_file=file).execute)
+    first = running(driver)
+    deferred(operator(driver, topology_file=file).execute)
+    assert running(driver) == first
+    with file.open("a") as changed:
+        changed.write("# changed\n")
+    deferred(operator(driver, topology_file=file).execute)
+    assert running(driver) != first
+    beat = driver.control.heartbeat()
+    assert beat is not None
+    assert (beat.digest, beat.epoch) == (digest(file), 2)
+    assert driver.drained_by() is None
+    assert waiting.trigger._verdict() is Verdict.ALIVE
+
+
+def test_a_task_that_is_killed_while_it_launches_leaves_no_driver(driver: Driver) -> None:
+    task = operator(driver)
+    deferred(task.execute)
+    running(driver)
+    task.on_kill()
     assert not driver.control.is_held()
 
 
@@ -213,7 +286,31 @@ def test_a_try_whose_adopted_driver_was_drained_for_an_older_try_launches_again(
     asyncio.run(older.on_kill())
     assert event(newer) == {"verdict": "drained"}
     again = deferred(operator(driver).resume, {"verdict": "drained"}, restarts=0)
-    assert again.kwargs == {"restarts": 0}
+    assert again.kwargs == {"restarts": 0, "failure": None}
+    running(driver)
+
+
+def tried(operator: StreamOperator, number: int) -> None:
+    operator.execute({"ti": SimpleNamespace(try_number=number)})
+
+
+def test_a_try_that_follows_one_which_airflow_lost_heeds_the_drain_that_came_between_and_a_cleared_one_starts_again(
+    driver: Driver,
+) -> None:
+    deferred(operator(driver).execute)
+    running(driver)
+    driver.control.request_drain(by="ann", now_ms=wall_clock_ms())
+    tried(operator(driver), 2)
+    assert not driver.control.is_held()
+    with pytest.raises(TaskDeferred):
+        tried(operator(driver), 3)
+    running(driver)
+
+
+def test_a_first_try_starts_a_stream_that_somebody_had_drained(driver: Driver) -> None:
+    driver.control.request_drain(by="ann", now_ms=wall_clock_ms())
+    with pytest.raises(TaskDeferred):
+        tried(operator(driver), 1)
     running(driver)
 
 
@@ -233,6 +330,15 @@ def test_an_unknown_connection_is_refused_and_nothing_is_submitted_to_yarn(drive
     with pytest.raises(AirflowException, match="no_such_cluster"):
         operator(driver, conn_id="no_such_cluster").execute({})
     assert driver.launch() is None
+
+
+def test_a_warehouse_in_an_object_store_is_refused_and_no_folder_of_that_name_made(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AirflowFailException, match="a folder, got s3a://bucket/warehouse"):
+        operator(driver, warehouse="s3a://bucket/warehouse").execute({})
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_driver_inherits_nothing_of_airflow(driver: Driver) -> None:

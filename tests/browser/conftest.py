@@ -10,9 +10,12 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Chromium; where there is none the tests are skipped, unless TIDEMARK_BROWSER=required (`make test` says so)."""
+    """Chromium, for a file: while Playwright runs, no test of another file can run an event loop of its own.
+
+    Where there is none the tests are skipped, unless TIDEMARK_BROWSER=required (`make test` says so).
+    """
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if found is None:
         if os.environ.get("TIDEMARK_BROWSER") == "required":

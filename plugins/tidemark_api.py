@@ -1,0 +1,207 @@
+"""Latency over HTTP, and a page: what `tidemark topology`, `path` and `whatif` say. docs/airflow.md has it all.
+
+Delta tables are read by DuckDB and delta-rs, in FastAPI's threads. Nothing but a name that a topology file gives is
+looked for in the warehouse.
+
+Who has no login is answered 401. A name that nobody knows is a 404, an argument that cannot be used a 400, and
+`detail` says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from airflow.sdk import Variable
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+
+from tidemark.cli import path, whatif
+from tidemark.cli import topology as topology_command
+from tidemark.cli.sql import Warehouse
+from tidemark.cli.text_table import as_document
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.inert import inert
+from tidemark.place import location
+from tidemark.report.path_facts import Row
+from tidemark.report.rollup_facts import rollup_facts
+from tidemark.report.templates import POLICY
+from tidemark.report.topology_page import topology_page
+from tidemark.report.what_if import Change
+from tidemark.spec.intervals import Grain, instant_ms
+from tidemark.spec.toml_keys import duration_ms
+from tidemark.spec.topology import Topology
+from tidemark_dags import topologies
+from tidemark_login import SIGNED_IN
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+}
+MOST_WINDOWS = 1_000
+YEAR_10_000_MS = 253_402_300_800_000
+
+At = Annotated[str | None, Query(description="ISO 8601, UTC unless it says otherwise")]
+From = Annotated[str | None, Query(alias="from", description="first instant, as at")]
+To = Annotated[str | None, Query(alias="to", description="instant after the last, as at")]
+
+app = FastAPI(title="Tidemark", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[SIGNED_IN])
+
+
+class Unknown(InvalidArgument):
+    """Raised when a request names what is not there."""
+
+
+class NoWarehouse(TidemarkError):
+    """Raised when Airflow has not been told where the warehouse is."""
+
+
+@app.exception_handler(TidemarkError)
+def problem(_: Request, error: TidemarkError) -> JSONResponse:
+    """What is wrong with a request, and what to do."""
+    status = {Unknown: 404, NoWarehouse: 503}.get(type(error), 400)
+    return JSONResponse({"detail": inert(str(error))}, status, headers=HEADERS)
+
+
+@app.get("/topologies")
+def list_topologies() -> Response:
+    """The names of all topologies."""
+    return _json({"topologies": [*_known()]})
+
+
+@app.get("/topologies/{name}")
+def show_topology(name: str, at: At = None) -> Response:
+    """What `tidemark topology` says."""
+    return _json(_told(_named(name), at))
+
+
+@app.get("/topologies/{name}/operators")
+def list_operators(name: str, at: At = None) -> Response:
+    """What it says of operators."""
+    told = _told(_named(name), at)
+    return _json({field: told[field] for field in ("topology", "at", "operators")})
+
+
+@app.get("/topologies/{name}/operators/{operator}")
+def show_operator(name: str, operator: str, at: At = None) -> Response:
+    """What it says of one of them."""
+    told = _told(_having(_named(name), operator), at)
+    return _json(next(row for row in told["operators"] if row["operator"] == operator))
+
+
+@app.get("/topologies/{name}/latency")
+def show_latency(
+    name: str, grain: Grain = Grain.HOUR, operator: str | None = None, start: From = None, end: To = None
+) -> Response:
+    """The latencies of operators, or of one, as they were rolled up."""
+    topology = _named(name) if operator is None else _having(_named(name), operator)
+    tables = Warehouse(_warehouse(), {"latency_rollup"})
+    start_ms, end_ms = _instant_ms(start), _instant_ms(end)
+    return _json(rollup_facts(tables, topology.name, grain, operator=operator, start_ms=start_ms, end_ms=end_ms))
+
+
+@app.get("/topologies/{name}/path")
+def show_path(name: str, at: At = None, last: int = 1) -> Response:
+    """What `tidemark path` says."""
+    if not 1 <= last <= MOST_WINDOWS:
+        msg = f"last is a number of windows from 1 to {MOST_WINDOWS}, got {last}"
+        raise InvalidArgument(msg)
+    topology, at_ms = _named(name), _instant_ms(at)
+    with _not_there():
+        return _json(path.document(_warehouse(), topology.name, at_ms=at_ms, last=last))
+
+
+@app.get("/topologies/{name}/whatif")
+def show_what_if(
+    name: str, operator: str, scale: float | None = None, less: str | None = None, start: From = None, end: To = None
+) -> Response:
+    """What `tidemark whatif` says."""
+    less_ms = 0 if less is None else duration_ms(less)
+    if (scale is None) == (less is None) or less_ms is None:
+        msg = 'an operator works either scale times as long, such as 0.5, or a length less, such as "400 ms"'
+        raise InvalidArgument(msg)
+    topology = _having(_named(name), operator)
+    change = Change(operator=operator, scale=1.0 if scale is None else scale, less_ms=less_ms)
+    start_ms, end_ms = _instant_ms(start), _instant_ms(end)
+    with _not_there():
+        return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
+
+
+@app.get("/")
+def first_page() -> Response:
+    """The way to the page of the first topology."""
+    name = next(iter(_known()), None)
+    if name is None:
+        msg = "there is no topology that can be used; write one into jobs/topologies"
+        raise Unknown(msg)
+    return RedirectResponse(f"pages/{name}", headers=HEADERS)
+
+
+@app.get("/pages/{name}")
+def show_page(name: str) -> Response:
+    """The page of a topology, for people."""
+    topology = _named(name)
+    try:
+        (window,) = path.document(_warehouse(), topology.name)["windows"]
+    except InvalidArgument:  # none is closed yet
+        window = None
+    return HTMLResponse(topology_page(_told(topology, None), window, topology, [*_known()]), headers=HEADERS)
+
+
+def _known() -> dict[str, Topology]:
+    return {topology.name: topology for topology in topologies().values()}
+
+
+def _named(name: str) -> Topology:
+    known = _known()
+    if name not in known:
+        msg = f"there is no topology {name!r} that can be used; known: {', '.join(known)}"
+        raise Unknown(msg)
+    return known[name]
+
+
+def _having(topology: Topology, operator: str) -> Topology:
+    if operator not in topology.operators:
+        msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
+        raise Unknown(msg)
+    return topology
+
+
+@contextmanager
+def _not_there() -> Iterator[None]:
+    """Around what is asked with arguments that can be used: what it refuses for is then that there is nothing."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise Unknown(str(error)) from error
+
+
+def _told(topology: Topology, at: str | None) -> Row:
+    at_ms = _instant_ms(at)
+    return topology_command.document(_warehouse(), topology, at_ms=wall_clock_ms() if at_ms is None else at_ms)
+
+
+def _instant_ms(text: str | None) -> int | None:
+    if text is None:
+        return None
+    at_ms = instant_ms(text)
+    if not 0 <= at_ms < YEAR_10_000_MS:
+        msg = f"an instant lies after 1970 and before the year 10000, got {text!r}"
+        raise InvalidArgument(msg)
+    return at_ms
+
+
+def _warehouse() -> Path:
+    found = Variable.get("tidemark_warehouse", default=None)
+    if not found:
+        msg = "Airflow's variable tidemark_warehouse must name the warehouse, and there is none"
+        raise NoWarehouse(msg)
+    return location(found)
+
+
+def _json(document: Row) -> Response:
+    return Response(as_document(document), media_type="application/json", headers=HEADERS)

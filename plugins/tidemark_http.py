@@ -1,0 +1,37 @@
+"""Registers Tidemark with Airflow's API server: JSON under `/tidemark`, and a page under Browse.
+
+Every part of Airflow imports this file, and only the API server answers requests: `tidemark_api`, which does so, is
+imported with the first one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+PREFIX = "/tidemark"
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """`tidemark_api.app`, an ASGI application."""
+    api = await asyncio.to_thread(import_module, "tidemark_api")
+    await api.app(scope, receive, send)
+
+
+class TidemarkPlugin(AirflowPlugin):
+    """What Airflow asks a plugin for."""
+
+    name = "tidemark"
+    fastapi_apps = [{"app": app, "url_prefix": PREFIX, "name": "tidemark"}]  # noqa: RUF012  # declared so by Airflow
+    external_views = [  # noqa: RUF012
+        {
+            "name": "Tidemark",
+            "href": f"{PREFIX}/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "tidemark",
+        }
+    ]

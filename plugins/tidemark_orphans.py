@@ -1,0 +1,68 @@
+"""Ends the drivers whose tasks were cleared or marked while no triggerer ran, when a triggerer starts.
+
+Purpose: only a running triggerer hears that a deferred task was cleared or marked; one that starts forgets the triggers
+that no task waits for any more, and their drivers would run on, looked after by nobody.
+
+How it works: before that, they are looked for among Airflow's triggers, and their drivers are stopped as `on_kill`
+would have. A driver that a waiting task has adopted since is left alone.
+
+Known limitation: where several triggerers run, another one may have forgotten them already.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+from airflow.listeners import hookimpl
+from airflow.plugins_manager import AirflowPlugin
+from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
+
+from tidemark_stream import StreamTrigger
+
+if TYPE_CHECKING:
+    from airflow.models.trigger import Trigger
+
+log = logging.getLogger(__name__)
+
+
+class EndOrphans:
+    """Listens for the start of a triggerer."""
+
+    @hookimpl
+    def on_starting(self, component: Any) -> None:
+        """A part of Airflow starts: *component*, a job that does not know its kind yet."""
+        if "triggerer" not in sys.argv:
+            return
+        for trigger in orphans():
+            try:
+                trigger.stop()
+            except Exception:
+                log.exception("a driver that nobody looks after could not be ended; the triggerer starts all the same")
+
+
+def orphans() -> list[StreamTrigger]:
+    """The triggers of drivers that no task waits for any more, now or with another trigger."""
+    from airflow.models.taskinstance import TaskInstance  # the database is for the triggerer alone
+    from airflow.models.trigger import Trigger
+
+    ours = "tidemark_stream.StreamTrigger"
+    with create_session() as session:
+        found = session.query(Trigger).filter(Trigger.classpath == ours).all()
+        waited_for = session.query(TaskInstance.trigger_id).filter(TaskInstance.state == TaskInstanceState.DEFERRED)
+        ids = {id_ for (id_,) in waited_for}
+        needed = {_home(trigger) for trigger in found if trigger.id in ids}
+        return [StreamTrigger(**trigger.kwargs) for trigger in found if _home(trigger) not in needed]
+
+
+def _home(trigger: Trigger) -> str:
+    return str(trigger.kwargs["home"])
+
+
+class TidemarkOrphans(AirflowPlugin):
+    """How Airflow finds the listener."""
+
+    name = "tidemark_orphans"
+    listeners = [EndOrphans()]  # noqa: RUF012 - Airflow reads it from the class

@@ -1,0 +1,60 @@
+"""Streams in the warehouse that a run names, any number of runs at once: one with the stand-in, one with Spark."""
+
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Param
+
+TESTS = Path(os.environ["TIDEMARK_TESTS"])
+sys.path.append(str(TESTS))
+from supervising import PATIENCE, PATIENCE_WITH_SPARK  # noqa: E402
+
+from tidemark_stream import RETRIES, StreamOperator, Supervision  # noqa: E402
+
+HERE = TESTS / "airflow"
+
+
+class StandIn(StreamOperator):
+    def _command(self) -> list[str]:
+        return [str(HERE / "bin" / "spark-submit"), *super()._command()[1:]]
+
+    def _defer(self, *args: Any, **kwargs: Any) -> Any:
+        """Note who has launched, and be killed there if a file asks for it."""
+        waiting = Path(self.warehouse) / "launch slowly"
+        if waiting.exists():
+            waiting.rename(Path(self.warehouse) / "launched")
+            (Path(self.warehouse) / "task.pid").write_text(str(os.getpid()))
+            time.sleep(60)
+        super()._defer(*args, **kwargs)
+
+
+EACH: dict[str, Any] = {
+    "schedule": None,
+    "params": {"warehouse": Param("", type="string")},
+    "default_args": {"retries": RETRIES, "retry_delay": timedelta(seconds=1)},
+}
+STREAM: dict[str, Any] = {"warehouse": "{{ params.warehouse }}", "bootstrap": "127.0.0.1:1"}
+TOPOLOGIES = Path(os.environ["TIDEMARK_TEST_TOPOLOGIES"])
+
+with DAG("stand_in", **EACH):
+    StandIn(
+        task_id="status",
+        topology_file=TOPOLOGIES / "flights.toml",
+        sub_topology="status",
+        application=str(HERE / "stand_in.py"),
+        supervision=Supervision(poll_s=3, restarts=1, patience=PATIENCE),
+        **STREAM,
+    )
+
+with DAG("spark", **EACH):
+    StreamOperator(
+        task_id="0",
+        topology_file=TOPOLOGIES / "numbers.toml",
+        sub_topology="0",
+        supervision=Supervision(poll_s=3, restarts=1, patience=PATIENCE_WITH_SPARK),
+        **STREAM,
+    )

@@ -1,0 +1,209 @@
+"""What the API server answers about latency: the same documents as the command line, and only who may see them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from airflow.sdk import Variable
+from flights_reported import ON_PATH, reported
+
+from tidemark.cli import path as path_command
+from tidemark.cli import topology as topology_command
+from tidemark.cli.main import _parser
+from tidemark.spec.topology import load
+from tidemark_dags import TOPOLOGIES
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Airflow imports a test client that its own dependency has deprecated
+    import tidemark_api
+    from tidemark_login import SIGNED_IN
+
+AT = "2026-01-01T12:00:10Z"
+ROUTES = [
+    "/",
+    "/pages/flights",
+    "/topologies",
+    "/topologies/flights",
+    "/topologies/flights/operators",
+    "/topologies/flights/operators/carrier_state",
+    "/topologies/flights/latency",
+    "/topologies/flights/path",
+    "/topologies/flights/whatif?operator=carrier_state&scale=0.5",
+]
+
+
+class Client:
+    """Asks the app without a server between."""
+
+    def get(self, url: str) -> httpx.Response:
+        async def answer() -> httpx.Response:
+            transport = httpx.ASGITransport(tidemark_api.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
+                return await client.get(url)
+
+        return asyncio.run(answer())
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return reported(tmp_path_factory.mktemp("warehouse"))
+
+
+@pytest.fixture
+def anonymous(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    known = {"tidemark_warehouse": str(warehouse)}
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: known.get(name, default))
+    return Client()
+
+
+@pytest.fixture
+def client(anonymous: Client) -> Iterator[Client]:
+    tidemark_api.app.dependency_overrides[SIGNED_IN.dependency] = lambda: None
+    yield anonymous
+    tidemark_api.app.dependency_overrides.clear()
+
+
+def told(client: Client, url: str) -> Any:
+    answer = client.get(url)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def command(name: str, *arguments: str) -> Any:
+    return _parser().parse_args([name, "flights", "--format", "json", *arguments])
+
+
+def test_every_route_is_known_here() -> None:
+    templates = {
+        url.partition("?")[0].replace("flights", "{name}").replace("carrier_state", "{operator}") for url in ROUTES
+    }
+    assert {route.path for route in tidemark_api.app.routes} == templates
+
+
+@pytest.mark.parametrize("url", ROUTES)
+def test_the_anonymous_are_refused_everywhere(anonymous: Client, url: str) -> None:
+    assert anonymous.get(url).status_code == 401
+
+
+def test_a_topology_and_its_operators_are_told_as_on_the_command_line(client: Client, warehouse: Path) -> None:
+    flights = load(TOPOLOGIES / "flights.toml")
+    as_printed = json.loads(topology_command.topology(command("topology", "--at", AT), warehouse, flights))
+    assert told(client, f"/topologies/flights?at={AT}") == as_printed
+    assert as_printed["critical_path"] == [*ON_PATH]
+    operators = told(client, f"/topologies/flights/operators?at={AT}")
+    assert operators == {"topology": "flights", "at": as_printed["at"], "operators": as_printed["operators"]}
+    assert told(client, f"/topologies/flights/operators/carrier_state?at={AT}") in as_printed["operators"]
+
+
+def test_a_path_is_told_as_on_the_command_line(client: Client, warehouse: Path) -> None:
+    assert told(client, "/topologies/flights/path") == json.loads(
+        path_command.path(command("path"), warehouse, "flights")
+    )
+    (window,) = told(client, "/topologies/flights/path?at=2026-01-01T12:00:00Z")["windows"]
+    assert (window["path"], window["latency_ms"]) == ([*ON_PATH], 400)
+
+
+def test_latencies_are_those_that_were_rolled_up_in_the_interval(client: Client) -> None:
+    assert [row["n"] for row in told(client, "/topologies/flights/latency")["latencies"]] == [7, 9]
+    found = told(client, "/topologies/flights/latency?from=2026-01-01T12:00:00Z&operator=carrier_delays")
+    (row,) = found["latencies"]
+    assert (found["topology"], found["grain"]) == ("flights", "hour")
+    assert (row["operator"], row["n"], row["p50_ms"]) == ("carrier_delays", 9, 100.0)
+    assert (row["interval_start"], row["interval_end"]) == ("2026-01-01T12:00:00.000Z", "2026-01-01T13:00:00.000Z")
+    assert told(client, "/topologies/flights/latency?to=2026-01-01T11:00:00Z")["latencies"] == []
+    assert told(client, "/topologies/flights/latency?grain=day")["latencies"] == []
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("/topologies/nights", "no topology 'nights'.*known: flights"),
+        ("/topologies/nights/path", "no topology"),
+        ("/topologies/flights.toml", "no topology"),
+        ("/topologies/..%2f..%2fetc", "Not Found"),
+        ("/topologies/%2e%2e", "Not Found|no topology"),
+        ("/pages/nights", "no topology"),
+        ("/topologies/flights/operators/nobody", "no operator 'nobody'; known: .*carrier_state"),
+        ("/topologies/flights/latency?operator=nobody", "no operator"),
+        ("/topologies/flights/whatif?operator=nobody&scale=1", "no operator"),
+        ("/topologies/flights/path?at=2020-01-01T00:00:00Z", "those known lie between 2026-01-01T12:00:00.000Z"),
+        ("/topologies/flights/whatif?operator=carrier_state&scale=0.5", "what-if compares closed"),
+    ],
+)
+def test_what_is_not_there_is_not_found_and_the_answer_says_what_is(client: Client, url: str, said: str) -> None:
+    answer = client.get(url)
+    assert answer.status_code == 404
+    assert re.search(said, answer.json()["detail"])
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("/topologies/flights?at=yesterday", "ISO 8601, got 'yesterday'"),
+        ("/topologies/flights?at=0001-01-01T00:00:00Z", "after 1970"),
+        ("/topologies/flights?at=2026-01-01T00:00:00%1b[31m", r"\\x1b"),
+        ("/topologies/flights/path?last=0", "from 1 to 1000, got 0"),
+        ("/topologies/flights/latency?from=tomorrow", "ISO 8601"),
+        ("/topologies/flights/whatif?operator=carrier_state", "either scale .* or a length less"),
+        ("/topologies/flights/whatif?operator=carrier_state&less=4", "a length less"),
+        ("/topologies/flights/whatif?operator=carrier_state&scale=-1", "scale"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_remedy(client: Client, url: str, said: str) -> None:
+    answer = client.get(url)
+    assert answer.status_code == 400
+    assert re.search(said, answer.json()["detail"])
+
+
+def test_without_a_warehouse_the_answer_names_the_variable(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: default)
+    answer = client.get("/topologies/flights")
+    assert (answer.status_code, "variable tidemark_warehouse" in answer.json()["detail"]) == (503, True)
+
+
+@pytest.mark.parametrize("url", ["/topologies", "/pages/flights", "/topologies/nights"])
+def test_no_answer_may_run_anything_or_be_framed_by_others(client: Client, url: str) -> None:
+    headers = client.get(url).headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "frame-ancestors 'self'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_first_page_is_that_of_the_first_topology(client: Client) -> None:
+    answer = client.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "pages/flights")
+
+
+def test_a_topology_without_reports_has_a_page_that_says_so(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: str(tmp_path))
+    text = client.get("/pages/flights").text
+    assert "No window is closed, or no report has run yet" in text
+    assert "never_started" in text
+
+
+def test_airflow_gets_the_app_without_what_answers_requests_and_that_needs_no_spark() -> None:
+    code = """
+import sys
+sys.path.append(sys.argv[1])
+import tidemark_http
+(registered,) = tidemark_http.TidemarkPlugin.fastapi_apps
+assert (registered["url_prefix"], registered["app"]) == ("/tidemark", tidemark_http.app)
+print(sorted({"fastapi", "duckdb", "polars", "deltalake", "pyspark", "tidemark_api"} & set(sys.modules)))
+import tidemark_api
+print("pyspark" in sys.modules)
+"""
+    plugins = str(Path(tidemark_api.__file__).parent)
+    done = subprocess.run([sys.executable, "-c", code, plugins], capture_output=True, text=True, check=True)
+    assert {"[]", "False"} <= set(done.stdout.splitlines())  # Airflow's log is among them

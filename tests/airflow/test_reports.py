@@ -1,0 +1,165 @@
+"""A real Airflow computes a past day again, and starts a DAG of another team when the tables have changed."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+
+from tidemark.delta import scan
+from tidemark.embedded import airflow, process
+from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
+from tidemark.embedded.stack import ROOT
+from tidemark.kernels.schemas import rows_of
+from tidemark.semantics.buckets import bucket_of
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import (
+    CRITICAL_PATHS,
+    LATENCY_BUCKETS,
+    LATENCY_ROLLUP,
+    OPERATOR_LATENCY,
+    OPERATOR_WINDOWS,
+    Table,
+)
+
+NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
+WINDOW = {"window_start": NOON - 5_000, "window_end": NOON}
+DAILY = "tidemark_flights_daily_reports"
+FINISHED = {
+    "status": {
+        "flight_events": 1_000, "weather": 1_000, "flight_updates": 1_010, "weather_now": 1_005,
+        "flight_status": 1_030, "flight_weather": 1_040, "flight_board": 1_050, "by_carrier": 1_060,
+    },
+    "carriers": {"by_carrier_source": 1_100, "carrier_state": 1_400, "carrier_delays": 1_400},
+}  # fmt: skip
+"""When each operator had finished the window, ms after its end: 1,400 − 1,000 = 400 along the carriers."""
+OTHERS = """
+from airflow.sdk import DAG, task
+from datetime import timedelta
+from tidemark_assets import stream_table, table_asset
+
+SEEN = {
+    "rolled_up": table_asset("flights", "latency_rollup"),
+    "committed": stream_table("flights", "carriers", "operator_latency", at_most_every=timedelta(seconds=1)),
+}
+for name, asset in SEEN.items():
+    with DAG(f"others_{name}", schedule=[asset]):
+
+        @task
+        def tell(triggering_asset_events=None):
+            for events in triggering_asset_events.values():
+                for event in events:
+                    told = event.extra.get("payload", event.extra)
+                    print("version", told["version"], "rows", told["rows"])
+
+        tell()
+"""
+
+
+def write(layout: Layout, sub_topology: str, table: Table, *rows: dict[str, Any]) -> None:
+    of = {"topology": "flights", "sub_topology": sub_topology, "batch_id": 0}
+    path = layout.stream_table("flights", sub_topology, table.name)
+    write_deltalake(path, rows_of(table, [{**of, **row} for row in rows]), mode="append")
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """One window, ten records that took 100 ms, and a report on the window that is wrong."""
+    found = Layout(tmp_path_factory.mktemp("warehouse"))
+    for sub_topology, finished in FINISHED.items():
+        times = ((name, NOON + ms) for name, ms in finished.items())
+        windows = [{**WINDOW, "operator": name, "ewt_at": at, "ewt_adjusted_at": at} for name, at in times]
+        write(found, sub_topology, OPERATOR_WINDOWS, *windows)
+    records = {"operator": "carrier_delays", "kind": "sink", "task_id": "carriers_0", "finished_at": NOON, "n": 10}
+    write(found, "carriers", OPERATOR_LATENCY, {**records, "min_ms": 100, "max_ms": 100, "sum_ms": 1_000})
+    write(found, "carriers", LATENCY_BUCKETS, {**records, "bucket": bucket_of(100)})
+    wrong = {**WINDOW, "topology": "flights", "latency_ms": 999, "state": "measured"}
+    write_deltalake(found.report_table("flights", CRITICAL_PATHS.name), rows_of(CRITICAL_PATHS, [wrong]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def api(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowApi]:
+    """An Airflow that has the project's DAGs, and another team's."""
+    root, home = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("airflow")
+    (root / "plugins").symlink_to(ROOT / "plugins")
+    (root / "dags").mkdir()
+    for file in (ROOT / "dags").glob("*.py"):
+        (root / "dags" / file.name).symlink_to(file)
+    (root / "dags" / "others.py").write_text(OTHERS)
+    airflow.start(home, root=root, variables={"tidemark_warehouse": str(layout.warehouse), "tidemark_bootstrap": ""})
+    found = airflow.wait_until_healthy(home)
+    process.wait_until(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
+    for name in ("rolled_up", "committed"):
+        found.unpause(f"others_{name}")
+    yield found
+    airflow.stop(home)
+
+
+@pytest.fixture(scope="module")
+def backfilled(api: AirflowApi) -> AirflowApi:
+    """The day of the window, computed by Airflow's own backfill."""
+    api.unpause(DAILY)
+    day = {"from_date": "2026-01-01T00:00:00Z", "to_date": "2026-01-01T00:00:00Z", "max_active_runs": 1}
+    how = {"run_backwards": False, "dag_run_conf": {}, "reprocess_behavior": "completed"}
+    api._call("POST", "/api/v2/backfills", {"dag_id": DAILY, **day, **how})
+    process.wait_until(lambda: ENDED & set(api.runs(DAILY).values()), "the end of the backfill", 240)
+    return api
+
+
+def logged(api: AirflowApi, dag_id: str) -> list[str]:
+    """What the task of the newest run of another team's DAG that has ended says."""
+    process.wait_until(lambda: SUCCESS in api.runs(dag_id).values(), f"a run of {dag_id}", 60)
+    run_id = next(run_id for run_id, state in api.runs(dag_id).items() if state == SUCCESS)
+    return [line for line in api.log(dag_id, run_id, "tell") if line.startswith("version")]
+
+
+def test_a_backfill_computes_the_reports_of_a_past_day_again(backfilled: AirflowApi, layout: Layout) -> None:
+    ((run_id, state),) = backfilled.runs(DAILY).items()
+    assert (run_id.partition("__")[0], state) == ("backfill", SUCCESS), backfilled.task_states(DAILY, run_id)
+    rolled_up = scan(layout.report_table("flights", LATENCY_ROLLUP.name)).collect()
+    of_day = rolled_up.filter(scope="operator", grain="day").select("operator", "n", "sum_ms").rows()
+    assert of_day == [("carrier_delays", 10, 1_000)]
+    paths = scan(layout.report_table("flights", CRITICAL_PATHS.name)).collect()
+    assert paths.select("latency_ms", "before_source_ms", "leaf").rows() == [(400, 1_000, "carrier_delays")]
+    assert [file.name for file in layout.report_pages("flights").iterdir()] == ["2026-01-01.html"]
+
+
+def test_a_dag_of_another_team_runs_when_a_report_was_written_and_is_told_version_and_rows(
+    backfilled: AirflowApi, layout: Layout
+) -> None:
+    rows = scan(layout.report_table("flights", LATENCY_ROLLUP.name)).collect().height
+    (said,) = logged(backfilled, "others_rolled_up")
+    assert said.endswith(f"rows {rows}")
+
+
+def test_a_dag_of_another_team_runs_when_a_stream_has_committed(api: AirflowApi) -> None:
+    assert logged(api, "others_committed") == ["version 0 rows 1"]
+
+
+def answer(api: AirflowApi, path: str, token: str | None) -> tuple[int, Any]:
+    request = urllib.request.Request(f"{api.url}{path}")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, json.loads(refused.read())
+
+
+def test_the_api_server_tells_those_who_are_signed_in_and_no_others(api: AirflowApi) -> None:
+    assert api._get("/api/v2/plugins/importErrors")["import_errors"] == []
+    status, said = answer(api, "/tidemark/topologies", api._login())
+    assert (status, said) == (200, {"topologies": ["flights"]})
+    status, said = answer(api, "/tidemark/topologies/flights", api._login())
+    assert (status, len(said["operators"])) == (200, 11)
+    for path in ("/tidemark/", "/tidemark/topologies", "/tidemark/topologies/flights/path"):
+        assert answer(api, path, None)[0] == 401
+    assert answer(api, "/tidemark/topologies", "no token of ours")[0] in (401, 403)

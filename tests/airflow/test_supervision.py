@@ -1,0 +1,197 @@
+"""A real Airflow looks after streams: whatever is killed, cleared or marked, one driver runs in the end, or none."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from supervising import STAND_IN, Stage, Supervised, staged
+
+from tidemark.control import digest
+from tidemark.embedded import airflow, process
+from tidemark_stream import BY_USER
+
+KILLED = [("scheduler",), ("triggerer",), ("api-server",), tuple(airflow.COMPONENTS)]
+LONG = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    # How soon a task is missed whose worker was killed; by default after 300 s.
+    missed = {
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "10",
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+    }
+    with staged(tmp_path_factory.mktemp("stage"), missed) as running:
+        yield running
+
+
+@pytest.fixture
+def stream(stage: Stage, tmp_path: Path) -> Iterator[Supervised]:
+    supervised = Supervised(stage, tmp_path)
+    yield supervised
+    supervised.end()
+
+
+def test_a_stream_holds_no_worker_and_ends_when_it_is_drained(stream: Supervised) -> None:
+    run_id = stream.run()
+    stream.running()
+    stream.drain(run_id)
+    assert stream.epoch() == 1
+
+
+@pytest.mark.parametrize(
+    "killed", [*(pytest.param(one, marks=LONG) for one in KILLED[:-1]), KILLED[-1]], ids=" and ".join
+)
+def test_a_stream_outlives_the_kill_of_any_part_of_airflow_and_is_looked_after_again(
+    stream: Supervised, killed: tuple[str, ...]
+) -> None:
+    run_id = stream.run()
+    pid = stream.running()
+    stream.stage.kill(*killed)
+    stream.stage.start()
+    assert stream.running() == pid
+    assert stream.running(but=stream.kill()) != pid
+    stream.drain(run_id)
+    assert stream.epoch() == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_driver_that_is_killed_or_stopped_is_replaced(stream: Supervised, number: signal.Signals) -> None:
+    run_id = stream.run()
+    stream.running(but=stream.kill(number))
+    stream.drain(run_id)
+    assert stream.epoch() == 2
+
+
+@LONG
+def test_a_driver_whose_batch_stands_still_is_replaced(stream: Supervised) -> None:
+    stream.behave("stuck")
+    run_id = stream.run()
+    pid = stream.running()
+    stream.behave("")
+    stream.running(but=pid)
+    stream.drain(run_id)
+    assert stream.epoch() == 2
+
+
+@LONG
+@pytest.mark.parametrize("killed", ["the task", "its worker"])
+def test_a_driver_whose_launcher_is_killed_is_adopted_by_the_next_try(stream: Supervised, killed: str) -> None:
+    (stream.warehouse / "launch slowly").touch()
+    run_id = stream.trigger()
+    pid = stream.running()
+    task = int((stream.warehouse / "task.pid").read_text())
+    worker = int(Path(f"/proc/{task}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(worker if killed == "its worker" else task, signal.SIGKILL)
+    stream.wait_for(run_id, "deferred")
+    assert stream.running() == pid
+    stream.drain(run_id)
+    assert stream.epoch() == 1
+
+
+@LONG
+def test_a_task_that_is_cleared_drains_its_driver_and_launches_the_next(stream: Supervised) -> None:
+    run_id = stream.run()
+    pid = stream.running()
+    stream.clear(run_id)
+    stream.running(but=pid)
+    stream.wait_for(run_id, "deferred")
+    stream.drain(run_id)
+
+
+@pytest.mark.parametrize(("state", "behaviour"), [("failed", ""), ("success", "ignore drain")])
+def test_a_task_that_is_marked_leaves_no_driver(stream: Supervised, state: str, behaviour: str) -> None:
+    stream.behave(behaviour)
+    run_id = stream.run()
+    stream.running()
+    stream.mark(run_id, state)
+    stream.gone()
+    assert stream.driver.drained_by() == BY_USER
+    assert stream.state(run_id) == state
+
+
+@LONG
+def test_a_stream_that_fails_in_one_way_again_and_again_stops_with_the_reason_in_the_log(stream: Supervised) -> None:
+    stream.behave("fail")
+    run_id = stream.trigger()
+    stream.wait_for(run_id, "failed")
+    stream.gone()
+    assert stream.epoch() == 2
+    log = stream.log(run_id)
+    assert "fails in one way 2 times in a row is not launched again: status is failed: no topic flight_events" in log
+
+
+@LONG
+def test_a_changed_topology_file_comes_with_the_next_driver_when_the_task_is_cleared(stream: Supervised) -> None:
+    run_id = stream.run()
+    pid = stream.running()
+    file = stream.stage.topology(STAND_IN)
+    with file.open("a") as changed:
+        changed.write("# changed\n")
+    stream.clear(run_id)
+    stream.running(but=pid)
+    beat = stream.driver.heartbeat()
+    assert beat is not None
+    assert beat.digest == digest(file)
+    stream.wait_for(run_id, "deferred")
+    stream.drain(run_id)
+
+
+@LONG
+def test_two_runs_at_once_look_after_one_driver(stream: Supervised) -> None:
+    run_ids = [stream.trigger(), stream.trigger()]
+    for run_id in run_ids:
+        stream.wait_for(run_id, "deferred")
+    pid = stream.running(but=stream.kill())
+    for run_id in run_ids:
+        stream.wait_for(run_id, "deferred")
+    assert stream.running() == pid
+    stream.drain(*run_ids)
+    assert stream.epoch() == 2
+
+
+@LONG
+def test_while_a_dag_is_paused_a_dead_driver_is_not_replaced_and_afterwards_it_is(stream: Supervised) -> None:
+    run_id = stream.run()
+    stream.running()
+    try:
+        stream.stage.api.pause(STAND_IN.dag)
+        pid = stream.kill()
+        stream.wait_for(run_id, "scheduled")
+        assert stream.drivers() == []
+    finally:
+        stream.stage.api.unpause(STAND_IN.dag)
+    stream.running(but=pid)
+    stream.drain(run_id)
+
+
+@LONG
+def test_a_task_that_is_cleared_while_the_triggerer_is_down_adopts_its_driver(stream: Supervised) -> None:
+    run_id = stream.run()
+    pid = stream.running()
+    stream.stage.kill("triggerer")
+    try:
+        stream.clear(run_id)
+        process.wait_until(lambda: stream.state(run_id) != "deferred", "the next try", 30)
+        stream.wait_for(run_id, "deferred")
+    finally:
+        stream.stage.start()
+    assert stream.running() == pid
+    stream.drain(run_id)
+    assert stream.epoch() == 1
+
+
+@LONG
+def test_a_task_that_is_marked_while_the_triggerer_is_down_leaves_no_driver_once_that_is_up(stream: Supervised) -> None:
+    run_id = stream.run()
+    pid = stream.running()
+    stream.stage.kill("triggerer")
+    try:
+        stream.mark(run_id, "failed")
+        assert stream.running() == pid
+    finally:
+        stream.stage.start()
+    stream.gone()
+    assert stream.driver.drained_by() == BY_USER

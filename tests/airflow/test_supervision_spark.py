@@ -1,0 +1,98 @@
+"""The same with drivers that are Spark: every record is once in the table, whatever was killed and deployed."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from streaming.laws import check_accounting
+from supervising import NUMBERS, SPARK, Stage, Supervised, staged
+
+from tidemark.control import digest
+from tidemark.delta import scan
+from tidemark.embedded import airflow, process
+from tidemark.spec.layout import Layout
+from tidemark_driver import NAME
+
+SEEN = """
+[operators.seen]
+kind = "sink"
+input = "numbers"
+table = "seen"
+"""
+
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("stage")) as running:
+        yield running
+
+
+@pytest.fixture
+def stream(stage: Stage, tmp_path: Path) -> Iterator[Supervised]:
+    stage.topology(SPARK).write_text(NUMBERS)
+    supervised = Supervised(stage, tmp_path, SPARK)
+    yield supervised
+    supervised.end()
+
+
+def numbers(stream: Supervised, table: str = "kept") -> list[int]:
+    path = Layout(stream.warehouse).stream_table("numbers", "0", table)
+    return sorted(scan(path).collect()["n"].to_list()) if path.exists() else []
+
+
+def wait_for(stream: Supervised, expected: list[int], table: str = "kept") -> None:
+    process.wait_until(lambda: numbers(stream, table) == expected, f"the numbers {expected} in {table}", 120)
+
+
+def test_every_record_is_kept_once_although_spark_and_airflow_are_killed_and_an_operator_comes_to_it(
+    stream: Supervised,
+) -> None:
+    stream.put(0, 1, 2)
+    run_id = stream.run()
+    wait_for(stream, [0, 1, 2])
+    stream.put(3, 4)
+    killed = stream.running()
+    jvm = process.find(stream.driver.home, NAME)
+    assert jvm is not None
+    os.kill(jvm.pid, signal.SIGKILL)
+    wait_for(stream, [0, 1, 2, 3, 4])
+    pid = stream.running(but=killed)
+    stream.stage.kill(*airflow.COMPONENTS)
+    stream.put(5)
+    wait_for(stream, [0, 1, 2, 3, 4, 5])
+    stream.stage.start()
+    assert stream.running() == pid
+
+    file = stream.stage.topology(SPARK)
+    file.write_text(NUMBERS + SEEN)
+    stream.clear(run_id)
+    stream.running(but=pid)
+    stream.put(6, 7)
+    wait_for(stream, [6, 7], "seen")
+    beat = stream.driver.heartbeat()
+    assert beat is not None
+    assert (beat.digest, beat.epoch) == (digest(file), 3)
+    stream.wait_for(run_id, "deferred")
+    stream.drain(run_id)
+    assert numbers(stream) == [0, 1, 2, 3, 4, 5, 6, 7]
+    outcomes = scan(Layout(stream.warehouse).stream_table("numbers", "0", "outcomes")).collect().to_dicts()
+    check_accounting(outcomes)
+    assert sum(row["records_in"] for row in outcomes if row["operator"] == "numbers") == 8
+
+
+def test_a_topology_that_contradicts_what_was_kept_fails_the_task_with_the_way_on(stream: Supervised) -> None:
+    stream.put(0)
+    stream.driver.control.keep_meanings({"the table kept": "the current row of n"})
+    run_id = stream.trigger()
+    stream.wait_for(run_id, "failed")
+    stream.gone()
+    assert stream.epoch() == 1
+    log = stream.log(run_id)
+    assert "a stream that fails in a way that lasts is not launched again" in log
+    assert "topology_changed: the table kept: was the current row of n, is every row" in log
+    assert "way on: put the file back as it was" in log
