@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock fmt check unit proof browser test chaos bench demo up down clean
+.PHONY: help setup secrets object-store lock fmt check unit proof browser postgres test supervision chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -33,9 +33,30 @@ setup: .venv/.ready .jars/.ready ## install everything; a second run takes a sec
 	@cd .jars && sha256sum --check --strict --quiet ../docker/jars.sha256
 	@rm -rf .jars/cache && touch $@
 
-lock: ## resolve requirements.txt into requirements.lock
+secrets: ## make the passwords and keys of docker/compose.yaml, once
+	@python3 docker/make_secrets.py docker/secrets
+
+object-store: setup .jars/s3/.ready .venv-s3/.ready ## what Spark needs for s3a://, and a server for tests/objectstore
+
+.jars/s3/.ready: docker/ivy-s3.xml docker/jars-s3.sha256 .jars/.ready
+	@echo "resolving JVM jars for s3a:// into .jars/s3 (under a minute)"
+	@rm -rf .jars/s3 && mkdir -p .jars/s3
+	@java -jar $(IVY) -ivy docker/ivy-s3.xml -cache .jars/cache -retrieve '.jars/[conf]/[artifact]-[revision].[ext]' >.jars/ivy.log 2>&1 \
+		|| { tail -20 .jars/ivy.log; exit 1; }
+	@cd .jars && sha256sum --check --strict --quiet ../docker/jars-s3.sha256
+	@rm -rf .jars/cache && touch $@
+
+.venv-s3/.ready: tests/objectstore/requirements.lock .venv/.ready
+	@echo "installing an S3-compatible server into .venv-s3 (under a minute)"
+	@$(PYTHON) -m venv .venv-s3
+	@$(BIN)/uv pip install -q --python .venv-s3/bin/python --require-hashes --compile-bytecode -r tests/objectstore/requirements.lock
+	@touch $@
+
+lock: ## resolve requirements.txt into requirements.lock, and that of tests/objectstore
 	$(BIN)/uv pip compile -q requirements.txt --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" -o requirements.lock
+	$(BIN)/uv pip compile -q tests/objectstore/requirements.txt --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" -o tests/objectstore/requirements.lock
 
 fmt: ## format and fix what can be fixed
 	$(BIN)/ruff format .
@@ -58,8 +79,17 @@ browser: ## Chromium for tests/browser, by apt where none is installed; without 
 		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends chromium >/dev/null \
 		|| echo "no Chromium, and apt cannot install it: tests/browser will be skipped"
 
-test: check browser ## lint, types and every test, a file on each core
+postgres: ## PostgreSQL for one test of tests/airflow, by apt where none is installed; without it that is skipped
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 && exit 0; \
+	command -v apt-get >/dev/null && AS=$$([ $$(id -u) = 0 ] || echo "sudo -n") && echo "installing PostgreSQL (under a minute)" \
+		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends postgresql >/dev/null \
+		|| echo "no PostgreSQL, and apt cannot install it: one test of tests/airflow will be skipped"
+
+test: check browser postgres object-store ## lint, types and every test, a file on each core
 	$(BIN)/pytest -q -n 2 --dist loadfile
+
+supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (ten minutes)
+	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py
 
 KILLS ?= 10
 chaos: setup ## KILLS=10 SEED=any: kill and hinder real drivers, and compare what they leave with a calculation
