@@ -4,11 +4,11 @@ Purpose: the operator (worker) and its trigger (triggerer) are different process
 different hosts; all that they know of a driver lies in the stream's control folder, see `tidemark.control`.
 
 How it works: to the files of that folder it adds `driver.pid.json` and `driver.log` (see `embedded.process`),
-`launch.json`, which names the launch whose heartbeats count, `drain.told`, once a task has succeeded on a drain, and
-`launch.lock`, held while somebody launches or kills, so that two workers of one host cannot launch at once and nobody
-kills a driver younger than the one that was meant. Of a driver on this host lock and process are asked, of one
-elsewhere its heartbeat alone. A driver elsewhere that is silent is taken over: whoever gets the next epoch is the one
-that writes.
+`launch.json`, which names the launch whose heartbeats count, `drain.told`, once a task has succeeded on a drain,
+`failures.json`, which counts failures in a row whichever try of a task sees them, and `launch.lock`, held while
+somebody launches or kills, so that two workers of one host cannot launch at once and nobody kills a driver younger than
+the one that was meant. Of a driver on this host lock and process are asked, of one elsewhere its heartbeat alone. A
+driver elsewhere that is silent is taken over: whoever gets the next epoch is the one that writes.
 
 Known limitation: a driver elsewhere can be drained but not killed from here. Clock: epoch ms UTC, the caller's; those
 of several hosts must agree to within a few seconds.
@@ -22,7 +22,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -84,6 +84,19 @@ class Launch:
     host: str = ""
     digest: str = ""
     is_remote: bool = False
+
+
+@dataclass(frozen=True)
+class Failures:
+    """How often in a row, `n`, drivers have failed in one way, `kind`; the newest was that of `launch_id`.
+
+    `told`: a task has failed on them, and they are not counted on.
+    """
+
+    launch_id: str
+    kind: str
+    n: int
+    told: bool = False
 
 
 class Driver:
@@ -187,6 +200,37 @@ class Driver:
         """Note that a task has succeeded on the drain that was asked for."""
         self._told.touch()
 
+    def count_failure(self, kind: str, *, got_on: bool) -> int:
+        """How often in a row drivers have failed in one way, the newest launch in *kind*: it counts once.
+
+        One that had *got_on* ends a row.
+        """
+        before, launch = self.failures(), self.launch()
+        launch_id = launch.launch_id if launch is not None else ""
+        if before is not None and before.launch_id == launch_id:
+            return before.n
+        follows = before is not None and before.kind == kind and not before.told and not got_on
+        failures = Failures(launch_id, kind, before.n + 1 if before is not None and follows else 1)
+        self._write("failures.json", failures)
+        return failures.n
+
+    def failures(self) -> Failures | None:
+        """Those that were counted last; None before the first."""
+        try:
+            return Failures(**known(Failures, json.loads((self.home / "failures.json").read_text())))
+        except FileNotFoundError:
+            return None
+
+    def failure_is_told(self) -> bool:
+        """Whether a task has failed on how the newest launch ended."""
+        failures, launch = self.failures(), self.launch()
+        return bool(failures and launch and failures.told and failures.launch_id == launch.launch_id)
+
+    def tell_failures(self) -> None:
+        """Note that a task has failed on those that were counted last."""
+        if (failures := self.failures()) is not None:
+            self._write("failures.json", replace(failures, told=True))
+
     def log_tail(self) -> str:
         """The last lines that the driver, or in cluster mode spark-submit, wrote to its log."""
         log = self.home / f"{NAME}.log"
@@ -267,10 +311,13 @@ class Driver:
         return launch is not None and launch.launch_id == launch_id
 
     def _remember(self, launch: Launch) -> Launch:
-        partial = self.home / ".launch.json"
-        partial.write_text(json.dumps(asdict(launch)))
-        partial.replace(self.home / "launch.json")
+        self._write("launch.json", launch)
         return launch
+
+    def _write(self, name: str, content: Launch | Failures) -> None:
+        partial = self.home / f".{name}"
+        partial.write_text(json.dumps(asdict(content)))
+        partial.replace(self.home / name)
 
     @contextmanager
     def _launching(self) -> Iterator[None]:

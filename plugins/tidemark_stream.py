@@ -39,8 +39,9 @@ from tidemark_spark import DriverHook, script
 
 BY_USER = "airflow: the task was cleared or marked"
 RETRIES = 5
-"""Tries that may end by an accident of Airflow's; failures of drivers are counted by StreamOperator, not by retries."""
+"""Tries that may end by an accident of Airflow's; failures of drivers are counted by Driver, whatever the try."""
 _HANGS = (Verdict.STALE, Verdict.STUCK)
+_BROKEN = (Verdict.DEAD, Verdict.FAILED)
 _LASTING = ("Unsound:", "DataLost:", "InvalidSpec:")
 """Errors that say what a person has to decide: another driver would meet them again."""
 
@@ -129,19 +130,20 @@ class StreamOperator(BaseOperator):
         self.supervision = supervision or Supervision()
 
     def execute(self, context: Context) -> None:
-        """Launch or adopt, and defer; success where the stream was drained after Airflow had lost the try before."""
+        """Launch or adopt, and defer; what became of the stream after Airflow lost the try before is seen to first."""
         driver, ti = self._driver(), context.get("ti")
-        by = driver.untold_drain() if ti is not None and ti.try_number > 1 else None
-        if by in (None, BY_USER, BY_CHANGE):
-            self._defer(self._ensure())
-        _stop(driver, by)
-        self._succeed(driver)
+        if ti is not None and ti.try_number > 1:
+            if (by := driver.untold_drain()) not in (None, BY_USER, BY_CHANGE):
+                _stop(driver, by)
+                self._succeed(driver)
+                return
+            verdict = driver.verdict(now_ms=wall_clock_ms())
+            if driver.launch() is not None and verdict in _BROKEN and not driver.failure_is_told():
+                self._fail(driver, self._why(driver, verdict))
+        self._defer(self._ensure())
 
-    def resume(self, context: Context, event: dict[str, str], restarts: int, failure: str | None = None) -> None:
-        """Success where the driver was drained, the next driver where it has rotated; else launch it again, or fail.
-
-        *restarts* of them followed on failures that looked like *failure*, without a batch in between.
-        """
+    def resume(self, context: Context, event: dict[str, str]) -> None:
+        """Success where the driver was drained, the next driver where it has rotated; else launch it again, or fail."""
         driver = self._driver()
         verdict = driver.verdict(now_ms=wall_clock_ms())  # another try may have done something about it since
         why = self._why(driver, verdict)
@@ -156,16 +158,20 @@ class StreamOperator(BaseOperator):
         if verdict in (Verdict.DRAINED, Verdict.ROTATED, Verdict.ALIVE):
             # Drained for an older try that was cleared, whose driver this try had adopted, or to run a newer file.
             self._defer(self._ensure())
+        self._fail(driver, why)
+
+    def _fail(self, driver: Driver, why: str) -> NoReturn:
+        """Launch the stream again, which is broken as *why* says, and defer; or fail for good."""
         self.log.error("stream %s: %s; the end of its log:\n%s", self.sub_topology, why, driver.log_tail())
         beat = driver.heartbeat()
-        if failure != kind(why) or (beat is not None and beat.batches > 0):
-            restarts = 0
+        n = driver.count_failure(kind(why), got_on=beat is not None and beat.batches > 0)
         is_lasting = beat is not None and (beat.reason or "").startswith(_LASTING)
-        if is_lasting or restarts >= self.supervision.restarts:
-            often = "in a way that lasts" if is_lasting else f"in one way {restarts + 1} times in a row"
+        if is_lasting or n > self.supervision.restarts:
+            driver.tell_failures()
+            often = "in a way that lasts" if is_lasting else f"in one way {n} times in a row"
             msg = f"a stream that fails {often} is not launched again: {why}\nmend that, then clear the task"
-            raise AirflowFailException(msg)  # a retry of the task would start the count anew
-        self._defer(self._ensure(), restarts=restarts + 1, failure=kind(why))
+            raise AirflowFailException(msg)
+        self._defer(self._ensure())
 
     def _succeed(self, driver: Driver) -> None:
         self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())
@@ -189,14 +195,14 @@ class StreamOperator(BaseOperator):
         self.log.info("%s the driver of %s; control folder and log: %s", word, self.sub_topology, driver.home)
         return launch
 
-    def _defer(self, launch: Launch, *, restarts: int = 0, failure: str | None = None) -> NoReturn:
+    def _defer(self, launch: Launch) -> NoReturn:
         trigger = StreamTrigger(
             home=str(self._driver().home),
             launch_id=launch.launch_id,
             poll_s=self.supervision.poll_s,
             patience=asdict(self.supervision.patience),
         )
-        self.defer(trigger=trigger, method_name="resume", kwargs={"restarts": restarts, "failure": failure})
+        self.defer(trigger=trigger, method_name="resume")
 
     def _driver(self) -> Driver:
         if "://" in self.warehouse:

@@ -68,8 +68,8 @@ PUTS_ROWS = frozenset(
 """The operations of a Delta log by which rows come into a table."""
 OWN = frozenset({"batch_id", "maintenance"})
 """One of these is told by every commit by which Tidemark puts rows into a table, or into other files of it."""
-SUPERSEDED = "superseded-"
-"""So begin the names of files that `maintenance/` made of rows that no driver needs; the rest is its memory."""
+NEEDED, SUPERSEDED = "needed-", "superseded-"
+"""So begin the names of files that `maintenance/` made of rows that a driver needs for its memory, or does not."""
 
 WRITTEN = WriterProperties(compression="ZSTD")
 
@@ -292,11 +292,19 @@ class Committer:
         table = DeltaTable(str(path))
         return table.transaction_version(f"{self._app}/{path.name}")
 
+    def open_anew(self, path: Path, *, own: int = 0) -> DeltaTable:
+        """The table at *path* as it is now, with so many commits of this driver's *own* that were not made here.
+
+        Raises Contradiction when somebody did to it what its stream cannot go on with.
+        """
+        table = self._open[path] = DeltaTable(str(path))
+        self._opened_at[path] = table.version()
+        self._look_at_others(path, table, own=own)
+        return table
+
     def _table(self, path: Path) -> DeltaTable:
         if path not in self._open or self._has_newer_checkpoint(path):
-            self._open[path] = DeltaTable(str(path))
-            self._open[path].cleanup_metadata()
-            self._opened_at[path] = self._open[path].version()
+            self.open_anew(path).cleanup_metadata()
         self._look_at_others(path, self._open[path], own=0)
         return self._open[path]
 

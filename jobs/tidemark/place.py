@@ -11,6 +11,7 @@ import io
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,7 +77,7 @@ def put_once(path: Path, content: bytes, *, check: Callable[[], None] = lambda: 
         check()
         path.create(content)
         return
-    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial = path.with_suffix(f".{uuid.uuid4().hex}.partial")
     try:
         with partial.open("wb") as file:
             file.write(content)

@@ -90,7 +90,7 @@ def test_a_launched_stream_runs_until_it_is_drained_and_then_succeeds(driver: Dr
     assert driver.verdict(now_ms=wall_clock_ms()) is Verdict.ALIVE
     driver.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
     assert event(waiting.trigger) == {"verdict": "drained"}
-    operator(driver).resume({}, {"verdict": "drained"}, restarts=0)
+    operator(driver).resume({}, {"verdict": "drained"})
     assert not driver.control.is_held()
 
 
@@ -98,8 +98,8 @@ def test_a_driver_that_has_rotated_is_followed_by_the_next_which_is_no_restart(d
     behave(driver, "rotate")
     fired = event(deferred(operator(driver, rotate_after=100).execute).trigger)
     assert fired == {"verdict": "rotated"}
-    again = deferred(operator(driver, rotate_after=100).resume, fired, restarts=0)
-    assert again.kwargs == {"restarts": 0, "failure": None}
+    deferred(operator(driver, rotate_after=100).resume, fired)
+    assert driver.failures() is None
     running(driver)
     assert driver.home.joinpath("epoch").read_text() == "2"
 
@@ -108,7 +108,7 @@ def test_a_drain_that_is_requested_between_two_drivers_is_not_forgotten(driver: 
     behave(driver, "rotate")
     fired = event(deferred(operator(driver, rotate_after=100).execute).trigger)
     driver.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
-    operator(driver, rotate_after=100).resume({}, fired, restarts=0)
+    operator(driver, rotate_after=100).resume({}, fired)
     assert driver.home.joinpath("epoch").read_text() == "1"
 
 
@@ -156,37 +156,61 @@ def test_a_killed_driver_is_launched_again_and_only_so_often_in_a_row(driver: Dr
     os.kill(first, signal.SIGKILL)
     fired = event(waiting.trigger)
     assert fired == {"verdict": "dead"}
-    again = deferred(operator(driver).resume, fired, restarts=0)
-    assert again.kwargs == {"restarts": 1, "failure": "status is dead: it was doing: batch #"}
+    again = deferred(operator(driver).resume, fired)
+    assert counted(driver) == ("status is dead: it was doing: batch #", 1)
     second = running(driver)
     assert second != first
     os.kill(second, signal.SIGKILL)
     with pytest.raises(AirflowException, match="fails in one way 2 times in a row is not launched again: status is"):
-        operator(driver).resume({}, event(again.trigger), **again.kwargs)
+        operator(driver).resume({}, event(again.trigger))
 
 
 def test_a_driver_that_fails_twice_for_one_reason_tells_it_and_shows_the_end_of_its_log(driver: Driver) -> None:
     behave(driver, "fail")
     waiting = deferred(operator(driver).execute)
-    again = deferred(operator(driver).resume, event(waiting.trigger), restarts=0)
+    again = deferred(operator(driver).resume, event(waiting.trigger))
     with pytest.raises(AirflowFailException, match="no topic flight_events, asked 2 times"):
-        operator(driver).resume({}, event(again.trigger), **again.kwargs)
+        operator(driver).resume({}, event(again.trigger))
     assert "the topic is gone" in driver.log_tail()
 
 
 def test_another_failure_is_counted_anew(driver: Driver) -> None:
-    behave(driver, "fail")
     waiting = deferred(operator(driver).execute)
-    again = deferred(operator(driver).resume, event(waiting.trigger), restarts=1, failure="status is dead: another")
-    assert again.kwargs == {"restarts": 1, "failure": "status is failed: no topic flight_events, asked # times"}
+    os.kill(running(driver), signal.SIGKILL)
+    behave(driver, "fail")
+    again = deferred(operator(driver).resume, event(waiting.trigger))
+    deferred(operator(driver).resume, event(again.trigger))
+    assert counted(driver) == ("status is failed: no topic flight_events, asked # times", 1)
 
 
 def test_failures_between_which_the_stream_gets_on_do_not_add_up(driver: Driver) -> None:
     behave(driver, "fail later")
-    waiting = deferred(operator(driver).execute)
-    again = deferred(operator(driver).resume, event(waiting.trigger), restarts=0)
-    more = deferred(operator(driver).resume, event(again.trigger), **again.kwargs)
-    assert more.kwargs["restarts"] == again.kwargs["restarts"] == 1
+    again = deferred(operator(driver).execute)
+    for _ in range(3):
+        again = deferred(operator(driver).resume, event(again.trigger))
+        assert counted(driver)[1] == 1
+
+
+def test_a_failure_is_counted_once_also_by_the_try_that_follows_one_which_airflow_lost(driver: Driver) -> None:
+    behave(driver, "fail")
+    fired = event(deferred(operator(driver).execute).trigger)
+    with pytest.raises(TaskDeferred) as again:
+        tried(operator(driver), 2)
+    assert event(again.value.trigger) == fired == {"verdict": "failed"}
+    for _ in range(2):
+        with pytest.raises(AirflowFailException, match="2 times in a row"):
+            operator(driver).resume({}, fired)
+    with pytest.raises(TaskDeferred) as cleared:
+        tried(operator(driver), 3)
+    assert event(cleared.value.trigger) == fired
+    deferred(operator(driver).resume, fired)
+    assert counted(driver)[1] == 1
+
+
+def counted(driver: Driver) -> tuple[str, int]:
+    failures = driver.failures()
+    assert failures is not None
+    return failures.kind, failures.n
 
 
 def test_failures_of_one_kind_differ_in_numbers_and_ids() -> None:
@@ -206,8 +230,8 @@ def test_a_driver_that_does_not_beat_or_whose_batch_stands_still_gives_way_to_a_
     fired = event(waiting.trigger)
     assert fired == {"verdict": verdict}
     behave(driver, "")
-    again = deferred(operator(driver).resume, fired, restarts=0)
-    assert again.kwargs == {"restarts": 1, "failure": f"status is {verdict}: it was doing: batch #"}
+    deferred(operator(driver).resume, fired)
+    assert counted(driver) == (f"status is {verdict}: it was doing: batch #", 1)
     assert running(driver) != first
 
 
@@ -215,7 +239,7 @@ def test_a_stopped_process_is_stale_and_gives_way_to_a_new_one(driver: Driver) -
     waiting = deferred(operator(driver).execute)
     os.kill(first := running(driver), signal.SIGSTOP)
     assert event(waiting.trigger) == {"verdict": "stale"}
-    deferred(operator(driver).resume, {"verdict": "stale"}, restarts=0)
+    deferred(operator(driver).resume, {"verdict": "stale"})
     assert running(driver) != first
 
 
@@ -225,7 +249,7 @@ def test_a_driver_that_wakes_up_before_anybody_acts_is_adopted(driver: Driver) -
     fired = event(waiting.trigger)
     os.kill(first, signal.SIGCONT)
     process.wait_until(lambda: driver.verdict(now_ms=wall_clock_ms()) is Verdict.ALIVE, "a beat", 5)
-    deferred(operator(driver).resume, fired, restarts=0)
+    deferred(operator(driver).resume, fired)
     assert running(driver) == first
 
 
@@ -285,8 +309,8 @@ def test_a_try_whose_adopted_driver_was_drained_for_an_older_try_launches_again(
     newer = deferred(operator(driver).execute).trigger
     asyncio.run(older.on_kill())
     assert event(newer) == {"verdict": "drained"}
-    again = deferred(operator(driver).resume, {"verdict": "drained"}, restarts=0)
-    assert again.kwargs == {"restarts": 0, "failure": None}
+    deferred(operator(driver).resume, {"verdict": "drained"})
+    assert driver.failures() is None
     running(driver)
 
 

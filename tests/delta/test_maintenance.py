@@ -19,7 +19,6 @@ from tidemark.clock import wall_clock_ms
 from tidemark.delta import Reference, scan
 from tidemark.kernels.steps import pruned
 from tidemark.maintenance import upkeep
-from tidemark.maintenance.table_files import DataFile, files_of, rows_of_each, written
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.report.report_tables import replace_rows
 from tidemark.semantics.progress import StreamProgress
@@ -32,6 +31,7 @@ from tidemark.stream.load import load_memory
 from tidemark.stream.soundness import Fault, findings
 from tidemark.stream.steps import Steps
 from tidemark.stream.wiring import Stream
+from tidemark.table_files import DataFile, files_of, rows_of_each, written
 
 T = 1_400_000_000_000
 SUB = "0"
@@ -354,7 +354,7 @@ def test_a_maintenance_that_is_killed_leaves_files_that_the_next_one_removes(
     left = list(written(changes, rows_of_each(changes, files), prefix="needed-", like=files[0]))  # and not committed
     assert play.tables() == before
     maintained(play)
-    assert not (changes / left[0].place).exists()
+    assert not (changes / left[0].file.place).exists()
 
 
 def test_nothing_is_touched_of_a_stream_whose_tables_are_not_as_they_were(tmp_path: Path) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
+from tidemark import table_files
 from tidemark.delta import Committer, create, rows_of_others, scan
 from tidemark.errors import Contradiction
-from tidemark.maintenance import table_files
-from tidemark.maintenance.table_files import Busy, Written, files_of, remove_files, replace_files, rows_of_each, written
 from tidemark.maintenance.unused import remove_unused
+from tidemark.table_files import Busy, Written, files_of, remove_files, replace_files, rows_of_each, written
 
 ALL = [("a", 0), ("b", 0), ("c", 1), ("d", 2)]
 
@@ -89,6 +92,69 @@ def test_whoever_finds_its_files_gone_does_nothing_and_leaves_nothing(
     named = {Path(file).name for file in DeltaTable(str(table)).file_uris()}
     unused = [file for file in table.glob("*.parquet") if file.name not in named]
     assert len(unused) == {delete: 1, optimize: 3, maintain: 3}[other]  # those that the other one replaced
+
+
+def test_an_optimize_that_was_opened_before_is_refused_and_no_row_is_there_twice(table: Path) -> None:
+    stale = DeltaTable(str(table))
+    replace_files(table, files_of(table), together(table))
+    with pytest.raises(CommitFailedError, match="Metadata changed"):
+        stale.optimize.compact()
+    assert contents(table) == ALL
+
+
+def test_rows_that_were_deleted_do_not_come_back_with_an_optimize_that_was_opened_before(table: Path) -> None:
+    stale = DeltaTable(str(table))
+    remove_files(table, files_of(table)[:1])
+    with pytest.raises(CommitFailedError, match="Metadata changed"):
+        stale.optimize.compact()
+    assert contents(table) == ALL[2:]
+
+
+def test_what_the_log_says_of_a_table_is_the_same_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    who = pa.field("id", pa.string(), metadata={"comment": "who"})
+    schema = pa.schema([who, pa.field("batch_id", pa.int64())])
+    create(path, schema, description="one a batch", checks={"tidemark_old": "batch_id >= 0"}, partitioned_by=["id"])
+    for batch_id in range(2):
+        write_deltalake(str(path), rows(batch_id, "a"), mode="append")
+    described = [json.loads(line) for file in commits(path) for line in file.read_text().splitlines()]
+    *_, was = (action["metaData"] for action in described if "metaData" in action)
+
+    replace_files(path, files_of(path), together(path))
+
+    (told,), (metadata,), (add,) = (in_newest_commit(path, kind) for kind in ("commitInfo", "metaData", "add"))
+    assert metadata == {name: value for name, value in was.items() if value is not None}
+    assert add["partitionValues"] == {"id": "a"}
+    assert (told["operation"], told["maintenance"]) == ("OPTIMIZE", "true")
+    assert contents(path) == [("a", 0), ("a", 1)]
+
+
+def commits(path: Path) -> list[Path]:
+    return sorted((path / "_delta_log").glob("*.json"))
+
+
+def in_newest_commit(path: Path, kind: str) -> list[dict[str, Any]]:
+    actions = map(json.loads, commits(path)[-1].read_text().splitlines())
+    return [action[kind] for action in actions if kind in action]
+
+
+def test_a_checkpoint_is_made_when_one_is_due(table: Path) -> None:
+    committer = Committer("play/0", lambda: 0)
+    for batch_id in range(3, 98):
+        committer.commit(table, rows(batch_id, "x"), batch_id)
+    replace_files(table, files_of(table), together(table))
+    (checkpoint,) = (table / "_delta_log").glob("*.checkpoint.parquet")
+    assert checkpoint.name == "00000000000000000099.checkpoint.parquet"
+    assert len(contents(table)) == 99
+
+
+def test_a_table_with_a_feature_that_is_not_known_here_keeps_its_files(table: Path) -> None:
+    DeltaTable(str(table)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    before = files_of(table)
+    with pytest.raises(Busy, match="its files stay as they are: somebody gave the table features: "):
+        replace_files(table, before, together(table))
+    assert files_of(table) == before
+    assert len(list(table.glob("*.parquet"))) == len(before)
 
 
 @pytest.mark.parametrize("other", [append, optimize])

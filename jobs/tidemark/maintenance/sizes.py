@@ -9,10 +9,10 @@ from typing import NamedTuple
 from deltalake import DeltaTable
 
 from tidemark.maintenance.kept import report_tables
-from tidemark.maintenance.table_files import files_of
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import Topology
 from tidemark.stream.commit import table_names
+from tidemark.table_files import files_of
 
 
 class Place(NamedTuple):

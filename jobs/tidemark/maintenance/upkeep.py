@@ -8,8 +8,7 @@ it does not read and which are all that the retention takes.
 Who may be in the way: a stream, which is never kept from committing; another one of these; an analyst. Whatever they
 changed meanwhile is looked at again, and after TRIES left for the next time. One that is killed leaves files that no
 table names, which go when they are old enough.
-Known limitation: whoever has delta-rs OPTIMIZE a table while this does has its rows twice; delta-rs does not notice two
-OPTIMIZEs of its own either.
+Known limitation: two OPTIMIZEs by delta-rs that others run at once give a table its rows twice; it does not notice.
 """
 
 from __future__ import annotations
@@ -25,11 +24,18 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.control import Control
-from tidemark.delta import SUPERSEDED
+from tidemark.delta import NEEDED, SUPERSEDED
 from tidemark.maintenance.kept import Kept, kept_of, report_tables
 from tidemark.maintenance.needed import Needed
 from tidemark.maintenance.progress import reached
-from tidemark.maintenance.table_files import (
+from tidemark.maintenance.unused import remove_unused, uncommitted_since_ms
+from tidemark.spec.layout import Layout
+from tidemark.spec.retention import DAY_MS
+from tidemark.spec.topology import Topology
+from tidemark.stream.evidence import evidence
+from tidemark.stream.soundness import findings
+from tidemark.stream.wiring import Stream
+from tidemark.table_files import (
     AT_MOST,
     Busy,
     DataFile,
@@ -39,20 +45,11 @@ from tidemark.maintenance.table_files import (
     rows_of_each,
     written,
 )
-from tidemark.maintenance.unused import remove_unused, uncommitted_since_ms
-from tidemark.spec.layout import Layout
-from tidemark.spec.retention import DAY_MS
-from tidemark.spec.topology import Topology
-from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import findings
-from tidemark.stream.wiring import Stream
 
 log = logging.getLogger("tidemark.maintain")
 
 CLOSED_AFTER_MS = 3_600_000
 """A file that was written so long ago is closed: it may be put together with others."""
-NEEDED = "needed-"
-"""So begin the names of files of rows that a driver needs."""
 TRIES = 3
 
 

@@ -1,8 +1,9 @@
 """Carries out what the journal says of a batch: commits its data, reads the clock, commits what was measured.
 
 Order: changes; then what the terminal operators hand out, in the order of the topology, each timed by its commit; then
-state and ledgers; then the facts, `batches` last. Every step is skipped where it was done before, so that a batch may
-be carried out again from any point. The steps have names, at which tests stop a driver.
+state and ledgers; then the facts, `batches` last; then small files of a table may be put together. Every step is
+skipped where it was done before, so that a batch may be carried out again from any point. The steps have names, at
+which tests stop a driver.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from tidemark.stream.broker import Broker
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.measurement import Measurer
 from tidemark.stream.sink_columns import commented
+from tidemark.stream.tidying import Tidying
 
 MANY = 5_000
 """From so many rows on, a table's part of a batch is no part of the journal: that only names the file."""
@@ -73,6 +75,7 @@ class Committing:
         self._home, self._committer, self._facts, self._measurer = home, committer, facts, measurer
         self._broker, self._clock, self._reached, self._check_lease = broker, clock, reached, check_lease
         self._terminals = [o for o in sub.operators if isinstance(o, Repartition | Sink)]
+        self._tidying, self._hops = Tidying(committer, check_lease=check_lease), frozenset(_hops(sub))
         newest = facts.newest()
         self._newest_batches: dict[str, int] = dict(newest.notes.get(NEWEST_BATCHES, {})) if newest else {}
 
@@ -105,6 +108,8 @@ class Committing:
         self._reached("measured")
         for name in sorted(facts.tables, key=lambda name: name == BATCHES.name):
             self._commit(name, facts.tables[name], entry.batch_id)
+        if tidied := self._tidying.tidy():
+            self._reached(f"tidied {tidied.name}")
 
     def _commit_data(self, entry: Entry) -> dict[str, dict[str, int]]:
         """Commit the data of *entry*; per operator when it started, finished and was queued."""
@@ -159,6 +164,8 @@ class Committing:
         else:
             at_ms = self._committer.commit(path, rows, batch_id)
         self._newest_batches[name] = batch_id
+        if name not in self._hops:
+            self._tidying.committed(path)
         self._reached(f"committed {name}")
         return at_ms
 

@@ -1,35 +1,37 @@
 """A Delta table as files: which it has, and others with the same rows in their place, or none.
 
-A commit of these takes the version that comes right after the one that was looked at, or fails. Left to itself delta-rs
-would try the versions after that, too, and does not notice where two commits put the same rows into other files: the
-table would have them twice. What takes long, writing the files, is done before. So the stream that writes the table is
-hardly ever in the way, and never kept from writing.
+How it works: a commit of these takes the version that comes right after the one that was looked at, or fails, and is
+tried again after another look. Besides the files it names the table's description, unchanged. delta-rs does not notice
+where two commits put the same rows into other files, and would have them twice; but it refuses what it began before a
+description came. So it is written by our own hand: delta-rs has no commit of both. What takes long, writing the files,
+is done before: the stream that writes the table is hardly ever in the way, and never kept from writing.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import DeltaTable
 
 from tidemark.clock import wall_clock_ms
-from tidemark.delta import KEEPS_LOG, in_files
+from tidemark.delta import CHECKPOINT_EVERY, in_files
 from tidemark.errors import Contradiction
 from tidemark.files import stats_of
-from tidemark.place import new_file
+from tidemark.place import new_file, put_once
 
-COMMITTED = CommitProperties(custom_metadata={"maintenance": "true"}, max_commit_retries=0)
-"""A driver that was stopped just before a commit needs all that was committed since: else it takes a version again."""
+FEATURES = frozenset({"appendOnly", "invariants", "checkConstraints", "timestampNtz"})
+"""What a table may ask of those who write it that asks nothing of the commits here."""
+OLDEST_FEATURES = 3
+"""The writer version up to which a table asks only for some of these, and does not name them."""
 TRIES = 100
 """How often a commit is tried; a stream makes less than that many while one is."""
 AT_MOST = 1_000_000
@@ -101,11 +103,10 @@ def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] |
 
 @dataclass(frozen=True)
 class Written:
-    """A file that no table names yet; its place is as in DataFile."""
+    """A file that no table names yet, with what the log is to say of its rows (JSON)."""
 
-    place: str
-    rows: int
-    action: AddAction
+    file: DataFile
+    stats: str
 
 
 def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFile) -> Iterator[Written]:
@@ -132,31 +133,32 @@ def _written(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> Written
     with new_file(path / place) as file:
         pq.write_table(rows, file, compression="zstd")
         size = file.tell()
-    stats = json.dumps(stats_of(pl.DataFrame(rows)))
-    action = AddAction(place, size, partition, like.written_at_ms, data_change=False, stats=stats)
-    return Written(place, rows.num_rows, action)
+    made = replace(like, place=place, bytes=size, rows=rows.num_rows)
+    return Written(made, json.dumps(stats_of(pl.DataFrame(rows))))
 
 
-def replace_files(path: Path, old: Sequence[DataFile], new: Iterable[Written]) -> None:
+def replace_files(
+    path: Path, old: Sequence[DataFile], new: Iterable[Written], *, check: Callable[[], None] = lambda: None
+) -> None:
     """Make what *new* writes take the place of *old*, which has the same rows: no reader of changes sees any.
 
-    Raises Busy when one of *old* has gone meanwhile, and Contradiction when *new* has not as many rows; then nothing of
-    *new* is left.
+    *check* is called just before, and raises where it must not be. Raises Busy when one of *old* has gone meanwhile,
+    and Contradiction when *new* has not as many rows; then nothing of *new* is left.
     """
     made: list[Written] = []  # one by one: an error leaves those before it, and they are removed
     try:
-        for file in new:
-            made.append(file)
-        were, are = sum(file.rows for file in old), sum(file.rows for file in made)
+        for part in new:
+            made.append(part)
+        were, are = sum(file.rows for file in old), sum(part.file.rows for part in made)
         if were != are and all(file.rows for file in old):
             msg = f"{path}: rows are put into other files, each once, and {were} became {are}; nothing was changed"
             raise Contradiction(msg)
-        _commit(path, old, [file.action for file in made], data_change=False)
+        _commit(path, old, made, data_change=False, check=check)
     except BaseException:
         names = {Path(uri).name for uri in DeltaTable(str(path)).file_uris()}
-        for file in made:
-            if Path(file.place).name not in names:
-                (path / file.place).unlink(missing_ok=True)
+        for part in made:
+            if part.file.name not in names:
+                (path / part.file.place).unlink(missing_ok=True)
         raise
 
 
@@ -165,26 +167,99 @@ def remove_files(path: Path, old: Sequence[DataFile]) -> None:
     _commit(path, old, [], data_change=True)
 
 
-def _commit(path: Path, old: Sequence[DataFile], new: Sequence[AddAction], *, data_change: bool) -> None:
+def _commit(
+    path: Path,
+    old: Sequence[DataFile],
+    new: Sequence[Written],
+    *,
+    data_change: bool,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     gone = {file.name for file in old}
     for _ in range(TRIES):
         table = DeltaTable(str(path))
         if missing := gone - {Path(uri).name for uri in table.file_uris()}:
             msg = f"{path}: others have changed {len(missing)} of {len(gone)} files meanwhile"
             raise Busy(msg)
-        removed = [
-            RemoveAction(file.place, data_change, wall_clock_ms(), file.bytes, dict(file.partition)) for file in old
-        ]
+        _refuse_what_is_not_known(path, table, old)
+        actions = [_told(data_change), _description(table)]
+        actions += [_add(part, data_change) for part in new] + [_remove(file, data_change) for file in old]
+        version = table.version() + 1
+        content = "\n".join(map(json.dumps, actions)).encode()
         try:
-            table.create_write_transaction(
-                [*new, *removed],
-                "append",
-                table.schema(),
-                commit_properties=COMMITTED,
-                post_commithook_properties=KEEPS_LOG,
-            )
-        except CommitFailedError:
+            put_once(path / "_delta_log" / f"{version:020d}.json", content, check=check)
+        except FileExistsError:
             continue
+        if (version + 1) % CHECKPOINT_EVERY == 0:
+            DeltaTable(str(path)).create_checkpoint()
         return
     msg = f"{path}: others committed {TRIES} times while this was tried"
     raise Busy(msg)
+
+
+def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[DataFile]) -> None:
+    """Raise Busy where a commit would have to say more, or say it otherwise, than those of here do."""
+    if odd := [file.place for file in files if quote(file.place, safe="/=") != file.place]:
+        msg = f"{path}: its files stay as they are: the log writes {odd[0]} otherwise"
+        raise Busy(msg)
+    asked = table.protocol()
+    named = set(asked.writer_features or ([] if asked.min_writer_version <= OLDEST_FEATURES else ["more"]))
+    if unknown := named - FEATURES:
+        msg = f"{path}: its files stay as they are: somebody gave the table features: {', '.join(sorted(unknown))}"
+        raise Busy(msg)
+
+
+def _told(data_change: bool) -> dict[str, Any]:  # noqa: FBT001
+    """What the history of the table says of the commit."""
+    return {
+        "commitInfo": {
+            "timestamp": wall_clock_ms(),
+            "operation": "DELETE" if data_change else "OPTIMIZE",
+            "operationParameters": {},
+            "isBlindAppend": False,
+            "engineInfo": "tidemark",
+            "maintenance": "true",
+        }
+    }
+
+
+def _description(table: DeltaTable) -> dict[str, Any]:
+    """What the log says of the *table*: name, columns, properties."""
+    found = table.metadata()
+    told = {
+        "id": found.id,
+        "name": found.name,
+        "description": found.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema().to_json(),
+        "partitionColumns": found.partition_columns,
+        "createdTime": found.created_time,
+        "configuration": found.configuration,
+    }
+    return {"metaData": {name: value for name, value in told.items() if value is not None}}
+
+
+def _add(part: Written, data_change: bool) -> dict[str, Any]:  # noqa: FBT001
+    return {
+        "add": {
+            "path": part.file.place,
+            "partitionValues": dict(part.file.partition),
+            "size": part.file.bytes,
+            "modificationTime": part.file.written_at_ms,
+            "dataChange": data_change,
+            "stats": part.stats,
+        }
+    }
+
+
+def _remove(file: DataFile, data_change: bool) -> dict[str, Any]:  # noqa: FBT001
+    return {
+        "remove": {
+            "path": file.place,
+            "deletionTimestamp": wall_clock_ms(),
+            "dataChange": data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": dict(file.partition),
+            "size": file.bytes,
+        }
+    }

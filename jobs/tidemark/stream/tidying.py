@@ -1,0 +1,79 @@
+"""Keeps a driver's tables in few files while it runs: a commit takes delta-rs longer with each file that the table has.
+
+How it works: once a table has had EVERY commits, the oldest of its small files, those of one folder and UTC day, become
+one, which is small, too, until it has enough rows. One table at most after each batch. Nothing waits for it: where it
+cannot be done now, it is tried again EVERY commits later. Files of a hop stay as they are: a driver that has not read
+them would not find its rows in another one. They are left to `maintenance/`, which knows what was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from tidemark.control import LeaseLost
+from tidemark.delta import NEEDED, SUPERSEDED, Committer
+from tidemark.errors import Contradiction
+from tidemark.spec.retention import DAY_MS
+from tidemark.table_files import Busy, DataFile, files_of, replace_files, rows_of_each, written
+
+log = logging.getLogger(__name__)
+
+EVERY = 100
+"""Commits, and so many small files at least are put together."""
+AT_ONCE = 2 * EVERY
+SMALL_BYTES = 128 * 1_024
+"""A larger file stays as it is: to write it again would cost more than it saves."""
+
+
+class Tidying:
+    """Puts small files together in the tables into which *committer* commits; *check_lease* as there."""
+
+    def __init__(self, committer: Committer, *, check_lease: Callable[[], None] = lambda: None) -> None:
+        self._committer, self._check_lease = committer, check_lease
+        self._commits: Counter[Path] = Counter()
+
+    def committed(self, path: Path) -> None:
+        """Be told that the table at *path* has got a commit; the first time it is as good as EVERY: a driver began."""
+        self._commits[path] += 1 if path in self._commits else EVERY
+
+    def tidy(self) -> Path | None:
+        """Put small files of a table together, if one is due; which that was.
+
+        Raises LeaseLost when another driver may write now, and what `Committer.open_anew` does.
+        """
+        path, commits = max(self._commits.items(), key=lambda item: item[1], default=(None, 0))
+        if path is None or commits < EVERY:
+            return None
+        self._commits[path] = 0
+        small = _small(files_of(path))
+        if not small:
+            return None
+        self._committer.open_anew(path)  # after the files were seen: nobody's rows are put together unseen
+        try:
+            parts = written(path, rows_of_each(path, small), prefix="", like=small[-1])
+            replace_files(path, small, parts, check=self._check_lease)
+        except LeaseLost:
+            raise
+        except (Busy, Contradiction, OSError, DeltaError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+            log.warning("%s: its small files stay as they are for now: %s", path, error)
+            return None
+        self._committer.open_anew(path, own=1)
+        return path
+
+
+def _small(files: Sequence[DataFile]) -> list[DataFile]:
+    """The oldest EVERY to AT_ONCE small ones of one folder and UTC day that maintenance has not parted; else none."""
+    small = [file for file in files if file.bytes < SMALL_BYTES and not file.name.startswith((NEEDED, SUPERSEDED))]
+    small.sort(key=lambda file: file.folder)
+    for _, day in groupby(small, lambda file: (file.folder, file.written_at_ms // DAY_MS)):
+        if len(alike := list(day)) >= EVERY:
+            return alike[:AT_ONCE]
+    return []
