@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -43,22 +41,25 @@ def figures(_: int) -> Iterator[Figure]:
             started_s = time.process_time()
             play_batch(play, number)
             took_s.append(time.process_time() - started_s)
+            bytes_.append(_resident_bytes())
             if number + 1 in (WARM + SHOWN, BATCHES):
-                gc.collect()
-                bytes_.append(_resident_bytes())
                 files.append(sum(1 for _ in Layout(Path(folder)).control("play", "0").rglob("*")))
-    early, late = median(took_s[WARM : WARM + SHOWN]), median(took_s[-SHOWN:])
+    early, late = (median(part) for part in _shown(took_s))
     yield Figure(
         f"{BATCHES:,} batches: CPU time, last {SHOWN} against those after {WARM}",
         [late / early],
         1.2,
         at_most=True,
     )
-    growth = [(after - before) / (BATCHES - WARM - SHOWN) / 1_000 for before, after in pairwise(bytes_)]
+    before, after = (median(part) for part in _shown(bytes_))  # a single look depends on what is read just then
+    growth = [(after - before) / (BATCHES - WARM - SHOWN) / 1_000]
     yield Figure(f"{BATCHES:,} batches: memory that a batch leaves in the process", growth, 10, at_most=True, unit="kB")
-    growth = [after - before for before, after in pairwise(files)]
     yield Figure(
-        f"{BATCHES:,} batches: files that are more in the control folder", growth, 0, at_most=True, unit="files"
+        f"{BATCHES:,} batches: files that are more in the control folder",
+        [files[1] - files[0]],
+        0,
+        at_most=True,
+        unit="files",
     )
 
 
@@ -66,6 +67,11 @@ def play_batch(play: Play, number: int) -> None:
     """Batch *number*, one second after the one before: a new value for each key."""
     at_ms = NOON_MS + 1_000 * number
     play.batch([play.row("events", at_ms, id=key, v=number) for key in KEYS], at_ms=at_ms)
+
+
+def _shown(measured: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """Those of the first batches that are shown, and of the last."""
+    return measured[WARM : WARM + SHOWN], measured[-SHOWN:]
 
 
 def _resident_bytes() -> int:

@@ -91,13 +91,7 @@ class Driver:
 
     def read_everything(self, address: str, topics: dict[str, str], patience_s: float = PATIENCE_S) -> None:
         """Return when it has come to the end of every partition of *topics*, which are given by source."""
-        consumer = Consumer({"bootstrap.servers": address, "group.id": "test"})
-        ends = {
-            f"{source}/{place.partition}": consumer.get_watermark_offsets(place)[1]
-            for source, topic in topics.items()
-            for place in _partitions(consumer, topic)
-        }
-        consumer.close()
+        ends = ends_of(address, topics)
         self.wait(lambda: ends.items() <= self.offsets().items(), f"offsets {ends}", patience_s)
 
     def kill_in_the_middle_of_a_batch(self) -> None:
@@ -182,6 +176,18 @@ class OnlyDriver(Driver):
         heartbeat = self.control.heartbeat()
         assert heartbeat is not None
         return heartbeat.reason or ""
+
+
+def ends_of(address: str, topics: dict[str, str]) -> dict[str, int]:
+    """Where the partitions of *topics*, which are given by source, end, per `source/partition`."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "test"})
+    ends = {
+        f"{source}/{place.partition}": consumer.get_watermark_offsets(place)[1]
+        for source, topic in topics.items()
+        for place in _partitions(consumer, topic)
+    }
+    consumer.close()
+    return ends
 
 
 def rows_of(warehouse: Path, topology: str, sub_topology: str, table: str) -> list[Row]:

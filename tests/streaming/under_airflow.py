@@ -1,0 +1,101 @@
+"""The streams of `flights` as `tidemark up` has Airflow launch them, while every process of it is killed once.
+
+Purpose: shows that no process is special. The operator's part is played, too: he runs `tidemark up` again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from streaming.drivers import PROJECT, ends_of
+
+from tidemark.clock import wall_clock_ms
+from tidemark.control import StreamState
+from tidemark.embedded import airflow, process, stack
+from tidemark.embedded.conductor import Conductor
+from tidemark.embedded.stack import Home
+from tidemark.spec.topology import load
+
+WITHIN_S = 240.0
+
+
+class UnderAirflow:
+    """An installation in *home* whose topology `flights` is *toml*."""
+
+    def __init__(self, home: Path, toml: str, patch: pytest.MonkeyPatch) -> None:
+        root = home / "root"
+        shutil.copytree(PROJECT / "dags", root / "dags")
+        shutil.copytree(PROJECT / "plugins", root / "plugins")
+        (root / "jobs" / "topologies").mkdir(parents=True)
+        for name in (".jars", "docker", "expectations"):
+            (root / name).symlink_to(PROJECT / name)
+        for job in [*(PROJECT / "jobs").glob("*.py"), PROJECT / "jobs" / "tidemark"]:
+            (root / "jobs" / job.name).symlink_to(job)
+        file = root / "jobs" / "topologies" / "flights.toml"
+        file.write_text(toml)
+        patch.setattr(stack, "ROOT", root)
+        self._conductor = Conductor(Home(home), load(file), print)
+        self._home = home
+
+    def up(self) -> str:
+        """Start what does not run; the address of Kafka."""
+        address, api = self._conductor.start()
+        self._conductor.launch_streams(api, ())
+        return address
+
+    def end(self) -> None:
+        """Leave nothing of it, whatever happened: Airflow first, which would launch drivers again."""
+        airflow.stop(self._home / "airflow")
+        for control in self._conductor.controls():
+            process.stop(control.home, stack.DRIVER, grace_s=0)
+        process.stop(self._home / "broker", "broker", grace_s=0)
+
+    def offsets(self, sub: str) -> dict[str, int]:
+        """How far the driver of *sub* has come."""
+        (control,) = (control for control in self._conductor.controls() if control.home.name == sub)
+        beat = control.heartbeat()
+        return beat.offsets if beat is not None and beat.state is StreamState.RUNNING else {}
+
+    def read_everything(self, address: str, topics: dict[str, str]) -> None:
+        """Return when the driver of `status` has come to the end of *topics*, which are given by source."""
+        ends = ends_of(address, topics)
+        process.wait_until(lambda: ends.items() <= self.offsets("status").items(), f"offsets {ends}", WITHIN_S)
+
+    def drain(self) -> None:
+        """End the streams, which then their DAG run does, too."""
+        self._conductor.drain(airflow.api(self._home / "airflow"), by="ann")
+
+    def kill_each(self) -> Iterator[str]:
+        """Kill -9 each process that runs now, one after the other; its name, once all run again."""
+        for place in Home(self._home).running():
+            folder, name = self._home / Path(place).parent, Path(place).name
+            leader = process.find(folder, name)
+            assert leader is not None
+            for pid in [*_descendants(leader.pid), leader.pid]:
+                with suppress(ProcessLookupError):  # a child of one that was killed before it
+                    os.kill(pid, signal.SIGKILL)
+                    killed_ms = wall_clock_ms()
+                    process.wait_until(lambda pid=pid: not Path(f"/proc/{pid}/exe").exists(), f"the end of {pid}", 30)  # type: ignore[misc]
+                    self.up()
+                    process.wait_until(lambda since=killed_ms: self._beat_since(since), "drivers that beat", WITHIN_S)  # type: ignore[misc]
+                    yield f"{place} {pid}"
+
+    def _beat_since(self, since_ms: int) -> bool:
+        beats = [control.heartbeat() for control in self._conductor.controls()]
+        return all(beat and beat.state is StreamState.RUNNING and beat.at_ms > since_ms for beat in beats)
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes below *pid*, the lowest first."""
+    found = []
+    with suppress(FileNotFoundError):  # it has ended
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, children.read_text().split()):
+                found += [*_descendants(child), child]
+    return found
