@@ -1,7 +1,13 @@
-"""How many examples a property gets: the same 50 each time, and `pytest --hypothesis-profile=proof` gives it 2,000."""
+"""How many examples a property gets: the same 50 each time, and `pytest --hypothesis-profile=proof` gives it 2,000.
+
+And JVMs that compile once: those of tests live for seconds, and what the second compiler saves comes later.
+"""
+
+import os
 
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")  # this one goes before the command line
 settings.register_profile(
     "unit", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

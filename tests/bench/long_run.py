@@ -51,7 +51,7 @@ def figures(_: int) -> Iterator[Figure]:
         1.2,
         at_most=True,
     )
-    before, after = (median(part) for part in _shown(bytes_))  # a single look depends on what is read just then
+    before, after = (median(part) for part in _shown(bytes_))
     growth = [(after - before) / (BATCHES - WARM - SHOWN) / 1_000]
     yield Figure(f"{BATCHES:,} batches: memory that a batch leaves in the process", growth, 10, at_most=True, unit="kB")
     yield Figure(
