@@ -24,12 +24,13 @@ from tidemark.spec.tables import (
     LATENCY_ROLLUP,
     OPERATOR_LATENCY,
     OPERATOR_WINDOWS,
+    SLA_RESULTS,
     Table,
 )
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 WINDOW = {"window_start": NOON - 5_000, "window_end": NOON}
-DAILY = "tidemark_flights_daily_reports"
+DAILY, SLA_CHECK = "tidemark_flights_daily_reports", "tidemark_flights_sla_check"
 FINISHED = {
     "status": {
         "flight_events": 1_000, "weather": 1_000, "flight_updates": 1_010, "weather_now": 1_005,
@@ -140,6 +141,23 @@ def test_a_dag_of_another_team_runs_when_a_report_was_written_and_is_told_versio
 
 def test_a_dag_of_another_team_runs_when_a_stream_has_committed(api: AirflowApi) -> None:
     assert logged(api, "others_committed") == ["version 0 rows 1"]
+
+
+def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(backfilled: AirflowApi, layout: Layout) -> None:
+    backfilled.unpause(SLA_CHECK)
+    run_id = backfilled.trigger(SLA_CHECK, {"at": "2026-01-01T12:05:00Z"})
+    process.wait_until(lambda: backfilled.run_state(SLA_CHECK, run_id) in ENDED, "the end of the check", 240)
+    assert backfilled.run_state(SLA_CHECK, run_id) == SUCCESS
+    found = {row["sla"]: row for row in scan(layout.report_table("flights", SLA_RESULTS.name)).collect().to_dicts()}
+    assert {(row["run_id"], row["checked_at"].isoformat()) for row in found.values()} == {
+        (run_id, "2026-01-01T12:05:00+00:00")
+    }
+    assert found["delays_in_time"]["verdict"] == "pass"  # 100 ms, of less than a minute
+    quick = found["carrier_state_is_quick"]  # 1,400 − 1,100 ms, of less than 300
+    assert (quick["verdict"], quick["observed_ms"], quick["culprit"]) == ("error", 300, "carrier_state")
+    log = "\n".join(backfilled.log(SLA_CHECK, run_id, "publish_breaches"))
+    assert "carrier_state_is_quick" in log
+    assert "delays_in_time" not in log
 
 
 def answer(api: AirflowApi, path: str, token: str | None) -> tuple[int, Any]:
