@@ -48,7 +48,11 @@ def figures(_: int) -> Iterator[Figure]:
         batches = rows_of(home / "warehouse", "flights", "status", "batches")
         hop = scan(Layout(home / "warehouse").hop("flights", "status", "by_carrier"))
         last = hop.select(pl.max("batch_id")).collect().item()
-        carriers.wait(lambda: carriers.offsets().get("by_carrier_source/0", 0) > (-1 if last is None else last), "the end of the hop", PATIENCE_S)
+        carriers.wait(
+            lambda: carriers.offsets().get("by_carrier_source/0", 0) > (-1 if last is None else last),
+            "the end of the hop",
+            PATIENCE_S,
+        )
         ended = rows_of(home / "warehouse", "flights", "carriers", "batches")
     took_s = (max(row["finished_at"] for row in ended) - batches[0]["started_at"]) / 1_000
     yield Figure(f"catch-up, {sent:,} records of flights", [sent / took_s / CORES], unit="records/s and core")
