@@ -88,8 +88,9 @@ postgres: ## PostgreSQL for one test of tests/airflow, by apt where none is inst
 test: check browser postgres object-store ## lint, types and every test, a file on each core
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
-supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (ten minutes)
+supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py
+	$(BIN)/pytest -q -m long tests/streaming/test_flow.py
 
 KILLS ?= 10
 chaos: setup ## KILLS=10 SEED=any: kill and hinder real drivers, and compare what they leave with a calculation

@@ -11,12 +11,10 @@ import logging
 import sys
 from collections.abc import Mapping
 
-from deltalake import write_deltalake
-
 from tidemark.cli.text_table import aligned
 from tidemark.clock import wall_clock_ms
 from tidemark.control import AlreadyRunning, Control
-from tidemark.delta import create
+from tidemark.delta import append, create
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.maintenance.sizes import Place, Size, sizes
 from tidemark.maintenance.upkeep import CLOSED_AFTER_MS, maintain_reports, maintain_stream
@@ -65,7 +63,7 @@ def _told(layout: Layout, topology: Topology, before: Mapping[Place, Size], now_
     rows = [_row(place, size, before) for place, size in sizes(layout, topology).items()]
     path = layout.report_table(topology.name, TABLE_FILES.name)
     create(path, arrow_schema(TABLE_FILES), description=TABLE_FILES.row)
-    write_deltalake(path, rows_of(TABLE_FILES, rows, topology=topology.name, at=now_ms), mode="append")
+    append(path, rows_of(TABLE_FILES, rows, topology=topology.name, at=now_ms))
     return rows
 
 

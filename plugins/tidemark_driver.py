@@ -226,6 +226,10 @@ class Driver:
         failures, launch = self.failures(), self.launch()
         return bool(failures and launch and failures.told and failures.launch_id == launch.launch_id)
 
+    def forget_failures(self) -> None:
+        """End a row of failures: the stream got on, or starts anew."""
+        (self.home / "failures.json").unlink(missing_ok=True)
+
     def tell_failures(self) -> None:
         """Note that a task has failed on those that were counted last."""
         if (failures := self.failures()) is not None:

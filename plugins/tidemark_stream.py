@@ -132,14 +132,16 @@ class StreamOperator(BaseOperator):
     def execute(self, context: Context) -> None:
         """Launch or adopt, and defer; what became of the stream after Airflow lost the try before is seen to first."""
         driver, ti = self._driver(), context.get("ti")
-        if ti is not None and ti.try_number > 1:
-            if (by := driver.untold_drain()) not in (None, BY_USER, BY_CHANGE):
-                _stop(driver, by)
-                self._succeed(driver)
-                return
-            verdict = driver.verdict(now_ms=wall_clock_ms())
-            if driver.launch() is not None and verdict in _BROKEN and not driver.failure_is_told():
-                self._fail(driver, self._why(driver, verdict))
+        if ti is None or ti.try_number == 1 or driver.drained_by() in (BY_USER, BY_CHANGE):
+            driver.forget_failures()
+            self._defer(self._ensure())
+        if (by := driver.untold_drain()) is not None:
+            _stop(driver, by)
+            self._succeed(driver)
+            return
+        verdict = driver.verdict(now_ms=wall_clock_ms())
+        if driver.launch() is not None and verdict in _BROKEN and not driver.failure_is_told():
+            self._fail(driver, self._why(driver, verdict))
         self._defer(self._ensure())
 
     def resume(self, context: Context, event: dict[str, str]) -> None:
@@ -155,8 +157,10 @@ class StreamOperator(BaseOperator):
         if verdict is Verdict.DRAINED and driver.drained_by() not in (BY_USER, BY_CHANGE):
             self._succeed(driver)
             return
-        if verdict in (Verdict.DRAINED, Verdict.ROTATED, Verdict.ALIVE):
+        if verdict in (Verdict.DRAINED, Verdict.ROTATED):
             # Drained for an older try that was cleared, whose driver this try had adopted, or to run a newer file.
+            driver.forget_failures()
+        if verdict in (Verdict.DRAINED, Verdict.ROTATED, Verdict.ALIVE):
             self._defer(self._ensure())
         self._fail(driver, why)
 
@@ -176,6 +180,7 @@ class StreamOperator(BaseOperator):
     def _succeed(self, driver: Driver) -> None:
         self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())
         driver.tell_drain()
+        driver.forget_failures()
 
     def on_kill(self) -> None:
         """The task was cleared or marked while it was launching."""

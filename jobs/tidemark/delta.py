@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -51,6 +52,8 @@ OWN_CHECK = "tidemark_"
 """What the name of each check begins with that is Tidemark's, not one of somebody who uses the tables."""
 HISTORY = 100
 """Commits of a table, newest first, among which what others did is looked for."""
+SKEW_S = 60
+"""By so much the clock of files may be behind that of this process."""
 TRIES = 10
 """How often something is done again because somebody else's commit came in between."""
 PUTS_ROWS = frozenset(
@@ -189,6 +192,11 @@ def again_after_others(commit: Callable[[], T]) -> T:
     return commit()
 
 
+def append(path: Path, rows: pa.Table) -> None:
+    """Append *rows* to the table at *path*, again where somebody else's commit came in between."""
+    again_after_others(partial(write_deltalake, path, rows, mode="append"))
+
+
 def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[int]:
     """The versions of *table* at *path*, after *since*, by which others than its driver put in rows that are there.
 
@@ -298,13 +306,15 @@ class Committer:
         Raises Contradiction when somebody did to it what its stream cannot go on with.
         """
         table = self._open[path] = DeltaTable(str(path))
-        self._opened_at[path] = table.version()
         self._look_at_others(path, table, own=own)
+        if path not in self._opened_at or self._has_newer_checkpoint(path):
+            table.cleanup_metadata()
+        self._opened_at[path] = table.version()
         return table
 
     def _table(self, path: Path) -> DeltaTable:
         if path not in self._open or self._has_newer_checkpoint(path):
-            self.open_anew(path).cleanup_metadata()
+            self.open_anew(path)
         self._look_at_others(path, self._open[path], own=0)
         return self._open[path]
 
@@ -360,7 +370,7 @@ class Committer:
             app_transactions=[Transaction(app_id, batch_id)], custom_metadata={"batch_id": str(batch_id)}
         )
         self._check_lease()
-        seen = table.version()
+        seen, began_s = table.version(), time.time()
         try:
             write(table, properties)
         except Exception as error:
@@ -368,7 +378,7 @@ class Committer:
             newest = self.newest(path)
             if newest is None or newest < batch_id:
                 if removes and self._is_only_writer:
-                    self._remove_unused(path, batch_id)
+                    self._remove_unused(path, batch_id, since_s=began_s - SKEW_S)
                 if isinstance(error, OSError | DeltaError) and DeltaTable(str(path)).version() > seen:
                     # While this driver was stopped its files may have been compacted and, a week later, removed.
                     raise CommitFailedError(str(error)) from error
@@ -380,14 +390,14 @@ class Committer:
         self._look_at_others(path, table, own=1)
         return committed_at_ms
 
-    def _remove_unused(self, path: Path, batch_id: int) -> None:
-        """Remove the files at *path* with rows of *batch_id*, which is not committed.
+    def _remove_unused(self, path: Path, batch_id: int, *, since_s: float) -> None:
+        """Remove the files at *path* with rows of *batch_id*, which is not committed, written at *since_s* or later.
 
         Raises what *check_lease* does: then they may be a newer driver's, which is about to commit them.
         """
         used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
         unused = [file for file in path.glob("*.parquet") if file.name not in used]
-        left = [file for file in unused if _newest_batch_in(file) == batch_id]
+        left = [file for file in unused if _is_written_since(file, since_s) and _newest_batch_in(file) == batch_id]
         self._check_lease()  # after the files were seen: a driver that comes later has not written any of them
         for file in left:
             file.unlink()
@@ -397,6 +407,13 @@ class Committer:
             if commit.get("batch_id") == str(batch_id):
                 return int(commit["timestamp"])
         return self._clock()
+
+
+def _is_written_since(file: Path, since_s: float) -> bool:
+    try:
+        return file.stat().st_mtime >= since_s
+    except FileNotFoundError:  # VACUUM has just removed it
+        return False
 
 
 def _newest_batch_in(file: Path) -> int | None:

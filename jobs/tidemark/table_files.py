@@ -10,8 +10,10 @@ is done before: the stream that writes the table is hardly ever in the way, and 
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,10 +23,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from tidemark.clock import wall_clock_ms
 from tidemark.delta import CHECKPOINT_EVERY, in_files
-from tidemark.errors import Contradiction
+from tidemark.errors import TidemarkError
 from tidemark.files import stats_of
 from tidemark.place import new_file, put_once
 
@@ -43,8 +46,14 @@ Partition: TypeAlias = tuple[tuple[str, str | None], ...]
 """The columns by which a table is partitioned, and what all rows of a file have there; the file does not say it."""
 
 
-class Busy(Exception):
-    """Raised when others changed the files meanwhile, or never let a commit through; nothing is changed then."""
+log = logging.getLogger(__name__)
+
+
+class Busy(TidemarkError):
+    """Raised when others changed the files meanwhile or never let a commit through, or the table is not for this.
+
+    Nothing is changed then.
+    """
 
 
 @dataclass(frozen=True)
@@ -142,9 +151,10 @@ def replace_files(
 ) -> None:
     """Make what *new* writes take the place of *old*, which has the same rows: no reader of changes sees any.
 
-    *check* is called just before, and raises where it must not be. Raises Busy when one of *old* has gone meanwhile,
-    and Contradiction when *new* has not as many rows; then nothing of *new* is left.
+    *check* is called just before, and raises a TidemarkError where it must not be. Raises Busy when one of *old* has
+    gone meanwhile, and TidemarkError when *new* has not as many rows; then nothing of *new* is left.
     """
+    _refuse_what_is_not_known(path, DeltaTable(str(path)), old, data_change=False)
     made: list[Written] = []  # one by one: an error leaves those before it, and they are removed
     try:
         for part in new:
@@ -152,14 +162,22 @@ def replace_files(
         were, are = sum(file.rows for file in old), sum(part.file.rows for part in made)
         if were != are and all(file.rows for file in old):
             msg = f"{path}: rows are put into other files, each once, and {were} became {are}; nothing was changed"
-            raise Contradiction(msg)
-        _commit(path, old, made, data_change=False, check=check)
+            raise TidemarkError(msg)
     except BaseException:
-        names = {Path(uri).name for uri in DeltaTable(str(path)).file_uris()}
-        for part in made:
-            if part.file.name not in names:
-                (path / part.file.place).unlink(missing_ok=True)
+        _remove(path, made)
         raise
+    try:
+        _commit(path, old, made, data_change=False, check=check)
+    except TidemarkError:  # after any other error nobody knows whether the log has got the commit
+        with suppress(OSError, DeltaError):
+            names = {Path(uri).name for uri in DeltaTable(str(path)).file_uris()}
+            _remove(path, [part for part in made if part.file.name not in names])
+        raise
+
+
+def _remove(path: Path, made: Iterable[Written]) -> None:
+    for part in made:
+        (path / part.file.place).unlink(missing_ok=True)
 
 
 def remove_files(path: Path, old: Sequence[DataFile]) -> None:
@@ -181,9 +199,10 @@ def _commit(
         if missing := gone - {Path(uri).name for uri in table.file_uris()}:
             msg = f"{path}: others have changed {len(missing)} of {len(gone)} files meanwhile"
             raise Busy(msg)
-        _refuse_what_is_not_known(path, table, old)
-        actions = [_told(data_change), _description(table)]
-        actions += [_add(part, data_change) for part in new] + [_remove(file, data_change) for file in old]
+        _refuse_what_is_not_known(path, table, old, data_change=data_change)
+        actions = [_told(data_change=data_change), _description(table)]
+        actions += [_adding(part, data_change=data_change) for part in new]
+        actions += [_removing(file, data_change=data_change) for file in old]
         version = table.version() + 1
         content = "\n".join(map(json.dumps, actions)).encode()
         try:
@@ -191,16 +210,24 @@ def _commit(
         except FileExistsError:
             continue
         if (version + 1) % CHECKPOINT_EVERY == 0:
-            DeltaTable(str(path)).create_checkpoint()
+            try:
+                DeltaTable(str(path)).create_checkpoint()
+            except (OSError, DeltaError) as error:
+                log.warning("%s: without a checkpoint of version %d: %s", path, version, error)
         return
     msg = f"{path}: others committed {TRIES} times while this was tried"
     raise Busy(msg)
 
 
-def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[DataFile]) -> None:
+def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[DataFile], *, data_change: bool) -> None:
     """Raise Busy where a commit would have to say more, or say it otherwise, than those of here do."""
-    if odd := [file.place for file in files if quote(file.place, safe="/=") != file.place]:
-        msg = f"{path}: its files stay as they are: the log writes {odd[0]} otherwise"
+    for file in files:
+        is_text = all(isinstance(value, str | None) for _, value in file.partition)
+        if not is_text or quote(file.place, safe="/=") != file.place:
+            msg = f"{path}: its files stay as they are: the log writes {file.place} and its partition otherwise"
+            raise Busy(msg)
+    if data_change and table.metadata().configuration.get("delta.appendOnly") == "true":
+        msg = f"{path}: its rows stay: somebody said that it is only appended to"
         raise Busy(msg)
     asked = table.protocol()
     named = set(asked.writer_features or ([] if asked.min_writer_version <= OLDEST_FEATURES else ["more"]))
@@ -209,7 +236,7 @@ def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[Dat
         raise Busy(msg)
 
 
-def _told(data_change: bool) -> dict[str, Any]:  # noqa: FBT001
+def _told(*, data_change: bool) -> dict[str, Any]:
     """What the history of the table says of the commit."""
     return {
         "commitInfo": {
@@ -239,7 +266,7 @@ def _description(table: DeltaTable) -> dict[str, Any]:
     return {"metaData": {name: value for name, value in told.items() if value is not None}}
 
 
-def _add(part: Written, data_change: bool) -> dict[str, Any]:  # noqa: FBT001
+def _adding(part: Written, *, data_change: bool) -> dict[str, Any]:
     return {
         "add": {
             "path": part.file.place,
@@ -252,7 +279,7 @@ def _add(part: Written, data_change: bool) -> dict[str, Any]:  # noqa: FBT001
     }
 
 
-def _remove(file: DataFile, data_change: bool) -> dict[str, Any]:  # noqa: FBT001
+def _removing(file: DataFile, *, data_change: bool) -> dict[str, Any]:
     return {
         "remove": {
             "path": file.place,

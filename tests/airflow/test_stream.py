@@ -207,6 +207,21 @@ def test_a_failure_is_counted_once_also_by_the_try_that_follows_one_which_airflo
     assert counted(driver)[1] == 1
 
 
+def test_a_stream_that_got_on_or_was_cleared_in_between_fails_in_no_row(driver: Driver) -> None:
+    behave(driver, "fail")
+    again = deferred(operator(driver).resume, event(deferred(operator(driver).execute).trigger))
+    assert counted(driver)[1] == 1
+    event(again.trigger)
+    driver.control.request_drain(by=BY_USER, now_ms=wall_clock_ms())
+    with pytest.raises(TaskDeferred) as cleared:
+        tried(operator(driver), 2)
+    behave(driver, "rotate")
+    again = deferred(operator(driver).resume, event(cleared.value.trigger))
+    assert counted(driver)[1] == 1
+    deferred(operator(driver, rotate_after=100).resume, event(again.trigger))
+    assert driver.failures() is None
+
+
 def counted(driver: Driver) -> tuple[str, int]:
     failures = driver.failures()
     assert failures is not None

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from tidemark import table_files
+from tidemark.control import LeaseLost
 from tidemark.delta import Committer, create, rows_of_others, scan
-from tidemark.errors import Contradiction
+from tidemark.errors import TidemarkError
 from tidemark.maintenance.unused import remove_unused
 from tidemark.table_files import Busy, Written, files_of, remove_files, replace_files, rows_of_each, written
 
@@ -157,6 +159,37 @@ def test_a_table_with_a_feature_that_is_not_known_here_keeps_its_files(table: Pa
     assert len(list(table.glob("*.parquet"))) == len(before)
 
 
+def test_a_table_that_is_only_appended_to_keeps_its_rows(table: Path) -> None:
+    DeltaTable(str(table)).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(Busy, match="only appended to"):
+        remove_files(table, files_of(table)[:1])
+    replace_files(table, files_of(table), together(table))
+    assert contents(table) == ALL
+
+
+@pytest.mark.parametrize("value", [3, True, date(2026, 1, 1), "a b"])
+def test_a_partition_that_the_log_writes_otherwise_keeps_its_files(tmp_path: Path, value: object) -> None:
+    path = tmp_path / "t"
+    for _ in range(2):
+        write_deltalake(str(path), pa.table({"p": [value], "batch_id": [1]}), mode="append", partition_by=["p"])
+    before = files_of(path)
+    with pytest.raises(Busy, match="its files stay as they are"):
+        replace_files(path, before, together(path))
+    assert files_of(path) == before
+    assert len(list(path.rglob("*.parquet"))) == 2
+
+
+def test_whoever_may_not_write_any_more_changes_nothing_and_leaves_nothing(table: Path) -> None:
+    def check() -> None:
+        raise LeaseLost
+
+    before = files_of(table)
+    with pytest.raises(LeaseLost):
+        replace_files(table, before, together(table), check=check)
+    assert files_of(table) == before
+    assert len(list(table.glob("*.parquet"))) == len(before)
+
+
 @pytest.mark.parametrize("other", [append, optimize])
 def test_whoever_commits_between_the_last_look_and_the_commit_is_looked_at_too(
     table: Path, other: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
@@ -179,7 +212,7 @@ def test_whoever_commits_between_the_last_look_and_the_commit_is_looked_at_too(
 def test_files_with_fewer_rows_take_nobodys_place(table: Path) -> None:
     before = files_of(table)
     fewer = written(table, [rows(0, "a")], prefix="", like=before[-1])
-    with pytest.raises(Contradiction, match="4 became 1"):
+    with pytest.raises(TidemarkError, match="4 became 1"):
         replace_files(table, before, fewer)
     assert files_of(table) == before
     assert len(list(table.glob("*.parquet"))) == 3

@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from playing import NEWEST, Crash, Play, crash_at
 
+from tidemark.control import LeaseLost
 from tidemark.delta import NEEDED, SUPERSEDED, Committer, scan
 from tidemark.errors import Contradiction
 from tidemark.spec.layout import Layout
@@ -135,6 +136,36 @@ def test_files_that_cannot_be_put_together_now_are_left_for_later(
         tidy.committed(path)
     assert tidy.tidy() == path
     assert len(files_of(path)) == 1
+
+
+def test_a_driver_that_may_not_write_any_more_is_told_and_puts_nothing_together(tmp_path: Path) -> None:
+    def check() -> None:
+        raise LeaseLost
+
+    path = tmp_path / "changes"
+    _, commit = committing(path)
+    for batch_id in range(EVERY):
+        commit(batch_id)
+    tidy = Tidying(Committer("play/0", lambda: 0), check_lease=check)
+    tidy.committed(path)
+    with pytest.raises(LeaseLost):
+        tidy.tidy()
+    assert len(list(path.glob("*.parquet"))) == len(files_of(path)) == EVERY
+
+
+def test_a_driver_goes_on_when_it_cannot_even_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "changes"
+    tidy, commit = committing(path)
+    commit(0)
+    tidy.committed(path)
+    monkeypatch.setattr(tidying, "files_of", failing)
+    assert tidy.tidy() is None
+    assert "Input/output error" in caplog.text
 
 
 def committing(path: Path) -> tuple[Tidying, Callable[[int], int]]:

@@ -167,7 +167,10 @@ def play_under_airflow(home: Path, stack: ExitStack) -> Flow:
     command = [sys.executable, str(PROJECT / "jobs" / "replay.py"), "--bootstrap", address, *slowly]
     replay = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
     stack.callback(replay.kill)
-    killed = list(under.kill_each())
+    killed = []
+    for place in under.kill_each():
+        killed.append(place)
+        assert replay.poll() is None or not place.endswith("driver"), "the drivers are killed while flights come in"
     printed, _ = replay.communicate(timeout=24 * 3_600 / int(SLOWLY) + PATIENCE_S)
     assert replay.returncode == 0
     warehouse = home / "warehouse"
@@ -216,7 +219,7 @@ def test_a_drained_driver_exits_with_0_and_each_driver_had_a_lease_of_its_own(fl
 
 @pytest.mark.parametrize("flow", [pytest.param("all killed", marks=pytest.mark.long)], indirect=True)
 def test_every_process_was_killed(flow: Flow) -> None:
-    names = {name.rpartition("/")[2].partition(" ")[0] for name in flow.killed}
+    names = {place.rpartition("/")[2] for place in flow.killed}
     assert names == {"broker", "driver", *airflow.COMPONENTS}
     assert len(flow.killed) >= 12  # the drivers are two, and most have children
 

@@ -72,19 +72,27 @@ class UnderAirflow:
         self._conductor.drain(airflow.api(self._home / "airflow"), by="ann")
 
     def kill_each(self) -> Iterator[str]:
-        """Kill -9 each process that runs now, one after the other; its name, once all run again."""
-        for place in Home(self._home).running():
-            folder, name = self._home / Path(place).parent, Path(place).name
-            leader = process.find(folder, name)
-            assert leader is not None
-            for pid in [*_descendants(leader.pid), leader.pid]:
-                with suppress(ProcessLookupError):  # a child of one that was killed before it
-                    os.kill(pid, signal.SIGKILL)
-                    killed_ms = wall_clock_ms()
-                    process.wait_until(lambda pid=pid: not Path(f"/proc/{pid}/exe").exists(), f"the end of {pid}", 30)  # type: ignore[misc]
-                    self.up()
-                    process.wait_until(lambda since=killed_ms: self._beat_since(since), "drivers that beat", WITHIN_S)  # type: ignore[misc]
-                    yield f"{place} {pid}"
+        """Kill -9 each process that runs now, drivers first; the place of its pid file, once all run again."""
+        places = sorted(Home(self._home).running(), key=lambda place: not place.endswith(stack.DRIVER))
+        for place in places:
+            for number in range(len(self._family(place))):
+                self._kill(place, number)
+                yield place
+
+    def _kill(self, place: str, number: int) -> None:
+        family = self._family(place)  # now: those that were killed with another one have new ids
+        victim = family[min(number, len(family) - 1)]
+        os.kill(victim, signal.SIGKILL)
+        killed_ms = wall_clock_ms()
+        process.wait_until(lambda: not Path(f"/proc/{victim}/exe").exists(), f"the end of {victim}", WITHIN_S)
+        self.up()
+        process.wait_until(lambda: self._beat_since(killed_ms), "drivers that beat", WITHIN_S)
+
+    def _family(self, place: str) -> list[int]:
+        """The pids of the process that is remembered at *place*, which is the last, and of all below it."""
+        leader = process.find(self._home / Path(place).parent, Path(place).name)
+        assert leader is not None
+        return [*_descendants(leader.pid), leader.pid]
 
     def _beat_since(self, since_ms: int) -> bool:
         beats = [control.heartbeat() for control in self._conductor.controls()]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import polars as pl
 from confluent_kafka import KafkaError, Message, Producer
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.delta import create, scan
+from tidemark.delta import append, create, scan
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.report.batch_job import writing
@@ -61,7 +61,7 @@ def _requeued(asked: argparse.Namespace, layout: Layout, bootstrap: str | None, 
     for part in waiting.iter_slices(AT_ONCE):
         taken, failed = _send(part, bootstrap or "")
         done = taken.select("sub_topology", "source", *PLACE, "reason")
-        write_deltalake(path, rows_of(REQUEUED, done, topology=asked.topology, requeued_at=clock()), mode="append")
+        append(path, rows_of(REQUEUED, done, topology=asked.topology, requeued_at=clock()))
         if failed:
             msg = f"{bootstrap}: {len(failed)} of {part.height} records were not taken: {failed[0]}; run this again"
             raise TidemarkError(msg)

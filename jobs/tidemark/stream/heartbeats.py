@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from deltalake import write_deltalake
-
 from tidemark.control import Heartbeat, StreamState
-from tidemark.delta import create
+from tidemark.delta import append, create
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.spec.tables import HEARTBEATS, Table
 
@@ -36,7 +34,7 @@ class History:
                 create(self._path, arrow_schema(self._table), description=self._table.row)
                 self._is_there = True
             # By its path: a table that stays open takes more memory with every commit.
-            write_deltalake(self._path, rows_of(self._table, [row], **self._same), mode="append")
+            append(self._path, rows_of(self._table, [row], **self._same))
         except Exception:
             log.exception("%s: a row could not be written", self._path)
 

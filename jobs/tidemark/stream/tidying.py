@@ -1,9 +1,10 @@
 """Keeps a driver's tables in few files while it runs: a commit takes delta-rs longer with each file that the table has.
 
 How it works: once a table has had EVERY commits, the oldest of its small files, those of one folder and UTC day, become
-one, which is small, too, until it has enough rows. One table at most after each batch. Nothing waits for it: where it
-cannot be done now, it is tried again EVERY commits later. Files of a hop stay as they are: a driver that has not read
-them would not find its rows in another one. They are left to `maintenance/`, which knows what was read.
+one, which is small, too, until it has enough rows. One table at most after each batch, before the next one begins.
+Nothing fails with it: where it cannot be done now, it is tried again EVERY commits later. Files of a hop stay as they
+are: a driver that has not read them would not find its rows in another one. They are left to `maintenance/`, which
+knows what was read.
 """
 
 from __future__ import annotations
@@ -14,11 +15,6 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-import polars as pl
-import pyarrow as pa
-from deltalake.exceptions import DeltaError
-
-from tidemark.control import LeaseLost
 from tidemark.delta import NEEDED, SUPERSEDED, Committer
 from tidemark.errors import Contradiction
 from tidemark.spec.retention import DAY_MS
@@ -47,26 +43,31 @@ class Tidying:
     def tidy(self) -> Path | None:
         """Put small files of a table together, if one is due; which that was.
 
-        Raises LeaseLost when another driver may write now, and what `Committer.open_anew` does.
+        Raises Contradiction as `Committer.open_anew` does, and LeaseLost when another driver may write now.
         """
         path, commits = max(self._commits.items(), key=lambda item: item[1], default=(None, 0))
         if path is None or commits < EVERY:
             return None
         self._commits[path] = 0
+        try:
+            return path if self._put_together(path) else None
+        except Contradiction:
+            raise
+        except Busy as busy:
+            log.info("%s", busy)
+        except Exception as error:
+            log.warning("%s: its small files stay as they are for now: %r", path, error)
+        return None
+
+    def _put_together(self, path: Path) -> bool:
         small = _small(files_of(path))
         if not small:
-            return None
+            return False
         self._committer.open_anew(path)  # after the files were seen: nobody's rows are put together unseen
-        try:
-            parts = written(path, rows_of_each(path, small), prefix="", like=small[-1])
-            replace_files(path, small, parts, check=self._check_lease)
-        except LeaseLost:
-            raise
-        except (Busy, Contradiction, OSError, DeltaError, pa.ArrowException, pl.exceptions.PolarsError) as error:
-            log.warning("%s: its small files stay as they are for now: %s", path, error)
-            return None
+        parts = written(path, rows_of_each(path, small), prefix="", like=small[-1])
+        replace_files(path, small, parts, check=self._check_lease)
         self._committer.open_anew(path, own=1)
-        return path
+        return True
 
 
 def _small(files: Sequence[DataFile]) -> list[DataFile]:
