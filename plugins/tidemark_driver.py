@@ -141,14 +141,14 @@ class Driver:
 
     def verdict(self, *, now_ms: int) -> Verdict:
         """What the driver of the newest launch is, by its heartbeat, and by its lock where that can be seen."""
-        launch, beat = self.launch(), self.control.heartbeat()
+        launch = self.launch()
         if launch is None:
             return Verdict.DEAD
+        is_here = launch.host in (self._host, "") and not launch.is_remote
+        has_process = not is_here or process.find(self.home, NAME) is not None
+        beat = self.control.heartbeat()  # after its process was looked for: one that has ended has beaten before
         if beat is None or beat.launch_id != launch.launch_id:
-            is_here = launch.host in (self._host, "") and not launch.is_remote
-            if is_here and process.find(self.home, NAME) is None:
-                return Verdict.DEAD
-            return _within(now_ms - launch.at_ms, self._patience.start_within_s)
+            return _within(now_ms - launch.at_ms, self._patience.start_within_s) if has_process else Verdict.DEAD
         has_ended = not self.control.is_held() if self._is_here(beat) else beat.state in _ENDED
         if has_ended:
             return _ENDED.get(beat.state, Verdict.DEAD)

@@ -25,6 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
+from airflow.configuration import conf
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -50,11 +51,13 @@ _LASTING = ("Unsound:", "DataLost:", "InvalidSpec:")
 class Supervision:
     """How closely a stream is watched, and how often in a row it is launched again after one and the same failure.
 
-    A task that resumes right after it has deferred is taken by Airflow's scheduler, if that is busy, for one that has
-    ended without a word (3.3): `poll_s` is the least time between the two.
+    A task that resumes before Airflow's scheduler has heard that it deferred is taken for one that has ended without a
+    word (3.3). It hears so when the task's supervisor looks, which may be `workers.min_heartbeat_interval` later: the
+    driver is looked at for the first time after `first_look_s`, and from then on every `poll_s`.
     """
 
     poll_s: float = 5.0
+    first_look_s: float = field(default_factory=lambda: conf.getint("workers", "min_heartbeat_interval") + 5.0)
     restarts: int = 3
     patience: Patience = field(default_factory=Patience)
 
@@ -62,12 +65,15 @@ class Supervision:
 class StreamTrigger(BaseTrigger):
     """Fires once, when the driver of *launch_id* in the control folder *home* is not alive any more."""
 
-    def __init__(self, *, home: str, launch_id: str, poll_s: float, patience: dict[str, float]) -> None:
+    def __init__(
+        self, *, home: str, launch_id: str, poll_s: float, first_look_s: float, patience: dict[str, float]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers have no types
-        self._kwargs = {"home": home, "launch_id": launch_id, "poll_s": poll_s, "patience": patience}
+        looks = {"poll_s": poll_s, "first_look_s": first_look_s}
+        self._kwargs = {"home": home, "launch_id": launch_id, **looks, "patience": patience}
         self._driver = Driver(Path(home), Patience(**patience))
         self._launch_id = launch_id
-        self._poll_s = poll_s
+        self._poll_s, self._first_look_s = poll_s, first_look_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """How the triggerer makes this trigger again, also after a restart."""
@@ -75,10 +81,9 @@ class StreamTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event: the verdict."""
-        verdict = Verdict.ALIVE
-        while verdict is Verdict.ALIVE:
-            await asyncio.sleep(self._poll_s)  # also before the first look, see Supervision
-            verdict = await asyncio.to_thread(self._verdict)
+        await asyncio.sleep(self._first_look_s)
+        while (verdict := await asyncio.to_thread(self._verdict)) is Verdict.ALIVE:
+            await asyncio.sleep(self._poll_s)
         yield TriggerEvent({"verdict": verdict.value})  # type: ignore[no-untyped-call]  # as above
 
     async def on_kill(self) -> None:
@@ -205,6 +210,7 @@ class StreamOperator(BaseOperator):
             home=str(self._driver().home),
             launch_id=launch.launch_id,
             poll_s=self.supervision.poll_s,
+            first_look_s=self.supervision.first_look_s,
             patience=asdict(self.supervision.patience),
         )
         self.defer(trigger=trigger, method_name="resume")

@@ -24,6 +24,9 @@ from tidemark_driver import NAME, Driver, Patience
 PATIENCE = Patience(stale_after_s=3.0, start_within_s=20.0, stuck_after_s=5.0, drain_within_s=3.0)
 PATIENCE_WITH_SPARK = Patience(stale_after_s=15.0, start_within_s=90.0, stuck_after_s=90.0, drain_within_s=30.0)
 WITHIN_S = 120.0
+HEARD = {"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
+"""So soon, in seconds, a scheduler hears of a task that has deferred; by default after up to 5."""
+FIRST_LOOK_S = 4.0
 NUMBERS = """
 name = "numbers"
 trigger = "1 s"
@@ -74,7 +77,7 @@ class Stage:
             self.topology(SPARK).write_text(NUMBERS)
         os.environ["TIDEMARK_TESTS"] = str(ROOT / "tests")
         os.environ["TIDEMARK_TEST_TOPOLOGIES"] = str(self.home)
-        airflow.start(self.home / "airflow", root=dags, variables={}, settings=self.settings)
+        airflow.start(self.home / "airflow", root=dags, variables={}, settings={**HEARD, **self.settings})
         api = airflow.wait_until_healthy(self.home / "airflow")
         for kind in (STAND_IN, SPARK):
             process.wait_until(lambda dag=kind.dag: api.has_dag(dag), "the DAGs", WITHIN_S)  # type: ignore[misc]

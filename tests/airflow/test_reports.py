@@ -154,7 +154,8 @@ def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(backfilled: Air
     }
     assert found["delays_in_time"]["verdict"] == "pass"  # 100 ms, of less than a minute
     quick = found["carrier_state_is_quick"]  # 1,400 − 1,100 ms, of less than 300
-    assert (quick["verdict"], quick["observed_ms"], quick["culprit"]) == ("error", 300, "carrier_state")
+    assert (quick["verdict"], quick["culprit"]) == ("error", "carrier_state")
+    assert quick["observed_ms"] == pytest.approx(300, rel=0.01)  # a bucket's value
     log = "\n".join(backfilled.log(SLA_CHECK, run_id, "publish_breaches"))
     assert "carrier_state_is_quick" in log
     assert "delays_in_time" not in log

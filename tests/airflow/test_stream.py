@@ -23,7 +23,7 @@ from tidemark.control import StreamState, digest
 from tidemark.embedded import process
 from tidemark.errors import InvalidArgument
 from tidemark.spec.topology import load
-from tidemark_driver import NAME, Driver, Patience, Verdict
+from tidemark_driver import BY_CHANGE, NAME, Driver, Patience, Verdict
 from tidemark_stream import BY_USER, StreamOperator, StreamTrigger, Supervision, driver_env, kind, slow_arguments
 
 HERE = Path(__file__).parent
@@ -46,7 +46,7 @@ def operator(driver: Driver, **changes: Any) -> StreamOperator:
         "warehouse": str(driver.home.parents[2]),
         "bootstrap": "127.0.0.1:1",
         "application": str(HERE / "stand_in.py"),
-        "supervision": Supervision(poll_s=0.05, restarts=1, patience=PATIENCE),
+        "supervision": Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, patience=PATIENCE),
     }
     return StreamOperator(task_id="status", **{**arguments, **changes})
 
@@ -118,7 +118,8 @@ def test_a_trigger_survives_the_trip_through_the_database(driver: Driver) -> Non
 
 
 def test_a_trigger_waits_once_before_it_fires_whatever_it_would_see(driver: Driver) -> None:
-    trigger = StreamTrigger(home=str(driver.home), launch_id="none", poll_s=0.4, patience=asdict(PATIENCE))
+    looks = {"poll_s": 60.0, "first_look_s": 0.4}
+    trigger = StreamTrigger(home=str(driver.home), launch_id="none", **looks, patience=asdict(PATIENCE))
     began = time.monotonic()
     assert event(trigger) == {"verdict": "dead"}
     assert time.monotonic() - began >= 0.4
@@ -207,7 +208,7 @@ def test_a_failure_is_counted_once_also_by_the_try_that_follows_one_which_airflo
     assert counted(driver)[1] == 1
 
 
-def test_a_stream_that_got_on_or_was_cleared_in_between_fails_in_no_row(driver: Driver) -> None:
+def test_a_stream_that_was_cleared_or_got_on_in_between_fails_in_no_row(driver: Driver) -> None:
     behave(driver, "fail")
     again = deferred(operator(driver).resume, event(deferred(operator(driver).execute).trigger))
     assert counted(driver)[1] == 1
@@ -215,10 +216,14 @@ def test_a_stream_that_got_on_or_was_cleared_in_between_fails_in_no_row(driver: 
     driver.control.request_drain(by=BY_USER, now_ms=wall_clock_ms())
     with pytest.raises(TaskDeferred) as cleared:
         tried(operator(driver), 2)
-    behave(driver, "rotate")
-    again = deferred(operator(driver).resume, event(cleared.value.trigger))
+    assert driver.failures() is None
+    failed = event(cleared.value.trigger)
+    behave(driver, "")
+    again = deferred(operator(driver).resume, failed)
     assert counted(driver)[1] == 1
-    deferred(operator(driver, rotate_after=100).resume, event(again.trigger))
+    running(driver)
+    driver.control.request_drain(by=BY_CHANGE, now_ms=wall_clock_ms())
+    deferred(operator(driver).resume, event(again.trigger))
     assert driver.failures() is None
 
 

@@ -29,14 +29,15 @@ from streaming.laws import (
 )
 from streaming.oracle_parts import Message, Place
 from streaming.sending import send
-from streaming.sensors_feed import ALL_CLOSED, LENGTH, SETTLED, TOPIC, closing, edge, feed
+from streaming.sensors_feed import ALL_CLOSED, LENGTH, PARTITION, SETTLED, TOPIC, closing, edge, feed
 from streaming.sensors_oracle import ALLOWED_LATENESS_MS, BOUND_MS, SensorsOracle
 
 from tidemark.embedded.broker import create_topics
 
 TOPOLOGY, SUB = "sensors", "0"
-SPEED = 4  # so that the silence of a device is longer than idle_after
+SPEED = 4
 EVERY_DEVICE_HAS_REPORTED = 5_000
+E_IS_SILENT_UNTIL = 36_000
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,18 @@ def play(home: Path, address: str, driver: Driver) -> int:
     sent = feed(start_ms)
     settled_ms = start_ms + SETTLED - BOUND_MS - 1
     driver.wait(lambda: bool(driver.offsets()), "a first batch")
-    early = [one for one in sent if one.at_ms < start_ms + EVERY_DEVICE_HAS_REPORTED]
-    for part in (early, sent[len(early) :], edge(settled_ms), closing(start_ms)):
+    early, then = (start_ms + until for until in (EVERY_DEVICE_HAS_REPORTED, E_IS_SILENT_UNTIL))
+    parts = [[one for one in sent if one.at_ms < early], [one for one in sent if early <= one.at_ms < then]]
+    for part in parts:
+        send(part, address, speed=SPEED)
+        driver.read_everything(address, {"readings": TOPIC})
+
+    def is_e_idle() -> bool:
+        rows = rows_of(home / "warehouse", TOPOLOGY, SUB, "watermarks")
+        return [row["activity"] for row in rows if row["partition"] == PARTITION["e"]][-1] == "idle"
+
+    driver.wait(is_e_idle, "the silence of e")
+    for part in (sent[sum(map(len, parts)) :], edge(settled_ms), closing(start_ms)):
         send(part, address, speed=SPEED)
         driver.read_everything(address, {"readings": TOPIC})
     return start_ms

@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Param
 
 TESTS = Path(os.environ["TIDEMARK_TESTS"])
 sys.path.append(str(TESTS))
-from supervising import PATIENCE, PATIENCE_WITH_SPARK  # noqa: E402
+from supervising import FIRST_LOOK_S, PATIENCE, PATIENCE_WITH_SPARK  # noqa: E402
 
 from tidemark_stream import RETRIES, StreamOperator, Supervision  # noqa: E402
 
@@ -46,7 +46,7 @@ with DAG("stand_in", **EACH):
         topology_file=TOPOLOGIES / "flights.toml",
         sub_topology="status",
         application=str(HERE / "stand_in.py"),
-        supervision=Supervision(poll_s=3, restarts=1, patience=PATIENCE),
+        supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, patience=PATIENCE),
         **STREAM,
     )
 
@@ -55,6 +55,6 @@ with DAG("spark", **EACH):
         task_id="0",
         topology_file=TOPOLOGIES / "numbers.toml",
         sub_topology="0",
-        supervision=Supervision(poll_s=3, restarts=1, patience=PATIENCE_WITH_SPARK),
+        supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, patience=PATIENCE_WITH_SPARK),
         **STREAM,
     )
