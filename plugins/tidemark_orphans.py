@@ -4,7 +4,8 @@ Purpose: only a running triggerer hears that a deferred task was cleared or mark
 that no task waits for any more, and their drivers would run on, looked after by nobody.
 
 How it works: before that, they are looked for among Airflow's triggers, and their drivers are stopped as `on_kill`
-would have. A driver that a waiting task has adopted since is left alone.
+would have. A driver that a waiting task has adopted since is left alone. Every part of Airflow imports this file, so
+what a triggerer needs is imported when one starts.
 
 Known limitation: where several triggerers run, another one may have forgotten them already.
 """
@@ -17,13 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
-from airflow.utils.session import create_session
-from airflow.utils.state import TaskInstanceState
-
-from tidemark_stream import StreamTrigger
 
 if TYPE_CHECKING:
     from airflow.models.trigger import Trigger
+
+    from tidemark_stream import StreamTrigger
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +46,10 @@ def orphans() -> list[StreamTrigger]:
     """The triggers of drivers that no task waits for any more, now or with another trigger."""
     from airflow.models.taskinstance import TaskInstance  # the database is for the triggerer alone
     from airflow.models.trigger import Trigger
+    from airflow.utils.session import create_session
+    from airflow.utils.state import TaskInstanceState
+
+    from tidemark_stream import StreamTrigger
 
     ours = "tidemark_stream.StreamTrigger"
     with create_session() as session:

@@ -175,6 +175,7 @@ def answer(api: AirflowApi, path: str, token: str | None) -> tuple[int, Any]:
 
 def test_the_api_server_tells_those_who_are_signed_in_and_no_others(api: AirflowApi) -> None:
     assert api._get("/api/v2/plugins/importErrors")["import_errors"] == []
+    assert {"tidemark", "tidemark_orphans"} <= {plugin["name"] for plugin in api._get("/api/v2/plugins")["plugins"]}
     status, said = answer(api, "/tidemark/topologies", api._login())
     assert (status, said) == (200, {"topologies": ["flights"]})
     status, said = answer(api, "/tidemark/topologies/flights", api._login())
