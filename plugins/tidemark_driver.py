@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from tidemark import place
 from tidemark.clock import wall_clock_ms
 from tidemark.control import Control, Heartbeat, StreamState, known
 from tidemark.embedded import process
@@ -319,9 +320,7 @@ class Driver:
         return launch
 
     def _write(self, name: str, content: Launch | Failures) -> None:
-        partial = self.home / f".{name}"
-        partial.write_text(json.dumps(asdict(content)))
-        partial.replace(self.home / name)
+        place.replace(self.home / name, json.dumps(asdict(content)))
 
     @contextmanager
     def _launching(self) -> Iterator[None]:

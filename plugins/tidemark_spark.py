@@ -13,11 +13,9 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from tidemark.library import archive
-from tidemark.spec.spark_settings import SparkSettings, driver_address, is_local
+from tidemark.spec.spark_settings import SparkSettings, driver_address, is_local, jars
 
 ROOT = Path(__file__).resolve().parents[1]
-# Those in s3 are there after `make object-store`.
-JARS = ",".join(sorted(str(jar) for folder in ("spark", "s3") for jar in (ROOT / ".jars" / folder).glob("*.jar")))
 PROPERTIES = str(ROOT / "docker" / "spark-defaults.conf")
 LIBRARIES = Path(AIRFLOW_HOME) / "tidemark"
 """Where archives of the library are kept; one is 350 kB, and each version that was ever launched has one."""
@@ -36,7 +34,7 @@ class DriverHook(SparkSubmitHook):
 
     def __init__(self, *, spark: SparkSettings, conf: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self._spark = spark
-        super().__init__(jars=JARS, properties_file=PROPERTIES, **kwargs)
+        super().__init__(jars=",".join(jars(ROOT)), properties_file=PROPERTIES, **kwargs)
         master = self._connection["master"]
         self._conf = {**driver_address(master), **spark.properties, **(conf or {})}
         if not is_local(master):

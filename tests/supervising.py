@@ -77,8 +77,8 @@ class Stage:
             self.topology(SPARK).write_text(NUMBERS)
         os.environ["TIDEMARK_TESTS"] = str(ROOT / "tests")
         os.environ["TIDEMARK_TEST_TOPOLOGIES"] = str(self.home)
-        airflow.start(self.home / "airflow", root=dags, variables={}, settings={**HEARD, **self.settings})
-        api = airflow.wait_until_healthy(self.home / "airflow")
+        parts = airflow.start(self.home / "airflow", root=dags, variables={}, settings={**HEARD, **self.settings})
+        api = airflow.wait_until_healthy(self.home / "airflow", parts)
         for kind in (STAND_IN, SPARK):
             process.wait_until(lambda dag=kind.dag: api.has_dag(dag), "the DAGs", WITHIN_S)  # type: ignore[misc]
             api.unpause(kind.dag)

@@ -239,7 +239,7 @@ class Committer:
         is_only_writer: bool = False,
     ) -> None:
         self._app, self._clock = app, clock
-        self._check_lease, self._until_written = check_lease, until_written
+        self.check_lease, self._until_written = check_lease, until_written
         self._alone, self._is_only_writer = alone, is_only_writer
         self._open: dict[Path, DeltaTable] = {}
         self._opened_at: dict[Path, int] = {}
@@ -369,7 +369,7 @@ class Committer:
         properties = CommitProperties(
             app_transactions=[Transaction(app_id, batch_id)], custom_metadata={"batch_id": str(batch_id)}
         )
-        self._check_lease()
+        self.check_lease()
         seen, began_s = table.version(), time.time()
         try:
             write(table, properties)
@@ -398,7 +398,7 @@ class Committer:
         used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
         unused = [file for file in path.glob("*.parquet") if file.name not in used]
         left = [file for file in unused if _is_written_since(file, since_s) and _newest_batch_in(file) == batch_id]
-        self._check_lease()  # after the files were seen: a driver that comes later has not written any of them
+        self.check_lease()  # after the files were seen: a driver that comes later has not written any of them
         for file in left:
             file.unlink()
 

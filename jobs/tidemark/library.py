@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+from tidemark.place import put_once
 
 PACKAGE = Path(__file__).parent
 
@@ -19,11 +21,9 @@ def archive(folder: Path) -> Path:
     """
     content = _content()
     file = folder / f"tidemark-{hashlib.sha256(content).hexdigest()[:12]}.zip"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(content)
-        partial.replace(file)
+    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        put_once(file, content)
     return file
 
 

@@ -12,23 +12,20 @@ from pyspark.sql import functions as F
 
 from tidemark.object_path import ObjectPath
 from tidemark.spec.layout import Layout
-from tidemark.spec.spark_settings import driver_address
+from tidemark.spec.spark_settings import driver_address, jars
 from tidemark.spec.tables import TABLES, Table
 from tidemark.warehouse import delta_tables, views
 
 PROJECT = Path(__file__).resolve().parents[2]
-JARS = ("spark", "s3")
-"""Folders of jars; the second one is there after `make object-store`, for warehouses in an object store."""
 
 
 def session(name: str) -> SparkSession:
     """The session of the job *name*: as spark-submit set it up, else with the project's own settings and local jars."""
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # set by spark-submit for the Python it starts
-        jars = sorted(map(str, (jar for folder in JARS for jar in (PROJECT / ".jars" / folder).glob("*.jar"))))
         usual = dict(settings(PROJECT / "docker" / "spark-defaults.conf"))
         address = driver_address("local")
-        builder = builder.config(map={**usual, **address, "spark.jars": ",".join(jars)})
+        builder = builder.config(map={**usual, **address, "spark.jars": ",".join(jars(PROJECT))})
     return builder.getOrCreate()
 
 

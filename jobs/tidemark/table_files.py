@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -30,6 +31,7 @@ from tidemark.delta import CHECKPOINT_EVERY, in_files
 from tidemark.errors import TidemarkError
 from tidemark.files import stats_of
 from tidemark.place import new_file, put_once
+from tidemark.spec.retention import DAY_MS
 
 FEATURES = frozenset({"appendOnly", "invariants", "checkConstraints", "timestampNtz"})
 """What a table may ask of those who write it that asks nothing of the commits here."""
@@ -175,6 +177,20 @@ def replace_files(
         raise
 
 
+def put_together(
+    path: Path, files: Sequence[DataFile], *, prefix: str = "", check: Callable[[], None] = lambda: None
+) -> None:
+    """Write the rows of *files*, of one partition, into fewer, whose names begin with *prefix*; as `replace_files`."""
+    replace_files(path, files, written(path, rows_of_each(path, files), prefix=prefix, like=files[-1]), check=check)
+
+
+def alike(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+    """*files*, which are in the order of their age, by partition and UTC day of their age: such may become one."""
+    by_folder = sorted(files, key=lambda file: file.folder)
+    for _, group in groupby(by_folder, lambda file: (file.folder, file.written_at_ms // DAY_MS)):
+        yield list(group)
+
+
 def _remove(path: Path, made: Iterable[Written]) -> None:
     for part in made:
         (path / part.file.place).unlink(missing_ok=True)
@@ -201,7 +217,7 @@ def _commit(
             raise Busy(msg)
         _refuse_what_is_not_known(path, table, old, data_change=data_change)
         actions = [_told(data_change=data_change), _description(table)]
-        actions += [_adding(part, data_change=data_change) for part in new]
+        actions += [_adding(part) for part in new]
         actions += [_removing(file, data_change=data_change) for file in old]
         version = table.version() + 1
         content = "\n".join(map(json.dumps, actions)).encode()
@@ -266,14 +282,14 @@ def _description(table: DeltaTable) -> dict[str, Any]:
     return {"metaData": {name: value for name, value in told.items() if value is not None}}
 
 
-def _adding(part: Written, *, data_change: bool) -> dict[str, Any]:
+def _adding(part: Written) -> dict[str, Any]:
     return {
         "add": {
             "path": part.file.place,
             "partitionValues": dict(part.file.partition),
             "size": part.file.bytes,
             "modificationTime": part.file.written_at_ms,
-            "dataChange": data_change,
+            "dataChange": False,
             "stats": part.stats,
         }
     }

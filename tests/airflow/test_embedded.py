@@ -25,7 +25,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def api(home: Path) -> AirflowApi:
-    found = airflow.wait_until_healthy(home)
+    found = airflow.wait_until_healthy(home, airflow.start(home, root=ROOT, variables={}))  # it runs already
     process.wait_until(lambda: found.has_dag("tidemark_flights_alerts"), "the DAGs", 60)
     return found
 

@@ -22,7 +22,8 @@ WITHIN_MS = 60_000
 def api(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowApi]:
     """Airflow's API server alone, with a warehouse that has a critical path."""
     home, warehouse = tmp_path_factory.mktemp("airflow"), reported(tmp_path_factory.mktemp("warehouse"))
-    airflow.start(home, root=ROOT, variables={"tidemark_warehouse": str(warehouse)}, components=["api-server"])
+    variables = {"tidemark_warehouse": str(warehouse)}
+    parts = airflow.start(home, root=ROOT, variables=variables, components=["api-server"])
     found = airflow.api(home)
 
     def answers() -> bool:
@@ -32,7 +33,7 @@ def api(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             return False
         return True
 
-    process.wait_until(answers, "Airflow's API server", 120, process=process.find(home, "api-server"))
+    process.wait_until(answers, "Airflow's API server", 120, by=parts)
     yield found
     airflow.stop(home)
 

@@ -146,7 +146,7 @@ def test_a_driver_that_may_not_write_any_more_is_told_and_puts_nothing_together(
     _, commit = committing(path)
     for batch_id in range(EVERY):
         commit(batch_id)
-    tidy = Tidying(Committer("play/0", lambda: 0), check_lease=check)
+    tidy = Tidying(Committer("play/0", lambda: 0, check_lease=check))
     tidy.committed(path)
     with pytest.raises(LeaseLost):
         tidy.tidy()

@@ -167,14 +167,14 @@ def test_waiting_too_long_names_what_was_waited_for_and_shows_the_log(home: Path
     launched = process.launch("sleeper", SLEEP, home=home, env=ENV)
     said(home, "sleeper", "up")
     with pytest.raises(TidemarkError, match=r"(?s)^an answer must come within 0.2 s: it did not; the end of .*up$"):
-        process.wait_until(lambda: False, "an answer", 0.2, process=launched)
+        process.wait_until(lambda: False, "an answer", 0.2, by=[launched])
 
 
 def test_waiting_ends_at_once_when_the_process_has_died(home: Path) -> None:
     launched = process.launch("failing", python("raise SystemExit('no such port')"), home=home, env=ENV)
     before = time.monotonic()
-    with pytest.raises(TidemarkError, match=r"(?s)its process has died; the end of .*no such port"):
-        process.wait_until(lambda: False, "an answer", 30, process=launched)
+    with pytest.raises(TidemarkError, match=r"(?s)failing has died; start it again; the end of .*no such port"):
+        process.wait_until(lambda: False, "an answer", 30, by=[launched])
     assert time.monotonic() - before < 5
 
 

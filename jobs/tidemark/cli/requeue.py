@@ -44,8 +44,9 @@ def requeue(asked: argparse.Namespace, warehouse: Path, bootstrap: str | None, c
     these must not run at once. A record that is unusable still comes to quarantine with an offset of its own, and may
     be sent again from there.
     """
-    with writing(Layout(warehouse), asked.topology):
-        return _requeued(asked, Layout(warehouse), bootstrap, clock)
+    layout = Layout(warehouse)
+    with writing(layout, asked.topology):
+        return _requeued(asked, layout, bootstrap, clock)
 
 
 def _requeued(asked: argparse.Namespace, layout: Layout, bootstrap: str | None, clock: Clock) -> str:

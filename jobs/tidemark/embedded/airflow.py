@@ -13,7 +13,7 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ def start(
     variables: Mapping[str, str],
     settings: Mapping[str, str] = NO_MORE,
     components: Collection[str] = COMPONENTS.keys(),
-) -> None:
+) -> list[process.Process]:
     """Start what does not run of Airflow with *home* for the checkout at *root*; `wait_until_healthy` comes next.
 
     *variables* become Airflow variables of the same names in lower case; *settings*, by SECTION__KEY, go before those
@@ -68,16 +68,13 @@ def start(
     if not is_running:
         _write_private(home / "passwords.json", json.dumps({USER: made.password}))
         _migrate(home, env)
-    for name in components:
-        process.launch(name, ["airflow", *COMPONENTS[name]], home=home, env=env)
+    return [process.launch(name, ["airflow", *COMPONENTS[name]], home=home, env=env) for name in components]
 
 
-def wait_until_healthy(home: Path) -> AirflowApi:
-    """The API of the Airflow with *home*, once all of its parts are up; raises TidemarkError when one is not."""
+def wait_until_healthy(home: Path, parts: Sequence[process.Process]) -> AirflowApi:
+    """The API of the Airflow with *home*, once all of its *parts* are up; raises TidemarkError when one is not."""
     client = api(home)
-    process.wait_until(
-        client.is_healthy, "a healthy Airflow", HEALTHY_WITHIN_S, process=process.find(home, "api-server")
-    )
+    process.wait_until(client.is_healthy, "a healthy Airflow", HEALTHY_WITHIN_S, by=parts)
     return client
 
 

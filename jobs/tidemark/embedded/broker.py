@@ -85,7 +85,7 @@ def start(home: Path, *, port: int | None = None, jars: Path = JARS) -> Broker:
         launched = process.launch(NAME, _command(home, jars, chosen), home=home, env=os.environ)
         broker = Broker(f"127.0.0.1:{chosen}", launched)
         client = _client(broker.address)
-        process.wait_until(lambda: _answers(client), f"Kafka at {broker.address}", UP_WITHIN_S, process=launched)
+        process.wait_until(lambda: _answers(client), f"Kafka at {broker.address}", UP_WITHIN_S, by=[launched])
     except BaseException:  # Ctrl-C, too
         stop(home)
         raise

@@ -124,18 +124,18 @@ def free_port() -> int:
     return port
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, process: Process | None = None) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, by: Sequence[Process] = ()) -> None:
     """Return as soon as *condition* holds.
 
-    Raises TidemarkError naming *what* after *timeout_s*, or at once when *process*, which was to bring it about, has
-    died; with a *process* the message ends with the tail of its log.
+    Raises TidemarkError naming *what* after *timeout_s*, or at once when one of the processes *by* which it was to come
+    has died; the message ends with the tail of that one's log, or else of the first one's.
     """
     deadline = time.monotonic() + timeout_s
     while not condition():
-        died = process is not None and not is_alive(process)
-        if died or time.monotonic() >= deadline:
-            seen = "its process has died" if died else "it did not"
-            log = f"; the end of {process.log}:\n{_tail(process.log)}" if process is not None else ""
+        dead = next((process for process in by if not is_alive(process)), None)
+        if dead or time.monotonic() >= deadline:
+            seen = f"{dead.name} has died; start it again" if dead else "it did not"
+            log = f"; the end of {told.log}:\n{_tail(told.log)}" if (told := dead or next(iter(by), None)) else ""
             msg = f"{what} must come within {timeout_s:g} s: {seen}{log}"
             raise TidemarkError(msg)
         time.sleep(POLL_S)

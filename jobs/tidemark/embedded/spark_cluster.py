@@ -56,15 +56,13 @@ def start(home: Path, *, workers: int = 2, cores: int, memory: str) -> Cluster:
     """A cluster of so many *workers*, once its master has all of them; each has *cores*, and *memory* such as `2g`."""
     port, page_port = process.free_port(), process.free_port()
     address, env = f"spark://{HOST}:{port}", _environment()
-    process.launch(MASTER, master_command(host=HOST, port=port, page_port=page_port), home=home, env=env)
+    master = process.launch(MASTER, master_command(host=HOST, port=port, page_port=page_port), home=home, env=env)
     launched = []
     for name in _workers(workers):
         command = worker_command(address, host=HOST, page_port=0, cores=cores, memory=memory, work=str(home / name))
         launched.append(process.launch(name, command, home=home, env=env))
     cluster = Cluster(address, f"http://{HOST}:{page_port}", tuple(launched))
-    process.wait_until(
-        lambda: cluster.living() == workers, "a Spark cluster", UP_WITHIN_S, process=process.find(home, MASTER)
-    )
+    process.wait_until(lambda: cluster.living() == workers, "a Spark cluster", UP_WITHIN_S, by=[master, *launched])
     return cluster
 
 

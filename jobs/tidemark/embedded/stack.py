@@ -65,8 +65,8 @@ def start_broker(home: Home, topology: Topology) -> str:
 def start_airflow(home: Home, *, bootstrap: str) -> AirflowApi:
     """The API of a healthy Airflow whose streams read from *bootstrap* and write to the warehouse."""
     variables = {"tidemark_warehouse": str(home.warehouse), "tidemark_bootstrap": bootstrap}
-    airflow.start(home.airflow, root=ROOT, variables=variables)
-    return airflow.wait_until_healthy(home.airflow)
+    parts = airflow.start(home.airflow, root=ROOT, variables=variables)
+    return airflow.wait_until_healthy(home.airflow, parts)
 
 
 def drain(home: Home, *, by: str) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, groupby
+from itertools import accumulate, chain
 from pathlib import Path
 
 import polars as pl
@@ -30,7 +30,6 @@ from tidemark.maintenance.needed import Needed
 from tidemark.maintenance.progress import reached
 from tidemark.maintenance.unused import remove_unused, uncommitted_since_ms
 from tidemark.spec.layout import Layout
-from tidemark.spec.retention import DAY_MS
 from tidemark.spec.topology import Topology
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import findings
@@ -39,7 +38,9 @@ from tidemark.table_files import (
     AT_MOST,
     Busy,
     DataFile,
+    alike,
     files_of,
+    put_together,
     remove_files,
     replace_files,
     rows_of_each,
@@ -99,8 +100,8 @@ def _next(table: Kept, files: Sequence[DataFile], now_ms: int, until_ms: int) ->
     closed = [file for file in files if file.written_at_ms < until_ms]
     if table.needed and (mixed := _mixed(table, closed)):
         return partial(_part, table, table.needed, mixed)
-    if small := _of_one_day(table, closed):
-        return partial(_put_together, table, small)
+    if small := _small(table, closed):
+        return partial(put_together, table.path, small, prefix=_prefix(table))
     return None
 
 
@@ -144,24 +145,17 @@ def _chosen(path: Path, files: Sequence[DataFile], chosen: pl.Series) -> Iterato
         start += rows.num_rows
 
 
-def _of_one_day(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
-    """Two or more small files of one partition and UTC day, of some AT_MOST rows; where rows are parted, superseded."""
-    prefix = SUPERSEDED if table.needed else ""
-    small = [file for file in closed if file.name.startswith(prefix) and file.rows < AT_MOST // 2]
-    small.sort(key=lambda file: file.folder)
-    for _, day in groupby(small, lambda file: (file.folder, file.written_at_ms // DAY_MS)):
-        files, rows = [], 0
-        for file in day:
-            files.append(file)
-            rows += file.rows
-            if rows >= AT_MOST:
-                break
+def _prefix(table: Kept) -> str:
+    """That of the names of files that are put together: where rows are parted, those of superseded ones."""
+    return SUPERSEDED if table.needed else ""
+
+
+def _small(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
+    """Two or more small files that are alike, of some AT_MOST rows; none when there are no such."""
+    small = [file for file in closed if file.name.startswith(_prefix(table)) and file.rows < AT_MOST // 2]
+    for day in alike(small):
+        rows_before = accumulate((file.rows for file in day), initial=0)
+        files = [file for file, before in zip(day, rows_before, strict=False) if before < AT_MOST]
         if len(files) > 1:
             return files
     return []
-
-
-def _put_together(table: Kept, files: Sequence[DataFile]) -> None:
-    prefix = SUPERSEDED if table.needed else ""
-    rows = rows_of_each(table.path, files)
-    replace_files(table.path, files, written(table.path, rows, prefix=prefix, like=files[-1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tidemark.spec.toml_keys import Keys
@@ -33,6 +34,11 @@ class SparkSettings:
 
     master: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+def jars(project: Path) -> list[str]:
+    """The jars that jobs of the checkout *project* need; those for object stores only after `make object-store`."""
+    return sorted(str(jar) for folder in ("spark", "s3") for jar in (project / ".jars" / folder).glob("*.jar"))
 
 
 def is_local(master: str) -> bool:

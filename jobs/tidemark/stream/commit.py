@@ -75,7 +75,7 @@ class Committing:
         self._home, self._committer, self._facts, self._measurer = home, committer, facts, measurer
         self._broker, self._clock, self._reached, self._check_lease = broker, clock, reached, check_lease
         self._terminals = [o for o in sub.operators if isinstance(o, Repartition | Sink)]
-        self._tidying, self._hops = Tidying(committer, check_lease=check_lease), frozenset(_hops(sub))
+        self._tidying, self._hops = Tidying(committer), frozenset(_hops(sub))
         newest = facts.newest()
         self._newest_batches: dict[str, int] = dict(newest.notes.get(NEWEST_BATCHES, {})) if newest else {}
 

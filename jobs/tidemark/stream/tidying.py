@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark.delta import NEEDED, SUPERSEDED, Committer
 from tidemark.errors import Contradiction
-from tidemark.spec.retention import DAY_MS
-from tidemark.table_files import Busy, DataFile, files_of, replace_files, rows_of_each, written
+from tidemark.table_files import Busy, DataFile, alike, files_of, put_together
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +28,10 @@ SMALL_BYTES = 128 * 1_024
 
 
 class Tidying:
-    """Puts small files together in the tables into which *committer* commits; *check_lease* as there."""
+    """Puts small files together in the tables into which *committer* commits, under its lease."""
 
-    def __init__(self, committer: Committer, *, check_lease: Callable[[], None] = lambda: None) -> None:
-        self._committer, self._check_lease = committer, check_lease
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
         self._commits: Counter[Path] = Counter()
 
     def committed(self, path: Path) -> None:
@@ -64,8 +62,7 @@ class Tidying:
         if not small:
             return False
         self._committer.open_anew(path)  # after the files were seen: nobody's rows are put together unseen
-        parts = written(path, rows_of_each(path, small), prefix="", like=small[-1])
-        replace_files(path, small, parts, check=self._check_lease)
+        put_together(path, small, check=self._committer.check_lease)
         self._committer.open_anew(path, own=1)
         return True
 
@@ -73,8 +70,4 @@ class Tidying:
 def _small(files: Sequence[DataFile]) -> list[DataFile]:
     """The oldest EVERY to AT_ONCE small ones of one folder and UTC day that maintenance has not parted; else none."""
     small = [file for file in files if file.bytes < SMALL_BYTES and not file.name.startswith((NEEDED, SUPERSEDED))]
-    small.sort(key=lambda file: file.folder)
-    for _, day in groupby(small, lambda file: (file.folder, file.written_at_ms // DAY_MS)):
-        if len(alike := list(day)) >= EVERY:
-            return alike[:AT_ONCE]
-    return []
+    return next((files[:AT_ONCE] for files in alike(small) if len(files) >= EVERY), [])
