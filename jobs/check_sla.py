@@ -1,8 +1,10 @@
 """Checks the SLAs of a topology at an instant, and whether its accounting closes.
 
-Writes sla_results, a row per SLA, and dq_results, a row per expectation. What does not hold is a row and never a
-failure of this job. Checking again with the same --run-id replaces its rows. For a past instant it leaves out what
-batches wrote that were finished later; rows that these replaced, of sinks with current rows, are not there any more.
+Writes sla_results, a row per SLA, dq_results, a row per expectation, and incidents, a row for each that opens, gets
+worse or ends. What does not hold is a row and never a failure of this job. Checking again with the same --run-id
+replaces its rows. For a past instant it leaves out what batches wrote that were finished later; rows that these
+replaced, of sinks with current rows, are not there any more. No incident follows from a check for an instant before one
+that was checked already.
 """
 
 from __future__ import annotations
@@ -17,16 +19,20 @@ from pyspark.sql import functions as F
 from tidemark.cli.sql import Warehouse
 from tidemark.report import sla_facts
 from tidemark.report.batch_job import add_instant, parser, writing
+from tidemark.report.culprits import READS, with_culprits
+from tidemark.report.incident_tables import follow_up, is_checked_after, quiet
+from tidemark.report.newest_times import newest_ms
 from tidemark.report.quality import Quality
 from tidemark.report.report_tables import replace_rows
-from tidemark.report.sla_status import Status, statuses
-from tidemark.spark import PROJECT, read_table, read_times, session
+from tidemark.report.sla_status import sla_row, statuses
+from tidemark.spark import PROJECT, read_table, read_times, session, stream_tables
 from tidemark.spec.intervals import Interval, is_text
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import Measure, SlaSpec, load
 from tidemark.spec.tables import (
     BATCHES,
     CRITICAL_PATH_STEPS,
+    CRITICAL_PATHS,
     DQ_RESULTS,
     LATENCY_BUCKETS,
     OUTCOMES,
@@ -56,22 +62,30 @@ def main() -> None:
 def run(
     spark: SparkSession, layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str
 ) -> None:
-    """Replace the results of *run_id* by those of a check of *specs* for the instant *at_ms*."""
-    later = dict(Warehouse(layout.warehouse, {BATCHES.name}).ask(LATER, [topology.name, at_ms]).rows)
-    facts = _facts(spark, layout, topology.name, specs, later, at_ms=at_ms).toArrow().to_pylist()
-    tables = (_before(later, read_table(spark, layout, topology.name, table)) for table in (OUTCOMES, BATCHES))
-    accounts = sla_facts.accounts(*tables).toArrow()
-    found = statuses(specs, topology, facts, accounts.to_pylist(), at_ms=at_ms)
+    """Replace the results of *run_id* by those of a check of *specs* for the instant *at_ms*.
+
+    The changes of incidents that follow come last.
+    """
+    tables = Warehouse(layout.warehouse, {BATCHES.name, *READS})
+    later = dict(tables.ask(LATER, [topology.name, at_ms]).rows)
+    facts = _facts(spark, layout, topology.name, specs, later, at_ms=at_ms)
+    counted = (_before(later, read_table(spark, layout, topology.name, table)) for table in (OUTCOMES, BATCHES))
+    accounts = sla_facts.accounts(*counted).toArrow()
+    judged = statuses(specs, topology, facts, accounts.to_pylist(), at_ms=at_ms)
+    found = list(with_culprits(judged, topology, layout, tables, at_ms=at_ms))
     quality = Quality(EXPECTATIONS)
-    frame = pd.DataFrame([{**_row(status), "idle": status.idle} for status in found])
-    judged = [
+    frame = pd.DataFrame([{**sla_row(s), "idle": s.idle, "measured": s.is_measured} for s in found])
+    expected = [
         *quality.check("sla_status", frame, slas=len(specs)),
         *quality.check("outcomes", accounts.to_pandas()),
     ]
+    is_past = is_checked_after(layout, topology.name, at_ms, run_id)
     of_check = {"topology": topology.name, "checked_at": at_ms, "run_id": run_id}
-    for table, rows in ((SLA_RESULTS, [_row(status) for status in found]), (DQ_RESULTS, judged)):
+    results = [{**sla_row(status), "quiet": quiet(status.spec, at_ms, is_past=is_past)} for status in found]
+    for table, rows in ((SLA_RESULTS, results), (DQ_RESULTS, expected)):
         path = layout.report_table(topology.name, table.name)
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
+    follow_up(layout, topology.name, specs, at_ms=at_ms)
 
 
 def _before(later: Mapping[str, int], rows: DataFrame) -> DataFrame:
@@ -89,40 +103,28 @@ def _facts(
     later: Mapping[str, int],
     *,
     at_ms: int,
-) -> DataFrame:
-    """All that *specs* are judged by, but the accounts."""
-    buckets, steps, marks = (
-        read_table(spark, layout, topology, table) for table in (LATENCY_BUCKETS, CRITICAL_PATH_STEPS, WATERMARKS)
+) -> list[dict[str, Any]]:
+    """All that *specs* are judged by, but the accounts; of tables whose log does not say it, rows are read."""
+    buckets, steps, paths, marks = (
+        read_table(spark, layout, topology, table)
+        for table in (LATENCY_BUCKETS, CRITICAL_PATH_STEPS, CRITICAL_PATHS, WATERMARKS)
     )
-    frames = sla_facts.watermarks(_before(later, marks))
+    frames, told = sla_facts.watermarks(_before(later, marks)), []
     for table in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
-        rows = read_times(spark, layout, topology, table)
-        frames += [sla_facts.newest(_before(later, rows), table)] if rows else []
-    for over_ms in sorted({spec.over_ms for spec in specs}):
+        for path in stream_tables(layout, topology, table):
+            at, is_all = newest_ms(path, before_batch=later.get(path.parent.name))
+            if is_all:
+                told.append(sla_facts.told(table, at))
+            else:
+                frames.append(sla_facts.newest(_before(later, read_times(spark, path)), table))
+    for over_ms in sorted({length for spec in specs for length in spec.lengths_ms}):
         over = Interval(at_ms - over_ms, at_ms)
         frames += [
             sla_facts.latencies(buckets, over),
-            sla_facts.added_latencies(steps, over),
-            sla_facts.critical_latencies(steps, over),
+            sla_facts.added_latencies(steps, paths, over),
+            sla_facts.critical_latencies(steps, paths, over),
         ]
-    return sla_facts.facts(frames)
-
-
-def _row(status: Status) -> dict[str, Any]:
-    """The columns of sla_results that are the SLA's own."""
-    spec = status.spec
-    return {
-        "sla": spec.name,
-        "subject": spec.subject,
-        "measure": spec.measure.value,
-        "verdict": status.verdict.value,
-        "observed_ms": status.observed_ms,
-        "warn_after_ms": spec.limits.warn_after_ms,
-        "error_after_ms": spec.limits.error_after_ms,
-        "culprit": status.culprit,
-        "owner": spec.owner,
-        "over_ms": spec.over_ms,
-    }
+    return [*sla_facts.facts(frames).toArrow().to_pylist(), *told]
 
 
 if __name__ == "__main__":

@@ -81,16 +81,9 @@ def _together(frames: Iterable[DataFrame]) -> DataFrame:
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
 
 
-def read_times(spark: SparkSession, layout: Layout, topology: str, table: str) -> DataFrame | None:
-    """`timestamp`, a row's record time, `sub_topology` and `batch_id` of all rows of the stream table *table*.
-
-    None when nobody has created it.
-    """
-    frames = [
-        read(spark, path).select("timestamp", "batch_id", F.lit(path.parent.name).alias("sub_topology"))
-        for path in stream_tables(layout, topology, table)
-    ]
-    return reduce(DataFrame.unionByName, frames) if frames else None
+def read_times(spark: SparkSession, path: Path) -> DataFrame:
+    """`timestamp`, a row's record time, `sub_topology` and `batch_id` of all rows of the stream table at *path*."""
+    return read(spark, path).select("timestamp", "batch_id", F.lit(path.parent.name).alias("sub_topology"))
 
 
 def read(spark: SparkSession, path: Path) -> DataFrame:

@@ -51,8 +51,8 @@ def figures(runs: int) -> Iterator[Figure]:
     batch_s: dict[int, list[float]] = {}
     for million, factor in ((1, 5), (5, 10)):
         with TemporaryDirectory() as folder:
-            feed = Feed(million * 1_000_000)
-            ours, theirs = Ours(spark, Path(folder), feed), Merge(spark, Path(folder), feed)
+            feeds = [Feed(million * 1_000_000) for _ in range(2)]  # alike, one each: both sides take in every batch
+            ours, theirs = Ours(spark, Path(folder), feeds[0]), Merge(spark, Path(folder), feeds[1])
             found = by_turns({"ours": ours.batch, "merge": theirs.batch}, runs + 1)
             found = {side: values[1:] for side, values in found.items()}  # the first one warms up
             batch_s[million] = found["ours"]
@@ -112,7 +112,7 @@ class Ours:
     def __init__(self, spark: SparkSession, folder: Path, feed: Feed, *, level: str = "trace", more: str = "") -> None:
         self._spark, self._feed, self._home = spark, feed, folder / "ours"
         folder.mkdir(exist_ok=True)
-        self._file = folder / "batch.parquet"
+        self._files = folder / "batch"
         topology = parse(tomllib.loads(TOPOLOGY.format(level=level) + more), file="bench.toml")
         (sub,) = topology.sub_topologies
         self.stream = Stream(topology, sub, Layout(self._home))
@@ -152,11 +152,11 @@ class Ours:
             updates=pl.struct("id", "status", "amount", "note"),
         )
         tick = {"source": TICK, "partition": 0, "offset": 0, "timestamp_ms": at_ms + 2_000}
-        pl.concat([rows, pl.DataFrame([tick], schema=rows.schema)]).write_parquet(self._file)
+        _in_two_files(pl.concat([rows, pl.DataFrame([tick], schema=rows.schema)]), self._files)
         self._offset += updates.height
         self._broker.have("updates", [{"partition": 0, "offset": self._offset - 1}])
-        self._schema = self._schema or self._spark.read.parquet(str(self._file)).schema
-        frame = self._spark.read.schema(self._schema).parquet(str(self._file))
+        self._schema = self._schema or self._spark.read.parquet(str(self._files)).schema
+        frame = self._spark.read.schema(self._schema).parquet(str(self._files))
         started = time.perf_counter()
         self.engine.process(next(self._batch_ids), lambda late: collect(frame, late))
         return time.perf_counter() - started
@@ -173,7 +173,7 @@ class Merge:
 
     def __init__(self, spark: SparkSession, folder: Path, feed: Feed) -> None:
         self._spark, self._feed, self._table = spark, feed, str(folder / "merged")
-        self._file = folder / "merge.parquet"
+        self._files = folder / "merge"
         for updates in feed.first():
             self._frame(updates).write.format("delta").mode("append").save(self._table)
 
@@ -187,8 +187,15 @@ class Merge:
         return time.perf_counter() - started
 
     def _frame(self, updates: pl.DataFrame) -> DataFrame:
-        updates.write_parquet(self._file)
-        return self._spark.read.parquet(str(self._file))
+        _in_two_files(updates, self._files)
+        return self._spark.read.parquet(str(self._files))
+
+
+def _in_two_files(rows: pl.DataFrame, folder: Path) -> None:
+    """A task for each, as of a topic with two partitions."""
+    folder.mkdir(exist_ok=True)
+    for number, half in enumerate(rows.iter_slices(-(-rows.height // 2))):
+        half.write_parquet(folder / f"{number}.parquet")
 
 
 def _bytes(folder: Path) -> int:

@@ -14,7 +14,9 @@ from tidemark.spec.tables import (
     BATCHES,
     CHANGES,
     CRITICAL_PATH_STEPS,
+    CRITICAL_PATHS,
     DQ_RESULTS,
+    INCIDENTS,
     LATENCY_BUCKETS,
     OUTCOMES,
     SLA_RESULTS,
@@ -79,6 +81,8 @@ def test_a_slow_operator_breaks_its_sla_and_is_named(spark, warehouse):
     }
     assert results["quick"]["observed_ms"] == pytest.approx(400, rel=0.01)
     assert broken(warehouse) == {
+        ("sla_status", "verdict", "critical"): 1,
+        ("sla_status", "verdict", "warning"): 1,
         ("sla_status", "error_after_ms, observed_ms", "critical"): 1,
         ("sla_status", "warn_after_ms, observed_ms", "warning"): 2,
     }
@@ -90,7 +94,7 @@ def test_nothing_to_judge_is_not_a_pass(spark, warehouse):
     assert verdicts(warehouse) == {
         "fresh": "never_loaded", "in_time": "unknown", "quick": "unknown", "complete": "never_loaded",
     }  # fmt: skip
-    assert ("sla_status", "observed_ms", "critical") in broken(warehouse)
+    assert broken(warehouse)["sla_status", "measured", "critical"] == 4
     assert ("outcomes", None, "critical") in broken(warehouse)
 
 
@@ -182,14 +186,11 @@ def streamed(warehouse, latest_ms=90, latency_ms=100):
     warehouse.write(LATENCY_BUCKETS, [{**bucket, "finished_at": NOW - 1}, long_ago])
     steps = [("events", 0, 0, "input"), ("latest", 1, latest_ms, "measured"), ("alerts", 2, 10, "measured")]
     steps.append(("off_the_path", None, 9_000, "measured"))
-    warehouse.write(
-        CRITICAL_PATH_STEPS,
-        [
-            {"topology": "t", "window_start": NOW - 6_000, "window_end": NOW - 1_000, "operator": name, "step": step,
-             "latency_ms": ms, "state": state}
-            for name, step, ms, state in steps
-        ],
-    )  # fmt: skip
+    window = {"topology": "t", "window_start": NOW - 66_000, "window_end": NOW - 61_000}
+    rows = [{**window, "operator": name, "step": n, "latency_ms": ms, "state": state} for name, n, ms, state in steps]
+    warehouse.write(CRITICAL_PATH_STEPS, rows)
+    finished = {"before_source_ms": 60_000, "latency_ms": latest_ms + 10}
+    warehouse.write(CRITICAL_PATHS, [{**window, **finished}])
     warehouse.write(OUTCOMES, [outcome(0, records_in=8, held_before=2, emitted=5, suppressed=4, held_after=1)])
     warehouse.write(BATCHES, [{"batch_id": 0, "finished_at": NOW - 50_000}])
 
@@ -216,3 +217,53 @@ def broken(warehouse):
         for row in warehouse.report(DQ_RESULTS)
         if not row["success"]
     }
+
+
+def test_an_incident_opens_once_names_what_holds_it_and_is_resolved_when_it_has_held_for_a_while(spark, warehouse):
+    streamed(warehouse)
+
+    def checked(second, run_id, *, change_at=None):
+        """What is told after a check; a change may come just before it."""
+        if change_at is not None:
+            rows = [{"batch_id": second, "operator": "latest", "timestamp": NOW + int(change_at * 1_000)}]
+            warehouse.write(CHANGES, rows)
+        check(spark, warehouse, at_ms=NOW + second * 1_000, run_id=run_id)
+        rows = [row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh"]
+        return [(row["change"], (row["at"].timestamp() * 1_000 - NOW) / 1_000, row["run_id"]) for row in rows]
+
+    assert checked(0, "a") == []
+    opened = ("opened", 20.0, "b")
+    assert checked(20, "b") == checked(20, "b") == [opened]
+    assert checked(5, "back-filled") == checked(25, "c") == [opened]
+    assert checked(60, "d", change_at=59.5) == checked(659, "e", change_at=658.5) == [opened]
+    assert checked(660, "f", change_at=659.5) == [opened, ("resolved", 660.0, "f")]
+    (incident,) = (row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh" and row["change"] == "opened")
+    assert incident["incident"] == "fresh-20260202T024020"  # NOW is 2026-02-02T02:40:00Z
+    assert (incident["verdict"], incident["severity"], incident["culprit"]) == ("error", "critical", "events")
+    assert incident["said"] == "staleness of changes is 20,500 ms; warning from 1,000 ms on, error from 10,000 ms on"
+    assert incident["held_by"].startswith("never_started: ")
+    quiet = {row["run_id"]: row["quiet"] for row in warehouse.report(SLA_RESULTS)}
+    assert quiet == {"back-filled": "past", **dict.fromkeys("abcdef")}
+
+
+def test_the_blame_for_a_latency_is_on_who_used_more_than_usual(spark, warehouse):
+    streamed(warehouse, latency_ms=500)
+    usual = {"topology": "t", "window_start": NOW - 90_000, "window_end": NOW - 85_000, "over_sla": False}
+    late = {"topology": "t", "window_start": NOW - 80_000, "window_end": NOW - 75_000, "over_sla": True, "sla_ms": 50}
+    ages = {"before_source_ms": 40_000, "waited_ms": 0, "queued_ms": 0}
+    warehouse.write(CRITICAL_PATHS, [{**usual, **ages, "latency_ms": 110}, {**late, **ages, "latency_ms": 510}])
+    worked = [(usual, {"latest": 100, "alerts": 10}), (late, {"latest": 105, "alerts": 405})]
+    warehouse.write(
+        CRITICAL_PATH_STEPS,
+        [
+            {**{name: window[name] for name in ("topology", "window_start", "window_end")}, "operator": name, "step": 1}
+            | {"kind": "table", "state": "measured", "latency_ms": ms, "worked_ms": ms}
+            for window, steps in worked
+            for name, ms in steps.items()
+        ],
+    )
+
+    check(spark, warehouse)
+
+    (late_one,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "in_time")
+    assert (late_one["verdict"], late_one["culprit"]) == ("warn", "alerts")

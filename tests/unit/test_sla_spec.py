@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.semantics.sla import Sla
+from tidemark.semantics.incidents import Damping
+from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla
 from tidemark.spec import topology
-from tidemark.spec.sla_spec import Measure, SlaSpec, load, parse
+from tidemark.spec.intervals import instant_ms
+from tidemark.spec.sla_spec import Measure, Severity, SlaSpec, load, parse
 
 PROJECT = Path(__file__).parents[2]
 FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")
@@ -35,8 +37,52 @@ def test_an_sla_is_read_with_its_defaults():
             owner="desk",
             over_ms=600_000,
             ignore_when_idle=False,
+            severity=Severity.CRITICAL,
+            runbook=None,
+            damping=Damping(open_after_ms=0, resolve_after_ms=600_000),
+            maintenance_windows=(),
         ),
     )
+
+
+def test_who_is_told_of_it_when_and_what_to_do_are_read() -> None:
+    windows = ["daily 00:00-01:00", "2026-12-24T00:00Z/2026-12-26T00:00Z"]
+    (spec,) = specs(
+        severity="info",
+        runbook="https://wiki/late",
+        open_after="5 min",
+        resolve_after="0 s",
+        maintenance_windows=windows,
+    )
+    assert (spec.severity, spec.runbook) == (Severity.INFO, "https://wiki/late")
+    assert spec.damping == Damping(open_after_ms=300_000, resolve_after_ms=0)
+    at = {"2026-12-23T12:00Z": False, "2026-12-23T00:30Z": True, "2026-12-25T12:00Z": True, "2026-12-26T01:00Z": False}
+    assert {text: spec.is_quiet(instant_ms(text)) for text in at} == at
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits", "lengths_ms"),
+    [
+        (
+            {"measure": "records", "subject": "carrier_state", "warn_below": 100, "error_below": 1, "over": "1 h"},
+            AtLeast(warn_below=100, error_below=1),
+            (3_600_000,),
+        ),
+        (
+            {"measure": "burn_rate", "subject": "carrier_state", "threshold": "30 s", "target": 0.99, "over": "1 h"},
+            BurnRate(objective=Objective(threshold_ms=30_000, target=0.99), warn_at=1, error_at=14.4),
+            (3_600_000, 300_000),
+        ),
+        (
+            {"measure": "watermark_lag", "subject": "carriers", "error_after": "5 min"},
+            Sla(error_after_ms=300_000),
+            (600_000,),
+        ),
+    ],
+)
+def test_each_kind_of_measure_has_limits_of_its_own(changes, limits, lengths_ms) -> None:
+    (spec,) = specs(**{"warn_after": None, "error_after": None, **changes})
+    assert (spec.limits, spec.lengths_ms) == (limits, lengths_ms)
 
 
 def test_one_limit_is_enough():
@@ -55,6 +101,12 @@ def test_one_limit_is_enough():
         ({"warn_after": "3 min"}, r"board\.warn_after: is '3 min' and error_after is '2 min'; .* the warning first"),
         ({"warn_after": None, "error_after": None}, r"board\.warn_after: .*write one or both"),
         ({"owner": None}, r'board\.owner: is missing; write owner = "flight desk"'),
+        ({"severity": "bad"}, r"board\.severity: is 'bad'; use one of critical, warning, info"),
+        ({"open_after": "soon"}, r"board\.open_after: is 'soon', which has no unit"),
+        ({"maintenance_windows": ["Sunday"]}, r"board\.maintenance_windows: has 'Sunday'; write hours of UTC, such as"),
+        ({"measure": "watermark_lag", "subject": "flight_board"}, r"board\.subject: .*use one of flight_events, weather"),
+        ({"measure": "records", "subject": "weather"}, r"board\.warn_below: is None and error_below is None; write one"),
+        ({"measure": "burn_rate", "subject": "weather"}, r'board\.threshold: is missing; write threshold = "30 s"'),
         ({"ignore_when_idle": "yes"}, r"board\.ignore_when_idle: is 'yes'; write ignore_when_idle = true"),
         ({"warn_afer": "1 s"}, r"board\.warn_afer: is not a key.*did you mean warn_after"),
     ],

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.report.sla_status import statuses
+from tidemark.report.sla_status import said, statuses
 from tidemark.semantics.buckets import bucket_of
-from tidemark.semantics.sla import Sla, Verdict
+from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla, Verdict
 from tidemark.spec import topology
 from tidemark.spec.sla_spec import Measure, SlaSpec
 
@@ -16,9 +16,11 @@ OVER = 60_000
 
 
 def status(measure, subject, facts=(), accounts=(), *, limits=(100, 200), ignore_when_idle=False):
-    """What is said of one SLA."""
+    """What is said of one SLA; *limits* of a length of time are its two, ms."""
+    if isinstance(limits, tuple):
+        limits = Sla(warn_after_ms=limits[0], error_after_ms=limits[1])
     spec = SlaSpec(
-        name="x", subject=subject, measure=measure, limits=Sla(warn_after_ms=limits[0], error_after_ms=limits[1]),
+        name="x", subject=subject, measure=measure, limits=limits,
         owner="o", over_ms=OVER, ignore_when_idle=ignore_when_idle,
     )  # fmt: skip
     (found,) = statuses([spec], FLIGHTS, facts, accounts, at_ms=NOW)
@@ -149,3 +151,90 @@ def account(open_batches, since):
 def test_completeness_is_for_how_long_the_accounting_has_not_closed(accounts, verdict, observed):
     found = status(Measure.COMPLETENESS, "outcomes", accounts=accounts)
     assert (found.verdict, found.observed_ms) == (verdict, observed)
+
+
+@pytest.mark.parametrize(
+    ("subject", "what", "lag", "idle", "verdict"),
+    [
+        ("flight_events", "source", 99, False, Verdict.PASS),
+        ("flight_events", "source", 200, False, Verdict.ERROR),
+        ("flight_events", "source", 200, True, Verdict.PASS),
+        ("status", "sub_topology", 150, False, Verdict.WARN),
+        ("status", "sub_topology", 150, True, Verdict.PASS),  # the source that leads it is idle
+    ],
+)
+def test_a_watermark_lags_behind_the_check_unless_its_source_is_idle(subject, what, lag, idle, verdict):
+    facts = [fact("source", "flight_events", NOW - lag, idle=idle)]
+    facts += [fact(what, subject, NOW - lag)] if what == "sub_topology" else []
+    found = status(Measure.WATERMARK_LAG, subject, facts, ignore_when_idle=True)
+    assert (found.verdict, found.observed_ms) == (verdict, lag)
+
+
+def test_a_watermark_that_nobody_saw_was_never_loaded():
+    assert status(Measure.WATERMARK_LAG, "weather").verdict is Verdict.NEVER_LOADED
+
+
+@pytest.mark.parametrize(
+    ("n", "idle", "verdict"),
+    [
+        (10, False, Verdict.PASS),
+        (9, False, Verdict.WARN),
+        (2, False, Verdict.ERROR),
+        (0, False, Verdict.ERROR),
+        (0, True, Verdict.PASS),
+    ],
+)
+def test_too_few_records_break_an_sla_and_none_at_all_do_unless_the_sources_are_idle(n, idle, verdict):
+    facts = [fact("latency", "flight_status", over_ms=OVER, bucket=5, n=n)] if n else []
+    facts += [fact("source", "flight_events", NOW, idle=idle)]
+    limits = AtLeast(warn_below=10, error_below=3)
+    found = status(Measure.RECORDS, "flight_status", facts, limits=limits, ignore_when_idle=True)
+    assert (found.verdict, found.records, found.idle) == (verdict, n, idle)
+    assert said(found) == f"{n} records of flight_status in 1 min; warning below 10, error below 3"
+
+
+def burning(*, over, of, lately):
+    """*over* of so many records took 500 ms, the others 50; of 10 in the last twelfth of the time so many."""
+    counts = {OVER: (over, of), OVER // 12: (lately, 10)}
+    facts = [
+        fact("latency", "carrier_delays", over_ms=ms, bucket=bucket_of(500 if slow else 50), n=n if slow else total - n)
+        for ms, (n, total) in counts.items()
+        for slow in (True, False)
+    ]
+    limits = BurnRate(objective=Objective(threshold_ms=100, target=0.9), warn_at=1, error_at=5)
+    return status(Measure.BURN_RATE, "carrier_delays", [row for row in facts if row["n"]], limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("over", "lately", "verdict", "rate"),
+    [
+        (9, 9, Verdict.PASS, 0.9),
+        (10, 1, Verdict.WARN, 1),
+        (50, 5, Verdict.ERROR, 5),
+        (50, 4, Verdict.WARN, 5),  # it gets better
+        (50, 0, Verdict.PASS, 5),  # it has ended
+    ],
+)
+def test_a_budget_that_burns_too_fast_and_still_does_breaks_an_sla(over, lately, verdict, rate):
+    found = burning(over=over, of=100, lately=lately)
+    assert found.verdict is verdict
+    assert (found.budget.burn_rate, found.budget.remaining) == (pytest.approx(rate), pytest.approx(1 - rate))
+
+
+def test_of_no_record_no_burn_rate_is_known():
+    limits = BurnRate(objective=Objective(threshold_ms=100, target=0.9), warn_at=1, error_at=5)
+    found = status(Measure.BURN_RATE, "carrier_delays", limits=limits)
+    assert (found.verdict, found.is_measured) == (Verdict.UNKNOWN, False)
+
+
+def test_what_was_found_is_said_in_words():
+    late = status(Measure.LATENCY_P50, "carrier_delays", latencies(), limits=(10, 40))
+    assert said(late) == "latency_p50 of carrier_delays is 50 ms; warning from 10 ms on, error from 40 ms on"
+    assert said(status(Measure.LATENCY_P99, "carrier_delays")).startswith(
+        "latency_p99 of carrier_delays is nothing meas"
+    )
+    burnt = burning(over=50, of=100, lately=5)
+    assert said(burnt) == (
+        "50.00% of the records of carrier_delays took longer than 100 ms in 1 min, 5 times 10.00%; warning from 1 on, "
+        "error from 5 on"
+    )

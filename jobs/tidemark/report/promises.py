@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tidemark.semantics.sla import Sla
 from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
 
 
@@ -25,7 +26,7 @@ def promises(specs: Iterable[SlaSpec]) -> Promises:
     work_ms: dict[str, int] = {}
     for spec in specs:
         promised = work_ms if spec.measure is Measure.OPERATOR_LATENCY_P50 else end_to_end_ms
-        if spec.measure in {*QUANTILES, Measure.OPERATOR_LATENCY_P50}:
+        if spec.measure in {*QUANTILES, Measure.OPERATOR_LATENCY_P50} and isinstance(spec.limits, Sla):
             limit_ms = spec.limits.promised_ms
             promised[spec.subject] = min(limit_ms, promised.get(spec.subject, limit_ms))
     return Promises(end_to_end_ms=end_to_end_ms, work_ms=work_ms)

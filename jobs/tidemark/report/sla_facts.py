@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 from operator import add
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -56,16 +57,30 @@ def latencies(latency_buckets: DataFrame, over: Interval) -> DataFrame:
     return _rows(finished, What.LATENCY, F.col("operator"), over, bucket=F.col("bucket"), n=F.col("n"))
 
 
-def added_latencies(critical_path_steps: DataFrame, over: Interval) -> DataFrame:
-    """Windows by operator and bucket of what it added to them, of those that end in the interval *over*."""
-    windows = critical_path_steps.where(over.holds("window_end")).where(F.col("state").isin(*MEASURED))
+def told(table: str, newest_ms: int | None) -> dict[str, Any]:
+    """The fact that *newest_ms* is the newest record time in a *table*, which its log has told."""
+    kinds = ("over_ms", "bucket", "n", "idle")
+    return {"what": What.NEWEST.value, "subject": table, "at_ms": newest_ms, **dict.fromkeys(kinds)}
+
+
+def added_latencies(critical_path_steps: DataFrame, critical_paths: DataFrame, over: Interval) -> DataFrame:
+    """Windows by operator and bucket of what it added to them, of those whose path was finished in *over*."""
+    windows = _finished(critical_path_steps, critical_paths, over).where(F.col("state").isin(*MEASURED))
     return _rows(windows, What.ADDED, F.col("operator"), over, bucket=F.expr(bucket_sql("latency_ms")), n=F.lit(1))
 
 
-def critical_latencies(critical_path_steps: DataFrame, over: Interval) -> DataFrame:
-    """What operators added, as n, to the windows that end in the interval *over* and in which they were critical."""
-    steps = critical_path_steps.where(over.holds("window_end")).where("step is not null")
+def critical_latencies(critical_path_steps: DataFrame, critical_paths: DataFrame, over: Interval) -> DataFrame:
+    """What operators added, as n, to the windows whose path was finished in *over* and in which they were critical."""
+    steps = _finished(critical_path_steps, critical_paths, over).where("step is not null")
     return _rows(steps, What.CRITICAL, F.col("operator"), over, n=F.col("latency_ms"))
+
+
+def _finished(critical_path_steps: DataFrame, critical_paths: DataFrame, over: Interval) -> DataFrame:
+    """The steps of the windows whose path came to its end in the interval *over* of the finish clock."""
+    age_ms = F.col("before_source_ms") + F.col("latency_ms")
+    finished = F.timestamp_millis(F.unix_millis("window_end") + age_ms).alias("finished_at")
+    paths = critical_paths.select("topology", "window_start", "window_end", finished).where(over.holds("finished_at"))
+    return critical_path_steps.join(paths, ["topology", "window_start", "window_end"], "left_semi")
 
 
 def accounts(outcomes: DataFrame, batches: DataFrame) -> DataFrame:

@@ -10,15 +10,28 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tidemark.semantics.buckets import quantile
+from tidemark.semantics.buckets import quantile, value_of
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.sla import Verdict, judge, judge_staleness
-from tidemark.spec.operators import HopSource, Kind, Sink
+from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.sla import (
+    AtLeast,
+    Budget,
+    BurnRate,
+    Objective,
+    Sla,
+    Verdict,
+    budget,
+    judge,
+    judge_burn,
+    judge_count,
+    judge_staleness,
+)
+from tidemark.spec.operators import HopSource, Kind, Sink, Source
 from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
+from tidemark.spec.toml_keys import length
 from tidemark.spec.topology import SubTopology, Topology
 
 Rows = Sequence[Mapping[str, Any]]
-BROKEN = frozenset({Verdict.WARN, Verdict.ERROR})
 
 
 class What(StrEnum):
@@ -44,9 +57,18 @@ class Status:
 
     spec: SlaSpec
     verdict: Verdict
-    observed_ms: float | None
+    observed_ms: float | None = None
     culprit: str | None = None
+    held_by: str | None = None
     idle: bool = False
+    records: int | None = None
+    budget: Budget | None = None
+    """Of the whole time of a burn rate."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there was anything to judge by."""
+        return self.verdict not in {Verdict.NEVER_LOADED, Verdict.UNKNOWN}
 
 
 def statuses(specs: Iterable[SlaSpec], topology: Topology, facts: Rows, accounts: Rows, *, at_ms: int) -> list[Status]:
@@ -65,8 +87,8 @@ class _Found:
             by_subject.setdefault(fact["subject"], []).append(fact)
 
     def at_ms(self, what: What, subject: str) -> int | None:
-        """The instant of a fact; None when there is none."""
-        return next((fact["at_ms"] for fact in self._of(what, subject)), None)
+        """The newest instant of such facts; None when there is none."""
+        return max((fact["at_ms"] for fact in self._of(what, subject) if fact["at_ms"] is not None), default=None)
 
     def is_idle(self, source: str) -> bool:
         """Whether *source* is known to have nothing to send."""
@@ -75,6 +97,16 @@ class _Found:
     def quantile_ms(self, what: What, operator: str, over_ms: int, q: float) -> float | None:
         """A quantile of what is counted in buckets; None when nothing is."""
         return quantile(((fact["bucket"], fact["n"]) for fact in self._of(what, operator, over_ms)), q)
+
+    def records(self, operator: str, over_ms: int) -> int:
+        """How many records *operator* finished."""
+        return sum(fact["n"] for fact in self._of(What.LATENCY, operator, over_ms))
+
+    def budget(self, operator: str, over_ms: int, objective: Objective) -> Budget:
+        """What became of the error budget; a record counts as over the threshold when the value of its bucket is."""
+        latencies = self._of(What.LATENCY, operator, over_ms)
+        n_over = sum(fact["n"] for fact in latencies if value_of(fact["bucket"]) > objective.threshold_ms)
+        return budget(objective, n=sum(fact["n"] for fact in latencies), n_over=n_over)
 
     def slowest(self, over_ms: int) -> str | None:
         """The operator that took most of the critical paths, of equals the first by name; None without a path."""
@@ -86,34 +118,82 @@ class _Found:
 
 
 def _status(spec: SlaSpec, topology: Topology, found: _Found, accounts: Rows, *, at_ms: int) -> Status:
+    match spec.limits:
+        case AtLeast():
+            return _records(spec, spec.limits, topology, found)
+        case BurnRate():
+            return _burn_rate(spec, spec.limits, found)
+        case Sla():
+            return _length(spec, spec.limits, topology, found, accounts, at_ms=at_ms)
+
+
+def _length(spec: SlaSpec, sla: Sla, topology: Topology, found: _Found, accounts: Rows, *, at_ms: int) -> Status:
     match spec.measure:
-        case Measure.STALENESS:
-            idle = spec.ignore_when_idle and _is_idle(spec.subject, topology, found)
-            newest_ms = found.at_ms(What.NEWEST, spec.subject)
+        case Measure.STALENESS | Measure.WATERMARK_LAG:
+            idle = spec.ignore_when_idle and _is_idle(spec, topology, found)
             source = Activity.IDLE if idle else None
-            judgement = judge_staleness(newest_ms, now_ms=at_ms, sla=spec.limits, source=source)
+            judgement = judge_staleness(_newest_ms(spec, found), now_ms=at_ms, sla=sla, source=source)
             return Status(spec, judgement.verdict, judgement.staleness_ms, idle=idle)
         case Measure.COMPLETENESS:
-            return _completeness(spec, accounts, at_ms=at_ms)
+            open_ms = _open_ms(accounts, at_ms=at_ms)
+            return Status(spec, Verdict.NEVER_LOADED if open_ms is None else judge(open_ms, sla), open_ms)
         case Measure.OPERATOR_LATENCY_P50:
             added_ms = found.quantile_ms(What.ADDED, spec.subject, spec.over_ms, 0.5)
-            verdict = judge(added_ms, spec.limits)
+            verdict = judge(added_ms, sla)
             return Status(spec, verdict, added_ms, spec.subject if verdict in BROKEN else None)
         case _:
             latency_ms = found.quantile_ms(What.LATENCY, spec.subject, spec.over_ms, QUANTILES[spec.measure])
-            verdict = judge(latency_ms, spec.limits)
+            verdict = judge(latency_ms, sla)
             return Status(spec, verdict, latency_ms, found.slowest(spec.over_ms) if verdict in BROKEN else None)
 
 
-def _completeness(spec: SlaSpec, accounts: Rows, *, at_ms: int) -> Status:
+def _records(spec: SlaSpec, at_least: AtLeast, topology: Topology, found: _Found) -> Status:
+    """None at all are too few as well, unless its sources are idle and the SLA excuses that."""
+    n = found.records(spec.subject, spec.over_ms)
+    verdict = judge_count(n, at_least)
+    idle = verdict in BROKEN and spec.ignore_when_idle and _is_idle(spec, topology, found)
+    return Status(spec, Verdict.PASS if idle else verdict, idle=idle, records=n)
+
+
+def _burn_rate(spec: SlaSpec, limits: BurnRate, found: _Found) -> Status:
+    long, short = (found.budget(spec.subject, over_ms, limits.objective) for over_ms in (spec.over_ms, spec.short_ms))
+    lately = short.burn_rate or 0.0  # without a record of late it has ended
+    verdict = judge_burn([long.burn_rate, lately], warn_at=limits.warn_at, error_at=limits.error_at)
+    culprit = found.slowest(spec.over_ms) if verdict in BROKEN else None
+    return Status(spec, verdict, culprit=culprit, budget=long)
+
+
+def _open_ms(accounts: Rows, *, at_ms: int) -> int | None:
+    """For how long the accounting has not closed; None where nothing was counted yet."""
     if not accounts:
-        return Status(spec, Verdict.NEVER_LOADED, None)
+        return None
     since_ms = [row["open_since_ms"] for row in accounts if row["open_since_ms"] is not None]
-    open_ms = at_ms - min(since_ms, default=at_ms)
-    return Status(spec, judge(open_ms, spec.limits), open_ms)
+    return at_ms - min(since_ms, default=at_ms)
 
 
-def _is_idle(table: str, topology: Topology, found: _Found) -> bool:
+def _newest_ms(spec: SlaSpec, found: _Found) -> int | None:
+    """The newest record time visible in a table, or the watermark of a source or sub-topology."""
+    if spec.measure is Measure.STALENESS:
+        return found.at_ms(What.NEWEST, spec.subject)
+    return next(
+        (at_ms for what in (What.SOURCE, What.SUB_TOPOLOGY) if (at_ms := found.at_ms(what, spec.subject)) is not None),
+        None,
+    )
+
+
+def _is_idle(spec: SlaSpec, topology: Topology, found: _Found) -> bool:
+    """Whether nothing is on its way to the subject of *spec*: every sub-topology that it depends on is at rest."""
+    if spec.measure is Measure.STALENESS:
+        return _is_written_no_more(spec.subject, topology, found)
+    if isinstance(topology.operators.get(spec.subject), Source):
+        return found.is_idle(spec.subject)
+    of_subject = (
+        sub for sub in topology.sub_topologies if spec.subject in (sub.name, *(o.name for o in sub.operators))
+    )
+    return _is_at_rest(next(of_subject), topology, found)
+
+
+def _is_written_no_more(table: str, topology: Topology, found: _Found) -> bool:
     """Whether nothing is on its way to *table*: every sub-topology that writes it is at rest."""
     sinks = {o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == table}
     writers = (sub for sub in topology.sub_topologies if not sinks or any(o.name in sinks for o in sub.operators))
@@ -136,3 +216,60 @@ def _is_at_rest(sub: SubTopology, topology: Topology, found: _Found) -> bool:
         elif not found.is_idle(source.name):
             return False
     return True
+
+
+def sla_row(status: Status) -> dict[str, Any]:
+    """The columns of sla_results that are the SLA's own."""
+    spec, sla = status.spec, status.spec.limits if isinstance(status.spec.limits, Sla) else None
+    return {
+        "sla": spec.name,
+        "subject": spec.subject,
+        "measure": spec.measure.value,
+        "verdict": status.verdict.value,
+        "observed_ms": status.observed_ms,
+        "warn_after_ms": sla.warn_after_ms if sla else None,
+        "error_after_ms": sla.error_after_ms if sla else None,
+        "culprit": status.culprit,
+        "owner": spec.owner,
+        "over_ms": spec.over_ms,
+        "severity": spec.severity.value,
+        "runbook": spec.runbook,
+        "said": said(status),
+        "held_by": status.held_by,
+        "records": status.records,
+        "burn_rate": status.budget.burn_rate if status.budget else None,
+        "budget_left": status.budget.remaining if status.budget else None,
+    }
+
+
+def said(status: Status) -> str:
+    """What was measured and what is allowed, in a sentence."""
+    spec = status.spec
+    match spec.limits:
+        case AtLeast():
+            limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
+            return f"{status.records or 0:,} records of {spec.subject} in {length(spec.over_ms)}; {limits}"
+        case BurnRate():
+            return _said_of_burning(status, spec.limits)
+        case Sla():
+            limits = _limits(
+                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {:,.0f} ms on"
+            )
+            seen = "nothing measured" if status.observed_ms is None else f"{status.observed_ms:,.0f} ms"
+            return f"{spec.measure} of {spec.subject} is {seen}; {limits}"
+
+
+def _said_of_burning(status: Status, limits: BurnRate) -> str:
+    objective, found = limits.objective, status.budget
+    over = f"longer than {length(objective.threshold_ms)} in {length(status.spec.over_ms)}"
+    if found is None or found.share_over is None or found.burn_rate is None:
+        return f"no record of {status.spec.subject} to see whether it took {over}"
+    rates = _limits({"warning": limits.warn_at, "error": limits.error_at}, "from {:g} on")
+    share, allowed = f"{found.share_over:.2%}", f"{1 - objective.target:.2%}"
+    return (
+        f"{share} of the records of {status.spec.subject} took {over}, {found.burn_rate:.3g} times {allowed}; {rates}"
+    )
+
+
+def _limits(limits: Mapping[str, float | None], form: str) -> str:
+    return ", ".join(f"{word} {form.format(limit)}" for word, limit in limits.items() if limit is not None)

@@ -56,6 +56,36 @@ class Sla:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AtLeast:
+    """How many records are too few: below `warn_below`, and below `error_below`; None for never.
+
+    Raises:
+        InvalidArgument: both are None, one is not above 0, or the error is at more records than the warning.
+    """
+
+    warn_below: int | None = None
+    error_below: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = [limit for limit in (self.error_below, self.warn_below) if limit is not None]
+        if not limits or min(limits) < 1 or limits != sorted(limits):
+            msg = (
+                "too few records are below warn_below or error_below, 1 or more, and the error is at no more of them; "
+                f"got {self.warn_below} and {self.error_below}; swap them or leave one out"
+            )
+            raise InvalidArgument(msg)
+
+
+def judge_count(n: int | None, at_least: AtLeast) -> Verdict:
+    """The verdict on *n* records; unknown when nobody counted them."""
+    if n is None:
+        return Verdict.UNKNOWN
+    if at_least.error_below is not None and n < at_least.error_below:
+        return Verdict.ERROR
+    return Verdict.WARN if at_least.warn_below is not None and n < at_least.warn_below else Verdict.PASS
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judgement:
     """The verdict on a table; `source_idle` says that a pass is owed to a source that had nothing to send."""
 
@@ -131,6 +161,24 @@ def budget(objective: Objective, *, n: int, n_over: int) -> Budget:
     share = Fraction(n_over, n)
     burn_rate = share / (1 - Fraction(str(objective.target)))
     return Budget(share_over=float(share), burn_rate=float(burn_rate), remaining=float(1 - burn_rate))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurnRate:
+    """From which burn rate of the error budget of `objective` on it is a warning, and an error.
+
+    Raises:
+        InvalidArgument: a rate is not above 0, or the error is at a lower one than the warning.
+    """
+
+    objective: Objective
+    warn_at: float
+    error_at: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.warn_at <= self.error_at:
+            msg = f"burn rates are above 0, the warning's first, got {self.warn_at} and {self.error_at}; swap them"
+            raise InvalidArgument(msg)
 
 
 def judge_burn(burn_rates: Iterable[float | None], *, warn_at: float, error_at: float) -> Verdict:

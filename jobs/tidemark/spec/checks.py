@@ -10,24 +10,27 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from tidemark.semantics.critical_path import State
+from tidemark.semantics.incidents import Change
 from tidemark.semantics.sla import Verdict
 from tidemark.spec.intervals import Grain
 from tidemark.spec.operators import Kind
-from tidemark.spec.sla_spec import Measure
+from tidemark.spec.sla_spec import Measure, Severity
 from tidemark.spec.tables import (
     CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     DQ_RESULTS,
+    INCIDENTS,
     LATENCY_BUCKET_ROLLUP,
     LATENCY_ROLLUP,
     SLA_RESULTS,
 )
 
 
-def _known(column: str, words: Iterable[str]) -> dict[str, str]:
+def _known(column: str, words: Iterable[str], form: str = "") -> dict[str, str]:
+    """*form* tells a vocabulary that has grown from its older ones."""
     listed = ", ".join(f"'{word}'" for word in words)
-    return {f"tidemark_known_{column}": f"{column} is null or {column} in ({listed})"}
+    return {f"tidemark_known_{column}{form}": f"{column} is null or {column} in ({listed})"}
 
 
 def _not_negative(*columns: str) -> dict[str, str]:
@@ -38,6 +41,7 @@ def _before(start: str, end: str) -> dict[str, str]:
     return {f"tidemark_{start}_first": f"{start} is null or {end} is null or {start} < {end}"}
 
 
+_SLA = _known("measure", Measure, "_2") | _known("verdict", Verdict) | _known("severity", Severity)
 _SHARE = {"tidemark_share_up_to_1": "share is null or share between 0 and 1"}
 _ROLLUP = (
     _known("scope", ("operator", "task", "topology", "path"))
@@ -57,7 +61,8 @@ CHECKS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         CRITICAL_PATHS.name: _PATH,
         CRITICAL_PATH_STEPS.name: _PATH | _not_negative("step") | _SHARE,
         CRITICAL_PATH_LEAVES.name: _WINDOW | _not_negative("behind_ms"),
-        SLA_RESULTS.name: _known("measure", Measure) | _known("verdict", Verdict),
+        SLA_RESULTS.name: _SLA | _not_negative("records"),
+        INCIDENTS.name: _SLA | _known("change", Change),
         DQ_RESULTS.name: _not_negative("unexpected_count"),
     }
 )

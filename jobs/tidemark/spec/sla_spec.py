@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.semantics.sla import Sla
-from tidemark.spec.operators import Sink
+from tidemark.semantics.incidents import Damping
+from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla
+from tidemark.spec.maintenance_windows import MaintenanceWindow, maintenance_window
+from tidemark.spec.operators import Kind, Sink
 from tidemark.spec.tables import CHANGES, OUTCOMES
 from tidemark.spec.toml_keys import IDENTIFIER, Keys
 from tidemark.spec.topology import Topology
 
 
 class Measure(StrEnum):
-    """What is measured of a subject, in ms."""
+    """What is measured of a subject: ms unless it says otherwise."""
 
     STALENESS = "staleness"
     """Of a table: the check's instant − the newest record time visible in it."""
@@ -31,6 +33,23 @@ class Measure(StrEnum):
     """Of an operator's streaming windows: what it added itself, EWT − latest upstream EWT."""
     COMPLETENESS = "completeness"
     """Of the accounting: how long ago a batch was finished whose outcomes do not add up; 0 while all do."""
+    WATERMARK_LAG = "watermark_lag"
+    """Of a source or sub-topology: the check's instant − its watermark."""
+    RECORDS = "records"
+    """Of an operator: how many records it finished; fewer than a limit break the SLA."""
+    BURN_RATE = "burn_rate"
+    """Of an operator's records: how fast those that took longer than a threshold use the error budget up; 1: exactly.
+
+    The same over a twelfth of the time has to reach a limit as well: what has ended is no news.
+    """
+
+
+class Severity(StrEnum):
+    """How bad it is when an SLA is broken; who is told may depend on it."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
 
 
 QUANTILES: Mapping[Measure, float] = MappingProxyType(
@@ -43,19 +62,47 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """Of the measures that are read from buckets."""
 
 
+Limits: TypeAlias = Sla | AtLeast | BurnRate
+"""Of lengths of time, of records, and of burn rates."""
+SHORT = 12
+"""A burn rate is looked at over this part of its time, too."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SlaSpec:
-    """One SLA: who promises what of which subject, over how long before the check it is measured."""
+    """One SLA: who promises what of which subject, over how long before the check it is measured.
+
+    *runbook* says what to do (URL or text); nobody is told in a maintenance window.
+    """
 
     name: str
     subject: str
     measure: Measure
-    limits: Sla
+    limits: Limits
     owner: str
     over_ms: int
     ignore_when_idle: bool
+    severity: Severity = Severity.CRITICAL
+    runbook: str | None = None
+    damping: Damping = field(default_factory=Damping)
+    maintenance_windows: tuple[MaintenanceWindow, ...] = ()
+
+    @property
+    def short_ms(self) -> int:
+        """Over how long a burn rate is looked at besides."""
+        return max(1, self.over_ms // SHORT)
+
+    @property
+    def lengths_ms(self) -> tuple[int, ...]:
+        """All over which it is measured."""
+        return (self.over_ms, self.short_ms) if self.measure is Measure.BURN_RATE else (self.over_ms,)
+
+    def is_quiet(self, at_ms: int) -> bool:
+        """Whether the instant *at_ms* lies in one of its maintenance windows."""
+        return any(window.holds(at_ms) for window in self.maintenance_windows)
 
 
+RESOLVE_AFTER_MS = 600_000
 UNLESS_SAID: Mapping[str, Any] = {
     "nothing_gets_lost": {
         "subject": OUTCOMES.name,
@@ -96,10 +143,17 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
         name=name,
         subject=_subject(keys, measure, topology),
         measure=measure,
-        limits=_limits(keys),
+        limits=_limits(keys, measure),
         owner=keys.text("owner", "flight desk"),
         over_ms=keys.duration("over", "10 min", 600_000),
         ignore_when_idle=bool(keys.get("ignore_when_idle", bool, "true", False)),
+        severity=keys.choice("severity", Severity, Severity.CRITICAL),
+        runbook=keys.text("runbook", "https://wiki.example.org/late-boards", None),
+        damping=Damping(
+            open_after_ms=keys.duration("open_after", "5 min", 0, zero=True),
+            resolve_after_ms=keys.duration("resolve_after", "10 min", RESOLVE_AFTER_MS, zero=True),
+        ),
+        maintenance_windows=tuple(_windows(keys)),
     )
     keys.done()
     return spec
@@ -118,10 +172,56 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
     if measure is Measure.STALENESS:
         sinks = (o.table for o in topology.operators.values() if isinstance(o, Sink) and o.table)
         return (*sinks, CHANGES.name)
+    if measure is Measure.WATERMARK_LAG:
+        sources = (o.name for o in topology.operators.values() if o.kind is Kind.SOURCE)
+        return (*sources, *(sub.name for sub in topology.sub_topologies))
     return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
 
 
-def _limits(keys: Keys) -> Sla:
+def _windows(keys: Keys) -> Iterator[MaintenanceWindow]:
+    example = '["Sun 02:00-04:00", "2026-12-24T00:00Z/2026-12-26T00:00Z"]'
+    for text in keys.names("maintenance_windows", example, ()):
+        if (window := maintenance_window(text)) is None:
+            keys.fail("maintenance_windows", f"has {text!r}", f"write hours of UTC, such as {example}")
+        yield window
+
+
+def _limits(keys: Keys, measure: Measure) -> Limits:
+    match measure:
+        case Measure.RECORDS:
+            return _at_least(keys)
+        case Measure.BURN_RATE:
+            return _burn_rate(keys)
+        case _:
+            return _lengths(keys)
+
+
+def _at_least(keys: Keys) -> AtLeast:
+    warn, error = (keys.count(key, "100", None) for key in ("warn_below", "error_below"))
+    try:
+        return AtLeast(warn_below=warn, error_below=error)
+    except InvalidArgument:
+        problem = f"is {warn} and error_below is {error}"
+        keys.fail("warn_below", problem, "write one or both, the error not above: warn_below = 100, error_below = 1")
+
+
+def _burn_rate(keys: Keys) -> BurnRate:
+    threshold_ms = keys.duration("threshold", "30 s")
+    target, warn, error = (
+        float(keys.get(key, (int, float), example, default))
+        for key, example, default in (("target", "0.99", ...), ("warn_at", "1", 1), ("error_at", "14.4", 14.4))
+    )
+    try:
+        objective = Objective(threshold_ms=threshold_ms, target=target)
+    except InvalidArgument:
+        keys.fail("target", f"is {target:g}", "write the share of records that keep to the threshold: target = 0.99")
+    try:
+        return BurnRate(objective=objective, warn_at=warn, error_at=error)
+    except InvalidArgument:
+        keys.fail("warn_at", f"is {warn:g} and error_at is {error:g}", "write the lower one first: warn_at = 1")
+
+
+def _lengths(keys: Keys) -> Sla:
     warn_ms, error_ms = (keys.duration(key, "30 s", None) for key in ("warn_after", "error_after"))
     try:
         return Sla(warn_after_ms=warn_ms, error_after_ms=error_ms)

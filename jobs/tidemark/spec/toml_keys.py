@@ -30,6 +30,18 @@ def duration_ms(text: str) -> int | None:
     return round(length_ms) if length_ms < math.inf else None
 
 
+def length(ms: int) -> str:
+    """A length of time as files have it: `duration_ms` the other way.
+
+    >>> length(90_000), length(600_000)
+    ('90 s', '10 min')
+    """
+    for unit, size_ms in reversed(_MS.items()):
+        if ms >= size_ms and ms % size_ms == 0:
+            return f"{ms // size_ms:,} {unit}"
+    return f"{ms:,} ms"
+
+
 class Keys:
     """The keys of one table of *file*, at the dotted place *at*; `done` refuses those nobody asked for."""
 

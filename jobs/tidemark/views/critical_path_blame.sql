@@ -2,6 +2,7 @@
 WITH paths AS (
     SELECT
         topology, window_start, window_end, over_sla, before_source_ms,
+        window_end + (before_source_ms + latency_ms) * INTERVAL '0.001' SECOND AS finished_at,
         waited_ms + queued_ms AS waiting_ms,
         before_source_ms + latency_ms AS total_ms,
         coalesce(before_source_ms + latency_ms > sla_ms, FALSE) AS leaf_is_over
@@ -11,7 +12,7 @@ WITH paths AS (
 -- What each window's time was used for. A window that is only over the promise of an operator is that operator's fault.
 used AS (
     SELECT
-        p.topology, p.window_start, p.window_end, p.over_sla, p.total_ms, s.operator, s.kind,
+        p.topology, p.window_start, p.window_end, p.finished_at, p.over_sla, p.total_ms, s.operator, s.kind,
         s.worked_ms AS ms, s.promised_ms,
         s.step IS NOT NULL AS on_path,
         p.leaf_is_over OR coalesce(s.worked_ms > s.promised_ms, FALSE) AS is_candidate
@@ -20,12 +21,12 @@ used AS (
         ON p.topology = s.topology AND p.window_start = s.window_start AND p.window_end = s.window_end
     UNION ALL
     SELECT
-        topology, window_start, window_end, over_sla, total_ms, 'before_source', 'before_source',
+        topology, window_start, window_end, finished_at, over_sla, total_ms, 'before_source', 'before_source',
         before_source_ms, CAST(NULL AS BIGINT), TRUE, leaf_is_over
     FROM paths
     UNION ALL
     SELECT
-        topology, window_start, window_end, over_sla, total_ms, 'waiting', 'waiting',
+        topology, window_start, window_end, finished_at, over_sla, total_ms, 'waiting', 'waiting',
         waiting_ms, CAST(NULL AS BIGINT), TRUE, leaf_is_over
     FROM paths
 ),
@@ -40,7 +41,8 @@ usual AS (
 ),
 excess AS (
     SELECT
-        u.topology, u.window_start, u.window_end, u.operator, u.kind, u.ms, u.total_ms, n.usual_ms, n.usual_share,
+        u.topology, u.window_start, u.window_end, u.finished_at, u.operator, u.kind, u.ms, u.total_ms, n.usual_ms,
+        n.usual_share,
         u.ms - CAST(coalesce(greatest(n.usual_ms, u.promised_ms), 0) AS DOUBLE) AS excess_ms
     FROM used AS u
     LEFT JOIN usual AS n ON u.topology = n.topology AND u.operator = n.operator AND u.kind = n.kind
@@ -68,11 +70,12 @@ held AS (
     SELECT e.*, 'breach', b.interval_start, b.interval_end, b.sla
     FROM excess AS e
     INNER JOIN breaches AS b
-        ON e.topology = b.topology AND e.window_end >= b.interval_start AND e.window_end < b.interval_end
+        ON e.topology = b.topology AND e.finished_at >= b.interval_start AND e.finished_at < b.interval_end
 ),
 blamed AS (
     SELECT
         topology, grain, interval_start, interval_end, sla, operator, kind,
+        max(finished_at) AS finished_at,
         sum(excess_ms) AS excess_ms,
         CAST(sum(ms) AS BIGINT) AS used_ms,
         max(usual_ms) AS usual_ms,
@@ -84,7 +87,7 @@ blamed AS (
     GROUP BY topology, grain, interval_start, interval_end, sla, operator, kind
 )
 SELECT
-    topology, grain, interval_start, interval_end, sla, operator, kind, excess_ms, used_ms, usual_ms, share,
+    topology, grain, interval_start, interval_end, finished_at, sla, operator, kind, excess_ms, used_ms, usual_ms, share,
     usual_share, windows,
     CAST(row_number() OVER (
         PARTITION BY topology, grain, interval_start, interval_end, sla ORDER BY excess_ms DESC, operator ASC, kind ASC

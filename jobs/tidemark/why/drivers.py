@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from tidemark.control import StreamState
 from tidemark.spec.operators import HopSource
+from tidemark.spec.toml_keys import length
 from tidemark.why.findings import Cause, Finding
-from tidemark.why.scene import Scene, length
+from tidemark.why.scene import Scene
 
 BEATS_WITHIN_MS = 60_000
 """A driver that has not beaten for longer, four beats of 15 s, is dead."""

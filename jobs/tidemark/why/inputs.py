@@ -11,9 +11,10 @@ from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_w
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import Progress
 from tidemark.spec.operators import HopSource, Operator, Source
+from tidemark.spec.toml_keys import length
 from tidemark.why.facts import LATELY, Mark
 from tidemark.why.findings import Cause, Finding
-from tidemark.why.scene import Scene, first, length, shown
+from tidemark.why.scene import Scene, first, shown
 from tidemark.why.time_unit import plausible_unit
 
 UNREAD_AFTER_MS = 10_000

@@ -81,11 +81,3 @@ def first(rows: pl.DataFrame, word: str) -> int | None:
 def shown(at_ms: int | None) -> str:
     """ISO text of a watermark."""
     return "none yet" if at_ms is None else iso(at_ms)
-
-
-def length(ms: int) -> str:
-    """A length of time as a topology's file has it."""
-    for unit, size_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
-        if ms >= size_ms and ms % size_ms == 0:
-            return f"{ms // size_ms:,} {unit}"
-    return f"{ms:,} ms"

@@ -16,12 +16,13 @@ from tidemark.errors import InvalidArgument
 from tidemark.spec.intervals import iso
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Aggregate, HopSource, Join, Operator, Source, emission_of
+from tidemark.spec.toml_keys import length
 from tidemark.spec.topology import Topology
 from tidemark.why.drivers import drivers
 from tidemark.why.facts import StreamFacts
 from tidemark.why.findings import Cause, Finding, in_order
 from tidemark.why.inputs import Inputs
-from tidemark.why.scene import Scene, first, length, shown
+from tidemark.why.scene import Scene, first, shown
 from tidemark.why.watermarks import Watermarks
 
 QUIET_AFTER_MS = 60_000

@@ -8,11 +8,12 @@ import polars as pl
 
 from tidemark.semantics.idleness import Activity
 from tidemark.spec.operators import HopSource, Source
+from tidemark.spec.toml_keys import length
 from tidemark.spec.topology import SubTopology
 from tidemark.why.facts import Mark
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.inputs import Inputs
-from tidemark.why.scene import Scene, length, shown
+from tidemark.why.scene import Scene, shown
 
 
 class Watermarks:

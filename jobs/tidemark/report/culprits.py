@@ -1,0 +1,68 @@
+"""Who is to blame for an SLA that is broken, and what holds it up (ring 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+from tidemark.report.path_facts import Tables
+from tidemark.report.sla_status import Status
+from tidemark.semantics.incidents import BROKEN
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Sink
+from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
+from tidemark.spec.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, SLA_RESULTS
+from tidemark.spec.topology import Topology
+from tidemark.why.findings import Cause, Finding
+from tidemark.why.walk import why
+
+NO_EXPLANATION = frozenset({Cause.NOTHING_WRONG, Cause.UNEXPLAINED})
+READS = frozenset({CRITICAL_PATHS.name, CRITICAL_PATH_STEPS.name, SLA_RESULTS.name})
+"""Tables that are asked."""
+BLAME = """
+    SELECT operator FROM critical_path_blame
+    WHERE topology = $1 AND grain = 'window'
+          AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
+    GROUP BY operator ORDER BY sum(excess_ms) DESC, operator LIMIT 1
+"""
+
+
+def with_culprits(
+    found: Iterable[Status], topology: Topology, layout: Layout, tables: Tables, *, at_ms: int
+) -> Iterator[Status]:
+    """The statuses *found* for *at_ms*, those of broken SLAs with a culprit where one is known, and what holds it up.
+
+    Of a latency it is who used more than usual of the windows that were over their SLA, by `critical_path_blame`: that
+    may be `waiting` or `before_source` as well. Of anything else it is where `tidemark why` finds the hold-up.
+    """
+
+    @lru_cache
+    def blamed(over_ms: int) -> str | None:
+        rows = tables.ask(BLAME, [topology.name, at_ms - over_ms, at_ms]).rows
+        return rows[0][0] if rows else None
+
+    @lru_cache
+    def held_up(operator: str | None) -> Finding | None:
+        findings = why(topology, layout, at_ms=at_ms, operator=operator)
+        return next((finding for finding in findings if finding.cause not in NO_EXPLANATION), None)
+
+    for status in found:
+        if status.verdict not in BROKEN:
+            yield status
+            continue
+        finding = held_up(_operator(status.spec, topology))
+        culprit = status.culprit
+        if status.spec.measure in {*QUANTILES, Measure.BURN_RATE}:
+            culprit = blamed(status.spec.over_ms) or culprit
+        if culprit is None and finding is not None:
+            culprit = finding.input or finding.operator
+        yield replace(status, culprit=culprit, held_by=finding.line if finding else None)
+
+
+def _operator(spec: SlaSpec, topology: Topology) -> str | None:
+    """The operator of whose results *spec* promises something; None: each terminal one."""
+    if spec.subject in topology.operators:
+        return spec.subject
+    sinks = (o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == spec.subject)
+    return next(sinks, None)

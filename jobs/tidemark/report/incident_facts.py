@@ -1,0 +1,113 @@
+"""From the checks of SLAs to the changes of their incidents, and what is told of each (ring 1).
+
+Rows are those of `sla_results` and `incidents`, with instants as epoch ms.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemark.errors import InvalidArgument
+from tidemark.semantics.incidents import Change, Standing, follow
+from tidemark.semantics.sla import Verdict
+from tidemark.spec.retention import DAY_MS
+from tidemark.spec.sla_spec import SlaSpec
+
+Row = Mapping[str, Any]
+_COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
+GONE = "the SLA is not promised any more"
+
+
+def looks_back_ms(specs: Sequence[SlaSpec]) -> int:
+    """How old a check may be that still says something of where an SLA stands."""
+    return DAY_MS + max((max(s.damping.open_after_ms, s.damping.resolve_after_ms) for s in specs), default=0)
+
+
+def changes(
+    specs: Sequence[SlaSpec], results: Sequence[Row], known: Sequence[Row], *, at_ms: int
+) -> list[dict[str, Any]]:
+    """The rows of `incidents` that follow from *results* and are not among those *known*; again, none.
+
+    *results* are those of all checks that are not older than `looks_back_ms`. Those that are quiet are passed over.
+    What is open of an SLA that is not promised any more is resolved at *at_ms*.
+    """
+    by_sla: dict[str, list[Row]] = defaultdict(list)
+    for result in results:
+        if result["quiet"] is None:
+            by_sla[result["sla"]].append(result)
+    found = [row for spec in specs for row in _of_one(spec, by_sla[spec.name], _by_checks(known, spec.name))]
+    promised = {spec.name for spec in specs}
+    for last in open_incidents(known).values():
+        if last["sla"] not in promised:
+            verdict = Verdict.UNKNOWN.value
+            found.append(
+                {**last, "change": Change.RESOLVED.value, "at": at_ms, "verdict": verdict, "said": GONE, "by": None}
+            )
+    return found
+
+
+def open_incidents(known: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """By name: the newest change that a check made of each incident that is not resolved."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in sorted(known, key=lambda row: row["at"]):
+        if row["change"] == Change.RESOLVED:
+            found.pop(row["incident"], None)
+        elif row["change"] != Change.ACKNOWLEDGED:
+            found[row["incident"]] = dict(row)
+    return found
+
+
+def acknowledged(known: Sequence[Row], incident: str, *, by: str, note: str, at_ms: int) -> dict[str, Any] | None:
+    """The row which says that *by* looks after *incident*; None where somebody has said so before.
+
+    Raises:
+        InvalidArgument: it is not open.
+    """
+    still_open = open_incidents(known)
+    if incident not in still_open:
+        names = ", ".join(still_open) or "none"
+        msg = f"an incident is acknowledged while it is open, and {incident!r} is not; open are: {names}"
+        raise InvalidArgument(msg)
+    if any(row["incident"] == incident and row["change"] == Change.ACKNOWLEDGED for row in known):
+        return None
+    change = {"change": Change.ACKNOWLEDGED.value, "at": at_ms, "by": by, "said": note or None, "run_id": None}
+    return {**still_open[incident], **change}
+
+
+def _by_checks(known: Sequence[Row], sla: str) -> list[Row]:
+    rows = [row for row in known if row["sla"] == sla and row["change"] != Change.ACKNOWLEDGED]
+    return sorted(rows, key=lambda row: row["at"])
+
+
+def _of_one(spec: SlaSpec, results: Sequence[Row], known: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    last = known[-1] if known else None
+    standing = Standing()
+    if last is not None and last["change"] != Change.RESOLVED:
+        standing = Standing(
+            opened_at_ms=last["opened_at"], worst=Verdict(last["verdict"]), broken_since_ms=last["broken_since"]
+        )
+    for result in sorted(results, key=lambda result: (result["checked_at"], result["run_id"])):
+        if last is not None and result["checked_at"] <= last["at"]:
+            continue
+        before = standing
+        standing, change = follow(
+            standing, at_ms=result["checked_at"], verdict=Verdict(result["verdict"]), damping=spec.damping
+        )
+        if change is not None:
+            yield _row(change, before if change is Change.RESOLVED else standing, result)
+
+
+def _row(change: Change, standing: Standing, result: Row) -> dict[str, Any]:
+    opened_ms = standing.opened_at_ms or result["checked_at"]
+    return {
+        **{name: result[name] for name in ("topology", "sla", "run_id", *_COPIED)},
+        "incident": f"{result['sla']}-{datetime.fromtimestamp(opened_ms / 1_000, UTC):%Y%m%dT%H%M%S}",
+        "change": change.value,
+        "at": result["checked_at"],
+        "opened_at": opened_ms,
+        "broken_since": standing.broken_since_ms,
+        "by": None,
+    }

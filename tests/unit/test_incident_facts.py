@@ -1,0 +1,107 @@
+"""Checks of several runs become the rows of incidents, worked out by hand: minutes after noon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.errors import InvalidArgument
+from tidemark.report.incident_facts import acknowledged, changes, looks_back_ms, open_incidents
+from tidemark.semantics.incidents import Damping
+from tidemark.spec import topology
+from tidemark.spec.sla_spec import SlaSpec, parse
+
+FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
+NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
+BOARD = {"subject": "flight_board", "measure": "staleness", "error_after": "2 min", "owner": "desk"}
+
+
+def spec(name: str = "board", resolve_after_ms: int = 0) -> SlaSpec:
+    (found,) = parse({"flights": {name: BOARD}}, FLIGHTS, file="slas.toml")
+    return replace(found, damping=Damping(resolve_after_ms=resolve_after_ms))
+
+
+def check(minute: int, verdict: str, sla: str = "board", **columns: Any) -> dict[str, Any]:
+    told = dict.fromkeys(("severity", "subject", "measure", "culprit", "held_by", "budget_left", "owner", "runbook"))
+    of_run = {"checked_at": NOON + minute * MINUTE, "run_id": f"run {minute}", "quiet": None}
+    return {**told, **of_run, "topology": "flights", "sla": sla, "verdict": verdict, "said": f"is {verdict}", **columns}
+
+
+def told(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
+    return [(row["incident"], row["change"], (row["at"] - NOON) // MINUTE) for row in rows]
+
+
+def changed(results: list[dict[str, Any]], known: list[dict[str, Any]], *specs: SlaSpec) -> list[dict[str, Any]]:
+    return changes(specs or [spec()], results, known, at_ms=NOON + 60 * MINUTE)
+
+
+def test_an_incident_has_the_name_of_its_sla_and_of_its_first_check() -> None:
+    rows = changed([check(1, "warn"), check(2, "error", culprit="weather"), check(3, "pass")], [])
+    assert told(rows) == [
+        ("board-20260101T120100", "opened", 1),
+        ("board-20260101T120100", "escalated", 2),
+        ("board-20260101T120100", "resolved", 3),
+    ]
+    assert [row["culprit"] for row in rows] == [None, "weather", None]
+    assert {row["broken_since"] for row in rows} == {row["opened_at"] for row in rows} == {NOON + MINUTE}
+
+
+def test_what_is_known_does_not_follow_again_however_often_it_is_asked() -> None:
+    results = [check(1, "warn"), check(2, "error"), check(3, "pass"), check(4, "error")]
+    known: list[dict[str, Any]] = []
+    for until in (1, 1, 2, 2, 3, 4, 4):
+        known += changed(results[:until], known)
+    assert told(known) == told(changed(results, []))
+    assert [change for _, change, _ in told(known)] == ["opened", "escalated", "resolved", "opened"]
+
+
+def test_a_check_that_died_before_it_told_is_told_by_the_next_one() -> None:
+    assert told(changed([check(1, "error"), check(2, "error")], [])) == [("board-20260101T120100", "opened", 1)]
+
+
+def test_checks_of_the_past_and_in_maintenance_change_nothing() -> None:
+    results = [check(1, "error", quiet="maintenance"), check(2, "pass"), check(0, "error", quiet="past")]
+    assert changed(results, []) == []
+    known = changed([check(3, "error")], [])
+    assert changed([check(3, "error"), check(4, "pass", quiet="maintenance")], known) == []
+
+
+def test_how_long_it_has_held_counts_from_before_what_is_known() -> None:
+    damped = spec(resolve_after_ms=2 * MINUTE)
+    known = changed([check(1, "error")], [], damped)
+    results = [check(n, "pass") for n in (2, 3)]
+    assert changed(results, known, damped) == []
+    assert told(changed([*results, check(4, "pass")], known, damped)) == [("board-20260101T120100", "resolved", 4)]
+
+
+def test_slas_do_not_mix_and_one_that_is_not_promised_any_more_is_resolved() -> None:
+    both = [check(1, "error"), check(1, "warn", "other")]
+    known = changed(both, [], spec(), spec("other"))
+    assert told(known) == [("board-20260101T120100", "opened", 1), ("other-20260101T120100", "opened", 1)]
+    (gone,) = changed([*both, check(2, "error")], known, spec())
+    assert (gone["incident"], gone["change"], gone["verdict"]) == ("other-20260101T120100", "resolved", "unknown")
+    assert changed([*both, check(2, "error")], [*known, gone], spec()) == []
+
+
+def test_an_open_incident_is_acknowledged_once_and_goes_on() -> None:
+    known = changed([check(1, "error")], [])
+    (name,) = open_incidents(known)
+    row = acknowledged(known, name, by="Ann", note="on it", at_ms=NOON + 90_000)
+    assert row is not None
+    assert (row["change"], row["by"], row["said"], row["at"]) == ("acknowledged", "Ann", "on it", NOON + 90_000)
+    known.append(row)
+    assert acknowledged(known, name, by="Bob", note="", at_ms=NOON + 95_000) is None
+    assert told(changed([check(1, "error"), check(2, "pass")], known)) == [(name, "resolved", 2)]
+
+
+def test_what_is_not_open_is_not_acknowledged() -> None:
+    known = changed([check(1, "error"), check(2, "pass")], [])
+    with pytest.raises(InvalidArgument, match=r"'board-20260101T120100' is not; open are: none"):
+        acknowledged(known, "board-20260101T120100", by="Ann", note="", at_ms=NOON)
+
+
+def test_checks_are_looked_at_as_long_as_the_longest_damping_and_a_day() -> None:
+    assert looks_back_ms([spec(), spec(resolve_after_ms=5)]) == 86_400_005
