@@ -1,33 +1,49 @@
-"""One Airflow DAG per topology: checks its SLAs when somebody asks, for now or for a past instant."""
+"""One Airflow DAG per topology: checks its SLAs, for now or for a past instant, and tells people of incidents."""
 
 from __future__ import annotations
 
-from airflow.sdk import Param, chain
+from datetime import timedelta
+
+from airflow.sdk import DeadlineAlert, DeadlineReference, SyncCallback, chain
 
 from tidemark_assets import TopologyJob
 from tidemark_dags import WAREHOUSE, dag, instant, topologies
-from tidemark_sla import PublishBreaches
+from tidemark_sla import PublishChanges, Tell, channels, tell_of_missed_checks
 
 DOC = """
-Checks the SLAs of the topology `{name}` once, by what was known at an instant.
+Checks the SLAs of the topology `{name}`, by what is known at an instant, and tells every channel of
+`expectations/channels.toml` once of each incident that is opened, gets worse, is acknowledged or ends.
 
-* **at** (ISO 8601, UTC) is the instant; empty: when the run was asked for.
-* **alert** also tells people of what does not hold, as the hourly reports do.
+* **at** (ISO 8601, UTC) is the instant; empty: when the run was asked for. No incident follows from a past one.
 
-What it finds are rows of `sla_results` and `dq_results` with this run's id; what does not hold is in the log of
-`publish_breaches` too. It never fails the run. Reports of the time before must have run: paths are theirs.
+What it finds are rows of `sla_results`, `dq_results` and `incidents` with this run's id. An SLA that does not hold
+never fails the run; a channel that takes nothing fails its task, and is told by a later run.
 """
 AT = "{{ params['at'] or dag_run.run_after.isoformat() }}"
+ASKED = "macros.datetime.fromisoformat(params['at']) if params['at'] else dag_run.run_after"
+SINCE = f"{{{{ (({ASKED}) - macros.timedelta(hours=1)).isoformat() }}}}"
 
-for topology in topologies().values():
-    alert = Param(False, type="boolean", description="whether people are told of what does not hold")  # noqa: FBT003
-    with dag(topology, "sla_check", doc=DOC, schedule=None, params={"at": instant("now"), "alert": alert}):
-        chain(
-            TopologyJob(
-                job="check_sla",
-                topology=topology,
-                warehouse=WAREHOUSE,
-                arguments=["--at", AT, "--run-id", "{{ run_id }}"],
-            ),
-            PublishBreaches(task_id="publish_breaches", topology=topology.name, warehouse=WAREHOUSE),
+for path, topology in topologies().items():
+    every = timedelta(milliseconds=topology.check_every_ms)
+    nobody_checks = DeadlineAlert(
+        name="checks are made",
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=2 * every,
+        callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": str(path)}),
+    )
+    with dag(topology, "sla_check", doc=DOC, schedule=every, params={"at": instant("now")}, deadline=[nobody_checks]):
+        paths = TopologyJob(
+            job="critical_path", topology=topology, warehouse=WAREHOUSE, arguments=["--from", SINCE, "--to", AT]
         )
+        check = TopologyJob(
+            job="check_sla",
+            topology=topology,
+            warehouse=WAREHOUSE,
+            arguments=["--at", AT, "--run-id", "{{ run_id }}"],
+            trigger_rule="all_done",  # paths may be refused, and SLAs are checked nevertheless
+        )
+        tell = [
+            Tell(channel=channel, topology=topology.name, warehouse=WAREHOUSE) for channel in channels(topology.name)
+        ]
+        publish = PublishChanges(task_id="publish_changes", topology=topology.name, warehouse=WAREHOUSE)
+        chain(paths, check, [publish, *tell])

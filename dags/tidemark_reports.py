@@ -1,7 +1,4 @@
-"""Two Airflow DAGs per topology that roll latencies up and find critical paths: of every hour, and then of the day.
-
-The hourly one also checks the SLAs.
-"""
+"""Two Airflow DAGs per topology that roll latencies up and find critical paths: of every hour, and then of the day."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from tidemark.spec.layout import Layout
 from tidemark_assets import TopologyJob
 from tidemark_dags import WAREHOUSE, dag, instant, topologies
 from tidemark_hours import HoursReported
-from tidemark_sla import PublishBreaches
 
 HOURLY = """
 Reports on the topology `{name}` for one interval of the finish clock; running it again replaces the interval's rows.
@@ -22,8 +18,7 @@ Rollups take what is new as well, however old the interval is that it belongs to
 
 The page about it, and the one about its day, are in `<warehouse>/reports/{name}/html`.
 
-`from` and `to` (ISO 8601, UTC) take the place of the run's data interval. An SLA that does not hold is a row of
-`sla_results` and an update of the asset `tidemark_{name}_sla`; it never fails the run.
+`from` and `to` (ISO 8601, UTC) take the place of the run's data interval.
 """
 DAILY = """
 Reports on the topology `{name}` for a day, once its hours are done: with what came too late for them.
@@ -54,8 +49,6 @@ for topology in topologies().values():
         chain(
             job(job="rollup", arguments=INTERVAL),
             job(job="critical_path", arguments=[*INTERVAL, *PAGES]),
-            job(job="check_sla", arguments=["--at", END, "--run-id", "{{ run_id }}"]),
-            PublishBreaches(task_id="publish_breaches", topology=topology.name, warehouse=WAREHOUSE),
         )
     with dag(
         topology,

@@ -85,7 +85,7 @@ def run(
     for table, rows in ((SLA_RESULTS, results), (DQ_RESULTS, expected)):
         path = layout.report_table(topology.name, table.name)
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
-    follow_up(layout, topology.name, specs, at_ms=at_ms)
+    follow_up(layout, topology, specs, at_ms=at_ms)
 
 
 def _before(later: Mapping[str, int], rows: DataFrame) -> DataFrame:

@@ -26,7 +26,7 @@ from tidemark_spark import BatchJob
 WRITES = {
     "rollup": (tables.LATENCY_BUCKET_ROLLUP, tables.LATENCY_ROLLUP),
     "critical_path": (tables.CRITICAL_PATHS, tables.CRITICAL_PATH_STEPS, tables.CRITICAL_PATH_LEAVES),
-    "check_sla": (tables.SLA_RESULTS, tables.DQ_RESULTS),
+    "check_sla": (tables.SLA_RESULTS, tables.DQ_RESULTS, tables.INCIDENTS),
     "maintain": (tables.TABLE_FILES,),
 }
 """The tables into which each batch job puts rows."""

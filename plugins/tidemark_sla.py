@@ -1,57 +1,44 @@
-"""From a broken SLA to somebody who knows of it: result row, asset event, alert. None of it fails a run."""
+"""From a change of an incident to somebody who knows of it: an asset's event, and each channel told once."""
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context
+from airflow.configuration import conf
+from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException
 
-from tidemark.object_path import ObjectPath
+from tidemark.clock import wall_clock_ms
 from tidemark.place import location
+from tidemark.spec.channel_spec import LOG, Channel, load
 from tidemark.spec.layout import Layout
+from tidemark.spec.topology import load as load_topology
+from tidemark_spark import ROOT
 
 log = logging.getLogger(__name__)
 
+CHANNELS = ROOT / "expectations" / "channels.toml"
+PAGE = "/plugin/tidemark"
+"""Of the topologies, in Airflow's navigation: see tidemark_http."""
+
 
 def sla_asset(topology: str) -> Asset:
-    """The asset that is updated when a check of *topology* finds an SLA that does not hold."""
+    """The asset that is updated when an incident of *topology* is opened, gets worse, or ends."""
     return Asset(name=f"tidemark_{topology}_sla")
 
 
-def alerts_file(warehouse: str, topology: str) -> Path:
-    """Where the alerts of *topology* are kept, one JSON object per line."""
-    return location(warehouse) / "control" / topology / "alerts.jsonl"
+def channels(topology: str) -> list[Channel]:
+    """Those that are told of incidents of *topology*, the log first; raises InvalidSpec."""
+    told = [channel for channel in load(CHANNELS) if channel.topologies is None or topology in channel.topologies]
+    return [Channel(name=LOG, notifier="tidemark_sla.LogNotifier", arguments={"text": "{{ alert.text }}"}), *told]
 
 
-def breaches(warehouse: str, topology: str, run_id: str) -> list[dict[str, Any]]:
-    """The SLAs that did not pass in the check that *run_id* asked for, each a row of `sla_results` fit for JSON."""
-    from deltalake import DeltaTable  # costs 0.3 s, and only this task needs it
-
-    table = DeltaTable(str(Layout(location(warehouse)).report_table(topology, "sla_results")))
-    rows = table.to_pyarrow_table(filters=[("run_id", "=", run_id), ("verdict", "!=", "pass")]).to_pylist()
-    return [{**row, "checked_at": row["checked_at"].isoformat()} for row in rows]
-
-
-def alert_line(breach: Mapping[str, Any]) -> str:
-    """One line that says what is wrong with what, by how much, whose step it is and who is told."""
-    observed, limit = breach["observed_ms"], breach["error_after_ms"]
-    seen = "nothing measured" if observed is None else f"{observed:,.0f} ms"
-    allowed = "" if limit is None else f", error after {limit:,.0f} ms"
-    blamed = f", look at {breach['culprit']}" if breach["culprit"] else ""
-    head = f"SLA {breach['sla']} of {breach['topology']}: {breach['verdict']}"
-    return f"{head}: {breach['measure']} of {breach['subject']} is {seen}{allowed}{blamed} (owner: {breach['owner']})"
-
-
-class PublishBreaches(BaseOperator):
-    """Updates the asset of *topology* with the breaches that this run's check found; skips where every SLA holds.
-
-    It skips as well, once they are in its log, where the run has a param `alert` that is false.
-    """
+class PublishChanges(BaseOperator):
+    """Updates the asset of *topology* with the changes of incidents that this run's check made; skips without one."""
 
     template_fields: Sequence[str] = ("warehouse",)
 
@@ -62,59 +49,83 @@ class PublishBreaches(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Publish, or skip."""
-        found = breaches(self.warehouse, self.topology, str(context["run_id"]))
+        from tidemark.report.incident_tables import made_by  # costs 1 s, and only tasks need it
+
+        found = made_by(Layout(location(self.warehouse)), self.topology, str(context["run_id"]))
         if not found:
-            msg = "every SLA holds"
+            msg = "no incident changed"
             raise AirflowSkipException(msg)
-        for breach in found:
-            log.warning(alert_line(breach))
-        if not context["params"].get("alert", True):
-            msg = "nobody is told: the param alert is false"
-            raise AirflowSkipException(msg)
-        context["outlet_events"][sla_asset(self.topology)].extra["breaches"] = [*found]
+        context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*found]
 
 
-class DeliverAlerts(BaseOperator):
-    """Hands the asset events that triggered the run to each of *notifiers*."""
+class Tell(BaseOperator):
+    """Tells *channel* of the changes of incidents of *topology* that it has not taken yet; skips where there is none.
 
-    def __init__(self, *, notifiers: Sequence[BaseNotifier], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.notifiers = notifiers
-
-    def execute(self, context: Context) -> None:
-        """Deliver; a notifier that raises fails the task, which may be tried again."""
-        for notifier in self.notifiers:
-            notifier(context)
-
-
-class SlaNotifier(BaseNotifier):
-    """Writes a line per breach to the task's log, and a JSON object per breach to the warehouse's `alerts.jsonl`.
-
-    There is no such file in an object store.
+    Each is written down once it is taken. A channel that fails fails the task, and is told by a later try or run: with
+    what was taken just before a task was killed, again, with the same Message-ID.
     """
 
     template_fields: Sequence[str] = ("warehouse",)
 
-    def __init__(self, *, topology: str, warehouse: str) -> None:
-        super().__init__()
+    def __init__(self, *, channel: Channel, topology: str, warehouse: str, **kwargs: Any) -> None:
+        super().__init__(task_id=f"tell_{channel.name}", **kwargs)
+        self.channel = channel
         self.topology = topology
         self.warehouse = warehouse
 
+    def execute(self, context: Context) -> None:
+        """Tell, the oldest change first."""
+        layout = Layout(location(self.warehouse))
+        if not tell(self.channel, layout, self.topology, context, run_id=str(context["run_id"])):
+            msg = "there is nothing that it was not told"
+            raise AirflowSkipException(msg)
+
+
+def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any], *, run_id: str) -> int:
+    """Tell *channel* what it was not told of *topology*, and write down that it was; of how many changes."""
+    from tidemark.report.alert_text import alert
+    from tidemark.report.batch_job import writing
+    from tidemark.report.incident_tables import told, untold
+
+    waiting = untold(layout, topology, channel, now_ms=wall_clock_ms())
+    notifier = resolve_name(channel.notifier)
+    link = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}{PAGE}"
+    for change in waiting:
+        said = alert(change, told_ms=wall_clock_ms(), link=link)
+        notifier(**channel.arguments)({**context, "alert": said})
+        with writing(layout, topology):
+            told(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
+    return len(waiting)
+
+
+def tell_of_missed_checks(topology_file: str, **context: Any) -> None:
+    """Tell every channel that the SLAs of a topology have not been checked for long: what Airflow calls at a deadline.
+
+    The next check ends that incident. A channel that fails is left to it.
+    """
+    from tidemark.report.batch_job import writing
+    from tidemark.report.incident_tables import miss
+
+    topology = load_topology(Path(topology_file))
+    layout = Layout(location(Variable.get("tidemark_warehouse")))
+    with writing(layout, topology.name):
+        miss(layout, topology, at_ms=wall_clock_ms())
+    for channel in channels(topology.name):
+        try:
+            tell(channel, layout, topology.name, context, run_id="deadline")
+        except Exception:
+            log.exception("channel %s was not told", channel.name)
+
+
+class LogNotifier(BaseNotifier):
+    """Writes *text* to the task's log."""
+
+    template_fields: Sequence[str] = ("text",)
+
+    def __init__(self, *, text: str) -> None:
+        super().__init__()
+        self.text = text
+
     def notify(self, context: Context) -> None:
-        """Deliver every breach of the events that triggered the run."""
-        breaches = [*_breaches(context)]
-        for breach in breaches:
-            log.warning(alert_line(breach))
-        file = alerts_file(self.warehouse, self.topology)
-        if isinstance(file, ObjectPath):  # to which nothing can be appended
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as lines:
-            for breach in breaches:
-                lines.write(json.dumps({**breach, "alert": alert_line(breach)}, ensure_ascii=False) + "\n")
-
-
-def _breaches(context: Context) -> Iterator[dict[str, Any]]:
-    for events in context["triggering_asset_events"].values():
-        for event in events:
-            yield from (event.extra or {}).get("breaches", [])
+        """Write it."""
+        log.warning("%s", self.text)

@@ -12,6 +12,7 @@ import pendulum
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.execution_time import macros
 from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import Template
 
@@ -23,7 +24,7 @@ from tidemark_spark import BatchJob
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 # Airflow reads .airflowignore files with a class that its own dependency has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
-PARTS = ("streams", "reports", "daily_reports", "sla_check", "alerts", "maintenance")
+PARTS = ("streams", "reports", "daily_reports", "sla_check", "maintenance")
 EXPECTED = {f"tidemark_flights_{part}" for part in PARTS}
 WHERE = ["--warehouse", "{{ var.value.tidemark_warehouse }}", "--topology", "flights"]
 
@@ -58,11 +59,10 @@ def test_a_stream_is_a_task_of_its_own(dagbag: DagBag) -> None:
     assert set(dagbag.dags["tidemark_flights_streams"].task_ids) == {"status", "carriers"}
 
 
-def test_slas_are_checked_on_what_was_reported_before_and_pages_show_what_was_rolled_up(dagbag: DagBag) -> None:
+def test_pages_show_what_was_rolled_up(dagbag: DagBag) -> None:
     reports = dagbag.dags["tidemark_flights_reports"]
-    order = ["rollup", "critical_path", "check_sla", "publish_breaches"]
     upstream = {task.task_id: task.upstream_task_ids for task in reports.tasks}
-    assert upstream == {"rollup": set(), **{later: {first} for first, later in pairwise(order)}}
+    assert upstream == {"rollup": set(), "critical_path": {"rollup"}}
     assert reports.get_task("critical_path").application_args[-2:] == [
         "--html", "{{ var.value.tidemark_warehouse }}/reports/flights/html",
     ]  # fmt: skip
@@ -109,21 +109,44 @@ def test_tables_that_a_task_writes_are_its_outlets(dagbag: DagBag) -> None:
     assert outlets == {
         "rollup": ["latency_bucket_rollup", "latency_rollup"],
         "critical_path": ["critical_paths", "critical_path_steps", "critical_path_leaves"],
-        "check_sla": ["sla_results", "dq_results"],
-        "publish_breaches": ["tidemark_flights_sla"],
     }
+    checked = {
+        task.task_id: [asset.name.removeprefix("tidemark/flights/") for asset in task.outlets]
+        for task in dagbag.dags["tidemark_flights_sla_check"].tasks
+    }
+    assert checked["check_sla"] == ["sla_results", "dq_results", "incidents"]
+    assert checked["publish_changes"] == ["tidemark_flights_sla"]
 
 
-def test_slas_can_be_checked_for_a_past_instant_and_people_are_told_only_if_that_is_asked_for(dagbag: DagBag) -> None:
+def test_slas_are_checked_on_the_paths_of_the_hour_before_or_without_them_and_then_everybody_is_told(
+    dagbag: DagBag,
+) -> None:
     check = dagbag.dags["tidemark_flights_sla_check"]
-    assert check.params.dump() == {"at": None, "alert": False}
+    upstream = {task.task_id: task.upstream_task_ids for task in check.tasks}
+    told = {"publish_changes": {"check_sla"}, "tell_log": {"check_sla"}}
+    assert upstream == {"critical_path": set(), "check_sla": {"critical_path"}, **told}
+    assert check.get_task("check_sla").trigger_rule == "all_done"
+    assert check.schedule == timedelta(minutes=10)
+    arguments = dict(pairwise(check.get_task("critical_path").application_args))
+    asked = SimpleNamespace(run_after=datetime(2026, 1, 1, 7, tzinfo=UTC))
+    for at, since, until in (
+        (None, "2026-01-01T06:00:00+00:00", "2026-01-01T07:00:00+00:00"),
+        ("2025-12-31T23:30:00Z", "2025-12-31T22:30:00+00:00", "2025-12-31T23:30:00Z"),
+    ):
+        context = {"params": {"at": at}, "dag_run": asked, "macros": macros}
+        assert Template(arguments["--from"]).render(context) == since
+        assert Template(arguments["--to"]).render(context) == until
+
+
+def test_slas_can_be_checked_for_a_past_instant(dagbag: DagBag) -> None:
+    check = dagbag.dags["tidemark_flights_sla_check"]
+    assert check.params.dump() == {"at": None}
     arguments = check.get_task("check_sla").application_args
     assert arguments[:4] + arguments[-2:] == [*WHERE, "--run-id", "{{ run_id }}"]
     at = Template(dict(pairwise(arguments))["--at"])
     asked = SimpleNamespace(run_after=datetime(2026, 1, 1, 7, tzinfo=UTC))
     assert at.render(params={"at": "2026-01-01T00:00:00Z"}, dag_run=asked) == "2026-01-01T00:00:00Z"
     assert at.render(params={"at": None}, dag_run=asked) == "2026-01-01T07:00:00+00:00"
-    assert check.get_task("publish_breaches").upstream_task_ids == {"check_sla"}
 
 
 def test_reports_cover_the_interval_of_the_run_unless_one_is_given(dagbag: DagBag) -> None:
@@ -174,7 +197,7 @@ import airflow.providers.apache.spark.operators.spark_submit
 from airflow.dag_processing.dagbag import DagBag
 before = set(sys.modules)
 bag = DagBag(dag_folder=sys.argv[1])
-assert len(bag.dags) == 6, bag.import_errors
+assert len(bag.dags) == 5, bag.import_errors
 roots = {name.split(".")[0] for name in sys.modules}
 heavy = {"pyspark", "great_expectations", "deltalake", "duckdb", "polars", "pyarrow", "pandas", "numpy", "fastapi"}
 print(sorted(heavy & roots), len(set(sys.modules) - before))

@@ -26,13 +26,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def api(home: Path) -> AirflowApi:
     found = airflow.wait_until_healthy(home, airflow.start(home, root=ROOT, variables={}))  # it runs already
-    process.wait_until(lambda: found.has_dag("tidemark_flights_alerts"), "the DAGs", 60)
+    process.wait_until(lambda: found.has_dag("tidemark_flights_sla_check"), "the DAGs", 60)
     return found
 
 
 def test_the_dags_are_there_and_none_is_broken(api: AirflowApi) -> None:
     assert api.import_errors() == {}
-    assert all(api.has_dag(f"tidemark_flights_{part}") for part in ("streams", "reports", "alerts"))
+    assert all(api.has_dag(f"tidemark_flights_{part}") for part in ("streams", "reports", "sla_check"))
 
 
 def test_nobody_gets_in_without_the_password(api: AirflowApi) -> None:
@@ -48,12 +48,16 @@ def test_secrets_are_for_their_owner_alone(home: Path, file: str) -> None:
 
 
 def test_a_run_can_be_triggered_and_watched(api: AirflowApi) -> None:
-    run_id = api.trigger("tidemark_flights_alerts", {})
-    api.unpause("tidemark_flights_alerts")
-    process.wait_until(lambda: api.run_state("tidemark_flights_alerts", run_id) in ENDED, "the end of the run", 60)
-    assert api.runs("tidemark_flights_alerts") == {run_id: SUCCESS}
-    assert api.task_states("tidemark_flights_alerts", run_id) == {"deliver": SUCCESS}
-    assert any("tidemark_alerts.py" in line for line in api.log("tidemark_flights_alerts", run_id, "deliver"))
+    run_id = api.trigger("tidemark_flights_maintenance", {})
+    api.unpause("tidemark_flights_maintenance")
+    process.wait_until(
+        lambda: api.run_state("tidemark_flights_maintenance", run_id) in ENDED, "the end of the run", 180
+    )
+    assert api.runs("tidemark_flights_maintenance") == {run_id: SUCCESS}
+    assert api.task_states("tidemark_flights_maintenance", run_id) == {"maintain": SUCCESS}
+    assert any(
+        "tidemark_maintenance.py" in line for line in api.log("tidemark_flights_maintenance", run_id, "maintain")
+    )
 
 
 def test_starting_what_runs_changes_nothing(home: Path, api: AirflowApi) -> None:

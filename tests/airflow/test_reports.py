@@ -156,9 +156,10 @@ def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(backfilled: Air
     quick = found["carrier_state_is_quick"]  # 1,400 − 1,100 ms, of less than 300
     assert (quick["verdict"], quick["culprit"]) == ("error", "carrier_state")
     assert quick["observed_ms"] == pytest.approx(300, rel=0.01)  # a bucket's value
-    log = "\n".join(backfilled.log(SLA_CHECK, run_id, "publish_breaches"))
-    assert "carrier_state_is_quick" in log
+    log = "\n".join(backfilled.log(SLA_CHECK, run_id, "tell_log"))
+    assert "flights: carrier_state_is_quick is broken (error)" in log
     assert "delays_in_time" not in log
+    assert backfilled.task_states(SLA_CHECK, run_id)["publish_changes"] == SUCCESS
 
 
 def answer(api: AirflowApi, path: str, token: str | None) -> tuple[int, Any]:

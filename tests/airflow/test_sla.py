@@ -1,86 +1,251 @@
-"""A broken SLA becomes an event and an alert, and never a failure."""
+"""Changes of incidents reach a real mail server and a real webhook once each, whatever these do meanwhile."""
+
+from __future__ import annotations
 
 import json
 import logging
-from datetime import UTC, datetime
+import threading
+from collections.abc import Iterator
+from email import message_from_bytes
+from email.message import Message
+from email.policy import default
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from aiosmtpd.controller import Controller
 from airflow.sdk.exceptions import AirflowSkipException
-from deltalake import write_deltalake
 
+import tidemark_sla
+from tidemark.clock import wall_clock_ms
+from tidemark.embedded.process import free_port
+from tidemark.report.report_tables import replace_rows
+from tidemark.spec.channel_spec import Channel, parse
 from tidemark.spec.layout import Layout
-from tidemark_sla import DeliverAlerts, PublishBreaches, SlaNotifier, alert_line, alerts_file, breaches, sla_asset
+from tidemark.spec.tables import INCIDENTS
+from tidemark_sla import PublishChanges, Tell, channels, sla_asset
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-LATE = {
-    "sla": "carriers_in_time",
-    "topology": "flights",
-    "subject": "carrier_delays",
-    "measure": "latency_p99",
-    "checked_at": NOON,
-    "run_id": "manual__1",
-    "verdict": "error",
-    "observed_ms": 5312.4,
-    "error_after_ms": 4000.0,
-    "culprit": "carrier_state",
-    "owner": "airside",
-}
-FINE = {**LATE, "sla": "board_is_fresh", "verdict": "pass", "observed_ms": 12.0, "culprit": None}
-SILENT = {**LATE, "sla": "never_seen", "verdict": "never_loaded", "observed_ms": None, "culprit": None}
-OLDER = {**LATE, "run_id": "manual__0"}
+MAIL = {"kind": "mail", "to": ["desk@example.org", "ops@example.org"], "from": "tidemark@example.org"}
+NOW = wall_clock_ms() // 1_000 * 1_000
+OPENED = {
+    "incident": "delays_in_time-20260101T120000", "topology": "flights", "sla": "delays_in_time", "change": "opened",
+    "at": NOW - 60_000, "opened_at": NOW - 60_000, "broken_since": NOW - 180_000, "run_id": "run 1", "verdict": "error",
+    "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
+    "said": "latency_p99 of carrier_delays is 312,000 ms; error from 300,000 ms on", "culprit": "carrier_state",
+    "held_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
+}  # fmt: skip
+RESOLVED = {**OPENED, "change": "resolved", "at": NOW - 1_000, "run_id": "run 2", "verdict": "pass", "culprit": None}
 
 
-def write(home: Path, *rows: dict[str, Any]) -> str:
-    write_deltalake(Layout(home).report_table("flights", "sla_results"), pa.Table.from_pylist(list(rows)))
-    return str(home)
+class Inbox:
+    """A mail server on loopback that can go and come back."""
+
+    def __init__(self) -> None:
+        self.mails: list[Message] = []
+        self._port = free_port()
+        self._server: Controller | None = None
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's name
+        self.mails.append(message_from_bytes(envelope.content, policy=default))
+        return "250 taken"
+
+    def up(self) -> None:
+        self._server = Controller(self, hostname="127.0.0.1", port=self._port)
+        self._server.start()
+
+    def down(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    @property
+    def connection(self) -> str:
+        how = {"disable_ssl": True, "disable_tls": True, "retry_limit": 1, "timeout": 10}
+        return json.dumps({"conn_type": "smtp", "host": "127.0.0.1", "port": self._port, "extra": how})
 
 
-def publish(warehouse: str, **params: Any) -> SimpleNamespace:
-    event = SimpleNamespace(extra={})
-    operator = PublishBreaches(task_id="publish_breaches", topology="flights", warehouse=warehouse)
-    operator.execute({"run_id": "manual__1", "params": params, "outlet_events": {sla_asset("flights"): event}})
-    return event
+@pytest.fixture
+def inbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
+    found = Inbox()
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", found.connection)
+    found.up()
+    yield found
+    found.down()
 
 
-def test_what_did_not_pass_in_this_run_is_published(tmp_path: Path) -> None:
-    published = publish(write(tmp_path, LATE, FINE, SILENT, OLDER)).extra["breaches"]
-    assert [breach["sla"] for breach in published] == ["carriers_in_time", "never_seen"]
-    assert json.loads(json.dumps(published)) == published
+class Receiver(HTTPServer):
+    """A webhook on loopback that answers as *answers* say, then 200; each one that it took is in `taken`."""
+
+    def __init__(self, answers: list[int]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers, self.taken = answers, []
 
 
-def test_nothing_is_published_where_every_sla_holds(tmp_path: Path) -> None:
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status = self.server.answers.pop(0) if self.server.answers else 200
+        if status == 200:
+            self.server.taken.append(said["text"])
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    server = Receiver([])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    place = {"conn_type": "slackwebhook", "password": f"http://127.0.0.1:{server.server_port}/hook"}
+    monkeypatch.setenv("AIRFLOW_CONN_SLACK_DEFAULT", json.dumps(place))
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def happened(home: Path, *changes: dict[str, Any]) -> None:
+    replace_rows(list(changes), INCIDENTS, Layout(home).report_table("flights", INCIDENTS.name), where="true")
+
+
+def channel(**table: Any) -> Channel:
+    (found,) = parse({"desk": table}, file="channels.toml")
+    return found
+
+
+def tell(home: Path, to: Channel) -> None:
+    Tell(channel=to, topology="flights", warehouse=str(home)).execute({"run_id": "telling"})
+
+
+def test_a_change_is_told_once_with_all_that_there_is_to_say(tmp_path: Path, inbox: Inbox) -> None:
+    happened(tmp_path, OPENED)
+    tell(tmp_path, channel(**MAIL))
+    (mail,) = inbox.mails
+    assert mail["Subject"] == "[critical] flights: delays_in_time is broken (error)"
+    assert (mail["From"], mail["To"]) == ("tidemark@example.org", "desk@example.org, ops@example.org")
+    assert mail["Message-ID"] == "<flights.delays_in_time-20260101T120000.opened@tidemark>"
+    body = mail.get_body().get_content()
+    for said in (OPENED["said"], "2 min", "carrier_state", OPENED["held_by"], "carrier relations", OPENED["runbook"]):
+        assert said in body
+    assert "Told late" not in body
     with pytest.raises(AirflowSkipException):
-        publish(write(tmp_path, FINE, OLDER))
+        tell(tmp_path, channel(**MAIL))
+    assert len(inbox.mails) == 1
 
 
-def test_breaches_of_a_check_that_alerts_nobody_are_in_its_log_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_mail_server_that_was_down_gets_each_message_once_and_in_order(tmp_path: Path, inbox: Inbox) -> None:
+    inbox.down()
+    happened(tmp_path, OPENED)
+    for _ in range(2):
+        with pytest.raises(OSError, match="refused"):
+            tell(tmp_path, channel(**MAIL))
+    happened(tmp_path, OPENED, RESOLVED)
+    inbox.up()
+    tell(tmp_path, channel(**MAIL))
+    with pytest.raises(AirflowSkipException):
+        tell(tmp_path, channel(**MAIL))
+    assert [mail["Subject"].partition(": ")[2] for mail in inbox.mails] == [
+        "delays_in_time is broken (error)", "delays_in_time holds again",
+    ]  # fmt: skip
+
+
+def test_a_webhook_that_fails_between_two_messages_gets_the_second_one_later(tmp_path: Path, webhook: Receiver) -> None:
+    webhook.answers = [200, 503]
+    happened(tmp_path, OPENED, RESOLVED)
+    with pytest.raises(Exception, match="Status Code: 503"):
+        tell(tmp_path, channel(kind="slack"))
+    tell(tmp_path, channel(kind="slack"))
+    heads = [text.partition("\n")[0] for text in webhook.taken]
+    assert heads == [
+        "*[critical] flights: delays_in_time is broken (error)*", "*[critical] flights: delays_in_time holds again*",
+    ]  # fmt: skip
+
+
+def test_what_was_told_on_one_channel_is_still_told_on_the_others(
+    tmp_path: Path, inbox: Inbox, webhook: Receiver
 ) -> None:
-    with pytest.raises(AirflowSkipException, match="alert is false"):
-        publish(write(tmp_path, LATE, FINE), alert=False)
-    assert [record.message for record in caplog.records] == [alert_line(LATE)]
-    assert len(publish(str(tmp_path), alert=True).extra["breaches"]) == 1
+    happened(tmp_path, OPENED)
+    tell(tmp_path, channel(**MAIL))
+    (other,) = parse({"other": {"kind": "slack"}}, file="channels.toml")
+    tell(tmp_path, other)
+    assert (len(inbox.mails), len(webhook.taken)) == (1, 1)
 
 
-def test_an_alert_says_what_by_how_much_whose_step_and_who_is_told() -> None:
-    assert alert_line(LATE) == (
-        "SLA carriers_in_time of flights: error: latency_p99 of carrier_delays is 5,312 ms, error after 4,000 ms, "
-        "look at carrier_state (owner: airside)"
-    )
-    assert "is nothing measured" in alert_line(SILENT)
+HOSTILE = "{{ 7 * 7 }}<script>alert(1)</script>\x1b[31m\nBcc: all@example.org"
 
 
-def test_every_breach_of_the_events_is_delivered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    events = [SimpleNamespace(extra={"breaches": breaches(write(tmp_path, LATE, SILENT), "flights", "manual__1")})]
-    notifier = SlaNotifier(topology="flights", warehouse=str(tmp_path))
-    deliver = DeliverAlerts(task_id="deliver", notifiers=[notifier])
+def test_nothing_in_a_message_is_obeyed(tmp_path: Path, inbox: Inbox, webhook: Receiver) -> None:
+    names = ("sla", "said", "culprit", "held_by", "owner", "runbook", "incident", "severity", "verdict")
+    happened(tmp_path, {**OPENED, **dict.fromkeys(names[:-2], HOSTILE)})
+    tell(tmp_path, channel(**MAIL))
+    (mail,) = inbox.mails
+    assert mail["Bcc"] is None
+    body = mail.get_body().get_content()
+    assert "{{ 7 * 7 }}" in mail["Subject"]
+    assert "{{ 7 * 7 }}" in body
+    assert "49" not in body
+    assert "<script>" not in body
+    assert "&lt;script&gt;" in body
+    assert "\x1b" not in body
+    (other,) = parse({"other": {"kind": "slack"}}, file="channels.toml")
+    tell(tmp_path, other)
+    (text,) = webhook.taken
+    assert "{{ 7 * 7 }}" in text
+    assert "<" not in text
+    assert "\x1b" not in text
+    assert len(text.splitlines()) <= 9
+
+
+def test_a_channel_is_told_what_it_is_for(tmp_path: Path, webhook: Receiver) -> None:
+    other = {**OPENED, "incident": "other", "severity": "info", "owner": "ops"}
+    happened(tmp_path, OPENED, RESOLVED, other)
+    with pytest.raises(AirflowSkipException):
+        tell(tmp_path, channel(kind="slack", owners=["nobody"]))
+    tell(tmp_path, channel(kind="slack", severities=["critical"], changes=["opened"]))
+    assert [text.partition("\n")[0] for text in webhook.taken] == [
+        "*[critical] flights: delays_in_time is broken (error)*"
+    ]
+
+
+def test_what_is_told_late_says_so_and_what_is_a_day_old_is_not_told(tmp_path: Path, webhook: Receiver) -> None:
+    late, old = {**OPENED, "at": NOW - 3_600_000}, {**OPENED, "incident": "old", "at": NOW - 90_000_000}
+    happened(tmp_path, late, old)
+    tell(tmp_path, channel(kind="slack"))
+    (text,) = webhook.taken
+    assert "Told late: it happened 1 h ago" in text
+
+
+def test_any_notifier_of_airflow_is_a_channel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    happened(tmp_path, OPENED)
+    arguments = {"text": "{{ alert.subject }}!"}
     with caplog.at_level(logging.WARNING, logger="tidemark_sla"):
-        deliver.execute({"triggering_asset_events": {sla_asset("flights"): events}})
-    assert [record.message for record in caplog.records] == [alert_line(LATE), alert_line(SILENT)]
-    kept = [json.loads(line) for line in alerts_file(str(tmp_path), "flights").read_text().splitlines()]
-    assert [alert["sla"] for alert in kept] == ["carriers_in_time", "never_seen"]
-    assert kept[0]["alert"] == alert_line(LATE)
+        tell(tmp_path, channel(kind="notifier", arguments=arguments, **{"class": "tidemark_sla.LogNotifier"}))
+    assert [r.message for r in caplog.records] == ["[critical] flights: delays_in_time is broken (error)!"]
+
+
+def test_the_log_is_always_a_channel_and_others_are_those_of_the_topology(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "channels.toml"
+    file.write_text('[desk]\nkind = "slack"\n[trains_desk]\nkind = "slack"\ntopologies = ["trains"]\n')
+    monkeypatch.setattr(tidemark_sla, "CHANNELS", file)
+    assert [channel.name for channel in channels("flights")] == ["log", "desk"]
+    monkeypatch.setattr(tidemark_sla, "CHANNELS", tmp_path / "none.toml")
+    assert [channel.name for channel in channels("flights")] == ["log"]
+
+
+def test_the_changes_that_a_run_made_are_an_event_of_its_asset(tmp_path: Path) -> None:
+    happened(tmp_path, OPENED, RESOLVED)
+    event = SimpleNamespace(extra={})
+    publish = PublishChanges(task_id="publish_changes", topology="flights", warehouse=str(tmp_path))
+    publish.execute({"run_id": "run 1", "outlet_events": {sla_asset("flights"): event}})
+    (change,) = json.loads(json.dumps(event.extra["changes"]))
+    assert (change["incident"], change["change"]) == (OPENED["incident"], "opened")
+    with pytest.raises(AirflowSkipException):
+        publish.execute({"run_id": "another", "outlet_events": {}})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.report.incident_facts import acknowledged, changes, looks_back_ms, open_incidents
+from tidemark.report.incident_facts import acknowledged, changes, checks_missed, looks_back_ms, open_incidents
 from tidemark.semantics.incidents import Damping
 from tidemark.spec import topology
 from tidemark.spec.sla_spec import SlaSpec, parse
@@ -105,3 +105,23 @@ def test_what_is_not_open_is_not_acknowledged() -> None:
 
 def test_checks_are_looked_at_as_long_as_the_longest_damping_and_a_day() -> None:
     assert looks_back_ms([spec(), spec(resolve_after_ms=5)]) == 86_400_005
+
+
+def missed(results: list[dict[str, Any]], known: list[dict[str, Any]], minute: int) -> list[dict[str, Any]]:
+    return checks_missed(FLIGHTS, results, known, at_ms=NOON + minute * MINUTE)
+
+
+def test_when_two_checks_in_a_row_are_missing_that_is_an_incident_until_the_next_one() -> None:
+    results = [check(0, "pass"), check(10, "pass"), check(15, "pass", quiet="past")]
+    assert missed(results, [], 30) == []
+    (row,) = missed(results, [], 31)
+    assert told([row]) == [("checks_are_made-20260101T123000", "opened", 30)]
+    assert row["said"] == "nobody has checked the SLAs of flights since 2026-01-01T12:10:00.000Z, due every 10 min"
+    assert missed(results, [row], 32) == []
+    (over,) = changes([spec()], [*results, check(40, "pass")], [row], at_ms=NOON + 40 * MINUTE)
+    assert told([over]) == [("checks_are_made-20260101T123000", "resolved", 40)]
+    assert missed(results, [row, over], 40) == []
+
+
+def test_checks_that_were_never_made_are_not_missed() -> None:
+    assert missed([], [], 1_000) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import accept_loss, bound, demo, docs, doctor, path, requeue, whatif, why
+from tidemark.cli import accept_loss, bound, demo, docs, doctor, incidents, path, requeue, whatif, why
 from tidemark.cli import topology as topology_command
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
@@ -45,6 +45,7 @@ examples:
   tidemark why flights                          why there are no results: who waits, for what, and what to do
   tidemark topology flights                     its operators: latency, records/s, watermark, what waits unread
   tidemark path flights --last 3                the critical path of the newest windows, and who is to blame
+  tidemark incidents flights                    which SLAs are broken, since when, and who looks after it
   tidemark whatif flights --operator carrier_state --scale 0.5
   tidemark bound flights                        what a longer or shorter bound costs: late records against waiting
   tidemark doctor flights                       may its streams go on from what lies in the warehouse, and if not, how
@@ -106,7 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     shown = command("topology", _topology, "show the operators of a topology and how they are doing")
     walked = command("path", _path, "show the critical path of a streaming window, and who is to blame")
     asked = command("whatif", _whatif, "say how late windows would have been had an operator worked less")
-    for parser_of, options in ((shown, topology_command), (walked, path), (asked, whatif)):
+    broken = command("incidents", _incidents, "show which SLAs are broken and who looks after them, or say that you do")
+    for parser_of, options in ((shown, topology_command), (walked, path), (asked, whatif), (broken, incidents)):
         _topology_option(parser_of)
         options.options(parser_of)
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
@@ -174,7 +176,7 @@ def _up(options: argparse.Namespace) -> int:
     try:
         _, api = conductor.start()
         conductor.launch_streams(api, options.slow)
-        for part in ("reports", "daily_reports", "alerts", "maintenance"):
+        for part in ("reports", "daily_reports", "sla_check", "maintenance"):
             api.unpause(conductor.dag(part))
         started = True
     finally:
@@ -238,6 +240,11 @@ def _path(options: argparse.Namespace) -> int:
 
 def _whatif(options: argparse.Namespace) -> int:
     _say(whatif.whatif(options, _warehouse(options), topology(options.topology)))
+    return 0
+
+
+def _incidents(options: argparse.Namespace) -> int:
+    _say(incidents.incidents(options, _warehouse(options), topology(options.topology).name))
     return 0
 
 

@@ -53,7 +53,7 @@ class Conductor:
             bootstrap = stack.start_broker(self.home, self.topology)
         with self.step("starting Airflow"):
             airflow = stack.start_airflow(self.home, bootstrap=bootstrap)
-            self.wait(lambda: airflow.has_dag(self.dag("alerts")), "the DAGs", PARSED_WITHIN_S)
+            self.wait(lambda: airflow.has_dag(self.dag("sla_check")), "the DAGs", PARSED_WITHIN_S)
         return bootstrap, airflow
 
     def launch_streams(self, airflow: AirflowApi, slow: Sequence[str]) -> str:

@@ -13,12 +13,19 @@ from typing import Any
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.incidents import Change, Standing, follow
 from tidemark.semantics.sla import Verdict
+from tidemark.spec.intervals import iso
 from tidemark.spec.retention import DAY_MS
-from tidemark.spec.sla_spec import SlaSpec
+from tidemark.spec.sla_spec import Severity, SlaSpec
+from tidemark.spec.toml_keys import length
+from tidemark.spec.topology import Topology
 
 Row = Mapping[str, Any]
 _COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
 GONE = "the SLA is not promised any more"
+CHECKS = "checks_are_made"
+"""In place of an SLA's name: somebody looks at the SLAs at all."""
+MISSED = 2
+"""So many checks in a row may be missing, less one, before that is an incident."""
 
 
 def looks_back_ms(specs: Sequence[SlaSpec]) -> int:
@@ -42,11 +49,46 @@ def changes(
     promised = {spec.name for spec in specs}
     for last in open_incidents(known).values():
         if last["sla"] not in promised:
-            verdict = Verdict.UNKNOWN.value
-            found.append(
-                {**last, "change": Change.RESOLVED.value, "at": at_ms, "verdict": verdict, "said": GONE, "by": None}
-            )
+            found.append(_ended(last, at_ms))
     return found
+
+
+def checks_missed(
+    topology: Topology, results: Sequence[Row], known: Sequence[Row], *, at_ms: int
+) -> list[dict[str, Any]]:
+    """The row which says that nobody has checked the SLAs of *topology* for long at *at_ms*; none when that is known.
+
+    It ends like that of an SLA that is not promised any more: with the next check, or at once when this is one.
+    """
+    made_ms = [row["checked_at"] for row in results if row["checked_at"] < at_ms and row["quiet"] != "past"]
+    if not made_ms or any(row["sla"] == CHECKS for row in open_incidents(known).values()):
+        return []
+    before_ms = max(made_ms)
+    since_ms = before_ms + MISSED * topology.check_every_ms
+    if since_ms >= at_ms:
+        return []
+    said = f"nobody has checked the SLAs of {topology.name} since {iso(before_ms)}, due every "
+    opened = dict.fromkeys((*_COPIED, "run_id", "by")) | {
+        "incident": _name(CHECKS, since_ms),
+        "topology": topology.name,
+        "sla": CHECKS,
+        "change": Change.OPENED.value,
+        "at": since_ms,
+        "opened_at": since_ms,
+        "broken_since": since_ms,
+        "verdict": Verdict.ERROR.value,
+        "severity": Severity.CRITICAL.value,
+        "subject": "sla_check",
+        "said": said + length(topology.check_every_ms),
+        "owner": topology.owner,
+    }
+    return [] if any(row["incident"] == opened["incident"] for row in known) else [opened]
+
+
+def _ended(last: Row, at_ms: int) -> dict[str, Any]:
+    said = "the SLAs are checked again" if last["sla"] == CHECKS else GONE
+    change = {"change": Change.RESOLVED.value, "at": at_ms, "verdict": Verdict.UNKNOWN.value, "said": said}
+    return {**last, **change, "by": None, "culprit": None, "held_by": None}
 
 
 def open_incidents(known: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -104,10 +146,14 @@ def _row(change: Change, standing: Standing, result: Row) -> dict[str, Any]:
     opened_ms = standing.opened_at_ms or result["checked_at"]
     return {
         **{name: result[name] for name in ("topology", "sla", "run_id", *_COPIED)},
-        "incident": f"{result['sla']}-{datetime.fromtimestamp(opened_ms / 1_000, UTC):%Y%m%dT%H%M%S}",
+        "incident": _name(result["sla"], opened_ms),
         "change": change.value,
         "at": result["checked_at"],
         "opened_at": opened_ms,
         "broken_since": standing.broken_since_ms,
         "by": None,
     }
+
+
+def _name(sla: str, opened_ms: int) -> str:
+    return f"{sla}-{datetime.fromtimestamp(opened_ms / 1_000, UTC):%Y%m%dT%H%M%S}"

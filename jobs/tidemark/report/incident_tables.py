@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -10,13 +10,18 @@ import polars.selectors as cs
 import pyarrow.compute as pc
 
 from tidemark.delta import again_after_others
-from tidemark.report.incident_facts import acknowledged, changes, looks_back_ms
-from tidemark.report.report_tables import lies_in, opened, replace_in, rows_in
+from tidemark.report.incident_facts import acknowledged, changes, checks_missed, looks_back_ms
+from tidemark.report.report_tables import lies_in, opened, replace_in, replace_rows, rows_in
+from tidemark.spec.channel_spec import Channel
 from tidemark.spec.intervals import Interval, is_text, utc
 from tidemark.spec.layout import Layout
+from tidemark.spec.retention import DAY_MS
 from tidemark.spec.sla_spec import SlaSpec
-from tidemark.spec.tables import INCIDENTS, SLA_RESULTS
+from tidemark.spec.tables import DELIVERIES, INCIDENTS, SLA_RESULTS
+from tidemark.spec.topology import Topology
 
+GIVE_UP_MS = DAY_MS
+"""For so long a change is tried to be told."""
 EVERY = pc.scalar(True)  # noqa: FBT003 - a row filter that all pass
 
 
@@ -34,39 +39,90 @@ def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> 
     return rows_in(results, later).height > 0
 
 
-def follow_up(layout: Layout, topology: str, specs: Sequence[SlaSpec], *, at_ms: int) -> list[dict[str, Any]]:
+def follow_up(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int) -> list[dict[str, Any]]:
     """Write the changes of incidents that follow from the checks up to *at_ms*; which those are. Again: none."""
-    results = opened(SLA_RESULTS, layout.report_table(topology, SLA_RESULTS.name))
-    recent = lies_in("checked_at", Interval(at_ms - looks_back_ms(specs), at_ms + 1))
-    checks = _in_ms(rows_in(results, recent))
+    checks = _checks(layout, topology, at_ms, looks_back_ms(specs))
 
-    def follow() -> list[dict[str, Any]]:
+    def follow(known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        missed = checks_missed(topology, checks, known, at_ms=at_ms)
+        return [*missed, *changes(specs, checks, [*known, *missed], at_ms=at_ms)]
+
+    return _add(layout, topology.name, follow)
+
+
+def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, Any]]:
+    """Write that the SLAs of *topology* have not been checked for long at *at_ms*, if that is so and not known yet."""
+    checks = _checks(layout, topology, at_ms, looks_back_ms([]))
+    return _add(layout, topology.name, lambda known: checks_missed(topology, checks, known, at_ms=at_ms))
+
+
+def _checks(layout: Layout, topology: Topology, at_ms: int, back_ms: int) -> list[dict[str, Any]]:
+    results = opened(SLA_RESULTS, layout.report_table(topology.name, SLA_RESULTS.name))
+    return _in_ms(rows_in(results, lies_in("checked_at", Interval(at_ms - back_ms, at_ms + 1))))
+
+
+def _add(
+    layout: Layout, topology: str, found: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Write the rows that *found* makes of those that are known."""
+
+    def write() -> list[dict[str, Any]]:
         stored = opened(INCIDENTS, layout.report_table(topology, INCIDENTS.name))
-        found = changes(specs, checks, _in_ms(rows_in(stored, EVERY)), at_ms=at_ms)
-        if found:
-            replace_in(stored, found, INCIDENTS, where=_are_those(found))
-        return found
+        rows = found(_in_ms(rows_in(stored, EVERY)))
+        if rows:
+            replace_in(stored, rows, INCIDENTS, where=_are_those(rows))
+        return rows
 
-    return again_after_others(follow)
+    return again_after_others(write)
 
 
 def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: str, at_ms: int) -> bool:
     """Write down that *by* looks after *incident*; whether nobody had done so before. Raises InvalidArgument."""
 
-    def write() -> bool:
-        stored = opened(INCIDENTS, layout.report_table(topology, INCIDENTS.name))
-        row = acknowledged(_in_ms(rows_in(stored, EVERY)), incident, by=by, note=note, at_ms=at_ms)
-        if row is not None:
-            replace_in(stored, [row], INCIDENTS, where=_are_those([row]))
-        return row is not None
+    def found(known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        row = acknowledged(known, incident, by=by, note=note, at_ms=at_ms)
+        return [] if row is None else [row]
 
-    return again_after_others(write)
+    return bool(_add(layout, topology, found))
 
 
-def _are_those(rows: Sequence[dict[str, Any]]) -> str:
-    return " OR ".join(
-        f"({is_text('incident', row['incident'])} AND {is_text('change', row['change'])})" for row in rows
+def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
+    """The changes of incidents that the check of *run_id* made, fit for JSON: instants in ISO 8601."""
+    stored = opened(INCIDENTS, layout.report_table(topology, INCIDENTS.name))
+    rows = rows_in(stored, pc.field("run_id") == run_id).sort("at", "incident")
+    return rows.with_columns(cs.datetime().dt.to_string("iso:strict")).to_dicts()
+
+
+def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[dict[str, Any]]:
+    """The changes of incidents that *channel* is for and has not taken, the oldest first, instants as epoch ms.
+
+    Those are left out that are older than GIVE_UP_MS: a channel that is new is not told of years.
+    """
+    stored = opened(INCIDENTS, layout.report_table(topology, INCIDENTS.name))
+    recent = _in_ms(rows_in(stored, pc.field("at") >= utc(now_ms - GIVE_UP_MS)))
+    taken = rows_in(
+        opened(DELIVERIES, layout.report_table(topology, DELIVERIES.name)), pc.field("channel") == channel.name
     )
+    told = set(taken.select("incident", "change").iter_rows())
+    found = [row for row in recent if channel.tells(row) and (row["incident"], row["change"]) not in told]
+    return sorted(found, key=lambda row: (row["at"], row["incident"]))
+
+
+def told(layout: Layout, change: Mapping[str, Any], channel: Channel, *, at_ms: int, run_id: str) -> None:
+    """Write down that *channel* has taken *change*."""
+    row = {name: change[name] for name in ("incident", "topology", "change")}
+    where = f"{_are_those([change])} AND {is_text('channel', channel.name)}"
+    replace_rows(
+        [{**row, "channel": channel.name, "delivered_at": at_ms, "run_id": run_id}],
+        DELIVERIES,
+        layout.report_table(change["topology"], DELIVERIES.name),
+        where=where,
+    )
+
+
+def _are_those(rows: Sequence[Mapping[str, Any]]) -> str:
+    each = (f"({is_text('incident', row['incident'])} AND {is_text('change', row['change'])})" for row in rows)
+    return f"({' OR '.join(each)})"
 
 
 def _in_ms(rows: pl.DataFrame) -> list[dict[str, Any]]:

@@ -64,6 +64,7 @@ class Topology:
     """A DAG of operators; `sub_topologies` come in the order of their first operators.
 
     `file` is the name of the one that describes it, for errors; `owner` is who answers for its DAGs.
+    Its SLAs are checked every `check_every_ms`.
     A partition whose watermark is more than `max_drift_ms` ahead of the slowest one of its sub-topology waits.
     A batch of more than `executors_above` records is worked on by Spark's executors.
     """
@@ -79,6 +80,7 @@ class Topology:
     retention: Retention = field(default_factory=Retention)
     spark: SparkSettings = field(default_factory=SparkSettings)
     owner: str = "tidemark"
+    check_every_ms: int = 600_000
     file: str = field(default="", compare=False)
 
     @property
@@ -119,6 +121,7 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
     keys = Keys(file, "", content)
     name = keys.name("name", "flights")
     owner = keys.text("owner", "airside", "tidemark")
+    check_every_ms = keys.duration("check_every", "10 min", 600_000)
     level = keys.choice("level", Level, Level.INFO)
     window_ms = keys.duration("window", "10 s", 10_000)
     trigger_ms = keys.duration("trigger", "1 s", 1_000)
@@ -142,6 +145,7 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
         retention=retention,
         spark=spark,
         owner=owner,
+        check_every_ms=check_every_ms,
         file=file,
     )
 

@@ -1,0 +1,56 @@
+"""`tidemark incidents`: which SLAs are broken, since when, and who looks after it."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from pathlib import Path
+
+from tidemark.cli.sql import Warehouse
+from tidemark.cli.text_table import FORMATS
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.report.batch_job import writing
+from tidemark.report.incident_tables import acknowledge
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import INCIDENTS
+
+LISTED = """
+    SELECT incident, state, worst_verdict AS verdict, severity, broken_since, resolved_at, culprit, owner,
+           acknowledged_by, said
+    FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
+"""
+HISTORY = """
+    SELECT i.at, i.change, i.verdict, i.said, i.culprit, i.held_by, i.by,
+           list_sort(list(d.channel) FILTER (d.channel IS NOT NULL)) AS told
+    FROM incidents AS i
+    LEFT JOIN deliveries AS d ON i.topology = d.topology AND i.incident = d.incident AND i.change = d.change
+    WHERE i.topology = $1 AND i.incident = $2 GROUP BY ALL ORDER BY i.at
+"""
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--all", action="store_true", help="those that are resolved, too")
+    asked.add_argument("--history", metavar="INCIDENT", help="what happened to one, and which channels were told")
+    asked.add_argument("--acknowledge", metavar="INCIDENT", help="say that somebody looks after an open one")
+    parser.add_argument("--by", default=getpass.getuser(), help="who does (%(default)s)")
+    parser.add_argument("--note", default="", help="what else there is to say of it")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+
+
+def incidents(asked: argparse.Namespace, warehouse: Path, topology: str, clock: Clock = wall_clock_ms) -> str:
+    """What was *asked* for; raises InvalidArgument where an incident is to be acknowledged that is not open."""
+    if asked.acknowledge:
+        layout = Layout(warehouse)
+        with writing(layout, topology):
+            is_new = acknowledge(layout, topology, asked.acknowledge, by=asked.by, note=asked.note, at_ms=clock())
+        return f"{asked.acknowledge} is looked after by {asked.by}" if is_new else "somebody looks after it already"
+    tables = Warehouse(warehouse, {INCIDENTS.name, "deliveries"})
+    if asked.history:
+        found = tables.ask(HISTORY, [topology, asked.history])
+    else:
+        found = tables.ask(LISTED, [topology, asked.all])
+    if not found.rows and asked.format == "table":
+        return "there is no such incident" if asked.history or asked.all else "no SLA is broken that anybody checked"
+    return FORMATS[asked.format](found.columns, found.rows)

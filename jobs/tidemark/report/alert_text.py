@@ -1,0 +1,78 @@
+"""What people are told of a change of an incident: as text, as HTML, and as Slack has it; nothing in it is obeyed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+from urllib.parse import quote
+
+from tidemark.inert import inert
+from tidemark.semantics.incidents import Change
+from tidemark.spec.intervals import iso
+from tidemark.spec.toml_keys import length
+
+LATE_AFTER_MS = 900_000
+"""A change that is told so long after it says that it is late."""
+
+
+def alert(change: Mapping[str, Any], *, told_ms: int, link: str) -> dict[str, str]:
+    """What is told at *told_ms* of *change*, a row of `incidents` with instants as epoch ms.
+
+    `subject` is one line, `text` some, `html` and `slack` the same escaped; `message_id` is the same whenever it is
+    told. *link* is where to look.
+    """
+    subject = _one_line(f"[{change['severity']}] {change['topology']}: {change['sla']} {_happened(change)}")
+    lines = [_one_line(f"{name}: {value}" if name else value) for name, value in _told(change, told_ms, link)]
+    text = "\n".join(lines)
+    place = quote(f"{change['topology']}.{change['incident']}.{change['change']}", safe="")
+    return {
+        "subject": subject,
+        "text": f"{subject}\n{text}",
+        "html": f"<p><b>{escape(subject)}</b></p><p>{'<br>'.join(map(escape, lines))}</p>",
+        "slack": f"*{_slack(subject)}*\n{_slack(text)}",
+        "message_id": f"<{place}@tidemark>",
+    }
+
+
+def _happened(change: Mapping[str, Any]) -> str:
+    match Change(change["change"]):
+        case Change.OPENED:
+            return f"is broken ({change['verdict']})"
+        case Change.ESCALATED:
+            return f"got worse ({change['verdict']})"
+        case Change.ACKNOWLEDGED:
+            return f"is looked after by {change['by']}"
+        case Change.RESOLVED:
+            return "holds again"
+
+
+def _told(change: Mapping[str, Any], told_ms: int, link: str) -> list[tuple[str, str]]:
+    """Names and values of what there is to say."""
+    broken_ms = change["broken_since"]
+    since = "" if broken_ms is None else f"{iso(broken_ms)}, {length((change['at'] - broken_ms) // 1_000 * 1_000)}"
+    budget_left = change["budget_left"]
+    late_ms = told_ms - change["at"]
+    is_open = change["change"] != Change.RESOLVED
+    found = {
+        "": change["said"],
+        "Broken since" if is_open else "Was broken since": since,
+        "Look at": change["culprit"],
+        "Held by": change["held_by"],
+        "Error budget left": "" if budget_left is None else f"{budget_left:.0%}",
+        "Owner": change["owner"],
+        "Runbook": change["runbook"],
+        "Incident": change["incident"],
+        "Look here": link,
+        "Told late": f"it happened {length(late_ms // 60_000 * 60_000)} ago" if late_ms >= LATE_AFTER_MS else "",
+    }
+    return [(name, value) for name, value in found.items() if value]
+
+
+def _one_line(text: str) -> str:
+    return inert(text.replace("\n", " "))
+
+
+def _slack(text: str) -> str:
+    """As Slack asks for: nothing is a link or a mention."""
+    return escape(text, quote=False)

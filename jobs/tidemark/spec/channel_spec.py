@@ -1,0 +1,120 @@
+"""Reads the channels on which people are told of incidents, and refuses one that cannot be used."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tidemark.errors import InvalidSpec
+from tidemark.semantics.incidents import Change
+from tidemark.spec.sla_spec import Severity
+from tidemark.spec.toml_keys import IDENTIFIER, Keys
+
+LOG = "log"
+"""The channel that every topology has: the log of the task that delivers."""
+
+
+class Kind(StrEnum):
+    """What a channel is."""
+
+    MAIL = "mail"
+    """E-mail over SMTP."""
+    SLACK = "slack"
+    """A webhook that takes what Slack's do."""
+    NOTIFIER = "notifier"
+    """Any notifier of Airflow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """Where changes of incidents are told, by an Airflow notifier: its class and what that is made with.
+
+    Text among the *arguments* may have `{{ alert.subject }}`, `{{ alert.text }}` and so on (docs/alerts.md). It is told
+    what has one of the topologies, owners, severities and changes; None: any.
+    """
+
+    name: str
+    notifier: str
+    arguments: Mapping[str, Any]
+    topologies: tuple[str, ...] | None = None
+    owners: tuple[str, ...] | None = None
+    severities: tuple[str, ...] | None = None
+    changes: tuple[str, ...] | None = None
+
+    def tells(self, change: Mapping[str, Any]) -> bool:
+        """Whether a row of `incidents` is for it."""
+        wanted = (
+            ("topology", self.topologies),
+            ("owner", self.owners),
+            ("severity", self.severities),
+            ("change", self.changes),
+        )
+        return all(words is None or change[column] in words for column, words in wanted)
+
+
+def load(path: Path) -> tuple[Channel, ...]:
+    """The channels in the file at *path*, none without one; raises InvalidSpec with file, key and remedy."""
+    if not path.exists():
+        return ()
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSpec.at(path.name, "file", f"is no TOML: {error}", "mend the line it names") from error
+    return parse(content, file=path.name)
+
+
+def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:
+    """The channels in *content*, a parsed TOML file named *file* in errors."""
+    return tuple(_channel(file, name, table) for name, table in content.items())
+
+
+def _channel(file: str, name: str, table: Any) -> Channel:
+    keys = Keys(file, name, table if isinstance(table, dict) else {})
+    if name == LOG or not IDENTIFIER.fullmatch(name):
+        problem = "is the channel that is always there" if name == LOG else "is no name for a channel"
+        raise InvalidSpec.at(file, name, problem, "use another one: lower-case letters, digits and _")
+    notifier, arguments = _notifier(keys)
+    channel = Channel(
+        name=name,
+        notifier=notifier,
+        arguments=MappingProxyType(arguments),
+        topologies=keys.names("topologies", '["flights"]', None),
+        owners=keys.names("owners", '["flight desk"]', None),
+        severities=_words(keys, "severities", Severity),
+        changes=_words(keys, "changes", Change),
+    )
+    keys.done()
+    return channel
+
+
+def _notifier(keys: Keys) -> tuple[str, dict[str, Any]]:
+    match keys.choice("kind", Kind, None):
+        case Kind.MAIL:
+            return "airflow.providers.smtp.notifications.smtp.SmtpNotifier", {
+                "to": list(keys.names("to", '["desk@example.org"]')),
+                "from_email": keys.text("from", "tidemark@example.org", None),
+                "smtp_conn_id": keys.text("connection", "smtp_default", "smtp_default"),
+                "subject": "{{ alert.subject }}",
+                "html_content": "{{ alert.html }}",
+                "custom_headers": {"Message-ID": "{{ alert.message_id }}"},
+            }
+        case Kind.SLACK:
+            return "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier", {
+                "slack_webhook_conn_id": keys.text("connection", "slack_default", "slack_default"),
+                "text": "{{ alert.slack }}",
+            }
+        case Kind.NOTIFIER:
+            arguments = keys.get("arguments", dict, '{ text = "{{ alert.text }}" }', {})
+            return str(keys.text("class", "airflow.providers.smtp.notifications.smtp.SmtpNotifier")), dict(arguments)
+
+
+def _words(keys: Keys, key: str, among: type[StrEnum]) -> tuple[str, ...] | None:
+    words: tuple[str, ...] | None = keys.names(key, f'["{next(iter(among))}"]', None)
+    if words and (unknown := [word for word in words if word not in list(among)]):
+        keys.fail(key, f"has {unknown[0]!r}", f"use some of {', '.join(among)}")
+    return words

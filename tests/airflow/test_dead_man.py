@@ -1,0 +1,62 @@
+"""The checks of SLAs fail on and on in a real Airflow: somebody is told, once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark.clock import wall_clock_ms
+from tidemark.delta import scan
+from tidemark.embedded import airflow, process
+from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.report.report_tables import replace_rows
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import DELIVERIES, INCIDENTS, SLA_RESULTS
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECK = "tidemark_flights_sla_check"
+HOUR_MS = 3_600_000
+WITHIN_S = 180.0
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    """A warehouse whose SLAs were checked an hour ago."""
+    found = Layout(tmp_path / "warehouse")
+    row = {"sla": "board", "topology": "flights", "checked_at": wall_clock_ms() - HOUR_MS, "run_id": "an old run"}
+    path = found.report_table("flights", SLA_RESULTS.name)
+    replace_rows([{**row, "verdict": "pass"}], SLA_RESULTS, path, where="true")
+    return found
+
+
+@pytest.fixture
+def api(tmp_path: Path, layout: Layout) -> Iterator[AirflowApi]:
+    """An Airflow whose SLAs are due every 5 s, and which has not got the jobs that check them."""
+    root, home = tmp_path / "root", tmp_path / "airflow"
+    for name in ("dags", "plugins"):
+        shutil.copytree(ROOT / name, root / name)
+    (root / "jobs" / "topologies").mkdir(parents=True)
+    toml = (ROOT / "jobs" / "topologies" / "flights.toml").read_text()
+    (root / "jobs" / "topologies" / "flights.toml").write_text(f'check_every = "5 s"\n{toml}')
+    variables = {"tidemark_warehouse": str(layout.warehouse), "tidemark_bootstrap": ""}
+    found = airflow.wait_until_healthy(home, airflow.start(home, root=root, variables=variables))
+    process.wait_until(lambda: found.has_dag(CHECK), "the DAGs", 60)
+    yield found
+    airflow.stop(home)
+
+
+def test_checks_that_do_not_succeed_in_time_are_an_incident_of_which_people_are_told_once(
+    api: AirflowApi, layout: Layout
+) -> None:
+    told = layout.report_table("flights", DELIVERIES.name)
+    api.unpause(CHECK)
+    process.wait_until(lambda: (told / "_delta_log").exists() and scan(told).collect().height > 0, "a word", WITHIN_S)
+    process.wait_until(lambda: list(api.runs(CHECK).values()).count("failed") >= 2, "two failed checks", WITHIN_S)
+    (incident,) = scan(layout.report_table("flights", INCIDENTS.name)).collect().to_dicts()
+    assert (incident["sla"], incident["change"], incident["severity"]) == ("checks_are_made", "opened", "critical")
+    assert scan(told).select("incident", "change", "channel").collect().rows() == [
+        (incident["incident"], "opened", "log")
+    ]

@@ -1,0 +1,62 @@
+"""Channels as their file has them, and what is said of mistakes in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.errors import InvalidSpec
+from tidemark.spec.channel_spec import load, parse
+
+PROJECT = Path(__file__).parents[2]
+
+
+def test_the_projects_own_file_can_be_read() -> None:
+    assert [channel.name for channel in load(PROJECT / "expectations" / "channels.toml")] == []
+
+
+def test_a_channel_has_the_notifier_of_its_kind() -> None:
+    mail, slack, own = parse(
+        {
+            "desk": {"kind": "mail", "to": ["a@b.c"], "connection": "desk_smtp"},
+            "chat": {"kind": "slack", "owners": ["ops"]},
+            "pager": {"kind": "notifier", "class": "my.Pager", "arguments": {"key": "{{ alert.subject }}", "n": 3}},
+        },
+        file="channels.toml",
+    )
+    assert (mail.name, mail.notifier.rpartition(".")[2], mail.arguments["to"]) == ("desk", "SmtpNotifier", ["a@b.c"])
+    assert mail.arguments["smtp_conn_id"] == "desk_smtp"
+    assert (slack.notifier.rpartition(".")[2], slack.owners) == ("SlackWebhookNotifier", ("ops",))
+    assert (own.notifier, own.arguments) == ("my.Pager", {"key": "{{ alert.subject }}", "n": 3})
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({}, "desk.kind: is missing"),
+        ({"kind": "fax"}, "desk.kind: is 'fax'; use one of mail, slack, notifier"),
+        ({"kind": "mail"}, r'desk.to: is missing; write to = \["desk@example.org"\]'),
+        ({"kind": "notifier"}, "desk.class: is missing"),
+        ({"kind": "slack", "severities": ["bad"]}, "desk.severities: has 'bad'; use some of critical, warning, info"),
+        ({"kind": "slack", "changes": ["closed"]}, "desk.changes: has 'closed'; use some of opened, escalated"),
+        ({"kind": "slack", "owner": "me"}, "desk.owner: is not a key of this place; did you mean owners"),
+    ],
+)
+def test_a_mistake_is_told_with_file_key_and_remedy(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"^channels.toml: {message}"):
+        parse({"desk": table}, file="channels.toml")
+
+
+@pytest.mark.parametrize("name", ["log", "The Desk"])
+def test_a_name_that_cannot_be_used_is_refused(name: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"^channels.toml: {name}: is .*use another one"):
+        parse({name: {"kind": "slack"}}, file="channels.toml")
+
+
+def test_a_file_that_is_not_there_has_no_channels_and_one_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+    assert load(tmp_path / "channels.toml") == ()
+    (tmp_path / "channels.toml").write_text("[desk")
+    with pytest.raises(InvalidSpec, match=r"channels\.toml: file: is no TOML"):
+        load(tmp_path / "channels.toml")
