@@ -85,7 +85,11 @@ postgres: ## PostgreSQL for one test of tests/airflow, by apt where none is inst
 		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends postgresql >/dev/null \
 		|| echo "no PostgreSQL, and apt cannot install it: one test of tests/airflow will be skipped"
 
-test: check browser postgres object-store ## lint, types and every test, a file on each core
+.jars/classes.jsa: .jars/.ready
+	@echo "archiving Spark's classes for the many JVMs of the tests (half a minute)"
+	@rm -f $@ && _JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit=$(CURDIR)/$@" PYTHONPATH=jobs $(BIN)/python -m tests.archiving >.jars/classes.log 2>&1 || true
+
+test: check browser postgres object-store .jars/classes.jsa ## lint, types and every test, a file on each core
 	$(BIN)/pytest -q -n 2 --dist loadfile
 
 supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (half an hour)
