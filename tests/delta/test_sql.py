@@ -56,6 +56,35 @@ def test_only_one_statement_that_reads_is_taken(home: Path, text: str) -> None:
         Warehouse(home).ask(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from read_text('{outside}/secret.txt')", "from '{outside}/secret.csv'", "from glob('{outside}/*')",
+        "from read_text('{home}/../secret.txt')", "from read_blob('/proc/self/environ')",
+        "from delta_scan('{outside}/table')", "from read_csv('https://example.org/x.csv')", "from duckdb_secrets()",
+        "from sqlite_scan('{outside}/x', 'y')", "select getenv('HOME')", "from outside_of_sql",
+    ],
+)  # fmt: skip
+def test_a_query_sees_nothing_but_the_warehouse(home: Path, text: str) -> None:
+    outside_of_sql = pa.table({"a": [1]})  # which DuckDB would find by its name
+    outside = home.parent
+    (outside / "secret.txt").write_text("canary")
+    (outside / "secret.csv").write_text("canary\n1\n")
+    write_deltalake(outside / "table", outside_of_sql)
+    with pytest.raises(InvalidArgument) as refused:
+        Warehouse(home).ask(text.format(home=home, outside=outside))
+    assert "canary" not in str(refused.value)
+
+
+def test_what_confines_a_query_cannot_be_undone_by_one(home: Path) -> None:
+    warehouse = Warehouse(home)
+    for text in ("SET enable_external_access = true", "LOAD httpfs", "INSTALL httpfs", "ATTACH 'x.db'"):
+        with pytest.raises(InvalidArgument):
+            warehouse.ask(text)
+    with pytest.raises(InvalidArgument):
+        warehouse.ask("from read_text('/etc/hostname')")
+
+
 def test_a_table_that_nobody_has_written_has_its_columns_and_no_rows(tmp_path: Path) -> None:
     answer = Warehouse(tmp_path / "nowhere").ask("select * from batches")
     assert answer == Answer(BATCHES.names, ())

@@ -52,7 +52,7 @@ class Warehouse:
     def __init__(self, home: Path, names: Container[str] | None = None) -> None:
         found = delta_tables(home)
         self.tables = {name: paths for name, paths in found.items() if names is None or name in names}
-        self._connection = _connect(self.tables)
+        self._connection = _connect(self.tables, home)
 
     def ask(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
         """The answer to *text*, one statement that reads; InvalidArgument for any other, and for a mistake in it."""
@@ -132,7 +132,17 @@ def _from(path: Path) -> str:
     return f'"{path}"' if isinstance(path, ObjectPath) else f"delta_scan({_quoted(path)})"
 
 
-def _connect(found: Mapping[str, Sequence[Path]]) -> duckdb.DuckDBPyConnection:
+def _confined(home: Path) -> Iterator[str]:
+    """What keeps every query to come to the files of the warehouse *home*: no other file, no network, no extension."""
+    yield "SET autoload_known_extensions = false"
+    yield "SET python_enable_replacements = false"  # a name is no variable of this program
+    if not isinstance(home, ObjectPath):
+        yield f"SET allowed_directories = [{_quoted(home.absolute())}]"
+    yield "SET enable_external_access = false"
+    yield "SET lock_configuration = true"
+
+
+def _connect(found: Mapping[str, Sequence[Path]], home: Path) -> duckdb.DuckDBPyConnection:
     extension = files("duckdb_extension_delta") / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
     connection = duckdb.connect()
     connection.execute("SET enable_progress_bar = false")  # it would be among the rows
@@ -140,6 +150,6 @@ def _connect(found: Mapping[str, Sequence[Path]]) -> duckdb.DuckDBPyConnection:
     connection.execute("SET autoinstall_known_extensions = false")  # it would ask the network
     for name, rows in in_objects(found):
         connection.register(name, rows)
-    for statement in statements(found):
+    for statement in chain(statements(found), _confined(home)):
         connection.execute(statement)
     return connection
