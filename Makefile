@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets object-store lock fmt check unit proof browser postgres test supervision chaos bench demo up down clean
+.PHONY: help setup secrets object-store lock fmt check unit proof browser postgres test audit supervision chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -90,7 +90,13 @@ postgres: ## PostgreSQL for one test of tests/airflow, by apt where none is inst
 	@rm -f $@ && _JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit=$(CURDIR)/$@" PYTHONPATH=jobs $(BIN)/python -m tests.archiving >.jars/classes.log 2>&1 || true
 
 test: check browser postgres object-store .jars/classes.jsa ## lint, types and every test, a file on each core
+	-@$(MAKE) -s audit  # what is found is told, and is no fault of a change
 	$(BIN)/pytest -q -n 2 --dist loadfile
+
+audit: setup ## known vulnerabilities of what is installed, where PyPI has the data; hashes are checked at every installation
+	@$(BIN)/pip-audit -r requirements.lock --require-hashes --disable-pip --progress-spinner off >.venv/audit.log 2>&1; found=$$?; \
+	grep -v 'could not be audited' .venv/audit.log; \
+	echo "$$(grep -c 'could not be audited' .venv/audit.log) packages could not be audited: PyPI says nothing of them here"; exit $$found
 
 supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py

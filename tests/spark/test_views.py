@@ -13,6 +13,7 @@ from tidemark.spec.tables import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     HEARTBEATS,
+    INCIDENTS,
     LATENCY_ROLLUP,
     OUTCOMES,
     SLA_RESULTS,
@@ -176,11 +177,52 @@ def judged_by_sla(warehouse):
         | {"checked_at": TEN + place, "run_id": f"r{place}", "observed_ms": None if place > 3 else 10.0 * place}
         for place, verdict in enumerate(judged)
     ]
+    burning = {"topology": "t", "sla": "budget", "measure": "burn_rate", "run_id": "r", "owner": "o", "over_ms": HOUR}
+    rows += [
+        {**burning, "checked_at": TEN + 24 * HOUR, "verdict": "warn", "burn_rate": 3.0, "budget_left": -2.0},
+        {**burning, "checked_at": TEN + 25 * HOUR, "verdict": "unknown"},
+        {**burning, "checked_at": TEN + 26 * HOUR, "verdict": "error", "quiet": "maintenance"},
+    ]
     warehouse.write(SLA_RESULTS, rows)
+    told = {"topology": "t", "incident": "s-1", "sla": "s", "opened_at": TEN + 1, "broken_since": TEN}
+    changes = [
+        {**told, "change": "opened", "at": TEN + 1, "verdict": "warn", "culprit": "a", "severity": "info"},
+        {**told, "change": "escalated", "at": TEN + 2, "verdict": "error", "culprit": "b", "said": "late"},
+        {**told, "change": "acknowledged", "at": TEN + 3, "verdict": "error", "by": "Ann"},
+        {**told, "change": "resolved", "at": TEN + 4, "verdict": "pass"},
+        {**told, "incident": "s-2", "change": "opened", "at": TEN + 9, "opened_at": TEN + 9, "verdict": "never_loaded"},
+    ]
+    warehouse.write(INCIDENTS, changes)
+
+
+def test_the_attainment_of_a_week_is_of_the_checks_that_could_judge(ask):
+    text = "SELECT sla, week, checks, held, broken, unknown, attainment, owner FROM sla_attainment_by_week"
+    monday = TEN - 10 * HOUR - 6 * 24 * HOUR  # TEN is on a Sunday
+    assert ask(text) == [
+        ("budget", monday + 7 * 24 * HOUR, 2, 0, 1, 1, 0.0, "o"),
+        ("s", monday, 5, 2, 3, 0, 0.4, None),
+    ]
+
+
+def test_how_fast_a_budget_burns_is_there_for_each_check_that_counts(ask):
+    assert ask("SELECT sla, checked_at, over_ms, burn_rate, budget_left, verdict FROM burn_rates") == [
+        ("budget", TEN + 24 * HOUR, HOUR, 3.0, -2.0, "warn"),
+        ("budget", TEN + 25 * HOUR, HOUR, None, None, "unknown"),
+    ]
+
+
+def test_an_incident_is_one_row_with_what_was_said_of_it_at_its_worst(ask):
+    text = """SELECT incident, state, severity, broken_since, opened_at, escalated_at, acknowledged_at, acknowledged_by,
+              resolved_at, worst_verdict, culprit, said FROM incident_history"""
+    times = (TEN, TEN + 1, TEN + 2, TEN + 3, "Ann", TEN + 4)
+    assert ask(text) == [
+        ("s-1", "resolved", "info", *times, "error", "b", "late"),
+        ("s-2", "open", None, TEN, TEN + 9, None, None, None, None, "never_loaded", None, None),
+    ]
 
 
 def test_the_history_of_an_sla_is_its_verdicts_as_long_as_they_lasted(ask):
-    assert ask("SELECT since, until, verdict, checks, worst_observed_ms FROM sla_history") == [
+    assert ask("SELECT since, until, verdict, checks, worst_observed_ms FROM sla_history WHERE sla = 's'") == [
         (TEN, TEN, "pass", 1, 0.0),
         (TEN + 1, TEN + 2, "error", 2, 20.0),
         (TEN + 3, TEN + 3, "pass", 1, 30.0),
