@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DeadlineAlert, DeadlineReference, SyncCallback, chain
 
 from tidemark_assets import TopologyJob
@@ -20,6 +22,7 @@ What it finds are rows of `sla_results`, `dq_results` and `incidents` with this 
 never fails the run; a channel that takes nothing fails its task, and is told by a later run.
 """
 AT = "{{ params['at'] or dag_run.run_after.isoformat() }}"
+HANGS_AFTER = timedelta(minutes=30)
 ASKED = "macros.datetime.fromisoformat(params['at']) if params['at'] else dag_run.run_after"
 SINCE = f"{{{{ (({ASKED}) - macros.timedelta(hours=1)).isoformat() }}}}"
 
@@ -32,13 +35,10 @@ for path, topology in topologies().items():
         callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": str(path)}),
     )
     with dag(topology, "sla_check", doc=DOC, schedule=every, params={"at": instant("now")}, deadline=[nobody_checks]):
-        paths = TopologyJob(
-            job="critical_path", topology=topology, warehouse=WAREHOUSE, arguments=["--from", SINCE, "--to", AT]
-        )
-        check = TopologyJob(
+        job = partial(TopologyJob, topology=topology, warehouse=WAREHOUSE, execution_timeout=HANGS_AFTER)
+        paths = job(job="critical_path", arguments=["--from", SINCE, "--to", AT])
+        check = job(
             job="check_sla",
-            topology=topology,
-            warehouse=WAREHOUSE,
             arguments=["--at", AT, "--run-id", "{{ run_id }}"],
             trigger_rule="all_done",  # paths may be refused, and SLAs are checked nevertheless
         )
@@ -46,4 +46,6 @@ for path, topology in topologies().items():
             Tell(channel=channel, topology=topology.name, warehouse=WAREHOUSE) for channel in channels(topology.name)
         ]
         publish = PublishChanges(task_id="publish_changes", topology=topology.name, warehouse=WAREHOUSE)
-        chain(paths, check, [publish, *tell])
+        done = EmptyOperator(task_id="done", trigger_rule="none_failed")  # without it nobody saw that paths failed
+        chain(paths, check, [publish, *tell], done)
+        chain(paths, done)

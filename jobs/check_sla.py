@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.cli.sql import Warehouse
+from tidemark.clock import wall_clock_ms
 from tidemark.report import sla_facts
 from tidemark.report.batch_job import add_instant, parser, writing
 from tidemark.report.culprits import READS, with_culprits
@@ -26,7 +27,7 @@ from tidemark.report.quality import Quality
 from tidemark.report.report_tables import replace_rows
 from tidemark.report.sla_status import sla_row, statuses
 from tidemark.spark import PROJECT, read_table, read_times, session, stream_tables
-from tidemark.spec.intervals import Interval, is_text
+from tidemark.spec.intervals import Interval, is_text, iso
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import Measure, SlaSpec, load
 from tidemark.spec.tables import (
@@ -54,6 +55,8 @@ def main() -> None:
     add_instant(arguments, "--at", "at_ms", "instant to judge for")
     arguments.add_argument("--run-id", required=True, help="the run that asks")
     given = arguments.parse_args()
+    if given.at_ms > (now_ms := wall_clock_ms()):
+        arguments.error(f"argument --at: it is {iso(now_ms)} now, got {iso(given.at_ms)}; nobody knows of it yet")
     specs = load(EXPECTATIONS / "slas.toml", given.topology)
     with session("tidemark-check-sla") as spark, writing(given.warehouse, given.topology.name):
         run(spark, given.warehouse, given.topology, specs, at_ms=given.at_ms, run_id=given.run_id)
@@ -85,7 +88,8 @@ def run(
     for table, rows in ((SLA_RESULTS, results), (DQ_RESULTS, expected)):
         path = layout.report_table(topology.name, table.name)
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
-    follow_up(layout, topology, specs, at_ms=at_ms)
+    if not is_past:
+        follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id)
 
 
 def _before(later: Mapping[str, int], rows: DataFrame) -> DataFrame:
@@ -117,6 +121,11 @@ def _facts(
                 told.append(sla_facts.told(table, at))
             else:
                 frames.append(sla_facts.newest(_before(later, read_times(spark, path)), table))
+    finished = read_table(spark, layout, topology, BATCHES), read_table(spark, layout, topology, OUTCOMES)
+    frames += [
+        sla_facts.records(*finished, Interval(at_ms - over_ms, at_ms))
+        for over_ms in sorted({spec.over_ms for spec in specs if spec.measure is Measure.RECORDS})
+    ]
     for over_ms in sorted({length for spec in specs for length in spec.lengths_ms}):
         over = Interval(at_ms - over_ms, at_ms)
         frames += [

@@ -13,6 +13,7 @@ from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.clock import wall_clock_ms
+from tidemark.errors import InvalidSpec
 from tidemark.place import location
 from tidemark.spec.channel_spec import LOG, Channel, load
 from tidemark.spec.layout import Layout
@@ -32,8 +33,15 @@ def sla_asset(topology: str) -> Asset:
 
 
 def channels(topology: str) -> list[Channel]:
-    """Those that are told of incidents of *topology*, the log first; raises InvalidSpec."""
-    told = [channel for channel in load(CHANNELS) if channel.topologies is None or topology in channel.topologies]
+    """Those that are told of incidents of *topology*, the log first; it alone where their file cannot be used.
+
+    Then SLAs are checked all the same, and `dags/tidemark_topologies.py` shows the mistake.
+    """
+    try:
+        found = load(CHANNELS)
+    except InvalidSpec:
+        found = ()
+    told = [channel for channel in found if channel.topologies is None or topology in channel.topologies]
     return [Channel(name=LOG, notifier="tidemark_sla.LogNotifier", arguments={"text": "{{ alert.text }}"}), *told]
 
 
@@ -83,36 +91,50 @@ class Tell(BaseOperator):
 
 def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any], *, run_id: str) -> int:
     """Tell *channel* what it was not told of *topology*, and write down that it was; of how many changes."""
-    from tidemark.report.alert_text import alert
-    from tidemark.report.batch_job import writing
-    from tidemark.report.incident_tables import told, untold
+    from tidemark.report.incident_tables import telling, told, untold
 
-    waiting = untold(layout, topology, channel, now_ms=wall_clock_ms())
-    notifier = resolve_name(channel.notifier)
-    link = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}{PAGE}"
-    for change in waiting:
-        said = alert(change, told_ms=wall_clock_ms(), link=link)
-        notifier(**channel.arguments)({**context, "alert": said})
-        with writing(layout, topology):
+    with telling(layout, topology, channel):
+        waiting = untold(layout, topology, channel, now_ms=wall_clock_ms())
+        for change in waiting:
+            _notify(channel, change, context)
             told(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
     return len(waiting)
 
 
-def tell_of_missed_checks(topology_file: str, **context: Any) -> None:
-    """Tell every channel that the SLAs of a topology have not been checked for long: what Airflow calls at a deadline.
+def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+    from tidemark.report.alert_text import alert
 
-    The next check ends that incident. A channel that fails is left to it.
+    link = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}{PAGE}"
+    said = alert(change, told_ms=wall_clock_ms(), link=link)
+    resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": said})
+
+
+def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None = None) -> None:
+    """Tell every channel if the SLAs of a topology have not been checked for long: what Airflow calls at a deadline.
+
+    The next check ends that incident. A channel that fails is left to it. Where the warehouse does not answer, which
+    may be why nobody checks, they are told without it, and at each deadline again.
     """
     from tidemark.report.batch_job import writing
+    from tidemark.report.incident_facts import checks_missed
     from tidemark.report.incident_tables import miss
 
     topology = load_topology(Path(topology_file))
-    layout = Layout(location(Variable.get("tidemark_warehouse")))
-    with writing(layout, topology.name):
-        miss(layout, topology, at_ms=wall_clock_ms())
+    told_without = None
+    try:
+        layout = Layout(location(Variable.get("tidemark_warehouse")))
+        with writing(layout, topology.name):
+            miss(layout, topology, at_ms=wall_clock_ms())
+    except Exception as error:
+        log.exception("nobody can say whether the SLAs of %s are checked", topology.name)
+        (row,) = checks_missed(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
+        told_without = {**row, "said": f"{row['said']}; the warehouse does not answer: {error}"}
     for channel in channels(topology.name):
         try:
-            tell(channel, layout, topology.name, context, run_id="deadline")
+            if told_without is None:
+                tell(channel, layout, topology.name, context or {}, run_id="deadline")
+            elif channel.tells(told_without):
+                _notify(channel, told_without, context or {})
         except Exception:
             log.exception("channel %s was not told", channel.name)
 

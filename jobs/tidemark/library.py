@@ -21,9 +21,10 @@ def archive(folder: Path) -> Path:
     """
     content = _content()
     file = folder / f"tidemark-{hashlib.sha256(content).hexdigest()[:12]}.zip"
-    folder.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        put_once(file, content)
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            put_once(file, content)
     return file
 
 

@@ -124,7 +124,9 @@ def test_slas_are_checked_on_the_paths_of_the_hour_before_or_without_them_and_th
     check = dagbag.dags["tidemark_flights_sla_check"]
     upstream = {task.task_id: task.upstream_task_ids for task in check.tasks}
     told = {"publish_changes": {"check_sla"}, "tell_log": {"check_sla"}}
-    assert upstream == {"critical_path": set(), "check_sla": {"critical_path"}, **told}
+    done = {"done": {"critical_path", "publish_changes", "tell_log"}}
+    assert upstream == {"critical_path": set(), "check_sla": {"critical_path"}, **told, **done}
+    assert check.get_task("done").trigger_rule == "none_failed"
     assert check.get_task("check_sla").trigger_rule == "all_done"
     assert check.schedule == timedelta(minutes=10)
     arguments = dict(pairwise(check.get_task("critical_path").application_args))

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from email import message_from_bytes
 from email.message import Message
 from email.policy import default
@@ -21,12 +22,14 @@ from airflow.sdk.exceptions import AirflowSkipException
 import tidemark_sla
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded.process import free_port
+from tidemark.report.incident_tables import telling, told
 from tidemark.report.report_tables import replace_rows
 from tidemark.spec.channel_spec import Channel, parse
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import INCIDENTS
-from tidemark_sla import PublishChanges, Tell, channels, sla_asset
+from tidemark_sla import PublishChanges, Tell, channels, sla_asset, tell_of_missed_checks
 
+ROOT = Path(__file__).resolve().parents[2]
 MAIL = {"kind": "mail", "to": ["desk@example.org", "ops@example.org"], "from": "tidemark@example.org"}
 NOW = wall_clock_ms() // 1_000 * 1_000
 OPENED = {
@@ -177,7 +180,7 @@ def test_what_was_told_on_one_channel_is_still_told_on_the_others(
     assert (len(inbox.mails), len(webhook.taken)) == (1, 1)
 
 
-HOSTILE = "{{ 7 * 7 }}<script>alert(1)</script>\x1b[31m\nBcc: all@example.org"
+HOSTILE = "{{ 1234 * 5678 }}<script>alert(1)</script>\x1b[31m\nBcc: all@example.org"
 
 
 def test_nothing_in_a_message_is_obeyed(tmp_path: Path, inbox: Inbox, webhook: Receiver) -> None:
@@ -187,16 +190,16 @@ def test_nothing_in_a_message_is_obeyed(tmp_path: Path, inbox: Inbox, webhook: R
     (mail,) = inbox.mails
     assert mail["Bcc"] is None
     body = mail.get_body().get_content()
-    assert "{{ 7 * 7 }}" in mail["Subject"]
-    assert "{{ 7 * 7 }}" in body
-    assert "49" not in body
+    assert "{{ 1234 * 5678 }}" in mail["Subject"]
+    assert "{{ 1234 * 5678 }}" in body
+    assert "7006652" not in body
     assert "<script>" not in body
     assert "&lt;script&gt;" in body
     assert "\x1b" not in body
     (other,) = parse({"other": {"kind": "slack"}}, file="channels.toml")
     tell(tmp_path, other)
     (text,) = webhook.taken
-    assert "{{ 7 * 7 }}" in text
+    assert "{{ 1234 * 5678 }}" in text
     assert "<" not in text
     assert "\x1b" not in text
     assert len(text.splitlines()) <= 9
@@ -213,12 +216,62 @@ def test_a_channel_is_told_what_it_is_for(tmp_path: Path, webhook: Receiver) -> 
     ]
 
 
-def test_what_is_told_late_says_so_and_what_is_a_day_old_is_not_told(tmp_path: Path, webhook: Receiver) -> None:
-    late, old = {**OPENED, "at": NOW - 3_600_000}, {**OPENED, "incident": "old", "at": NOW - 90_000_000}
-    happened(tmp_path, late, old)
+def test_what_is_told_late_says_so_and_what_has_been_over_for_a_day_is_not_told(
+    tmp_path: Path, webhook: Receiver
+) -> None:
+    days_ago = {**OPENED, "incident": "open for days", "at": NOW - 180_000_000}
+    over = [{**row, "incident": "over", "at": NOW - 90_000_000} for row in (OPENED, RESOLVED)]
+    happened(tmp_path, {**OPENED, "at": NOW - 3_600_000}, days_ago, *over)
     tell(tmp_path, channel(kind="slack"))
+    of_days, of_an_hour = webhook.taken
+    assert "Incident: open for days" in of_days
+    assert "Told late: it happened 1 h ago" in of_an_hour
+
+
+def test_a_channel_is_told_by_one_at_a_time(tmp_path: Path, webhook: Receiver) -> None:
+    happened(tmp_path, OPENED)
+    to, layout = channel(kind="slack"), Layout(tmp_path)
+    with ThreadPoolExecutor() as pool:
+        with telling(layout, "flights", to):
+            other = pool.submit(tell, tmp_path, to)
+            with pytest.raises(TimeoutError):  # it waits, and sees then that there is nothing left to tell
+                other.result(0.5)
+            told(layout, OPENED, to, at_ms=NOW, run_id="this one")
+        with pytest.raises(AirflowSkipException):
+            other.result(60)
+    assert webhook.taken == []
+
+
+def test_channels_that_cannot_be_read_leave_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "channels.toml").write_text('[desk]\nkind = "fax"\n')
+    monkeypatch.setattr(tidemark_sla, "CHANNELS", tmp_path / "channels.toml")
+    assert [channel.name for channel in channels("flights")] == ["log"]
+
+
+def test_that_nobody_checks_is_told_to_every_channel_even_without_a_warehouse(
+    tmp_path: Path, webhook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "channels.toml").write_text('[desk]\nkind = "slack"\nowners = ["somebody else"]\n')
+    (tmp_path / "warehouse").write_text("no folder")
+    monkeypatch.setattr(tidemark_sla, "CHANNELS", tmp_path / "channels.toml")
+    monkeypatch.setenv("AIRFLOW_VAR_TIDEMARK_WAREHOUSE", str(tmp_path / "warehouse"))
+    tell_of_missed_checks(str(ROOT / "jobs" / "topologies" / "flights.toml"))
     (text,) = webhook.taken
-    assert "Told late: it happened 1 h ago" in text
+    assert text.startswith("*[critical] flights: checks_are_made is broken (error)*\nnobody has checked the SLAs of")
+    assert "the warehouse does not answer" in text
+
+
+def test_that_nobody_checks_is_told_once_until_somebody_does(
+    tmp_path: Path, webhook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "channels.toml").write_text('[desk]\nkind = "slack"\n')
+    monkeypatch.setattr(tidemark_sla, "CHANNELS", tmp_path / "channels.toml")
+    monkeypatch.setenv("AIRFLOW_VAR_TIDEMARK_WAREHOUSE", str(tmp_path))
+    for _ in range(2):
+        tell_of_missed_checks(str(ROOT / "jobs" / "topologies" / "flights.toml"), {"dag_run": {}})
+    assert [text.partition("\n")[0] for text in webhook.taken] == [
+        "*[critical] flights: checks_are_made is broken (error)*"
+    ]
 
 
 def test_any_notifier_of_airflow_is_a_channel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

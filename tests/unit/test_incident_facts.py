@@ -25,9 +25,18 @@ def spec(name: str = "board", resolve_after_ms: int = 0) -> SlaSpec:
 
 
 def check(minute: int, verdict: str, sla: str = "board", **columns: Any) -> dict[str, Any]:
-    told = dict.fromkeys(("severity", "subject", "measure", "culprit", "held_by", "budget_left", "owner", "runbook"))
+    told = dict.fromkeys(("subject", "measure", "culprit", "held_by", "budget_left", "owner", "runbook"))
     of_run = {"checked_at": NOON + minute * MINUTE, "run_id": f"run {minute}", "quiet": None}
-    return {**told, **of_run, "topology": "flights", "sla": sla, "verdict": verdict, "said": f"is {verdict}", **columns}
+    return {
+        **told,
+        **of_run,
+        "topology": "flights",
+        "sla": sla,
+        "verdict": verdict,
+        "said": f"is {verdict}",
+        "severity": "critical",
+        **columns,
+    }
 
 
 def told(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
@@ -35,7 +44,7 @@ def told(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
 
 
 def changed(results: list[dict[str, Any]], known: list[dict[str, Any]], *specs: SlaSpec) -> list[dict[str, Any]]:
-    return changes(specs or [spec()], results, known, at_ms=NOON + 60 * MINUTE)
+    return changes(specs or [spec()], results, known, at_ms=NOON + 60 * MINUTE, gap_ms=20 * MINUTE)
 
 
 def test_an_incident_has_the_name_of_its_sla_and_of_its_first_check() -> None:
@@ -107,21 +116,39 @@ def test_checks_are_looked_at_as_long_as_the_longest_damping_and_a_day() -> None
     assert looks_back_ms([spec(), spec(resolve_after_ms=5)]) == 86_400_005
 
 
-def missed(results: list[dict[str, Any]], known: list[dict[str, Any]], minute: int) -> list[dict[str, Any]]:
-    return checks_missed(FLIGHTS, results, known, at_ms=NOON + minute * MINUTE)
+def test_what_was_not_judged_has_not_lasted() -> None:
+    damped = spec(resolve_after_ms=10 * MINUTE)
+    known = changed([check(0, "error")], [], damped)
+    window = [check(5, "pass"), check(10, "error", quiet="maintenance"), check(15, "pass")]
+    assert changed(window, known, damped) == []  # for 10 min, but with a maintenance window among them
+    assert changed([check(5, "pass"), check(26, "pass")], known, damped) == []  # for 21 min, in which nobody looked
+    assert told(changed([*window, check(25, "pass")], known, damped)) == [("board-20260101T120000", "resolved", 25)]
+
+
+def test_checks_of_an_older_version_change_nothing() -> None:
+    assert changed([check(1, "error", severity=None)], []) == []
+
+
+def missed(last: int | None, known: list[dict[str, Any]], minute: int, *, is_due: bool = False) -> list[dict[str, Any]]:
+    last_ms = None if last is None else NOON + last * MINUTE
+    return checks_missed(FLIGHTS, last_ms, known, at_ms=NOON + minute * MINUTE, is_due=is_due)
 
 
 def test_when_two_checks_in_a_row_are_missing_that_is_an_incident_until_the_next_one() -> None:
-    results = [check(0, "pass"), check(10, "pass"), check(15, "pass", quiet="past")]
-    assert missed(results, [], 30) == []
-    (row,) = missed(results, [], 31)
-    assert told([row]) == [("checks_are_made-20260101T123000", "opened", 30)]
+    assert missed(10, [], 30) == []
+    (row,) = missed(10, [], 31)
+    assert told([row]) == [("checks_are_made-20260101T123000", "opened", 31)]
     assert row["said"] == "nobody has checked the SLAs of flights since 2026-01-01T12:10:00.000Z, due every 10 min"
-    assert missed(results, [row], 32) == []
-    (over,) = changes([spec()], [*results, check(40, "pass")], [row], at_ms=NOON + 40 * MINUTE)
+    assert missed(10, [row], 32) == []
+    (over,) = changes([spec()], [check(40, "pass")], [row], at_ms=NOON + 40 * MINUTE, gap_ms=20 * MINUTE)
     assert told([over]) == [("checks_are_made-20260101T123000", "resolved", 40)]
-    assert missed(results, [row, over], 40) == []
+    assert missed(10, [row, over], 40) == []
+    assert told(missed(10, [], 5_000)) == [("checks_are_made-20260101T123000", "opened", 5_000)]  # days later
 
 
-def test_checks_that_were_never_made_are_not_missed() -> None:
-    assert missed([], [], 1_000) == []
+def test_checks_that_were_never_made_are_missed_once_one_is_due() -> None:
+    assert missed(None, [], 1_000) == []
+    (row,) = missed(None, [], 0, is_due=True)
+    assert told([row]) == [("checks_are_made-20260101T120000", "opened", 0)]
+    assert row["said"] == "nobody has checked the SLAs of flights, due every 10 min"
+    assert missed(None, [row], 30, is_due=True) == []

@@ -30,7 +30,7 @@ def changes(checks: str, damping: Damping) -> dict[int, Change]:
         ("ewe", {0: OPENS}),
         ("wewe", {0: OPENS, 1: WORSE}),  # worse once, however often
         ("nnp", {0: OPENS, 2: ENDS}),
-        ("wne", {0: OPENS, 1: WORSE, 2: WORSE}),
+        ("wne", {0: OPENS, 1: WORSE}),
         ("euup", {0: OPENS, 3: ENDS}),  # nothing measured: neither broken nor well
         ("puup", {}),
         ("uuu", {}),

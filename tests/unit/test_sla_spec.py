@@ -107,6 +107,14 @@ def test_one_limit_is_enough():
         ({"measure": "watermark_lag", "subject": "flight_board"}, r"board\.subject: .*use one of flight_events"),
         ({"measure": "records", "subject": "weather"}, r"board\.warn_below: is None and error_below is None; write"),
         ({"measure": "burn_rate", "subject": "weather"}, r'board\.threshold: is missing; write threshold = "30 s"'),
+        (
+            {"measure": "burn_rate", "subject": "weather", "threshold": "1 s", "target": 0.9},
+            r"board\.warn_at: is 1 and error_at is 14\.4; .* error_at at most 10, the rate",
+        ),
+        (
+            {"measure": "burn_rate", "subject": "weather", "threshold": "1 s", "target": 0.99, "warn_at": True},
+            r"board\.warn_at: is True; write warn_at = 1",
+        ),
         ({"ignore_when_idle": "yes"}, r"board\.ignore_when_idle: is 'yes'; write ignore_when_idle = true"),
         ({"warn_afer": "1 s"}, r"board\.warn_afer: is not a key.*did you mean warn_after"),
     ],
@@ -114,6 +122,11 @@ def test_one_limit_is_enough():
 def test_a_mistake_is_told_with_file_key_and_remedy(changes, message):
     with pytest.raises(InvalidSpec, match=r"^slas\.toml: flights\." + message):
         specs(**changes)
+
+
+def test_the_name_of_the_checks_themselves_is_no_sla():
+    with pytest.raises(InvalidSpec, match=r"flights\.checks_are_made: is what Tidemark calls its own; use another one"):
+        parse({"flights": {"checks_are_made": GOOD}}, FLIGHTS, file="slas.toml")
 
 
 def test_a_topology_that_promises_nothing_by_name_loses_nothing():

@@ -185,7 +185,7 @@ def test_a_watermark_that_nobody_saw_was_never_loaded():
     ],
 )
 def test_too_few_records_break_an_sla_and_none_at_all_do_unless_the_sources_are_idle(n, idle, verdict):
-    facts = [fact("latency", "flight_status", over_ms=OVER, bucket=5, n=n)] if n else []
+    facts = [fact("records", "flight_status", over_ms=OVER, n=n)] if n else []
     facts += [fact("source", "flight_events", NOW, idle=idle)]
     limits = AtLeast(warn_below=10, error_below=3)
     found = status(Measure.RECORDS, "flight_status", facts, limits=limits, ignore_when_idle=True)
@@ -219,6 +219,12 @@ def test_a_budget_that_burns_too_fast_and_still_does_breaks_an_sla(over, lately,
     found = burning(over=over, of=100, lately=lately)
     assert found.verdict is verdict
     assert (found.budget.burn_rate, found.budget.remaining) == (pytest.approx(rate), pytest.approx(1 - rate))
+
+
+def test_a_budget_of_which_nothing_was_measured_of_late_is_not_fine_but_unknown():
+    slow = fact("latency", "carrier_delays", over_ms=OVER, bucket=bucket_of(500), n=100)
+    limits = BurnRate(objective=Objective(threshold_ms=100, target=0.9), warn_at=1, error_at=5)
+    assert status(Measure.BURN_RATE, "carrier_delays", [slow], limits=limits).verdict is Verdict.UNKNOWN
 
 
 def test_of_no_record_no_burn_rate_is_known():

@@ -12,7 +12,7 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.report.batch_job import writing
 from tidemark.report.incident_tables import acknowledge
 from tidemark.spec.layout import Layout
-from tidemark.spec.tables import INCIDENTS
+from tidemark.spec.tables import DELIVERIES, INCIDENTS
 
 LISTED = """
     SELECT incident, state, worst_verdict AS verdict, severity, broken_since, resolved_at, culprit, owner,
@@ -34,7 +34,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     asked.add_argument("--all", action="store_true", help="those that are resolved, too")
     asked.add_argument("--history", metavar="INCIDENT", help="what happened to one, and which channels were told")
     asked.add_argument("--acknowledge", metavar="INCIDENT", help="say that somebody looks after an open one")
-    parser.add_argument("--by", default=getpass.getuser(), help="who does (%(default)s)")
+    parser.add_argument("--by", help="who does (you, as this machine knows you)")
     parser.add_argument("--note", default="", help="what else there is to say of it")
     parser.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
 
@@ -42,11 +42,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 def incidents(asked: argparse.Namespace, warehouse: Path, topology: str, clock: Clock = wall_clock_ms) -> str:
     """What was *asked* for; raises InvalidArgument where an incident is to be acknowledged that is not open."""
     if asked.acknowledge:
-        layout = Layout(warehouse)
+        layout, by = Layout(warehouse), asked.by or getpass.getuser()
         with writing(layout, topology):
-            is_new = acknowledge(layout, topology, asked.acknowledge, by=asked.by, note=asked.note, at_ms=clock())
-        return f"{asked.acknowledge} is looked after by {asked.by}" if is_new else "somebody looks after it already"
-    tables = Warehouse(warehouse, {INCIDENTS.name, "deliveries"})
+            is_new = acknowledge(layout, topology, asked.acknowledge, by=by, note=asked.note, at_ms=clock())
+        return f"{asked.acknowledge} is looked after by {by}" if is_new else "somebody looks after it already"
+    tables = Warehouse(warehouse, {INCIDENTS.name, DELIVERIES.name})
     if asked.history:
         found = tables.ask(HISTORY, [topology, asked.history])
     else:

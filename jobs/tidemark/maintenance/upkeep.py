@@ -30,6 +30,7 @@ from tidemark.maintenance.needed import Needed
 from tidemark.maintenance.progress import reached
 from tidemark.maintenance.unused import remove_unused, uncommitted_since_ms
 from tidemark.spec.layout import Layout
+from tidemark.spec.tables import DELIVERIES, INCIDENTS
 from tidemark.spec.topology import Topology
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import findings
@@ -73,7 +74,8 @@ def maintain_reports(
 ) -> None:
     """Keep what the batch jobs of *topology* wrote small."""
     for path in report_tables(layout, topology.name):
-        kept = Kept(path=path, retention_ms=topology.retention.reports_ms)
+        is_of_incidents = path.name in {INCIDENTS.name, DELIVERIES.name}  # an open one may be older than any report
+        kept = Kept(path=path, retention_ms=None if is_of_incidents else topology.retention.reports_ms)
         _maintain(kept, now_ms=now_ms, closed_after_ms=closed_after_ms)
         if topology.retention.unused_ms is not None:
             remove_unused(path, topology.retention.unused_ms)

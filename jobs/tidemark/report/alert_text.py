@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from tidemark.inert import inert
 from tidemark.semantics.incidents import Change
+from tidemark.semantics.sla import Verdict
 from tidemark.spec.intervals import iso
 from tidemark.spec.toml_keys import length
 
@@ -44,13 +45,14 @@ def _happened(change: Mapping[str, Any]) -> str:
         case Change.ACKNOWLEDGED:
             return f"is looked after by {change['by']}"
         case Change.RESOLVED:
-            return "holds again"
+            return "holds again" if change["verdict"] == Verdict.PASS else "has ended"
 
 
 def _told(change: Mapping[str, Any], told_ms: int, link: str) -> list[tuple[str, str]]:
     """Names and values of what there is to say."""
     broken_ms = change["broken_since"]
-    since = "" if broken_ms is None else f"{iso(broken_ms)}, {length((change['at'] - broken_ms) // 1_000 * 1_000)}"
+    lasted_ms = 0 if broken_ms is None else (change["at"] - broken_ms) // 1_000 * 1_000
+    since = "" if broken_ms is None else iso(broken_ms) + (f", {length(lasted_ms)}" if lasted_ms else "")
     budget_left = change["budget_left"]
     late_ms = told_ms - change["at"]
     is_open = change["change"] != Change.RESOLVED

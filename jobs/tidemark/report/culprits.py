@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import ParamSpec, TypeVar
 
 from tidemark.report.path_facts import Tables
 from tidemark.report.sla_status import Status
@@ -17,6 +19,10 @@ from tidemark.spec.topology import Topology
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.walk import why
 
+log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
 NO_EXPLANATION = frozenset({Cause.NOTHING_WRONG, Cause.UNEXPLAINED})
 READS = frozenset({CRITICAL_PATHS.name, CRITICAL_PATH_STEPS.name, SLA_RESULTS.name})
 """Tables that are asked."""
@@ -24,6 +30,7 @@ BLAME = """
     SELECT operator FROM critical_path_blame
     WHERE topology = $1 AND grain = 'window'
           AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
+          AND operator IN (SELECT unnest($4::VARCHAR[]))
     GROUP BY operator ORDER BY sum(excess_ms) DESC, operator LIMIT 1
 """
 
@@ -33,16 +40,20 @@ def with_culprits(
 ) -> Iterator[Status]:
     """The statuses *found* for *at_ms*, those of broken SLAs with a culprit where one is known, and what holds it up.
 
-    Of a latency it is who used more than usual of the windows that were over their SLA, by `critical_path_blame`: that
-    may be `waiting` or `before_source` as well. Of anything else it is where `tidemark why` finds the hold-up.
+    Of a latency it is who used more than usual of the windows that were over their SLA, by `critical_path_blame`: an
+    operator on the way to its subject, `waiting` or `before_source`; without such, who took most of the critical paths.
+    Of anything else it is where `tidemark why` finds the hold-up. An SLA whose breach nobody can explain has none.
     """
 
     @lru_cache
-    def blamed(over_ms: int) -> str | None:
-        rows = tables.ask(BLAME, [topology.name, at_ms - over_ms, at_ms]).rows
+    @unexplained
+    def blamed(subject: str, over_ms: int) -> str | None:
+        who = [*_leading_to(subject, topology), "waiting", "before_source"]
+        rows = tables.ask(BLAME, [topology.name, at_ms - over_ms, at_ms, who]).rows
         return rows[0][0] if rows else None
 
     @lru_cache
+    @unexplained
     def held_up(operator: str | None) -> Finding | None:
         findings = why(topology, layout, at_ms=at_ms, operator=operator)
         return next((finding for finding in findings if finding.cause not in NO_EXPLANATION), None)
@@ -54,15 +65,40 @@ def with_culprits(
         finding = held_up(_operator(status.spec, topology))
         culprit = status.culprit
         if status.spec.measure in {*QUANTILES, Measure.BURN_RATE}:
-            culprit = blamed(status.spec.over_ms) or culprit
+            culprit = blamed(status.spec.subject, status.spec.over_ms) or culprit
         if culprit is None and finding is not None:
             culprit = finding.input or finding.operator
         yield replace(status, culprit=culprit, held_by=finding.line if finding else None)
+
+
+def unexplained(explain: Callable[P, T | None]) -> Callable[P, T | None]:
+    """*explain*, but None where it fails: an SLA is broken whether or not that can be explained."""
+
+    @wraps(explain)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return explain(*args, **kwargs)
+        except Exception:
+            log.exception("nobody can say why")
+            return None
+
+    return explained
+
+
+def _leading_to(operator: str, topology: Topology) -> set[str]:
+    """*operator* and all from which its records come."""
+    found = {operator}
+    for upstream in topology.upstreams[operator]:
+        found |= _leading_to(upstream, topology)
+    return found
 
 
 def _operator(spec: SlaSpec, topology: Topology) -> str | None:
     """The operator of whose results *spec* promises something; None: each terminal one."""
     if spec.subject in topology.operators:
         return spec.subject
+    for sub in topology.sub_topologies:
+        if sub.name == spec.subject:
+            return sub.operators[-1].name
     sinks = (o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == spec.subject)
     return next(sinks, None)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidemark.errors import InvalidArgument
-from tidemark.semantics.incidents import Change, Standing, follow
+from tidemark.semantics.incidents import CHECKS, Change, Standing, follow, interrupted
 from tidemark.semantics.sla import Verdict
 from tidemark.spec.intervals import iso
 from tidemark.spec.retention import DAY_MS
@@ -22,8 +22,8 @@ from tidemark.spec.topology import Topology
 Row = Mapping[str, Any]
 _COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
 GONE = "the SLA is not promised any more"
-CHECKS = "checks_are_made"
-"""In place of an SLA's name: somebody looks at the SLAs at all."""
+PAST = "past"
+"""Why a check is quiet: somebody asked about an instant before one that was checked already."""
 MISSED = 2
 """So many checks in a row may be missing, less one, before that is an incident."""
 
@@ -33,19 +33,25 @@ def looks_back_ms(specs: Sequence[SlaSpec]) -> int:
     return DAY_MS + max((max(s.damping.open_after_ms, s.damping.resolve_after_ms) for s in specs), default=0)
 
 
+def gap_ms(topology: Topology) -> int:
+    """For how long nobody may check, before that is an incident and says nothing of what lasted through it."""
+    return MISSED * topology.check_every_ms
+
+
 def changes(
-    specs: Sequence[SlaSpec], results: Sequence[Row], known: Sequence[Row], *, at_ms: int
+    specs: Sequence[SlaSpec], results: Sequence[Row], known: Sequence[Row], *, at_ms: int, gap_ms: int
 ) -> list[dict[str, Any]]:
     """The rows of `incidents` that follow from *results* and are not among those *known*; again, none.
 
-    *results* are those of all checks that are not older than `looks_back_ms`. Those that are quiet are passed over.
-    What is open of an SLA that is not promised any more is resolved at *at_ms*.
+    *results* are those of all checks that are not older than `looks_back_ms`. Those for the past are passed over, and
+    those of an older version, which have no severity; those in maintenance and gaps of more than *gap_ms* interrupt
+    what has lasted. What is open of an SLA that is not promised any more is resolved at *at_ms*.
     """
     by_sla: dict[str, list[Row]] = defaultdict(list)
     for result in results:
-        if result["quiet"] is None:
+        if result["quiet"] != PAST and result["severity"] is not None:
             by_sla[result["sla"]].append(result)
-    found = [row for spec in specs for row in _of_one(spec, by_sla[spec.name], _by_checks(known, spec.name))]
+    found = [row for spec in specs for row in _of_one(spec, by_sla[spec.name], _by_checks(known, spec.name), gap_ms)]
     promised = {spec.name for spec in specs}
     for last in open_incidents(known).values():
         if last["sla"] not in promised:
@@ -54,32 +60,34 @@ def changes(
 
 
 def checks_missed(
-    topology: Topology, results: Sequence[Row], known: Sequence[Row], *, at_ms: int
+    topology: Topology, last_ms: int | None, known: Sequence[Row], *, at_ms: int, is_due: bool = False
 ) -> list[dict[str, Any]]:
     """The row which says that nobody has checked the SLAs of *topology* for long at *at_ms*; none when that is known.
 
-    It ends like that of an SLA that is not promised any more: with the next check, or at once when this is one.
+    The last check was for *last_ms*; without any there is a row if one *is_due*. It ends like that of an SLA that is
+    not promised any more: with the next check, or at once when this is one.
     """
-    made_ms = [row["checked_at"] for row in results if row["checked_at"] < at_ms and row["quiet"] != "past"]
-    if not made_ms or any(row["sla"] == CHECKS for row in open_incidents(known).values()):
+    if any(row["sla"] == CHECKS for row in open_incidents(known).values()):
         return []
-    before_ms = max(made_ms)
-    since_ms = before_ms + MISSED * topology.check_every_ms
-    if since_ms >= at_ms:
+    if last_ms is None and not is_due:
         return []
-    said = f"nobody has checked the SLAs of {topology.name} since {iso(before_ms)}, due every "
+    since_ms = at_ms if last_ms is None else last_ms + gap_ms(topology)
+    if last_ms is not None and since_ms >= at_ms:
+        return []
+    before = "" if last_ms is None else f" since {iso(last_ms)}"
+    said = f"nobody has checked the SLAs of {topology.name}{before}, due every {length(topology.check_every_ms)}"
     opened = dict.fromkeys((*_COPIED, "run_id", "by")) | {
         "incident": _name(CHECKS, since_ms),
         "topology": topology.name,
         "sla": CHECKS,
         "change": Change.OPENED.value,
-        "at": since_ms,
+        "at": at_ms,
         "opened_at": since_ms,
         "broken_since": since_ms,
         "verdict": Verdict.ERROR.value,
         "severity": Severity.CRITICAL.value,
         "subject": "sla_check",
-        "said": said + length(topology.check_every_ms),
+        "said": said,
         "owner": topology.owner,
     }
     return [] if any(row["incident"] == opened["incident"] for row in known) else [opened]
@@ -94,7 +102,7 @@ def _ended(last: Row, at_ms: int) -> dict[str, Any]:
 def open_incidents(known: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """By name: the newest change that a check made of each incident that is not resolved."""
     found: dict[str, dict[str, Any]] = {}
-    for row in sorted(known, key=lambda row: row["at"]):
+    for row in sorted(known, key=in_time):
         if row["change"] == Change.RESOLVED:
             found.pop(row["incident"], None)
         elif row["change"] != Change.ACKNOWLEDGED:
@@ -121,18 +129,29 @@ def acknowledged(known: Sequence[Row], incident: str, *, by: str, note: str, at_
 
 def _by_checks(known: Sequence[Row], sla: str) -> list[Row]:
     rows = [row for row in known if row["sla"] == sla and row["change"] != Change.ACKNOWLEDGED]
-    return sorted(rows, key=lambda row: row["at"])
+    return sorted(rows, key=in_time)
 
 
-def _of_one(spec: SlaSpec, results: Sequence[Row], known: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def in_time(change: Row) -> tuple[int, str, int]:
+    """The order in which changes came."""
+    return change["at"], change["incident"], list(Change).index(Change(change["change"]))
+
+
+def _of_one(spec: SlaSpec, results: Sequence[Row], known: Sequence[Row], gap_ms: int) -> Iterator[dict[str, Any]]:
     last = known[-1] if known else None
     standing = Standing()
     if last is not None and last["change"] != Change.RESOLVED:
         standing = Standing(
             opened_at_ms=last["opened_at"], worst=Verdict(last["verdict"]), broken_since_ms=last["broken_since"]
         )
+    before_ms = None if last is None else last["at"]
     for result in sorted(results, key=lambda result: (result["checked_at"], result["run_id"])):
         if last is not None and result["checked_at"] <= last["at"]:
+            continue
+        if result["quiet"] is not None or (before_ms is not None and result["checked_at"] - before_ms > gap_ms):
+            standing = interrupted(standing)
+        before_ms = result["checked_at"]
+        if result["quiet"] is not None:
             continue
         before = standing
         standing, change = follow(

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import fcntl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import polars as pl
 import polars.selectors as cs
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from tidemark.delta import again_after_others
-from tidemark.report.incident_facts import acknowledged, changes, checks_missed, looks_back_ms
+from tidemark.object_path import ObjectPath
+from tidemark.report.batch_job import writing
+from tidemark.report.incident_facts import (
+    PAST,
+    acknowledged,
+    changes,
+    checks_missed,
+    gap_ms,
+    in_time,
+    looks_back_ms,
+    open_incidents,
+)
 from tidemark.report.report_tables import lies_in, opened, replace_in, replace_rows, rows_in
 from tidemark.spec.channel_spec import Channel
 from tidemark.spec.intervals import Interval, is_text, utc
@@ -21,14 +35,14 @@ from tidemark.spec.tables import DELIVERIES, INCIDENTS, SLA_RESULTS
 from tidemark.spec.topology import Topology
 
 GIVE_UP_MS = DAY_MS
-"""For so long a change is tried to be told."""
+"""For so long a change of an incident that is over is tried to be told."""
 EVERY = pc.scalar(True)  # noqa: FBT003 - a row filter that all pass
 
 
 def quiet(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
     """Why no incident follows from a check of *spec* for *at_ms*; None: one may."""
     if is_past:
-        return "past"
+        return PAST
     return "maintenance" if spec.is_quiet(at_ms) else None
 
 
@@ -39,26 +53,38 @@ def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> 
     return rows_in(results, later).height > 0
 
 
-def follow_up(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int) -> list[dict[str, Any]]:
-    """Write the changes of incidents that follow from the checks up to *at_ms*; which those are. Again: none."""
-    checks = _checks(layout, topology, at_ms, looks_back_ms(specs))
+def follow_up(
+    layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str
+) -> list[dict[str, Any]]:
+    """Write the changes of incidents that follow from the checks up to *at_ms*, as *run_id*'s; which those are.
+
+    Again: none.
+    """
+    results = opened(SLA_RESULTS, layout.report_table(topology.name, SLA_RESULTS.name))
+    recent = lies_in("checked_at", Interval(at_ms - looks_back_ms(specs), at_ms + 1))
+    checks, last_ms = _in_ms(rows_in(results, recent)), _last_check_ms(results, at_ms)
 
     def follow(known: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        missed = checks_missed(topology, checks, known, at_ms=at_ms)
-        return [*missed, *changes(specs, checks, [*known, *missed], at_ms=at_ms)]
+        missed = checks_missed(topology, last_ms, known, at_ms=at_ms)
+        found = changes(specs, checks, [*known, *missed], at_ms=at_ms, gap_ms=gap_ms(topology))
+        return [{**row, "run_id": run_id} for row in (*missed, *found)]
 
     return _add(layout, topology.name, follow)
 
 
 def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, Any]]:
-    """Write that the SLAs of *topology* have not been checked for long at *at_ms*, if that is so and not known yet."""
-    checks = _checks(layout, topology, at_ms, looks_back_ms([]))
-    return _add(layout, topology.name, lambda known: checks_missed(topology, checks, known, at_ms=at_ms))
-
-
-def _checks(layout: Layout, topology: Topology, at_ms: int, back_ms: int) -> list[dict[str, Any]]:
+    """Write that a check of the SLAs of *topology* is due at *at_ms*, if none was made and that is not known yet."""
     results = opened(SLA_RESULTS, layout.report_table(topology.name, SLA_RESULTS.name))
-    return _in_ms(rows_in(results, lies_in("checked_at", Interval(at_ms - back_ms, at_ms + 1))))
+    last_ms = _last_check_ms(results, at_ms)
+    return _add(layout, topology.name, lambda known: checks_missed(topology, last_ms, known, at_ms=at_ms, is_due=True))
+
+
+def _last_check_ms(results: DeltaTable, at_ms: int) -> int | None:
+    """The newest instant before *at_ms* for which there was a check, however long ago, that was not for the past."""
+    before = (pc.field("checked_at") < utc(at_ms)) & (pc.field("quiet").is_null() | (pc.field("quiet") != PAST))
+    times = pl.DataFrame(results.to_pyarrow_dataset().to_table(["checked_at"], filter=before))["checked_at"]
+    newest = times.dt.epoch("ms").max()
+    return newest if isinstance(newest, int) else None
 
 
 def _add(
@@ -96,16 +122,32 @@ def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
 def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[dict[str, Any]]:
     """The changes of incidents that *channel* is for and has not taken, the oldest first, instants as epoch ms.
 
-    Those are left out that are older than GIVE_UP_MS: a channel that is new is not told of years.
+    Of incidents that are over those are left out that are older than GIVE_UP_MS: a channel that is new is not told of
+    years.
     """
-    stored = opened(INCIDENTS, layout.report_table(topology, INCIDENTS.name))
-    recent = _in_ms(rows_in(stored, pc.field("at") >= utc(now_ms - GIVE_UP_MS)))
+    known = _in_ms(rows_in(opened(INCIDENTS, layout.report_table(topology, INCIDENTS.name)), EVERY))
+    still_open = open_incidents(known)
+    recent = [row for row in known if row["incident"] in still_open or row["at"] >= now_ms - GIVE_UP_MS]
     taken = rows_in(
         opened(DELIVERIES, layout.report_table(topology, DELIVERIES.name)), pc.field("channel") == channel.name
     )
     told = set(taken.select("incident", "change").iter_rows())
     found = [row for row in recent if channel.tells(row) and (row["incident"], row["change"]) not in told]
-    return sorted(found, key=lambda row: (row["at"], row["incident"]))
+    return sorted(found, key=in_time)
+
+
+@contextmanager
+def telling(layout: Layout, topology: str, channel: Channel) -> Iterator[None]:
+    """For as long as somebody tells *channel* of *topology*: one at a time, or both would tell the same."""
+    with writing(layout, topology):
+        home = layout.report_control(topology)
+        if isinstance(home, ObjectPath):  # where the lease of `writing` is one for all
+            yield
+            return
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / f"{channel.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
 
 def told(layout: Layout, change: Mapping[str, Any], channel: Channel, *, at_ms: int, run_id: str) -> None:

@@ -63,6 +63,13 @@ def told(table: str, newest_ms: int | None) -> dict[str, Any]:
     return {"what": What.NEWEST.value, "subject": table, "at_ms": newest_ms, **dict.fromkeys(kinds)}
 
 
+def records(batches: DataFrame, outcomes: DataFrame, over: Interval) -> DataFrame:
+    """Records that came in by operator, in the batches that were finished in the interval *over*."""
+    finished = batches.where(over.holds("finished_at")).select("sub_topology", "batch_id")
+    came_in = outcomes.join(finished, ["sub_topology", "batch_id"], "left_semi")
+    return _rows(came_in, What.RECORDS, F.col("operator"), over, n=F.col("records_in"))
+
+
 def added_latencies(critical_path_steps: DataFrame, critical_paths: DataFrame, over: Interval) -> DataFrame:
     """Windows by operator and bucket of what it added to them, of those whose path was finished in *over*."""
     windows = _finished(critical_path_steps, critical_paths, over).where(F.col("state").isin(*MEASURED))

@@ -45,6 +45,8 @@ class What(StrEnum):
     """Of a sub-topology: at_ms, its watermark."""
     LATENCY = "latency"
     """Of an operator and bucket: n records with that end-to-end latency."""
+    RECORDS = "records"
+    """Of an operator: n records that came in."""
     ADDED = "added"
     """Of an operator and bucket: n windows to which it added that."""
     CRITICAL = "critical"
@@ -99,8 +101,8 @@ class _Found:
         return quantile(((fact["bucket"], fact["n"]) for fact in self._of(what, operator, over_ms)), q)
 
     def records(self, operator: str, over_ms: int) -> int:
-        """How many records *operator* finished."""
-        return sum(fact["n"] for fact in self._of(What.LATENCY, operator, over_ms))
+        """How many records came in at *operator*."""
+        return sum(fact["n"] for fact in self._of(What.RECORDS, operator, over_ms))
 
     def budget(self, operator: str, over_ms: int, objective: Objective) -> Budget:
         """What became of the error budget; a record counts as over the threshold when the value of its bucket is."""
@@ -157,8 +159,8 @@ def _records(spec: SlaSpec, at_least: AtLeast, topology: Topology, found: _Found
 
 def _burn_rate(spec: SlaSpec, limits: BurnRate, found: _Found) -> Status:
     long, short = (found.budget(spec.subject, over_ms, limits.objective) for over_ms in (spec.over_ms, spec.short_ms))
-    lately = short.burn_rate or 0.0  # without a record of late it has ended
-    verdict = judge_burn([long.burn_rate, lately], warn_at=limits.warn_at, error_at=limits.error_at)
+    rates = [long.burn_rate, short.burn_rate]
+    verdict = judge_burn(rates, warn_at=limits.warn_at, error_at=limits.error_at)
     culprit = found.slowest(spec.over_ms) if verdict in BROKEN else None
     return Status(spec, verdict, culprit=culprit, budget=long)
 

@@ -24,7 +24,9 @@ class Change(StrEnum):
     RESOLVED = "resolved"
 
 
-_RANKS = {Verdict.WARN: 1, Verdict.NEVER_LOADED: 2, Verdict.ERROR: 3}
+CHECKS = "checks_are_made"
+"""In place of an SLA's name: somebody looks at the SLAs at all."""
+_RANKS = {Verdict.WARN: 1, Verdict.NEVER_LOADED: 2, Verdict.ERROR: 2}
 BROKEN = frozenset(_RANKS)
 """The verdicts of an SLA that does not hold."""
 
@@ -57,6 +59,13 @@ class Standing:
     worst: Verdict | None = None
     broken_since_ms: int | None = None
     held_since_ms: int | None = None
+
+
+def interrupted(standing: Standing) -> Standing:
+    """Where an SLA stands after a time in which nobody judged it: nothing is known to have lasted through that."""
+    if standing.opened_at_ms is None:
+        return Standing()
+    return replace(standing, held_since_ms=None)
 
 
 def follow(standing: Standing, *, at_ms: int, verdict: Verdict, damping: Damping) -> tuple[Standing, Change | None]:

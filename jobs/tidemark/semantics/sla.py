@@ -168,7 +168,8 @@ class BurnRate:
     """From which burn rate of the error budget of `objective` on it is a warning, and an error.
 
     Raises:
-        InvalidArgument: a rate is not above 0, or the error is at a lower one than the warning.
+        InvalidArgument: a rate is not above 0, the error is at a lower one than the warning, or at one that is never
+            reached: all records over the threshold burn at 1 / (1 − target).
     """
 
     objective: Objective
@@ -178,6 +179,10 @@ class BurnRate:
     def __post_init__(self) -> None:
         if not 0 < self.warn_at <= self.error_at:
             msg = f"burn rates are above 0, the warning's first, got {self.warn_at} and {self.error_at}; swap them"
+            raise InvalidArgument(msg)
+        highest = float(1 / (1 - Fraction(str(self.objective.target))))
+        if self.error_at > highest:
+            msg = f"with a target of {self.objective.target} no burn rate is above {highest:g}, got {self.error_at}"
             raise InvalidArgument(msg)
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tidemark.errors import InvalidSpec
-from tidemark.semantics.incidents import Change
+from tidemark.semantics.incidents import CHECKS, Change
 from tidemark.spec.sla_spec import Severity
 from tidemark.spec.toml_keys import IDENTIFIER, Keys
 
@@ -35,7 +34,7 @@ class Channel:
     """Where changes of incidents are told, by an Airflow notifier: its class and what that is made with.
 
     Text among the *arguments* may have `{{ alert.subject }}`, `{{ alert.text }}` and so on (docs/alerts.md). It is told
-    what has one of the topologies, owners, severities and changes; None: any.
+    what has one of the topologies, owners, severities and changes, None: any; and that nobody checks, whoever owns it.
     """
 
     name: str
@@ -48,12 +47,9 @@ class Channel:
 
     def tells(self, change: Mapping[str, Any]) -> bool:
         """Whether a row of `incidents` is for it."""
-        wanted = (
-            ("topology", self.topologies),
-            ("owner", self.owners),
-            ("severity", self.severities),
-            ("change", self.changes),
-        )
+        wanted = [("topology", self.topologies), ("change", self.changes)]
+        if change["sla"] != CHECKS:  # which everybody depends on
+            wanted += [("owner", self.owners), ("severity", self.severities)]
         return all(words is None or change[column] in words for column, words in wanted)
 
 
@@ -82,7 +78,7 @@ def _channel(file: str, name: str, table: Any) -> Channel:
     channel = Channel(
         name=name,
         notifier=notifier,
-        arguments=MappingProxyType(arguments),
+        arguments=arguments,
         topologies=keys.names("topologies", '["flights"]', None),
         owners=keys.names("owners", '["flight desk"]', None),
         severities=_words(keys, "severities", Severity),

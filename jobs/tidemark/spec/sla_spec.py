@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.semantics.incidents import Damping
+from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla
 from tidemark.spec.maintenance_windows import MaintenanceWindow, maintenance_window
 from tidemark.spec.operators import Kind, Sink
@@ -36,7 +36,7 @@ class Measure(StrEnum):
     WATERMARK_LAG = "watermark_lag"
     """Of a source or sub-topology: the check's instant − its watermark."""
     RECORDS = "records"
-    """Of an operator: how many records it finished; fewer than a limit break the SLA."""
+    """Of an operator: how many records came in; fewer than a limit break the SLA."""
     BURN_RATE = "burn_rate"
     """Of an operator's records: how fast those that took longer than a threshold use the error budget up; 1: exactly.
 
@@ -136,8 +136,9 @@ def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple
 
 def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
     keys = Keys(file, f"{topology.name}.{name}", table if isinstance(table, dict) else {})
-    if not IDENTIFIER.fullmatch(name):
-        raise InvalidSpec.at(file, keys.at, "is no name for an SLA", "use lower-case letters, digits and _")
+    if not IDENTIFIER.fullmatch(name) or name == CHECKS:
+        problem = "is what Tidemark calls its own" if name == CHECKS else "is no name for an SLA"
+        raise InvalidSpec.at(file, keys.at, problem, "use another one: lower-case letters, digits and _")
     measure = keys.choice("measure", Measure, Measure.STALENESS)
     spec = SlaSpec(
         name=name,
@@ -208,7 +209,7 @@ def _at_least(keys: Keys) -> AtLeast:
 def _burn_rate(keys: Keys) -> BurnRate:
     threshold_ms = keys.duration("threshold", "30 s")
     target, warn, error = (
-        float(keys.get(key, (int, float), example, default))
+        keys.number(key, example, default)
         for key, example, default in (("target", "0.99", ...), ("warn_at", "1", 1), ("error_at", "14.4", 14.4))
     )
     try:
@@ -218,7 +219,8 @@ def _burn_rate(keys: Keys) -> BurnRate:
     try:
         return BurnRate(objective=objective, warn_at=warn, error_at=error)
     except InvalidArgument:
-        keys.fail("warn_at", f"is {warn:g} and error_at is {error:g}", "write the lower one first: warn_at = 1")
+        highest = f"error_at at most {1 / (1 - target):g}, the rate at which all records are over the threshold"
+        keys.fail("warn_at", f"is {warn:g} and error_at is {error:g}", f"write the lower one first, and {highest}")
 
 
 def _lengths(keys: Keys) -> Sla:

@@ -126,6 +126,13 @@ class Keys:
             self.fail(key, f"is {value}", f"write 1 or more, such as {key} = {example}")
         return value
 
+    def number(self, key: str, example: str, default: Any) -> float:
+        """A number, or *default*."""
+        value = self.get(key, (int, float), example, default)
+        if isinstance(value, bool):
+            self.fail(key, f"is {value!r}", f"write {key} = {example}")
+        return float(value)
+
     def choice(self, key: str, among: type[E], default: E | None) -> E:
         """One word of the vocabulary *among*; without a *default* the key must be there."""
         value = self.text(key, default or next(iter(among)), ... if default is None else default)

@@ -9,7 +9,6 @@ which tests stop a driver.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,9 +81,7 @@ class Committing:
 
     def laid_out(self, entry: Entry) -> Entry:
         """*entry* with many rows laid into the folder of their table: written once, and not yet seen by anybody."""
-        with ThreadPoolExecutor() as pool:  # to compress a file keeps one core busy
-            laid_out = pool.map(lambda name: self._laid_out(name, entry), entry.tables)
-            tables = dict(zip(entry.tables, laid_out, strict=True))
+        tables = {name: self._laid_out(name, entry) for name in entry.tables}
         if any(rows is not entry.tables[name] for name, rows in tables.items()):
             self._reached("laid out")
         return replace(entry, tables=tables)
