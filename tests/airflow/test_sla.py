@@ -42,6 +42,12 @@ OPENED = {
 RESOLVED = {**OPENED, "change": "resolved", "at": NOW - 1_000, "run_id": "run 2", "verdict": "pass", "culprit": None}
 
 
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is NOW, however long the tests before take."""
+    monkeypatch.setattr(tidemark_sla, "wall_clock_ms", lambda: NOW)
+
+
 class Inbox:
     """A mail server on loopback that can go and come back."""
 

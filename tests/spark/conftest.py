@@ -23,7 +23,7 @@ from tidemark.spark import PROJECT, session
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import load as load_slas
-from tidemark.spec.tables import DQ_RESULTS, SLA_RESULTS, Table
+from tidemark.spec.tables import DELIVERIES, DQ_RESULTS, INCIDENTS, SLA_RESULTS, Table
 from tidemark.spec.topology import load
 
 
@@ -79,7 +79,13 @@ def flights_day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     slas = load_slas(PROJECT / "expectations" / "slas.toml", topology)
     rollup.run(layout, topology.name, known=outline(topology, slas))
     critical_path.run(spark, layout, topology, slas, Interval(STARTED_AT_MS, day.ended_at_ms))
-    for table, rows in ((SLA_RESULTS, SLA_CHECKS), (DQ_RESULTS, DQ_CHECKS)):
+    kept = {
+        SLA_RESULTS: SLA_CHECKS,
+        DQ_RESULTS: DQ_CHECKS,
+        INCIDENTS: [TOLD | OPENED],
+        DELIVERIES: [TOLD | {"channel": "log"}],
+    }
+    for table, rows in kept.items():
         replace_rows(rows, table, layout.report_table(topology.name, table.name), where="true")
     maintain.run(layout, topology, now_ms=day.ended_at_ms)
     return day, layout
@@ -93,6 +99,14 @@ SLA_CHECKS = [
     for place, (verdict, observed_ms) in enumerate([("pass", 1_000.0), ("error", 590_000.0), ("error", 595_000.0)])
 ]
 """Checks every ten minutes: one that held, and two that did not."""
+TOLD = {"topology": "flights", "incident": "board_in_time-1", "change": "opened"}
+OPENED = {
+    "sla": "board_in_time",
+    "at": STARTED_AT_MS + 600_000,
+    "opened_at": STARTED_AT_MS + 600_000,
+    "verdict": "error",
+}
+"""The incident that follows, and that it was told."""
 DQ_CHECKS = [
     {"suite": "outcomes", "expectation": "expect_table_row_count_to_be_between", "topology": "flights", "success": True}
     | {"severity": "critical", "checked_at": STARTED_AT_MS, "run_id": "run 0", "observed": "11"}
