@@ -76,6 +76,15 @@ def test_a_query_sees_nothing_but_the_warehouse(home: Path, text: str) -> None:
     assert "canary" not in str(refused.value)
 
 
+def test_a_warehouse_may_be_named_by_a_link_or_from_the_working_folder(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(home)
+    monkeypatch.chdir(tmp_path)
+    for name in (tmp_path / "link", Path("link"), Path(home.name)):
+        assert Warehouse(name).ask("select count(*) from batches").rows == ((3,),)
+
+
 def test_what_confines_a_query_cannot_be_undone_by_one(home: Path) -> None:
     warehouse = Warehouse(home)
     for text in ("SET enable_external_access = true", "LOAD httpfs", "INSTALL httpfs", "ATTACH 'x.db'"):

@@ -33,7 +33,7 @@ def by_all_readers(spark, path: Path) -> Seen:
     """What each of the four sees at *path*, which is the same."""
     readers = {
         "Spark": read(spark, path).toArrow(),
-        "DuckDB": Warehouse(path / "nowhere")._connection.execute(f"FROM delta_scan('{path}')").to_arrow_table(),
+        "DuckDB": Warehouse(path)._connection.execute(f"FROM delta_scan('{path}')").to_arrow_table(),
         "Polars": pl.scan_delta(str(path)).collect().to_arrow(),
         "delta-rs": pa.table(DeltaTable(path).to_pyarrow_table()),
     }

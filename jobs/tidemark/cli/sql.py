@@ -137,7 +137,7 @@ def _confined(home: Path) -> Iterator[str]:
     yield "SET autoload_known_extensions = false"
     yield "SET python_enable_replacements = false"  # a name is no variable of this program
     if not isinstance(home, ObjectPath):
-        yield f"SET allowed_directories = [{_quoted(home.absolute())}]"
+        yield f"SET allowed_directories = [{_quoted(home.absolute())}, {_quoted(home.resolve())}]"
     yield "SET enable_external_access = false"
     yield "SET lock_configuration = true"
 
