@@ -267,3 +267,12 @@ def test_the_blame_for_a_latency_is_on_who_used_more_than_usual(spark, warehouse
 
     (late_one,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "in_time")
     assert (late_one["verdict"], late_one["culprit"]) == ("warn", "alerts")
+
+
+def test_an_instant_to_come_is_refused(tmp_path, monkeypatch, capsys):
+    where = ["--warehouse", str(tmp_path), "--topology", "flights"]
+    monkeypatch.setattr("sys.argv", ["check_sla.py", *where, "--at", "2100-01-01T00:00Z", "--run-id", "r"])
+    with pytest.raises(SystemExit, match="2"):
+        check_sla.main()
+    assert "got 2100-01-01T00:00:00.000Z; nobody knows of it yet" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
