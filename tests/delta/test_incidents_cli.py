@@ -1,0 +1,58 @@
+"""`tidemark incidents`: what is broken is shown, acknowledged once, and has its history."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.cli.incidents import incidents
+from tidemark.errors import InvalidArgument
+from tidemark.report.report_tables import replace_rows
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import DELIVERIES, INCIDENTS
+
+NOON = 1_767_268_800_000
+OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
+OPENED |= {"incident": "board-1", "at": NOON, "opened_at": NOON, "broken_since": NOON, "said": "late", "owner": "desk"}
+ASKED = {"all": False, "history": None, "acknowledge": None, "by": None, "note": "", "format": "json"}
+
+
+def asked(home: Path, **options: Any) -> Any:
+    said = incidents(Namespace(**ASKED | options), home, "flights", lambda: NOON + 60_000)
+    return json.loads(said) if said.startswith("[") else said
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    layout = Layout(tmp_path)
+    replace_rows([OPENED], INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
+    told = {name: OPENED[name] for name in ("topology", "incident", "change")}
+    rows = [{**told, "channel": channel} for channel in ("log", "desk")]
+    replace_rows(rows, DELIVERIES, layout.report_table("flights", DELIVERIES.name), where="true")
+    return tmp_path
+
+
+def test_what_is_open_is_shown_until_somebody_looks_after_it_and_then_with_who_does(home: Path) -> None:
+    (row,) = asked(home)
+    assert (row["incident"], row["state"], row["verdict"], row["acknowledged_by"]) == ("board-1", "open", "error", None)
+    assert asked(home, acknowledge="board-1", by="Ann", note="on it") == "board-1 is looked after by Ann"
+    assert asked(home, acknowledge="board-1", by="Bob") == "somebody looks after it already"
+    (row,) = asked(home)
+    assert (row["state"], row["acknowledged_by"]) == ("acknowledged", "Ann")
+
+
+def test_the_history_of_an_incident_has_its_changes_and_whom_they_were_told(home: Path) -> None:
+    asked(home, acknowledge="board-1", by="Ann", note="on it")
+    found = [(row["change"], row["said"], row["by"], row["told"]) for row in asked(home, history="board-1")]
+    assert found == [("opened", "late", None, ["desk", "log"]), ("acknowledged", "on it", "Ann", None)]
+
+
+def test_what_is_not_there_is_said_in_words(home: Path, tmp_path: Path) -> None:
+    assert asked(home, history="another", format="table") == "there is no such incident"
+    assert asked(tmp_path / "empty", format="table") == "no SLA is broken that anybody checked"
+    with pytest.raises(InvalidArgument, match="'another' is not; open are: board-1"):
+        asked(home, acknowledge="another", by="Ann")
