@@ -21,7 +21,8 @@ from tidemark.clock import wall_clock_ms
 from tidemark.report import sla_facts
 from tidemark.report.batch_job import add_instant, parser, writing
 from tidemark.report.culprits import READS, with_culprits
-from tidemark.report.incident_tables import follow_up, is_checked_after, quiet
+from tidemark.report.incident_facts import quiet
+from tidemark.report.incident_tables import follow_up, is_checked_after
 from tidemark.report.newest_times import newest_ms
 from tidemark.report.quality import Quality
 from tidemark.report.report_tables import replace_rows
@@ -73,9 +74,15 @@ def run(
     """
     tables = Warehouse(layout.warehouse, {BATCHES.name, *READS})
     later = dict(tables.ask(LATER, [topology.name, at_ms]).rows)
-    facts = _facts(spark, layout, topology.name, specs, later, at_ms=at_ms)
-    counted = (_before(later, read_table(spark, layout, topology.name, table)) for table in (OUTCOMES, BATCHES))
-    accounts = sla_facts.accounts(*counted).toArrow()
+    outcomes, batches = (
+        _before(later, read_table(spark, layout, topology.name, table)) for table in (OUTCOMES, BATCHES)
+    )
+    came_in = [
+        sla_facts.records(batches, outcomes, Interval(at_ms - over_ms, at_ms))
+        for over_ms in sorted({spec.over_ms for spec in specs if spec.measure is Measure.RECORDS})
+    ]
+    facts = _facts(spark, layout, topology.name, specs, later, came_in, at_ms=at_ms)
+    accounts = sla_facts.accounts(outcomes, batches).toArrow()
     judged = statuses(specs, topology, facts, accounts.to_pylist(), at_ms=at_ms)
     found = list(with_culprits(judged, topology, layout, tables, at_ms=at_ms))
     quality = Quality(EXPECTATIONS)
@@ -107,15 +114,19 @@ def _facts(
     topology: str,
     specs: Sequence[SlaSpec],
     later: Mapping[str, int],
+    came_in: Sequence[DataFrame],
     *,
     at_ms: int,
 ) -> list[dict[str, Any]]:
-    """All that *specs* are judged by, but the accounts; of tables whose log does not say it, rows are read."""
+    """All that *specs* are judged by, *came_in* included, but the accounts.
+
+    Of tables whose log does not say what is newest, rows are read.
+    """
     buckets, steps, paths, marks = (
         read_table(spark, layout, topology, table)
         for table in (LATENCY_BUCKETS, CRITICAL_PATH_STEPS, CRITICAL_PATHS, WATERMARKS)
     )
-    frames, told = sla_facts.watermarks(_before(later, marks)), []
+    frames, told = [*came_in, *sla_facts.watermarks(_before(later, marks))], []
     for table in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
         for path in stream_tables(layout, topology, table):
             at, is_all = newest_ms(path, before_batch=later.get(path.parent.name))
@@ -123,11 +134,6 @@ def _facts(
                 told.append(sla_facts.told(table, at))
             else:
                 frames.append(sla_facts.newest(_before(later, read_times(spark, path)), table))
-    finished = read_table(spark, layout, topology, BATCHES), read_table(spark, layout, topology, OUTCOMES)
-    frames += [
-        sla_facts.records(*finished, Interval(at_ms - over_ms, at_ms))
-        for over_ms in sorted({spec.over_ms for spec in specs if spec.measure is Measure.RECORDS})
-    ]
     for over_ms in sorted({length for spec in specs for length in spec.lengths_ms}):
         over = Interval(at_ms - over_ms, at_ms)
         frames += [

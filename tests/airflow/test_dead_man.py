@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkouts import PROJECT, own_checkout
 
 from tidemark.clock import wall_clock_ms
 from tidemark.delta import scan
@@ -16,7 +16,6 @@ from tidemark.report.report_tables import replace_rows
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import DELIVERIES, INCIDENTS, SLA_RESULTS
 
-ROOT = Path(__file__).resolve().parents[2]
 CHECK = "tidemark_flights_sla_check"
 HOUR_MS = 3_600_000
 WITHIN_S = 180.0
@@ -36,11 +35,8 @@ def layout(tmp_path: Path) -> Layout:
 def api(tmp_path: Path, layout: Layout) -> Iterator[AirflowApi]:
     """An Airflow whose SLAs are due every 5 s, and which has not got the jobs that check them."""
     root, home = tmp_path / "root", tmp_path / "airflow"
-    for name in ("dags", "plugins"):
-        shutil.copytree(ROOT / name, root / name)
-    (root / "jobs" / "topologies").mkdir(parents=True)
-    toml = (ROOT / "jobs" / "topologies" / "flights.toml").read_text()
-    (root / "jobs" / "topologies" / "flights.toml").write_text(f'check_every = "5 s"\n{toml}')
+    toml = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text()
+    own_checkout(root, f'check_every = "5 s"\n{toml}')
     variables = {"tidemark_warehouse": str(layout.warehouse), "tidemark_bootstrap": ""}
     found = airflow.wait_until_healthy(home, airflow.start(home, root=root, variables=variables))
     process.wait_until(lambda: found.has_dag(CHECK), "the DAGs", 60)

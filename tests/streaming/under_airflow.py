@@ -6,13 +6,13 @@ Purpose: shows that no process is special. The operator's part is played, too: h
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from checkouts import own_checkout
 from streaming.drivers import PROJECT, ends_of
 
 from tidemark.clock import wall_clock_ms
@@ -31,15 +31,11 @@ class UnderAirflow:
 
     def __init__(self, home: Path, toml: str, patch: pytest.MonkeyPatch) -> None:
         root = home / "root"
-        shutil.copytree(PROJECT / "dags", root / "dags")
-        shutil.copytree(PROJECT / "plugins", root / "plugins")
-        (root / "jobs" / "topologies").mkdir(parents=True)
+        file = own_checkout(root, toml)
         for name in (".jars", "docker", "expectations"):
             (root / name).symlink_to(PROJECT / name)
         for job in [*(PROJECT / "jobs").glob("*.py"), PROJECT / "jobs" / "tidemark"]:
             (root / "jobs" / job.name).symlink_to(job)
-        file = root / "jobs" / "topologies" / "flights.toml"
-        file.write_text(toml)
         patch.setattr(stack, "ROOT", root)
         self._conductor = Conductor(Home(home), load(file), print)
         self._home = home

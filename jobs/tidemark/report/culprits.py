@@ -46,14 +46,14 @@ def with_culprits(
     """
 
     @lru_cache
-    @unexplained
+    @_unexplained
     def blamed(subject: str, over_ms: int) -> str | None:
         who = [*_leading_to(subject, topology), "waiting", "before_source"]
         rows = tables.ask(BLAME, [topology.name, at_ms - over_ms, at_ms, who]).rows
         return rows[0][0] if rows else None
 
     @lru_cache
-    @unexplained
+    @_unexplained
     def held_up(operator: str | None) -> Finding | None:
         findings = why(topology, layout, at_ms=at_ms, operator=operator)
         return next((finding for finding in findings if finding.cause not in NO_EXPLANATION), None)
@@ -71,7 +71,7 @@ def with_culprits(
         yield replace(status, culprit=culprit, held_by=finding.line if finding else None)
 
 
-def unexplained(explain: Callable[P, T | None]) -> Callable[P, T | None]:
+def _unexplained(explain: Callable[P, T | None]) -> Callable[P, T | None]:
     """*explain*, but None where it fails: an SLA is broken whether or not that can be explained."""
 
     @wraps(explain)

@@ -33,6 +33,13 @@ def looks_back_ms(specs: Sequence[SlaSpec]) -> int:
     return DAY_MS + max((max(s.damping.open_after_ms, s.damping.resolve_after_ms) for s in specs), default=0)
 
 
+def quiet(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
+    """Why no incident follows from a check of *spec* for *at_ms*; None: one may."""
+    if is_past:
+        return PAST
+    return "maintenance" if spec.is_quiet(at_ms) else None
+
+
 def gap_ms(topology: Topology) -> int:
     """For how long nobody may check, before that is an incident and says nothing of what lasted through it."""
     return MISSED * topology.check_every_ms

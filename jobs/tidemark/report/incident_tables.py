@@ -31,24 +31,16 @@ from tidemark.spec.intervals import Interval, is_text, utc
 from tidemark.spec.layout import Layout
 from tidemark.spec.retention import DAY_MS
 from tidemark.spec.sla_spec import SlaSpec
-from tidemark.spec.tables import DELIVERIES, INCIDENTS, SLA_RESULTS
+from tidemark.spec.tables import DELIVERIES, INCIDENTS, SLA_RESULTS, Table
 from tidemark.spec.topology import Topology
 
 GIVE_UP_MS = DAY_MS
 """For so long a change of an incident that is over is tried to be told."""
-EVERY = pc.scalar(True)  # noqa: FBT003 - a row filter that all pass
-
-
-def quiet(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
-    """Why no incident follows from a check of *spec* for *at_ms*; None: one may."""
-    if is_past:
-        return PAST
-    return "maintenance" if spec.is_quiet(at_ms) else None
 
 
 def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> bool:
     """Whether another run than *run_id* has checked *topology* for an instant after *at_ms*."""
-    results = opened(SLA_RESULTS, layout.report_table(topology, SLA_RESULTS.name))
+    results = _stored(SLA_RESULTS, layout, topology)
     later = (pc.field("checked_at") > utc(at_ms)) & (pc.field("run_id") != run_id)
     return rows_in(results, later).height > 0
 
@@ -60,7 +52,7 @@ def follow_up(
 
     Again: none.
     """
-    results = opened(SLA_RESULTS, layout.report_table(topology.name, SLA_RESULTS.name))
+    results = _stored(SLA_RESULTS, layout, topology.name)
     recent = lies_in("checked_at", Interval(at_ms - looks_back_ms(specs), at_ms + 1))
     checks, last_ms = _in_ms(rows_in(results, recent)), _last_check_ms(results, at_ms)
 
@@ -74,7 +66,7 @@ def follow_up(
 
 def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, Any]]:
     """Write that a check of the SLAs of *topology* is due at *at_ms*, if none was made and that is not known yet."""
-    results = opened(SLA_RESULTS, layout.report_table(topology.name, SLA_RESULTS.name))
+    results = _stored(SLA_RESULTS, layout, topology.name)
     last_ms = _last_check_ms(results, at_ms)
     return _add(layout, topology.name, lambda known: checks_missed(topology, last_ms, known, at_ms=at_ms, is_due=True))
 
@@ -93,8 +85,8 @@ def _add(
     """Write the rows that *found* makes of those that are known."""
 
     def write() -> list[dict[str, Any]]:
-        stored = opened(INCIDENTS, layout.report_table(topology, INCIDENTS.name))
-        rows = found(_in_ms(rows_in(stored, EVERY)))
+        stored = _stored(INCIDENTS, layout, topology)
+        rows = found(_in_ms(rows_in(stored)))
         if rows:
             replace_in(stored, rows, INCIDENTS, where=_are_those(rows))
         return rows
@@ -114,7 +106,7 @@ def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: 
 
 def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
     """The changes of incidents that the check of *run_id* made, fit for JSON: instants in ISO 8601."""
-    stored = opened(INCIDENTS, layout.report_table(topology, INCIDENTS.name))
+    stored = _stored(INCIDENTS, layout, topology)
     rows = rows_in(stored, pc.field("run_id") == run_id).sort("at", "incident")
     return rows.with_columns(cs.datetime().dt.to_string("iso:strict")).to_dicts()
 
@@ -125,12 +117,10 @@ def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> l
     Of incidents that are over those are left out that are older than GIVE_UP_MS: a channel that is new is not told of
     years.
     """
-    known = _in_ms(rows_in(opened(INCIDENTS, layout.report_table(topology, INCIDENTS.name)), EVERY))
+    known = _in_ms(rows_in(_stored(INCIDENTS, layout, topology)))
     still_open = open_incidents(known)
     recent = [row for row in known if row["incident"] in still_open or row["at"] >= now_ms - GIVE_UP_MS]
-    taken = rows_in(
-        opened(DELIVERIES, layout.report_table(topology, DELIVERIES.name)), pc.field("channel") == channel.name
-    )
+    taken = rows_in(_stored(DELIVERIES, layout, topology), pc.field("channel") == channel.name)
     told = set(taken.select("incident", "change").iter_rows())
     found = [row for row in recent if channel.tells(row) and (row["incident"], row["change"]) not in told]
     return sorted(found, key=in_time)
@@ -160,6 +150,10 @@ def told(layout: Layout, change: Mapping[str, Any], channel: Channel, *, at_ms: 
         layout.report_table(change["topology"], DELIVERIES.name),
         where=where,
     )
+
+
+def _stored(table: Table, layout: Layout, topology: str) -> DeltaTable:
+    return opened(table, layout.report_table(topology, table.name))
 
 
 def _are_those(rows: Sequence[Mapping[str, Any]]) -> str:

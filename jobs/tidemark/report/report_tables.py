@@ -72,6 +72,9 @@ def lies_in(column: str, interval: Interval) -> pc.Expression:
     return (at >= utc(interval.start_ms)) & (at < utc(interval.end_ms))
 
 
-def rows_in(stored: DeltaTable, where: pc.Expression) -> pl.DataFrame:
-    """The rows of *stored*, as it was when it was opened, for which *where* is true; other files are not opened."""
+def rows_in(stored: DeltaTable, where: pc.Expression | None = None) -> pl.DataFrame:
+    """The rows of *stored*, as it was when it was opened, for which *where* is true; other files are not opened.
+
+    None: all.
+    """
     return pl.DataFrame(stored.to_pyarrow_dataset().to_table(filter=where))

@@ -76,10 +76,8 @@ class AtLeast:
             raise InvalidArgument(msg)
 
 
-def judge_count(n: int | None, at_least: AtLeast) -> Verdict:
-    """The verdict on *n* records; unknown when nobody counted them."""
-    if n is None:
-        return Verdict.UNKNOWN
+def judge_count(n: int, at_least: AtLeast) -> Verdict:
+    """The verdict on *n* records."""
     if at_least.error_below is not None and n < at_least.error_below:
         return Verdict.ERROR
     return Verdict.WARN if at_least.warn_below is not None and n < at_least.warn_below else Verdict.PASS

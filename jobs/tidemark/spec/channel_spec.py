@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +11,7 @@ from typing import Any
 from tidemark.errors import InvalidSpec
 from tidemark.semantics.incidents import CHECKS, Change
 from tidemark.spec.sla_spec import Severity
-from tidemark.spec.toml_keys import IDENTIFIER, Keys
+from tidemark.spec.toml_keys import IDENTIFIER, Keys, read_toml
 
 LOG = "log"
 """The channel that every topology has: the log of the task that delivers."""
@@ -57,11 +56,7 @@ def load(path: Path) -> tuple[Channel, ...]:
     """The channels in the file at *path*, none without one; raises InvalidSpec with file, key and remedy."""
     if not path.exists():
         return ()
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSpec.at(path.name, "file", f"is no TOML: {error}", "mend the line it names") from error
-    return parse(content, file=path.name)
+    return parse(read_toml(path), file=path.name)
 
 
 def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:

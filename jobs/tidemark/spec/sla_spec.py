@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,7 +15,7 @@ from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla
 from tidemark.spec.maintenance_windows import MaintenanceWindow, maintenance_window
 from tidemark.spec.operators import Kind, Sink
 from tidemark.spec.tables import CHANGES, OUTCOMES
-from tidemark.spec.toml_keys import IDENTIFIER, Keys
+from tidemark.spec.toml_keys import IDENTIFIER, Keys, read_toml
 from tidemark.spec.topology import Topology
 
 
@@ -115,11 +114,7 @@ UNLESS_SAID: Mapping[str, Any] = {
 
 def load(path: Path, topology: Topology) -> tuple[SlaSpec, ...]:
     """The SLAs of *topology* in the file at *path*; raises InvalidSpec with file, key and remedy."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSpec.at(path.name, "file", f"is no TOML: {error}", "mend the line it names") from error
-    return parse(content, topology, file=path.name)
+    return parse(read_toml(path), topology, file=path.name)
 
 
 def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple[SlaSpec, ...]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from tidemark.errors import InvalidSpec
@@ -28,6 +30,14 @@ def duration_ms(text: str) -> int | None:
     match = _DURATION.fullmatch(text.strip())
     length_ms = float(match[1]) * _MS[match[2]] if match else math.inf
     return round(length_ms) if length_ms < math.inf else None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What the TOML file at *path* has; raises InvalidSpec where it is none."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSpec.at(path.name, "file", f"is no TOML: {error}", "mend the line it names") from error
 
 
 def length(ms: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
@@ -27,7 +26,7 @@ from tidemark.spec.operators import (
 )
 from tidemark.spec.retention import Retention, read_retention
 from tidemark.spec.spark_settings import SparkSettings, read_spark
-from tidemark.spec.toml_keys import Keys
+from tidemark.spec.toml_keys import Keys, read_toml
 from tidemark.spec.toml_operators import TAKES_BACK, read_operator
 
 
@@ -106,11 +105,7 @@ class Topology:
 
 def load(path: Path) -> Topology:
     """The topology that the file at *path* describes; raises InvalidSpec with file, key and remedy."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSpec.at(path.name, "file", f"is no TOML: {error}", "mend the line it names") from error
-    return parse(content, file=path.name, folder=path.parent)
+    return parse(read_toml(path), file=path.name, folder=path.parent)
 
 
 def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) -> Topology:
