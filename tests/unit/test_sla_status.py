@@ -135,8 +135,8 @@ def test_an_operator_is_to_blame_for_what_it_adds_itself():
     assert (found.verdict, found.culprit) == (Verdict.ERROR, "carrier_state")
 
 
-def account(open_batches, since):
-    return {"open_batches": open_batches, "open_since_ms": since}
+def account(open_batches, since, operator="o"):
+    return {"operator": operator, "open_batches": open_batches, "open_since_ms": since}
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,11 @@ def account(open_batches, since):
 def test_completeness_is_for_how_long_the_accounting_has_not_closed(accounts, verdict, observed):
     found = status(Measure.COMPLETENESS, "outcomes", accounts=accounts)
     assert (found.verdict, found.observed_ms) == (verdict, observed)
+
+
+def test_the_operator_whose_account_has_not_closed_for_longest_is_to_blame():
+    accounts = [account(0, None, "a"), account(1, NOW - 120, "b"), account(2, NOW - 150, "c")]
+    assert status(Measure.COMPLETENESS, "outcomes", accounts=accounts).culprit == "c"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ Instants are epoch ms, lengths ms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -137,8 +137,10 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, found: _Found, accounts
             judgement = judge_staleness(_newest_ms(spec, found), now_ms=at_ms, sla=sla, source=source)
             return Status(spec, judgement.verdict, judgement.staleness_ms, idle=idle)
         case Measure.COMPLETENESS:
-            open_ms = _open_ms(accounts, at_ms=at_ms)
-            return Status(spec, Verdict.NEVER_LOADED if open_ms is None else judge(open_ms, sla), open_ms)
+            if not accounts:
+                return Status(spec, Verdict.NEVER_LOADED)
+            open_since_ms, operator = min(_not_closed(accounts), default=(at_ms, None))
+            return Status(spec, judge(at_ms - open_since_ms, sla), at_ms - open_since_ms, operator)
         case Measure.OPERATOR_LATENCY_P50:
             added_ms = found.quantile_ms(What.ADDED, spec.subject, spec.over_ms, 0.5)
             verdict = judge(added_ms, sla)
@@ -165,12 +167,11 @@ def _burn_rate(spec: SlaSpec, limits: BurnRate, found: _Found) -> Status:
     return Status(spec, verdict, culprit=culprit, budget=long)
 
 
-def _open_ms(accounts: Rows, *, at_ms: int) -> int | None:
-    """For how long the accounting has not closed; None where nothing was counted yet."""
-    if not accounts:
-        return None
-    since_ms = [row["open_since_ms"] for row in accounts if row["open_since_ms"] is not None]
-    return at_ms - min(since_ms, default=at_ms)
+def _not_closed(accounts: Rows) -> Iterator[tuple[int, str]]:
+    """Since when the accounts of which operators do not close."""
+    for row in accounts:
+        if row["open_since_ms"] is not None:
+            yield row["open_since_ms"], row["operator"]
 
 
 def _newest_ms(spec: SlaSpec, found: _Found) -> int | None:
