@@ -1,5 +1,5 @@
 from tidemark.report.promises import Promises, promises
-from tidemark.semantics.sla import Sla
+from tidemark.semantics.sla import BurnRate, Objective, Sla
 from tidemark.spec.sla_spec import Measure, SlaSpec
 
 
@@ -8,7 +8,7 @@ def spec(subject, measure, **limits):
         name="n",
         subject=subject,
         measure=measure,
-        limits=Sla(**limits),
+        limits=limits.pop("budget", None) or Sla(**limits),
         owner="o",
         over_ms=600_000,
         ignore_when_idle=False,
@@ -34,3 +34,8 @@ def test_staleness_and_completeness_promise_nothing_of_a_window():
         ]
     )
     assert found == Promises()
+
+
+def test_an_error_budget_promises_its_threshold():
+    budget = BurnRate(objective=Objective(threshold_ms=30_000, target=0.99), warn_at=1, error_at=14.4)
+    assert promises([spec("out", Measure.BURN_RATE, budget=budget)]) == Promises(end_to_end_ms={"out": 30_000})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidemark.semantics.sla import Sla
+from tidemark.semantics.sla import BurnRate, Sla
 from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
 
 
@@ -21,12 +21,20 @@ class Promises:
 
 
 def promises(specs: Iterable[SlaSpec]) -> Promises:
-    """Those of *specs*: from when on one is in error, or of one without an error is a warning; of several the least."""
+    """Those of *specs*: from when on one is in error, or of one without an error is a warning; of several the least.
+
+    That of an error budget is its threshold.
+    """
     end_to_end_ms: dict[str, int] = {}
     work_ms: dict[str, int] = {}
     for spec in specs:
         promised = work_ms if spec.measure is Measure.OPERATOR_LATENCY_P50 else end_to_end_ms
-        if spec.measure in {*QUANTILES, Measure.OPERATOR_LATENCY_P50} and isinstance(spec.limits, Sla):
-            limit_ms = spec.limits.promised_ms
-            promised[spec.subject] = min(limit_ms, promised.get(spec.subject, limit_ms))
+        match spec.limits:
+            case Sla() if spec.measure in {*QUANTILES, Measure.OPERATOR_LATENCY_P50}:
+                limit_ms = spec.limits.promised_ms
+            case BurnRate():
+                limit_ms = spec.limits.objective.threshold_ms
+            case _:
+                continue
+        promised[spec.subject] = min(limit_ms, promised.get(spec.subject, limit_ms))
     return Promises(end_to_end_ms=end_to_end_ms, work_ms=work_ms)
