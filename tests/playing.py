@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import polars.selectors as cs
 
+from tidemark.control import Heartbeat, StreamState
 from tidemark.delta import scan
 from tidemark.disk import UntilWritten, at_once
 from tidemark.kernels.schemas import HEADERS, record_schema
@@ -21,11 +22,15 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Sink, Source
 from tidemark.spec.topology import Topology, parse
 from tidemark.stream.engine import Engine
+from tidemark.stream.heartbeats import Heartbeats
+from tidemark.stream.measurement import Host
 from tidemark.stream.sources import TICK
 from tidemark.stream.spread import Executors
-from tidemark.stream.wiring import Stream, build_engine
+from tidemark.stream.wiring import HERE, Stream, build_engine
 
 Row = dict[str, Any]
+NOON = 1_399_982_400_000
+"""2014-05-13 12:00 UTC: the times of a play are seconds after it."""
 
 
 NEWEST = """
@@ -97,6 +102,18 @@ class Silence:
         self.published += [(sink.topic or "", row) for row in rows.to_dicts()]
 
 
+class Ends(Silence):
+    """A broker whose partitions may have unread records: up to these offsets."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__(partitions)
+        self.ends: dict[int, int] = {}
+
+    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        known = super().offsets(topic, partitions)
+        return {number: (0, max(end, self.ends.get(number, 0))) for number, (_, end) in known.items()}
+
+
 class Play:
     """A topology in the warehouse *home*; offsets count up per source and partition, batches per sub-topology."""
 
@@ -116,6 +133,8 @@ class Play:
         self._engines: dict[str, Engine] = {}
         self.now_ms = 0
         self.executors: Callable[[pl.DataFrame], Executors] | None = None
+        self.slow_ms: dict[str, int] = {}
+        self.hosts: dict[str, Host] = {}
 
     def copy(self, home: Path) -> Play:
         """The same, as far as it has come, in the warehouse *home*, with drivers of its own."""
@@ -179,8 +198,8 @@ class Play:
         """Have a new driver run *sub* from now on."""
         stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
         self._engines[sub] = build_engine(
-            stream, self.broker, thread_id="t", epoch=epoch, slow_ms={}, clock=lambda: self.now_ms, reached=reached,
-            check_lease=check_lease, until_written=until_written,
+            stream, self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms, clock=lambda: self.now_ms,
+            reached=reached, check_lease=check_lease, until_written=until_written, host=self.hosts.get(sub, HERE),
         )  # fmt: skip
 
     def rows(self, table: str, sub: str | None = None) -> list[Row]:
@@ -243,6 +262,34 @@ def _hop_row(source: str, row: Row) -> Row:
         "source": source, "partition": row["partition"], "offset": row["batch_id"], "timestamp_ms": row["timestamp"],
         "headers": row["headers"], source: struct,
     }  # fmt: skip
+
+
+def ms(seconds: float) -> int:
+    return NOON + round(seconds * 1_000)
+
+
+def record(at_s: float, key: str = "a", amount: float = 1.0, *, part: int = 0) -> Callable[[Play], Row]:
+    """A record of that time."""
+    return lambda play: play.row("events", ms(at_s), partition=part, key=key, id=key, amount=amount)
+
+
+def bad(reason: str, value: bytes = b"\xff", *, part: int = 0) -> Callable[[Play], Row]:
+    """A record that cannot be used."""
+    unusable = {"source": "events", "partition": part, "value": value, "reason": reason}
+    return lambda play: {**unusable, "offset": play.row("events", NOON, partition=part)["offset"]}
+
+
+def tell(
+    history: Heartbeats,
+    at_s: float,
+    state: StreamState = StreamState.RUNNING,
+    reason: str | None = None,
+    *,
+    batch_s: float | None = None,
+) -> None:
+    """A heartbeat at *at_s* of a driver whose batch has been running since *batch_s*; None: none runs."""
+    beat = Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(at_s), pid=1, reason=reason)
+    history.tell(beat, thread_id="t", batch_started_at_ms=None if batch_s is None else ms(batch_s))
 
 
 class Crash(Exception):
