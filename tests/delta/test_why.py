@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import Play, Row, Silence
+from playing import Ends, Play, Row, bad, ms, record, tell
 
 from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
@@ -17,8 +17,6 @@ from tidemark.stream.heartbeats import Heartbeats
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.walk import why
 
-NOON = 1_399_982_400_000
-"""2014-05-13 12:00 UTC: the times of a play are seconds after it."""
 SOURCE = """
 name = "play"
 {top}
@@ -55,33 +53,6 @@ kind = "sink"
 input = "newest"
 table = "board"
 """
-
-
-def ms(seconds: float) -> int:
-    return NOON + round(seconds * 1_000)
-
-
-def record(at_s: float, key: str = "a", amount: float = 1.0, *, part: int = 0) -> Callable[[Play], Row]:
-    """A record of that time."""
-    return lambda play: play.row("events", ms(at_s), partition=part, key=key, id=key, amount=amount)
-
-
-def bad(reason: str, value: bytes = b"\xff", *, part: int = 0) -> Callable[[Play], Row]:
-    """A record that cannot be used."""
-    unusable = {"source": "events", "partition": part, "value": value, "reason": reason}
-    return lambda play: {**unusable, "offset": play.row("events", NOON, partition=part)["offset"]}
-
-
-class Ends(Silence):
-    """A broker whose partitions may have unread records: up to these offsets."""
-
-    def __init__(self, partitions: int) -> None:
-        super().__init__(partitions)
-        self.ends: dict[int, int] = {}
-
-    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        known = super().offsets(topic, partitions)
-        return {number: (0, max(end, self.ends.get(number, 0))) for number, (_, end) in known.items()}
 
 
 class Asked:
@@ -301,11 +272,6 @@ table = "totals"
 """
 
 
-def tell(history: Heartbeats, at_s: float, state: StreamState = StreamState.RUNNING, reason: str | None = None) -> None:
-    beat = Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(at_s), pid=1, reason=reason)
-    history.tell(beat, thread_id="t", batch_started_at_ms=None)
-
-
 @pytest.mark.parametrize(
     ("state", "asked_s", "seen"),
     [
@@ -425,7 +391,7 @@ def test_an_inner_join_with_an_empty_table_leads_to_the_table_s_source(tmp_path:
     )
     play = Asked(tmp_path, toml)
     play.batch(10, record(5))
-    filtered, empty = play.why(11)
+    empty, filtered = play.why(11)
     assert (filtered.cause, filtered.operator) == (Cause.ALL_FILTERED, "rated")
     assert (empty.cause, empty.operator) == (Cause.SOURCE_EMPTY, "rates")
 

@@ -97,7 +97,9 @@ class _Walk:
                 seen = f"{n:,} {whole} were {word}"
                 found.append(self._scene.found(cause, operator.name, seen, remedy, since_ms=since_ms))
         if counts["filtered"] and isinstance(operator, Join) and operator.table:
-            found += self._walk(operator.table)
+            of_table = self._walk(operator.table)
+            never_had_rows = any(finding.cause is Cause.SOURCE_EMPTY for finding in of_table)
+            found = [*of_table, *found] if never_had_rows else [*found, *of_table]
         return found
 
     def _held(self, operator: Operator) -> Iterator[Finding]:
