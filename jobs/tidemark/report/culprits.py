@@ -11,13 +11,14 @@ from typing import ParamSpec, TypeVar
 from tidemark.report.path_facts import Tables
 from tidemark.report.sla_status import Status
 from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.sla import Sla
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Sink
 from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.spec.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, SLA_RESULTS
-from tidemark.spec.topology import Topology
+from tidemark.spec.topology import SubTopology, Topology
 from tidemark.why.findings import Cause, Finding
-from tidemark.why.walk import why
+from tidemark.why.walk import what_holds_time_back, why
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -42,7 +43,8 @@ def with_culprits(
 
     Of a latency it is who used more than usual of the windows that were over their SLA, by `critical_path_blame`: an
     operator on the way to its subject, `waiting` or `before_source`; without such, who took most of the critical paths.
-    Of anything else it is where `tidemark why` finds the hold-up. An SLA whose breach nobody can explain has none.
+    Of anything else it is where `tidemark why` finds the hold-up, and of a watermark whatever holds it back. An SLA
+    whose breach nobody can explain has none.
     """
 
     @lru_cache
@@ -58,11 +60,19 @@ def with_culprits(
         findings = why(topology, layout, at_ms=at_ms, operator=operator)
         return next((finding for finding in findings if finding.cause not in NO_EXPLANATION), None)
 
+    @_unexplained
+    def held_back(spec: SlaSpec) -> Finding | None:
+        if spec.measure is not Measure.WATERMARK_LAG or not isinstance(spec.limits, Sla):
+            return None
+        needed_ms = at_ms - round(spec.limits.least_ms) + 1
+        sub = _sub_topology(spec, topology)
+        return next(iter(what_holds_time_back(topology, layout, sub, at_ms=at_ms, needed_ms=needed_ms)), None)
+
     for status in found:
         if status.verdict not in BROKEN:
             yield status
             continue
-        finding = held_up(_operator(status.spec, topology))
+        finding = held_back(status.spec) or held_up(_operator(status.spec, topology))
         culprit = status.culprit
         if status.spec.measure in {*QUANTILES, Measure.BURN_RATE}:
             culprit = blamed(status.spec.subject, status.spec.over_ms) or culprit
@@ -91,6 +101,12 @@ def _leading_to(operator: str, topology: Topology) -> set[str]:
     for upstream in topology.upstreams[operator]:
         found |= _leading_to(upstream, topology)
     return found
+
+
+def _sub_topology(spec: SlaSpec, topology: Topology) -> SubTopology:
+    """The one that *spec* names, or that runs the operator that it names."""
+    of_subject = (s for s in topology.sub_topologies if spec.subject in {s.name, *(o.name for o in s.operators)})
+    return next(of_subject)
 
 
 def _operator(spec: SlaSpec, topology: Topology) -> str | None:

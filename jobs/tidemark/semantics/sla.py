@@ -54,6 +54,15 @@ class Sla:
         """
         return round(next(ms for ms in (self.error_after_ms, self.warn_after_ms) if ms is not None))
 
+    @property
+    def least_ms(self) -> float:
+        """From where on it does not hold.
+
+        >>> Sla(warn_after_ms=1_000, error_after_ms=2_000).least_ms
+        1000
+        """
+        return min(ms for ms in (self.warn_after_ms, self.error_after_ms) if ms is not None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AtLeast:

@@ -17,7 +17,7 @@ from tidemark.spec.intervals import iso
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Aggregate, HopSource, Join, Operator, Source, emission_of
 from tidemark.spec.toml_keys import length
-from tidemark.spec.topology import Topology
+from tidemark.spec.topology import SubTopology, Topology
 from tidemark.why.drivers import drivers
 from tidemark.why.facts import StreamFacts
 from tidemark.why.findings import Cause, Finding, in_order
@@ -35,6 +35,14 @@ _LEFT_OUT = {
 """By outcome: what it is a case of, and what to do."""
 
 
+def what_holds_time_back(
+    topology: Topology, layout: Layout, sub: SubTopology, *, at_ms: int, needed_ms: int
+) -> list[Finding]:
+    """What at *at_ms* kept the watermark of *sub* below *needed_ms*, which others had reached."""
+    scene = _scene(topology, layout, at_ms)
+    return in_order([*Watermarks(scene, Inputs(scene)).holding(sub, needed_ms)])
+
+
 def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None = None) -> list[Finding]:
     """Why *operator* of *topology*, or each terminal one, gave no results at *at_ms*; the best explanation first.
 
@@ -44,14 +52,18 @@ def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None 
     if operator is not None and operator not in topology.operators:
         msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
         raise InvalidArgument(msg)
+    read = {name for names in topology.upstreams.values() for name in names}
+    asked = [operator] if operator else [name for name in topology.operators if name not in read]
+    walk = _Walk(_scene(topology, layout, at_ms))
+    return in_order([finding for name in asked for finding in walk.about(name)])
+
+
+def _scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
     facts = {
         sub.name: StreamFacts(layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name), at_ms)
         for sub in topology.sub_topologies
     }
-    read = {name for names in topology.upstreams.values() for name in names}
-    asked = [operator] if operator else [name for name in topology.operators if name not in read]
-    walk = _Walk(Scene(topology, facts, at_ms))
-    return in_order([finding for name in asked for finding in walk.about(name)])
+    return Scene(topology, facts, at_ms)
 
 
 class _Walk:
