@@ -1,0 +1,537 @@
+"""Faults planted on purpose, each of which ends in the right verdict, on the right culprit, as docs/alerts.md has it.
+
+A topology plays for a while as it should and goes on with a fault; then it is checked whether it keeps a promise. The
+engine, its tables, the paths and the check are the real ones.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from playing import NOON, Ends, Play, Row, bad, ms, record, tell
+from pyspark.sql import SparkSession
+
+import critical_path
+from tidemark.control import Control, Heartbeat, StreamState
+from tidemark.report.culprits import NO_EXPLANATION
+from tidemark.report.report_tables import opened
+from tidemark.semantics.skew import Skew
+from tidemark.spark import PROJECT
+from tidemark.spec.intervals import Interval
+from tidemark.spec.layout import Layout
+from tidemark.spec.sla_spec import Measure, parse
+from tidemark.spec.tables import INCIDENTS, OUTCOMES, SLA_RESULTS
+from tidemark.stream import wiring
+from tidemark.stream.heartbeats import Heartbeats
+from tidemark.stream.measurement import Host
+from tidemark.why.findings import Cause
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
+    import check_sla
+
+HOP = """
+name = "play"
+max_drift = "5 min"
+[operators.events]
+kind = "source"
+sub_topology = "reads"
+topic = "events"
+fields = "id string, amount double, event_time bigint"
+timestamp = "event_time"
+bound = "900 ms"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["amount"]
+[operators.by_id]
+kind = "repartition"
+input = "newest"
+id = ["id"]
+key = ["amount"]
+columns = ["amount"]
+[operators.sums]
+kind = "aggregate"
+sub_topology = "sums"
+input = "by_id"
+aggregates = { n = "count(*)" }
+[operators.totals]
+kind = "sink"
+input = "sums"
+table = "totals"
+"""
+"""`sums` and `totals` are run by a driver of their own, behind the hop `by_id`."""
+TABLES = (
+    HOP
+    + """
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+[operators.per_minute]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { tumbling = "1 min" }
+aggregates = { n = "count(*)" }
+strategy = "on_window_close"
+[operators.counts]
+kind = "sink"
+input = "per_minute"
+table = "counts"
+[operators.large]
+kind = "map"
+input = "events"
+select = { id = "id" }
+where = "amount > 10"
+[operators.large_board]
+kind = "sink"
+input = "large"
+table = "large_board"
+[operators.ticking]
+kind = "table"
+input = "events"
+key = ["id"]
+strategy = "periodic"
+interval = "1 min"
+[operators.ticker]
+kind = "sink"
+input = "ticking"
+table = "ticker"
+[operators.rates]
+kind = "source"
+topic = "rates"
+fields = "id string, rate double, at bigint"
+timestamp = "at"
+bound = "1 s"
+[operators.rate]
+kind = "table"
+input = "rates"
+key = ["id"]
+[operators.rated]
+kind = "join"
+input = "events"
+table = "rate"
+on = { id = "id" }
+how = "inner"
+[operators.rated_board]
+kind = "sink"
+input = "rated"
+table = "rated_board"
+"""
+)
+"""And whatever else can be silent."""
+
+
+def fresh(table: str, error_after: str = "1 min") -> dict[str, Any]:
+    return {"subject": table, "measure": "staleness", "error_after": error_after}
+
+
+def quick(operator: str, error_after: str) -> dict[str, Any]:
+    return {"subject": operator, "measure": "operator_latency_p50", "error_after": error_after, "over": "30 s"}
+
+
+PROMISES = {
+    HOP: {
+        "newest_is_quick": quick("newest", "300 ms"),
+        "the_hop_is_quick": quick("by_id_source", "1 s"),
+        "totals_in_time": {"subject": "totals", "measure": "latency_p99", "error_after": "4 s", "over": "30 s"},
+        "totals_in_budget": {
+            "subject": "totals", "measure": "burn_rate", "threshold": "4 s", "target": 0.99, "over": "30 s",
+        },
+    },
+    TABLES: {
+        "board_is_fresh": fresh("board"),
+        "changes_are_fresh": fresh("changes"),
+        "large_is_fresh": fresh("large_board"),
+        "rated_is_fresh": fresh("rated_board"),
+        "totals_are_fresh": fresh("totals"),
+        "ticker_is_fresh": fresh("ticker", "30 s"),
+        "counts_are_fresh": fresh("counts", "70 s"),
+        "time_goes_on": {"subject": "events", "measure": "watermark_lag", "error_after": "1 min"},
+        "enough_records": {"subject": "newest", "measure": "records", "error_below": 3, "over": "1 min"},
+        "nothing_gets_lost": {"subject": "outcomes", "measure": "completeness", "error_after": "1 ms"},
+    },
+}  # fmt: skip
+
+
+class Flow:
+    """A topology in the warehouse *home*: two partitions, a batch of each driver every ten seconds."""
+
+    def __init__(self, toml: str, home: Path) -> None:
+        self.play = Play(toml, home, partitions=2)
+        self.play.broker = self.broker = Ends(2)
+        self.layout = Layout(home)
+
+    def copy(self, home: Path) -> Flow:
+        """The same, as far as it has come, in the warehouse *home*."""
+        shutil.copytree(self.layout.warehouse, home)
+        flow = Flow(self.play.toml, home)
+        flow.play._offsets, flow.play._batches = self.play._offsets.copy(), self.play._batches.copy()
+        flow.broker._ends = self.broker._ends.copy()
+        return flow
+
+    def sleep(self, seconds: float) -> None:
+        """The clock goes on by that much."""
+        self.play.now_ms += round(seconds * 1_000)
+
+    def reads(self, at_s: float, *records: Callable[[Play], Row]) -> None:
+        """A batch of the first driver."""
+        self.play.batch([record(self.play) for record in records], at_ms=ms(at_s), sub="reads")
+
+    def sums(self, at_s: float) -> None:
+        """A batch of the second driver."""
+        self.play.hop("sums", at_ms=ms(at_s))
+
+    def batch(self, at_s: float, *records: Callable[[Play], Row]) -> None:
+        """A batch of both, the second half a second later."""
+        self.reads(at_s, *records)
+        self.sums(at_s + 0.5)
+
+    def goes_on(self, *at_s: float) -> None:
+        """Batches as they should be: each partition has had a record a second ago."""
+        for second in at_s:
+            self.batch(second, *now(second, 0), *now(second, 1))
+
+    def beat(self, sub: str, at_s: float, state: StreamState = StreamState.RUNNING, **said: Any) -> None:
+        """A heartbeat of the driver of *sub*."""
+        tell(Heartbeats(self.layout.stream("play", sub), topology="play", sub_topology=sub), at_s, state, **said)
+
+
+def now(at_s: float, part: int, amount: float | None = None) -> list[Callable[[Play], Row]]:
+    """The record that *part* has in a batch at *at_s*, one second old; its amount is like none before."""
+    return [record(at_s - 1, "ab"[part], 100 + at_s + part / 2 if amount is None else amount, part=part)]
+
+
+def rate(play: Play) -> Row:
+    return play.row("rates", ms(1), id="a", rate=1.0)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Flow]:
+    """A flow of each topology that has been well until 12:01:12; to be copied."""
+    home = tmp_path_factory.mktemp("healthy")
+    flows = {toml: Flow(toml, home / name) for name, toml in (("hop", HOP), ("tables", TABLES))}
+    for toml, flow in flows.items():
+        flow.batch(2, *now(2, 0), *now(2, 1), *([rate] if toml == TABLES else []))
+        flow.goes_on(12, 22, 32, 42, 52, 62, 72)
+    return flows
+
+
+def slow_operator(flow: Flow) -> float:
+    flow.play.slow_ms = {"newest": 600}
+    flow.goes_on(82, 92)
+    return 94
+
+
+def slow_operator_behind_a_hop(flow: Flow) -> float:
+    flow.play.slow_ms = {"sums": 3_000}
+    flow.goes_on(82, 92)
+    return 97
+
+
+def waiting(flow: Flow) -> float:
+    """The second driver has one batch in half a minute."""
+    for second in (82, 92, 102):
+        flow.reads(second, *now(second, 0), *now(second, 1))
+    flow.sums(112)
+    return 113
+
+
+def late_device(flow: Flow) -> float:
+    """The records of partition 1 come more and more late, none behind its watermark."""
+    for second, behind_s in ((82, 9), (92, 13), (102, 10)):
+        flow.batch(second, *now(second, 0), record(second - behind_s, "b", second, part=1))
+    return 104
+
+
+def skewed_host(flow: Flow) -> float:
+    """The second driver runs on a host whose clock is 5 s ahead."""
+    flow.play.hosts["sums"] = Host("b", lambda: Skew(offset_ms=-5_000, error_ms=3))
+    for second in (82, 92):
+        flow.reads(second, *now(second, 0), *now(second, 1))
+        flow.sums(second + 5.5)
+    return 99
+
+
+def skewed_host_of_unknown_skew(flow: Flow) -> float:
+    flow.play.hosts["sums"] = Host("b")
+    for second in (82, 92):
+        flow.reads(second, *now(second, 0), *now(second, 1))
+        flow.sums(second + 5.5)
+    return 99
+
+
+def idle_partition(flow: Flow) -> float:
+    for second in (82, 132):
+        flow.batch(second, *now(second, 0))
+    return 134
+
+
+def slow_partition(flow: Flow) -> float:
+    """Partition 1 gives records in order, of a minute ago."""
+    for second, behind_s in ((82, 10), (132, 40)):
+        flow.batch(second, *now(second, 0), record(second - behind_s, "b", second, part=1))
+    return 134
+
+
+def alignment(flow: Flow) -> float:
+    """Partition 1 is silent, partition 0 more than `max_drift` ahead of it."""
+    for second in (82, 392, 402, 462):
+        flow.batch(second, *now(second, 0))
+    return 464
+
+
+def backlog(flow: Flow) -> float:
+    flow.broker.ends[1] = 500
+    for second in (82, 132):
+        flow.batch(second, *now(second, 0))
+    return 134
+
+
+def dead_source(flow: Flow) -> float:
+    for second in (82, 142):
+        flow.batch(second)
+    return 144
+
+
+def empty_source(flow: Flow) -> float:
+    flow.batch(2)
+    return 4
+
+
+def empty_table(flow: Flow) -> float:
+    flow.batch(2, *now(2, 0), *now(2, 1))
+    return 4
+
+
+def poison(flow: Flow) -> float:
+    for second in (82, 132):
+        flow.batch(second, bad("malformed_json"), bad("invalid_utf8", part=1))
+    return 134
+
+
+def wrong_unit(flow: Flow) -> float:
+    in_seconds = b'{"id": "a", "event_time": %d}' % (NOON // 1_000)
+    for second in (82, 132):
+        flow.batch(second, *(bad("timestamp_out_of_range", in_seconds, part=part) for part in (0, 1)))
+    return 134
+
+
+def late_burst(flow: Flow) -> float:
+    for second in (82, 132):
+        flow.batch(second, *(record(-60 - n, "a", n) for n in range(4)))
+    return 134
+
+
+def all_suppressed(flow: Flow) -> float:
+    flow.goes_on(82)
+    for second in (92, 152):
+        flow.batch(second, *now(second, 0, 182), *now(second, 1, 182.5))
+    return 154
+
+
+def all_filtered(flow: Flow) -> float:
+    for second in (82, 132):
+        flow.batch(second, *now(second, 0, 1), *now(second, 1, 2))
+    return 134
+
+
+def held_until_interval(flow: Flow) -> float:
+    flow.goes_on(82, 112)
+    return 114
+
+
+def never_started(flow: Flow) -> float:
+    flow.reads(2, *now(2, 0), *now(2, 1))
+    return 4
+
+
+def dead_driver(flow: Flow) -> float:
+    flow.beat("reads", 80, StreamState.FAILED, reason="OSError: no route to host")
+    return 134
+
+
+def killed_driver(flow: Flow) -> float:
+    flow.beat("reads", 72)
+    return 134
+
+
+def dead_upstream(flow: Flow) -> float:
+    flow.beat("reads", 80, StreamState.FAILED, reason="OSError: no route to host")
+    flow.beat("sums", 130)
+    return 134
+
+
+def hanging_batch(flow: Flow) -> float:
+    flow.beat("reads", 133, batch_s=72)
+    return 134
+
+
+def full_disk(flow: Flow) -> float:
+    reason = "cannot write: No space left on device"
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(133), pid=1, reason=reason)
+    Control(flow.layout.control("play", "reads")).beat(beat)
+    return 134
+
+
+def lost_update(flow: Flow) -> float:
+    """Of one batch the table `outcomes` has an update less than came in."""
+    flow.goes_on(82)
+    table = DeltaTable(flow.layout.stream_table("play", "reads", OUTCOMES.name))
+    table.update({"emitted": "emitted - 1"}, predicate="operator = 'newest' AND batch_id = 8")
+    return 84
+
+
+@dataclass(frozen=True)
+class Fault:
+    """*plant* gives the second of the check that judges *promise*; *afresh*: nothing was well before."""
+
+    plant: Callable[[Flow], float]
+    promise: str
+    verdict: str
+    culprit: str | None = None
+    held_by: str = ""
+    afresh: bool = False
+
+    @property
+    def toml(self) -> str:
+        """The topology that has the promise."""
+        return next(toml for toml, promises in PROMISES.items() if self.promise in promises)
+
+    @property
+    def measure(self) -> str:
+        """What is promised."""
+        return str(PROMISES[self.toml][self.promise]["measure"])
+
+
+FAULTS = {
+    "slow operator": Fault(slow_operator, "newest_is_quick", "error", "newest"),
+    "slow operator behind a hop": Fault(slow_operator_behind_a_hop, "totals_in_time", "error", "sums"),
+    "error budget burning": Fault(late_device, "totals_in_budget", "error", "before_source"),
+    "trigger too long": Fault(waiting, "totals_in_time", "error", "waiting"),
+    "late device": Fault(late_device, "totals_in_time", "error", "before_source"),
+    "clock skew of a host": Fault(skewed_host, "the_hop_is_quick", "pass"),
+    "clock skew that nobody knows": Fault(skewed_host_of_unknown_skew, "the_hop_is_quick", "error", "by_id_source"),
+    "idle partition": Fault(
+        idle_partition, "counts_are_fresh", "error", "events", "partition_idle_holds_back: events partition 1"
+    ),
+    "idle partition, watermark": Fault(
+        idle_partition, "time_goes_on", "error", "events", "partition_idle_holds_back: events partition 1"
+    ),
+    "slow partition": Fault(
+        slow_partition, "counts_are_fresh", "error", "events", "partition_behind_holds_back: events partition 1"
+    ),
+    "partition too far ahead": Fault(
+        alignment, "board_is_fresh", "error", "events", "alignment_wait: events partition 0"
+    ),
+    "backlog": Fault(backlog, "counts_are_fresh", "error", "events", "backlog: events partition 1"),
+    "dead source": Fault(dead_source, "board_is_fresh", "error", "events", "source_quiet: board ← events"),
+    "too few records": Fault(dead_source, "enough_records", "error", "events", "source_quiet: newest ← events"),
+    "stuck window": Fault(dead_source, "counts_are_fresh", "error", "events", "window_not_closed: per_minute ← events"),
+    "source without a record": Fault(
+        empty_source, "changes_are_fresh", "never_loaded", "events", "source_empty: events", afresh=True
+    ),
+    "join with an empty table": Fault(
+        empty_table, "rated_is_fresh", "never_loaded", "rates", "source_empty: rates", afresh=True
+    ),
+    "poison burst": Fault(poison, "board_is_fresh", "error", "events", "poison_at_head: events partition 0"),
+    "wrong unit of time": Fault(
+        wrong_unit, "changes_are_fresh", "error", "events", "wrong_time_unit: events partition 0"
+    ),
+    "burst of late records": Fault(late_burst, "enough_records", "error", "events", "bound_too_small: events"),
+    "nothing changes": Fault(all_suppressed, "board_is_fresh", "error", "newest", "all_suppressed: newest"),
+    "condition that leaves all out": Fault(all_filtered, "large_is_fresh", "error", "large", "all_filtered: large"),
+    "interval too long": Fault(
+        held_until_interval, "ticker_is_fresh", "error", "ticking", "held_until_interval: ticking"
+    ),
+    "stream never started": Fault(
+        never_started, "totals_are_fresh", "never_loaded", "totals", "never_started: totals", afresh=True
+    ),
+    "dead stream": Fault(dead_driver, "board_is_fresh", "error", "board", "driver_dead: board"),
+    "silent stream": Fault(killed_driver, "board_is_fresh", "error", "board", "driver_dead: board"),
+    "dead stream before a hop": Fault(dead_upstream, "totals_are_fresh", "error", "by_id", "upstream_dead: by_id"),
+    "batch that hangs": Fault(hanging_batch, "board_is_fresh", "error", "board", "slow_batch: board"),
+    "full disk": Fault(full_disk, "board_is_fresh", "error", "board", "cannot_write: board"),
+    "update that is lost": Fault(lost_update, "nothing_gets_lost", "error", "newest"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_ends_in_the_right_verdict_and_the_right_culprit(
+    spark: SparkSession, healthy: dict[str, Flow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    fault, home = FAULTS[name], tmp_path / "play"
+    flow = Flow(fault.toml, home) if fault.afresh else healthy[fault.toml].copy(home)
+    monkeypatch.setattr(wiring, "time", SimpleNamespace(sleep=flow.sleep))  # it is the clock of the play that goes on
+
+    (result,), told = checked(spark, flow, fault.plant(flow), fault.promise)
+
+    verdict, culprit, held_by = (result[column] for column in ("verdict", "culprit", "held_by"))
+    assert (verdict, culprit, begins(held_by, like=fault.held_by)) == (fault.verdict, fault.culprit, fault.held_by)
+    is_told = [(fault.promise, "opened", verdict, culprit, held_by)]
+    assert told == ([] if verdict == "pass" else is_told)
+
+
+@pytest.mark.parametrize("toml", [HOP, TABLES], ids=["hop", "tables"])
+def test_without_a_fault_every_promise_holds(
+    spark: SparkSession, healthy: dict[str, Flow], tmp_path: Path, toml: str
+) -> None:
+    flow = healthy[toml].copy(tmp_path / "play")
+    flow.goes_on(82, 92, 102, 112, 122, 132)
+
+    results, told = checked(spark, flow, 134, *PROMISES[toml])
+
+    assert {result["sla"]: result["verdict"] for result in results} == dict.fromkeys(PROMISES[toml], "pass")
+    assert told == []
+
+
+def test_the_faults_of_the_documentation_are_these_and_end_like_that() -> None:
+    rows = [line.strip("| ").split(" | ") for line in section("Faults").splitlines() if line.startswith("|")][2:]
+    found = {cells[0]: tuple(cell.strip("`") for cell in cells[1:]) for cells in rows}
+    assert found == {
+        name: (f.measure, f.verdict, f.culprit or "none", f.held_by or "nothing") for name, f in FAULTS.items()
+    }
+
+
+def test_every_measure_and_every_cause_has_an_answer() -> None:
+    questions = re.findall(r"^\| (.*?) \| ", section("What to do"), flags=re.MULTILINE)
+    named = {word for question in questions for word in re.findall(r"`(\w+)`", question)}
+    assert {*Measure, *Cause} - NO_EXPLANATION - named == set()
+
+
+def section(title: str) -> str:
+    """A section of docs/alerts.md."""
+    text = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def begins(text: str | None, *, like: str) -> str:
+    """As much of *text* as *like* has; all, where that is nothing."""
+    return (text or "")[: len(like) or None]
+
+
+def checked(spark: SparkSession, flow: Flow, at_s: float, *promises: str) -> tuple[list[Row], list[tuple[str, ...]]]:
+    """The rows of `sla_results` of a check; and of the incidents that it opens SLA, change, verdict and why."""
+    topology = flow.play.topology
+    slas = {name: {**PROMISES[flow.play.toml][name], "owner": "o"} for name in promises}
+    specs = parse({"play": slas}, topology, file="slas.toml")
+    if flow.play.toml == HOP:
+        critical_path.run(spark, flow.layout, topology, specs, Interval(NOON, ms(at_s)))
+    check_sla.run(spark, flow.layout, topology, specs, at_ms=ms(at_s), run_id="r")
+    results, changes = (
+        opened(table, flow.layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
+        for table in (SLA_RESULTS, INCIDENTS)
+    )
+    columns = ("sla", "change", "verdict", "culprit", "held_by")
+    return results, [tuple(row[column] for column in columns) for row in changes]
