@@ -72,7 +72,8 @@ def with_culprits(
         if status.verdict not in BROKEN:
             yield status
             continue
-        finding = held_back(status.spec) or held_up(_operator(status.spec, topology))
+        is_wait = status.spec.measure is not Measure.COMPLETENESS  # what does not add up waits for nothing
+        finding = held_back(status.spec) or held_up(_operator(status.spec, topology)) if is_wait else None
         culprit = status.culprit
         if status.spec.measure in {*QUANTILES, Measure.BURN_RATE}:
             culprit = blamed(status.spec.subject, status.spec.over_ms) or culprit
