@@ -5,6 +5,7 @@ Executors on other machines get the library as an archive; they need the Python 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from airflow.configuration import AIRFLOW_HOME
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from tidemark.embedded.process import without_airflow
 from tidemark.library import archive
 from tidemark.spec.spark_settings import SparkSettings, driver_address, is_local, jars
 
@@ -29,7 +31,7 @@ def script(job: str) -> str:
 class DriverHook(SparkSubmitHook):
     """The Spark provider's hook with the settings of a topology, *spark*; it refuses an unknown connection.
 
-    It also says its command without running it.
+    It also says its command without running it. What it runs does not inherit Airflow's secrets.
     """
 
     def __init__(self, *, spark: SparkSettings, conf: dict[str, Any] | None = None, **kwargs: Any) -> None:
@@ -49,6 +51,10 @@ class DriverHook(SparkSubmitHook):
         """The spark-submit command line for *application*."""
         return self._build_spark_submit_command(application)
 
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run *application* to its end, in this environment without what is Airflow's."""
+        return super().submit(application, env=without_airflow(os.environ), **kwargs)
+
 
 class BatchJob(SparkSubmitOperator):
     """Runs `jobs/<job>.py` to its end, with the settings of a topology, *spark*."""
@@ -64,5 +70,4 @@ class BatchJob(SparkSubmitOperator):
             conn_id=self._conn_id,
             name=self.name,
             application_args=self.application_args,
-            env_vars=self.env_vars,
         )

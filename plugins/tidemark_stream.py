@@ -19,7 +19,7 @@ import asyncio
 import os
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control import digest
+from tidemark.embedded.process import without_airflow
 from tidemark.errors import InvalidArgument
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import Topology, load
@@ -195,7 +196,7 @@ class StreamOperator(BaseOperator):
         driver, launch_id, command = self._driver(), uuid.uuid4().hex, self._command()
         launch = driver.ensure(
             [*command, "--launch-id", launch_id],
-            driver_env(os.environ),
+            without_airflow(os.environ),
             launch_id,
             now_ms=wall_clock_ms(),
             digest=digest(self.topology_file),
@@ -272,8 +273,3 @@ def slow_arguments(slow: Sequence[str], topology: Topology, sub_topology: str) -
             raise InvalidArgument(msg)
     own = {operator.name for operator in topology.sub_topology(sub_topology).operators}
     return [word for pair in slow if pair.partition("=")[0] in own for word in ("--slow", pair)]
-
-
-def driver_env(env: Mapping[str, str]) -> dict[str, str]:
-    """*env* without Airflow's settings, connections and keys: a driver outlives the task and needs none of them."""
-    return {name: value for name, value in env.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))}

@@ -24,7 +24,7 @@ from tidemark.embedded import process
 from tidemark.errors import InvalidArgument
 from tidemark.spec.topology import load
 from tidemark_driver import BY_CHANGE, NAME, Driver, Patience, Verdict
-from tidemark_stream import BY_USER, StreamOperator, StreamTrigger, Supervision, driver_env, kind, slow_arguments
+from tidemark_stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"
@@ -390,7 +390,7 @@ def test_a_driver_inherits_nothing_of_airflow(driver: Driver) -> None:
     running(driver)
     seen = json.loads((driver.home / "seen.json").read_text())["env"]
     assert [name for name in seen if "AIRFLOW" in name] == []
-    assert driver_env({"AIRFLOW_CONN_DB": "secret", "_AIRFLOW_X": "1", "PATH": "/bin"}) == {"PATH": "/bin"}
+    assert process.without_airflow({"AIRFLOW_CONN_DB": "secret", "_AIRFLOW_X": "1", "PATH": "/bin"}) == {"PATH": "/bin"}
 
 
 def test_slow_goes_to_the_sub_topology_of_its_operator() -> None:

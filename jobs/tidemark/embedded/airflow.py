@@ -101,13 +101,13 @@ def stop(home: Path) -> None:
 def environment(
     home: Path, made: Secrets, *, root: Path, variables: Mapping[str, str], settings: Mapping[str, str] = NO_MORE
 ) -> dict[str, str]:
-    """The whole environment of Airflow's processes, and so of the jobs that they submit."""
+    """The whole environment of Airflow's processes; jobs that they submit have what is not Airflow's of it."""
     url = f"http://127.0.0.1:{made.port}"
     binaries = Path(sys.executable).parent
     inherited = {
         name: value
-        for name, value in os.environ.items()
-        if not name.startswith("AIRFLOW") and name not in {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "SPARK_HOME"}
+        for name, value in process.without_airflow(os.environ).items()
+        if name not in {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "SPARK_HOME"}
     }
     return {
         **inherited,

@@ -82,7 +82,8 @@ def start(home: Path, *, port: int | None = None, jars: Path = JARS) -> Broker:
         return Broker(f"127.0.0.1:{_last_port(home)}", running)
     chosen = port or _last_port_if_free(home) or process.free_port()
     try:
-        launched = process.launch(NAME, _command(home, jars, chosen), home=home, env=os.environ)
+        env = process.without_airflow(os.environ)
+        launched = process.launch(NAME, _command(home, jars, chosen), home=home, env=env)
         broker = Broker(f"127.0.0.1:{chosen}", launched)
         client = _client(broker.address)
         process.wait_until(lambda: _answers(client), f"Kafka at {broker.address}", UP_WITHIN_S, by=[launched])

@@ -86,6 +86,11 @@ def launch(name: str, command: Sequence[str], *, home: Path, env: Mapping[str, s
     return Process(name, pid, started, home / f"{name}.log")
 
 
+def without_airflow(env: Mapping[str, str]) -> dict[str, str]:
+    """*env* without Airflow's settings, connections and keys, which no other program needs."""
+    return {name: value for name, value in env.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))}
+
+
 def find(home: Path, name: str) -> Process | None:
     """The live process that was launched under *name* in *home*, or None."""
     process = _remembered(home, name)

@@ -78,7 +78,8 @@ def _workers(number: int) -> list[str]:
 
 def _environment() -> dict[str, str]:
     """That of this process without the code that it can import: executors are to have what is shipped to them."""
-    inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "SPARK_HOME"}}
+    known = process.without_airflow(os.environ)
+    inherited = {name: value for name, value in known.items() if name not in {"PYTHONPATH", "SPARK_HOME"}}
     binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     daemons = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
     return {**inherited, **daemons, "PATH": binaries, "SPARK_LOCAL_IP": HOST}
