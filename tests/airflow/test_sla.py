@@ -7,21 +7,16 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from email import message_from_bytes
-from email.message import Message
-from email.policy import default
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiosmtpd.controller import Controller
 from airflow.sdk.exceptions import AirflowSkipException
+from receiving import Inbox, Receiver
 
 import tidemark_sla
 from tidemark.clock import wall_clock_ms
-from tidemark.embedded.process import free_port
 from tidemark.report.incident_tables import telling, told
 from tidemark.report.report_tables import replace_rows
 from tidemark.spec.channel_spec import Channel, parse
@@ -48,71 +43,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tidemark_sla, "wall_clock_ms", lambda: NOW)
 
 
-class Inbox:
-    """A mail server on loopback that can go and come back."""
-
-    def __init__(self) -> None:
-        self.mails: list[Message] = []
-        self._port = free_port()
-        self._server: Controller | None = None
-
-    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's name
-        self.mails.append(message_from_bytes(envelope.content, policy=default))
-        return "250 taken"
-
-    def up(self) -> None:
-        self._server = Controller(self, hostname="127.0.0.1", port=self._port)
-        self._server.start()
-
-    def down(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
-    @property
-    def connection(self) -> str:
-        how = {"disable_ssl": True, "disable_tls": True, "retry_limit": 1, "timeout": 10}
-        return json.dumps({"conn_type": "smtp", "host": "127.0.0.1", "port": self._port, "extra": how})
-
-
 @pytest.fixture
 def inbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
     found = Inbox()
-    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", found.connection)
+    monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", found.connection())
     found.up()
     yield found
     found.down()
-
-
-class Receiver(HTTPServer):
-    """A webhook on loopback that answers as *answers* say, then 200; each one that it took is in `taken`."""
-
-    def __init__(self, answers: list[int]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers, self.taken = answers, []
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status = self.server.answers.pop(0) if self.server.answers else 200
-        if status == 200:
-            self.server.taken.append(said["text"])
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(b"ok")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
 
 
 @pytest.fixture
 def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     server = Receiver([])
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    place = {"conn_type": "slackwebhook", "password": f"http://127.0.0.1:{server.server_port}/hook"}
+    place = {"conn_type": "slackwebhook", "password": server.url}
     monkeypatch.setenv("AIRFLOW_CONN_SLACK_DEFAULT", json.dumps(place))
     yield server
     server.shutdown()

@@ -98,6 +98,7 @@ def _notifier(keys: Keys) -> tuple[str, dict[str, Any]]:
             return "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier", {
                 "slack_webhook_conn_id": keys.text("connection", "slack_default", "slack_default"),
                 "text": "{{ alert.slack }}",
+                "retry_handlers": [],  # Slack's own log the URL, which is the secret; tasks are tried again
             }
         case Kind.NOTIFIER:
             arguments = keys.get("arguments", dict, '{ text = "{{ alert.text }}" }', {})

@@ -1,0 +1,71 @@
+"""A mail server and a webhook on loopback, which keep what they were told."""
+
+from __future__ import annotations
+
+import json
+from email import message_from_bytes
+from email.message import Message
+from email.policy import default
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult
+
+from tidemark.embedded.process import free_port
+
+
+class Inbox:
+    """A mail server on loopback that can go and come back, and takes any password."""
+
+    def __init__(self) -> None:
+        self.mails: list[Message] = []
+        self._port = free_port()
+        self._server: Controller | None = None
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's name
+        self.mails.append(message_from_bytes(envelope.content, policy=default))
+        return "250 taken"
+
+    def up(self) -> None:
+        how = {"authenticator": lambda *login: AuthResult(success=True), "auth_require_tls": False}
+        self._server = Controller(self, hostname="127.0.0.1", port=self._port, **how)
+        self._server.start()
+
+    def down(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def connection(self, **login: str) -> str:
+        """The Airflow connection to it, with *login* and password or without."""
+        how = {"disable_ssl": True, "disable_tls": True, "retry_limit": 1, "timeout": 10}
+        return json.dumps({"conn_type": "smtp", "host": "127.0.0.1", "port": self._port, "extra": how, **login})
+
+
+class Receiver(HTTPServer):
+    """A webhook on loopback that answers as *answers* say, then 200; each one that it took is in `taken`."""
+
+    def __init__(self, answers: list[int]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers, self.taken = answers, []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status = self.server.answers.pop(0) if self.server.answers else 200
+        if status == 200:
+            self.server.taken.append(said["text"])
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
