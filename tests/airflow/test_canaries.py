@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import ZipFile
 
 import polars as pl
 import pytest
@@ -220,6 +221,9 @@ def contents(file: Path) -> Iterator[str | bytes]:
     yield file.read_bytes()
     if file.suffix == ".parquet":
         yield repr(pl.read_parquet(file).rows())
+    elif file.suffix == ".zip":
+        with ZipFile(file) as journal:
+            yield from map(journal.read, journal.namelist())
 
 
 def test_whatever_a_canary_stands_in_it_is_found() -> None:
