@@ -15,6 +15,7 @@ from tidemark.cli.text_table import aligned
 from tidemark.clock import wall_clock_ms
 from tidemark.control import AlreadyRunning, Control
 from tidemark.delta import append, create
+from tidemark.inert import log_to_stderr
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.maintenance.sizes import Place, Size, sizes
 from tidemark.maintenance.upkeep import CLOSED_AFTER_MS, maintain_reports, maintain_stream
@@ -31,7 +32,7 @@ COLUMNS = ("sub_topology", "table", "files", "bytes", "rows", "files_before", "b
 
 def main() -> None:
     """Run as the command line says."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     given = parser(__doc__).parse_args()
     rows = run(given.warehouse, given.topology, now_ms=wall_clock_ms())
     sys.stdout.write(aligned(COLUMNS, [[row[column] for column in COLUMNS] for row in rows]) + "\n")

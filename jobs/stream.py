@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from tidemark.clock import wall_clock_ms
 from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState, digest
 from tidemark.disk import Disk
+from tidemark.inert import log_to_stderr
 from tidemark.place import location
 from tidemark.report.batch_job import told
 from tidemark.spark import have_checkpoints_written, session
@@ -64,7 +65,7 @@ class Ended(Exception):
 def main() -> int:
     """Parse the command line, take the lease, run."""
     options = arguments().parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     running = digest(options.topology)
     topology = load(options.topology)
     if options.time is Time.PROCESSING:

@@ -31,6 +31,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import Control, Heartbeat, StreamState, known
 from tidemark.embedded import process
 from tidemark.errors import TidemarkError
+from tidemark.inert import inert
 
 NAME = "driver"
 POLL_S = 0.1
@@ -240,7 +241,7 @@ class Driver:
         """The last lines that the driver, or in cluster mode spark-submit, wrote to its log."""
         log = self.home / f"{NAME}.log"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-        return "\n".join(lines[-TAIL_LINES:])
+        return inert("\n".join(lines[-TAIL_LINES:]))
 
     def _adopt(self, now_ms: int) -> Launch | None:
         """The launch of the driver that lives or is about to; one started by hand becomes the newest launch."""

@@ -34,6 +34,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import digest
 from tidemark.embedded.process import without_airflow
 from tidemark.errors import InvalidArgument
+from tidemark.inert import one_message
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import Topology, load
 from tidemark_driver import BY_CHANGE, Driver, Launch, Patience, Verdict
@@ -251,7 +252,7 @@ class StreamOperator(BaseOperator):
         if beat is None:
             return f"{self.sub_topology} is {verdict.value}, and has not beaten yet"
         doing = f"it was doing: {beat.doing}" if beat.doing else "it gave no reason"
-        return f"{self.sub_topology} is {verdict.value}: {beat.reason or doing}"
+        return f"{self.sub_topology} is {verdict.value}: {one_message(beat.reason or doing)}"
 
 
 def _stop(driver: Driver, by: str) -> None:

@@ -10,6 +10,8 @@ TidemarkError
 
 from __future__ import annotations
 
+from tidemark.inert import one_line
+
 
 class TidemarkError(Exception):
     """Root of the tree; its message says the rule, then what was seen, then the remedy."""
@@ -21,7 +23,7 @@ class InvalidSpec(TidemarkError, ValueError):
     @classmethod
     def at(cls, file: str, key: str, problem: str, remedy: str) -> InvalidSpec:
         """The message names *file* and the dotted *key*, says the *problem* and the *remedy*."""
-        return cls(f"{file}: {key}: {problem}; {remedy}")
+        return cls(f"{one_line(f'{file}: {key}')}: {problem}; {one_line(remedy)}")
 
 
 class InvalidArgument(TidemarkError, ValueError):

@@ -45,7 +45,7 @@ def test_json_is_json(home: Path) -> None:
 def test_a_mistake_is_one_message_and_no_traceback(home: Path) -> None:
     answer = tidemark(home, "sql", "select * from latency")
     assert answer.returncode == 1
-    listed = answer.stderr.splitlines()[-1].removeprefix("Tables and views: ").split(", ")
+    listed = answer.stderr.splitlines()[-1].strip().removeprefix("Tables and views: ").split(", ")
     assert {"operator_latency", "latest_state", "kafka_metrics"} <= set(listed)
     assert "Traceback" not in answer.stderr
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tidemark.delta import Reference
 from tidemark.errors import InvalidArgument
+from tidemark.inert import one_line
 from tidemark.report.batch_job import TOPOLOGIES
 from tidemark.spec.topology import Topology, load
 from tidemark.stream.steps import Steps
@@ -25,7 +26,7 @@ def check(files: Sequence[Path], warehouse: Path) -> list[str]:
         topology = _loaded(file)
         Steps(topology, Reference(warehouse))
         lines += [
-            f"{file.name}: {topology.name}/{sub.name}: {', '.join(operator.name for operator in sub.operators)}"
+            f"{one_line(file.name)}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}"
             for sub in topology.sub_topologies
         ]
     return lines

@@ -9,6 +9,7 @@ from pathlib import Path
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import FORMATS
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.inert import one_line
 from tidemark.report.batch_job import writing
 from tidemark.report.incident_tables import acknowledge
 from tidemark.spec.layout import Layout
@@ -45,7 +46,7 @@ def incidents(asked: argparse.Namespace, warehouse: Path, topology: str, clock: 
         layout, by = Layout(warehouse), asked.by or getpass.getuser()
         with writing(layout, topology):
             is_new = acknowledge(layout, topology, asked.acknowledge, by=by, note=asked.note, at_ms=clock())
-        return f"{asked.acknowledge} is looked after by {by}" if is_new else "somebody looks after it already"
+        return one_line(f"{asked.acknowledge} is looked after by {by}") if is_new else "somebody looks after it already"
     tables = Warehouse(warehouse, {INCIDENTS.name, DELIVERIES.name})
     if asked.history:
         found = tables.ask(HISTORY, [topology, asked.history])

@@ -23,7 +23,7 @@ from tidemark.embedded import airflow, broker, stack
 from tidemark.embedded.conductor import Conductor
 from tidemark.embedded.stack import ROOT, Home
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.inert import inert
+from tidemark.inert import inert, one_message
 from tidemark.place import location
 from tidemark.report.batch_job import told, topology
 from tidemark.spec.intervals import instant_ms
@@ -70,7 +70,7 @@ def main() -> int:
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except TidemarkError as error:
-        print(inert(f"tidemark {options.command}: {error}"), file=sys.stderr)
+        print(one_message(f"tidemark {options.command}: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"tidemark {options.command}: interrupted", file=sys.stderr)

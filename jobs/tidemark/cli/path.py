@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import aligned, as_document
-from tidemark.inert import inert
+from tidemark.inert import one_line
 from tidemark.report.path_facts import Row, windows_with_paths
 from tidemark.spec.intervals import instant_ms
 
@@ -65,7 +65,7 @@ def as_text(topology: str, window: Row) -> str:
     ]
     if off_path:
         parts += ["  off the path:", indent(aligned((*STEPS, "slack_ms", "state"), off_path), "  ")]
-    return "\n".join([*parts, f"  {inert(verdict(window))}"])
+    return "\n".join([*parts, f"  {one_line(verdict(window))}"])
 
 
 def verdict(window: Mapping[str, Any]) -> str:
@@ -104,7 +104,7 @@ def _beside_the_sum(window: Row) -> Iterator[str]:
 
 
 def _filled(line: str) -> str:
-    return fill(inert(line), WIDTH, initial_indent="  ", subsequent_indent=" " * 6, break_on_hyphens=False)
+    return fill(one_line(line), WIDTH, initial_indent="  ", subsequent_indent=" " * 6, break_on_hyphens=False)
 
 
 def _percent(share: float | None) -> str:

@@ -9,6 +9,7 @@ from tidemark.cli.path import FORMATS
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import aligned, as_document
 from tidemark.clock import wall_clock_ms
+from tidemark.inert import one_line
 from tidemark.report.path_facts import Row
 from tidemark.report.topology_facts import topology_facts
 from tidemark.spec.intervals import instant_ms
@@ -55,7 +56,7 @@ def as_text(told: Row) -> str:
     path = " → ".join(told["critical_path"]) if told["critical_path"] else "no window is closed, or no report has run"
     latency = "" if told["latency_ms"] is None else f", {told['latency_ms']:,} ms"
     head = f"{told['topology']} at {told['at']}: level {told['level']}, windows of {told['window_ms']:,} ms"
-    parts = [f"{head}\ncritical path{latency}: {path}"]
+    parts = [f"{head}\ncritical path{latency}: {one_line(path)}"]
     for driver in told["sub_topologies"]:
         beat = driver["last_heartbeat_at"]
         said = "" if beat is None else f", last heartbeat {beat:%Y-%m-%d %H:%M:%S}, batch {driver['last_batch_id']}"
@@ -67,5 +68,7 @@ def as_text(told: Row) -> str:
             for row in told["operators"]
             if row["sub_topology"] == driver["sub_topology"]
         ]
-        parts.append(f"{driver['sub_topology']}: {driver['state']}{said}\n{aligned(tuple(SHOWN_AS.values()), rows)}")
+        parts.append(
+            f"{driver['sub_topology']}: {one_line(driver['state'])}{said}\n{aligned(tuple(SHOWN_AS.values()), rows)}"
+        )
     return "\n\n".join(parts)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from tidemark.cli.text_table import as_json
+from tidemark.inert import one_line
 from tidemark.spec.intervals import iso
 from tidemark.why.findings import Finding
 
@@ -14,7 +15,7 @@ COLUMNS = ("cause", "sub_topology", "operator", "input", "partition", "since", "
 
 def as_lines(findings: Sequence[Finding]) -> str:
     """One line per finding."""
-    return "\n".join(finding.line for finding in findings)
+    return "\n".join(one_line(finding.line) for finding in findings)
 
 
 def as_objects(findings: Sequence[Finding]) -> str:
