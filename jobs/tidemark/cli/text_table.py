@@ -11,7 +11,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
 
-from tidemark.inert import inert
+from tidemark.inert import inert, one_line
 
 Row = Sequence[Any]
 
@@ -24,19 +24,17 @@ def aligned(columns: Sequence[str], rows: Sequence[Row]) -> str:
     weather   1,234
     sink       null
     """
+    heading = [one_line(name) for name in columns]
     cells = [[_shown(value) for value in row] for row in rows]
     right = [any(_is_number(row[i]) for row in rows) for i in range(len(columns))]
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    return "\n".join(_line(line, widths, right) for line in [columns, *cells])
+    widths = [max(map(len, column)) for column in zip(heading, *cells, strict=True)]
+    return "\n".join(_line(line, widths, right) for line in [heading, *cells])
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """CSV with a heading; null is an empty field."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([["" if value is None else _text(value) for value in row] for row in rows])
-    return out.getvalue().rstrip("\n")
+    cells = (["" if value is None else _text(value) for value in row] for row in rows)
+    return "\n".join(map(_csv_line, [columns, *cells]))
 
 
 def as_json(columns: Sequence[str], rows: Sequence[Row]) -> str:
@@ -54,6 +52,12 @@ FORMATS: Mapping[str, Callable[[Sequence[str], Sequence[Row]], str]] = MappingPr
 )
 
 
+def _csv_line(cells: Sequence[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\r\n").writerow(cells)  # it quotes the characters that end its lines, no others
+    return line.getvalue().removesuffix("\r\n")
+
+
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
     padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True))
     return "  ".join(padded).rstrip()
@@ -66,7 +70,7 @@ def _is_number(value: Any) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}".rstrip("0").rstrip(".")
-    return f"{value:,}" if _is_number(value) else inert(_text(value)).replace("\n", "\\n")
+    return f"{value:,}" if _is_number(value) else one_line(_text(value))
 
 
 def _text(value: Any) -> str:
