@@ -84,7 +84,11 @@ def statements(found: Mapping[str, Sequence[Path]]) -> list[str]:
         rows.setdefault(name, []).extend(f"SELECT * FROM {_from(path)}" for path in paths)
     made = {name: "\nUNION ALL BY NAME\n".join(parts) for name, parts in sorted(rows.items())}
     made |= {view.name: view.select for view in [*views(), kafka_metrics.VIEW] if view.name not in found}
-    return ["SET TimeZone = 'UTC'", *SPARKS_WORDS, *(f'CREATE VIEW "{name}" AS\n{text}' for name, text in made.items())]
+    return [
+        "SET TimeZone = 'UTC'",
+        *SPARKS_WORDS,
+        *(f"CREATE VIEW {_named(name)} AS\n{text}" for name, text in made.items()),
+    ]
 
 
 def attach_script(home: Path) -> str:
@@ -113,6 +117,10 @@ def _type(ddl: str) -> str:
     return f"STRUCT({', '.join(columns)})[]"
 
 
+def _named(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _quoted(path: Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
@@ -129,7 +137,7 @@ def in_objects(found: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, ds.Da
 
 
 def _from(path: Path) -> str:
-    return f'"{path}"' if isinstance(path, ObjectPath) else f"delta_scan({_quoted(path)})"
+    return _named(str(path)) if isinstance(path, ObjectPath) else f"delta_scan({_quoted(path)})"
 
 
 def _confined(home: Path) -> Iterator[str]:
