@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from tidemark.inert import inert
 from tidemark.spec.intervals import utc
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -18,6 +20,7 @@ def template(name: str) -> Template:
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -29,6 +32,11 @@ def template(name: str) -> Template:
         "percent": percent,
     }
     return environment.get_template(name)
+
+
+def _shown(value: Any) -> Any:
+    """*value*, which is markup still if it was, without what a browser would not show but obey: a turn to the left."""
+    return type(value)(inert(value)) if isinstance(value, str) else value
 
 
 def length(ms: float | None) -> str:
