@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.api.query import NAME, usable
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.headers import HOP, ID, MOST_HOPS
+from tidemark.spec.layout import NAME, usable
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 _VALUE = rf"^((?:{NAME.pattern}/)?{NAME.pattern}):([0-9]{{1,18}})\z"

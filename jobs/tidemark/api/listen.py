@@ -19,11 +19,11 @@ from pyspark.sql.streaming.listener import (
 )
 
 from tidemark.api.progress import batch_row, watermark_ms
-from tidemark.api.query import NAME, Query, Writer
+from tidemark.api.query import Query, Writer
 from tidemark.clock import wall_clock_ms
 from tidemark.kernels.schemas import rows_of
 from tidemark.place import location
-from tidemark.spec.layout import Layout
+from tidemark.spec.layout import NAME, Layout
 from tidemark.spec.tables import BATCHES, WATERMARKS
 
 log = logging.getLogger("tidemark.api")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,19 +16,8 @@ from tidemark.clock import Clock
 from tidemark.delta import Committer, create
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.kernels.schemas import arrow_schema
-from tidemark.spec.layout import Layout
+from tidemark.spec.layout import Layout, usable
 from tidemark.spec.tables import BATCHES, TABLES
-
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""A name that can be that of a folder."""
-
-
-def usable(name: str) -> str:
-    """*name*, if it can be that of a topology, a query, an operator or a hop; raises InvalidArgument."""
-    if not NAME.fullmatch(name):
-        msg = f"a name is made of letters, digits, '_', '-' and '.', got {name!r}; choose another one"
-        raise InvalidArgument(msg)
-    return name
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,16 @@ from pathlib import Path
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control import AcceptedLoss, Control
 from tidemark.errors import InvalidArgument
+from tidemark.report.batch_job import told
 from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.layout import Layout
+from tidemark.spec.layout import Layout, usable
 from tidemark.stream.journal import Journal
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """What the command takes; a driver that stopped because of a loss prints it whole."""
-    parser.add_argument("topology")
-    parser.add_argument("sub_topology")
+    parser.add_argument("topology", type=told(usable))
+    parser.add_argument("sub_topology", type=told(usable))
     parser.add_argument("--source", required=True, help="the source operator that reads the topic")
     parser.add_argument("--partition", type=int, required=True)
     parser.add_argument("--until", type=int, required=True, metavar="OFFSET", help="the offset from which to go on")

@@ -15,8 +15,8 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.delta import append, create, scan
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.report.batch_job import writing
-from tidemark.spec.layout import Layout
+from tidemark.report.batch_job import told, writing
+from tidemark.spec.layout import Layout, usable
 from tidemark.spec.tables import QUARANTINE, REQUEUED
 
 HEADER = "tidemark-requeued"
@@ -28,7 +28,7 @@ AT_ONCE = 1_000
 
 def options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("topology")
+    parser.add_argument("topology", type=told(usable))
     parser.add_argument("--source", help="only what this source operator read")
     parser.add_argument("--reason", help="only what was set aside for this reason, such as malformed_json")
     parser.add_argument("--from", dest="first", metavar="T", help="only what was set aside at or after this instant")

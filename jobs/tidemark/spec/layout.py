@@ -11,8 +11,22 @@ A warehouse is a folder, or one in an object store: see `tidemark.place`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from tidemark.errors import InvalidArgument
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""A name that can be that of a folder."""
+
+
+def usable(name: str) -> str:
+    """*name*, if it can be that of a topology, a query, an operator or a hop; raises InvalidArgument."""
+    if not NAME.fullmatch(name):
+        msg = f"a name is made of letters, digits, '_', '-' and '.', got {name!r}; choose another one"
+        raise InvalidArgument(msg)
+    return name
 
 
 @dataclass(frozen=True)
