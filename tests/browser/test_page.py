@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile import HOSTILE
 from playwright.sync_api import Browser, Page
 
 from tidemark.report.page import page
@@ -17,15 +18,11 @@ from tidemark.spec.topology import SubTopology, Topology
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 MINUTE_MS = 60_000
-HOSTILE = (
-    "<script>document.title = 'owned'; fetch('http://127.0.0.1:9/owned')</script>",
-    '"><img src="http://127.0.0.1:9/owned.png" onerror="document.title = \'owned\'">',
-    "</title></style></svg><svg onload=\"document.title = 'owned'\">",
-    "[owned](javascript:alert(1)) **bold** `code`",
-    '=HYPERLINK("http://127.0.0.1:9/","owned")',
-    "{{ 7 * 7 }}{% raw %}",
-    "&lt;b&gt; $x^2$ %s",
-)
+OBEYED_BY_A_BROWSER = (
+    "script", "HTML tag", "HTML attribute", "HTML attribute without a quote", "HTML entity", "SVG", "CDATA",
+    "link with script", "markdown link", "markdown image", "CSV formula =", "Jinja", "percent",
+)  # fmt: skip
+"""Of the corpus; tests/delta/test_hostile.py parses pages with all of it."""
 EVENTS, SLOW, BOARD, OTHER = "events", "slow", "board", "other"
 
 
@@ -177,9 +174,10 @@ def test_an_interval_of_which_nothing_is_known_has_a_page_that_says_so(chromium:
     found.context.close()
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_names_and_values_are_shown_as_text(chromium: Browser, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("name", OBEYED_BY_A_BROWSER)
+def test_hostile_names_and_values_are_shown_as_text(chromium: Browser, tmp_path: Path, name: str) -> None:
     # Without the page's policy: escaping alone must do, and a policy on top of it is for what nobody thought of.
+    text = HOSTILE[name]
     named = {name: f"{name} {text}" for name in (EVENTS, SLOW, BOARD, OTHER, "topology")}
     found = Opened(chromium, tmp_path / "page.html", page(facts(named)), bypass_csp=True)
     assert (found.asked, found.said) == ([], [])
