@@ -9,7 +9,7 @@ that was checked already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,17 +20,19 @@ from tidemark.cli.sql import Warehouse
 from tidemark.clock import wall_clock_ms
 from tidemark.report import sla_facts
 from tidemark.report.batch_job import add_instant, parser, writing
+from tidemark.report.contracts import Judged, judged
 from tidemark.report.culprits import READS, with_culprits
 from tidemark.report.incident_facts import quiet
-from tidemark.report.incident_tables import follow_up, is_checked_after
+from tidemark.report.incident_tables import checked_before, follow_up, is_checked_after
 from tidemark.report.newest_times import newest_ms
 from tidemark.report.quality import Quality
 from tidemark.report.report_tables import replace_rows
-from tidemark.report.sla_status import sla_row, statuses
+from tidemark.report.sla_status import statuses
+from tidemark.report.sla_words import sla_row
 from tidemark.spark import PROJECT, read_table, read_times, session, stream_tables
 from tidemark.spec.intervals import Interval, is_text, iso
 from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import Measure, SlaSpec, load
+from tidemark.spec.sla_spec import HOUR_MS, Measure, SlaSpec, load
 from tidemark.spec.tables import (
     BATCHES,
     CRITICAL_PATH_STEPS,
@@ -83,13 +85,16 @@ def run(
     ]
     facts = _facts(spark, layout, topology.name, specs, later, came_in, at_ms=at_ms)
     accounts = sla_facts.accounts(outcomes, batches).toArrow()
-    judged = statuses(specs, topology, facts, accounts.to_pylist(), at_ms=at_ms)
-    found = list(with_culprits(judged, topology, layout, tables, at_ms=at_ms))
     quality = Quality(EXPECTATIONS)
+    over = _judged_by_contract(layout, topology.name, specs, at_ms=at_ms, run_id=run_id)
+    contracts = list(_contracts(quality, judged(layout, topology, over)))
+    measured = statuses(specs, topology, facts, accounts.to_pylist(), contracts, at_ms=at_ms)
+    found = list(with_culprits(measured, topology, layout, tables, at_ms=at_ms))
     frame = pd.DataFrame([{**sla_row(s), "idle": s.idle, "measured": s.is_measured} for s in found])
     expected = [
         *quality.check("sla_status", frame, slas=len(specs)),
         *quality.check("outcomes", accounts.to_pandas()),
+        *contracts,
     ]
     is_past = is_checked_after(layout, topology.name, at_ms, run_id)
     of_check = {"topology": topology.name, "checked_at": at_ms, "run_id": run_id}
@@ -99,6 +104,25 @@ def run(
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
     if not is_past:
         follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id)
+
+
+def _judged_by_contract(
+    layout: Layout, topology: str, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str
+) -> Interval:
+    """Whose rows are judged: those since the check before, of some time at least, so that none is left out."""
+    over_ms = max((spec.over_ms for spec in specs if spec.measure is Measure.CONTRACT), default=HOUR_MS)
+    before_ms = checked_before(layout, topology, at_ms, run_id)
+    return Interval(min(at_ms - over_ms, at_ms if before_ms is None else before_ms - CLOCKS_APART_MS), at_ms)
+
+
+def _contracts(quality: Quality, found: Sequence[Judged]) -> Iterator[dict[str, Any]]:
+    """Rows of dq_results on what was *found* of each table."""
+    for suite, counts in (("schema", [each.schema for each in found]), ("contract", [each.counts for each in found])):
+        for place, row in quality.check_each(suite, pd.DataFrame(counts)):
+            of = found[place]
+            broken = {} if row["success"] else {"culprit": of.culprit, "example": of.example}
+            what = {"table": of.table, "sub_topology": of.sub_topology, "table_version": of.version}
+            yield {**row, **what, **broken, "batch_id": of.batch_id, "rows": of.rows}
 
 
 def _before(later: Mapping[str, int], rows: DataFrame) -> DataFrame:

@@ -9,7 +9,18 @@ from importlib import import_module
 
 from bench.ratios import pin
 
-PARTS = ("emit_on_change", "freshness", "price", "catch_up", "long_run", "start", "rollups", "paths", "what_if")
+PARTS = (
+    "emit_on_change",
+    "freshness",
+    "price",
+    "catch_up",
+    "long_run",
+    "start",
+    "rollups",
+    "paths",
+    "what_if",
+    "contracts",
+)
 
 
 def main() -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.report.sla_status import said, statuses
+from tidemark.report.sla_status import statuses
+from tidemark.report.sla_words import said
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla, Verdict
 from tidemark.spec import topology

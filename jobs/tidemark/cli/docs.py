@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from tidemark.cli import kafka_metrics
 from tidemark.cli.sql import Warehouse
-from tidemark.spec.checks import CHECKS
+from tidemark.spec.checks import CONDITIONS
 from tidemark.spec.tables import HOP, TABLES, Table
 from tidemark.stream.sink_columns import TIDEMARKS_OWN
 from tidemark.warehouse import View, views
@@ -22,7 +22,8 @@ Written by `tidemark docs` from `jobs/tidemark/spec/tables.py` and `jobs/tidemar
 Instants are timestamps in UTC. Each says its clock: *record time* is what a record says of itself; *driver clock*,
 *finish clock* and *the batch's idea of now* are those of the machine that ran the stream. Lengths of time are whole
 milliseconds, `_ms`. Null means not known or none, never zero. Types are Spark's words. A column that a newer version
-has added is null in older rows.
+has added is null in older rows. What is said to hold is kept by Delta in reports; in tables of streams the SLA check
+looks, as it does whether keys are unique, and writes `dq_results` (docs/alerts.md, Contracts).
 """
 OF_SINKS = """\
 ## Tables of sinks and hops
@@ -64,8 +65,10 @@ def _view(view: View, empty: Warehouse) -> str:
 def _table(table: Table) -> str:
     rows = ((f"`{column.name}`", f"`{column.type}`", column.comment) for column in table.columns)
     columns = _columns(("column", "type", "what it is"), rows)
-    checks = "".join(f"* `{check}`\n" for check in CHECKS.get(table.name, {}).values())
-    return f"### {table.name}\n\nOne row per {table.row}.\n\n{columns}" + (f"\nHolds:\n\n{checks}" if checks else "")
+    holds = [condition for named in CONDITIONS.get(table.name, {}).values() for condition in named.values()]
+    checks = "\nHolds:\n\n" + "".join(f"* `{condition}`\n" for condition in holds) if holds else ""
+    key = f" Its key: {', '.join(f'`{name}`' for name in table.key)}." if table.key else ""
+    return f"### {table.name}\n\nOne row per {table.row}.{key}\n\n{columns}{checks}"
 
 
 def _columns(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

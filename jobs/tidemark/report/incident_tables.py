@@ -45,6 +45,17 @@ def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> 
     return rows_in(results, later).height > 0
 
 
+def checked_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> int | None:
+    """The last instant before *at_ms* for which another run than *run_id* has checked *topology*; None: there is none.
+
+    Epoch ms.
+    """
+    results = _stored(SLA_RESULTS, layout, topology)
+    found = rows_in(results, (pc.field("checked_at") < utc(at_ms)) & (pc.field("run_id") != run_id))
+    newest = found["checked_at"].dt.epoch("ms").max() if found.height else None
+    return newest if isinstance(newest, int) else None
+
+
 def follow_up(
     layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str
 ) -> list[dict[str, Any]]:

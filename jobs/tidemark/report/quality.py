@@ -6,7 +6,7 @@ Frames are pandas': a suite over a dozen rows takes 50 ms, on Spark some seconds
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from great_expectations.data_context.types.base import (
     InMemoryStoreBackendDefaults,
     ProgressBarsConfig,
 )
+
+PLACE = "place"
+"""The column by which great-expectations tells rows apart."""
 
 
 class Quality:
@@ -37,10 +40,31 @@ class Quality:
 
         *parameters* take the places that the suite marks with `$PARAMETER`.
         """
+        return [_row(suite, result) for result in self._results(suite, frame, expectation_parameters=parameters)]
+
+    def check_each(self, suite: str, frame: pd.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
+        """As `check`, but each row of *frame* is judged by itself: its place in it, and a row of dq_results for it.
+
+        Expectations are about one column of counts each; a row without a count there has no result.
+        """
+        if frame.empty:
+            return
+        located = frame.assign(**{PLACE: range(len(frame))})
+        form = {"result_format": "COMPLETE", "unexpected_index_column_names": [PLACE]}
+        for result in self._results(suite, located, result_format=form):
+            row, column = _row(suite, result), result.expectation_config.kwargs["column"]
+            raised = bool(_errors(result.exception_info or {}))
+            broken = {int(at[PLACE]) for at in (result.result or {}).get("unexpected_index_list") or ()}
+            for place, count in enumerate(frame.get(column, ())):
+                if pd.notna(count):
+                    is_broken = raised or place in broken
+                    one = {"observed": str(int(count)), "unexpected_count": int(is_broken)}
+                    yield place, {**row, **one, "success": not is_broken}
+
+    def _results(self, suite: str, frame: pd.DataFrame, **how: Any) -> list[Any]:
         expectations = gx.ExpectationSuite(**json.loads((self._folder / f"{suite}.json").read_text(encoding="utf-8")))
         whole = self._frames.add_dataframe_asset(suite).add_batch_definition_whole_dataframe("whole")
-        found = whole.get_batch({"dataframe": frame}).validate(expectations, expectation_parameters=parameters)
-        return [_row(suite, result) for result in found.results]
+        return list(whole.get_batch({"dataframe": frame}).validate(expectations, **how).results)
 
 
 def _row(suite: str, result: Any) -> dict[str, Any]:

@@ -17,21 +17,23 @@ from tidemark.semantics.sla import (
     AtLeast,
     Budget,
     BurnRate,
+    Kept,
     Objective,
     Sla,
     Verdict,
     budget,
     judge,
     judge_burn,
+    judge_contract,
     judge_count,
     judge_staleness,
 )
 from tidemark.spec.operators import HopSource, Kind, Sink, Source
-from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
-from tidemark.spec.toml_keys import length
+from tidemark.spec.sla_spec import ALL_TABLES, QUANTILES, Measure, Severity, SlaSpec
 from tidemark.spec.topology import SubTopology, Topology
 
 Rows = Sequence[Mapping[str, Any]]
+CRITICAL = Severity.CRITICAL.value
 
 
 class What(StrEnum):
@@ -66,6 +68,8 @@ class Status:
     records: int | None = None
     budget: Budget | None = None
     """Of the whole time of a burn rate."""
+    breaks: str = ""
+    """Of a contract: what breaks it, in words."""
 
     @property
     def is_measured(self) -> bool:
@@ -73,10 +77,12 @@ class Status:
         return self.verdict not in {Verdict.NEVER_LOADED, Verdict.UNKNOWN}
 
 
-def statuses(specs: Iterable[SlaSpec], topology: Topology, facts: Rows, accounts: Rows, *, at_ms: int) -> list[Status]:
-    """The status of each of *specs* at *at_ms*, by the rows of `sla_facts`."""
+def statuses(
+    specs: Iterable[SlaSpec], topology: Topology, facts: Rows, accounts: Rows, contracts: Rows = (), *, at_ms: int
+) -> list[Status]:
+    """The status of each of *specs* at *at_ms*, by the rows of `sla_facts`, and those of dq_results on *contracts*."""
     found = _Found(facts)
-    return [_status(spec, topology, found, accounts, at_ms=at_ms) for spec in specs]
+    return [_status(spec, topology, found, accounts, contracts, at_ms=at_ms) for spec in specs]
 
 
 class _Found:
@@ -119,8 +125,10 @@ class _Found:
         return self._facts.get((what.value, over_ms), {}).get(subject, [])
 
 
-def _status(spec: SlaSpec, topology: Topology, found: _Found, accounts: Rows, *, at_ms: int) -> Status:
+def _status(spec: SlaSpec, topology: Topology, found: _Found, accounts: Rows, contracts: Rows, *, at_ms: int) -> Status:
     match spec.limits:
+        case Kept():
+            return _contract(spec, contracts)
         case AtLeast():
             return _records(spec, spec.limits, topology, found)
         case BurnRate():
@@ -149,6 +157,23 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, found: _Found, accounts
             latency_ms = found.quantile_ms(What.LATENCY, spec.subject, spec.over_ms, QUANTILES[spec.measure])
             verdict = judge(latency_ms, sla)
             return Status(spec, verdict, latency_ms, found.slowest(spec.over_ms) if verdict in BROKEN else None)
+
+
+def _contract(spec: SlaSpec, contracts: Rows) -> Status:
+    """Whether the contract of a table, or of all, is kept: by what great-expectations says of each part of it."""
+    rows = [row for row in contracts if spec.subject in (ALL_TABLES, row["table"])]
+    broken = [row for row in rows if not row["success"]]
+    is_judged = any(row["rows"] for row in rows)
+    verdict = judge_contract([row["severity"] == CRITICAL for row in broken] if rows else None, is_judged=is_judged)
+    if not broken:
+        return Status(spec, verdict)
+    worst = min(broken, key=lambda row: row["severity"] != CRITICAL)
+    culprit = worst["culprit"] or worst["sub_topology"] or worst["table"]
+    breaks = "; ".join(f"{row['table']}: {row['column']} {row['observed']}, {row['example']}" for row in broken[:3])
+    more = f"; and {len(broken) - 3} more" if len(broken) > 3 else ""
+    return Status(
+        spec, verdict, culprit=culprit, records=sum(int(row["observed"]) for row in broken), breaks=breaks + more
+    )
 
 
 def _records(spec: SlaSpec, at_least: AtLeast, topology: Topology, found: _Found) -> Status:
@@ -219,60 +244,3 @@ def _is_at_rest(sub: SubTopology, topology: Topology, found: _Found) -> bool:
         elif not found.is_idle(source.name):
             return False
     return True
-
-
-def sla_row(status: Status) -> dict[str, Any]:
-    """The columns of sla_results that are the SLA's own."""
-    spec, sla = status.spec, status.spec.limits if isinstance(status.spec.limits, Sla) else None
-    return {
-        "sla": spec.name,
-        "subject": spec.subject,
-        "measure": spec.measure.value,
-        "verdict": status.verdict.value,
-        "observed_ms": status.observed_ms,
-        "warn_after_ms": sla.warn_after_ms if sla else None,
-        "error_after_ms": sla.error_after_ms if sla else None,
-        "culprit": status.culprit,
-        "owner": spec.owner,
-        "over_ms": spec.over_ms,
-        "severity": spec.severity.value,
-        "runbook": spec.runbook,
-        "said": said(status),
-        "held_by": status.held_by,
-        "records": status.records,
-        "burn_rate": status.budget.burn_rate if status.budget else None,
-        "budget_left": status.budget.remaining if status.budget else None,
-    }
-
-
-def said(status: Status) -> str:
-    """What was measured and what is allowed, in a sentence."""
-    spec = status.spec
-    match spec.limits:
-        case AtLeast():
-            limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
-            return f"{status.records or 0:,} records of {spec.subject} in {length(spec.over_ms)}; {limits}"
-        case BurnRate():
-            return _said_of_burning(status, spec.limits)
-        case Sla():
-            limits = _limits(
-                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {:,.0f} ms on"
-            )
-            seen = "nothing measured" if status.observed_ms is None else f"{status.observed_ms:,.0f} ms"
-            return f"{spec.measure} of {spec.subject} is {seen}; {limits}"
-
-
-def _said_of_burning(status: Status, limits: BurnRate) -> str:
-    objective, found = limits.objective, status.budget
-    over = f"longer than {length(objective.threshold_ms)} in {length(status.spec.over_ms)}"
-    if found is None or found.share_over is None or found.burn_rate is None:
-        return f"no record of {status.spec.subject} to see whether it took {over}"
-    rates = _limits({"warning": limits.warn_at, "error": limits.error_at}, "from {:g} on")
-    share, allowed = f"{found.share_over:.2%}", f"{1 - objective.target:.2%}"
-    return (
-        f"{share} of the records of {status.spec.subject} took {over}, {found.burn_rate:.3g} times {allowed}; {rates}"
-    )
-
-
-def _limits(limits: Mapping[str, float | None], form: str) -> str:
-    return ", ".join(f"{word} {form.format(limit)}" for word, limit in limits.items() if limit is not None)

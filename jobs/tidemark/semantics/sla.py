@@ -85,6 +85,24 @@ class AtLeast:
             raise InvalidArgument(msg)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A contract is kept or not: there is no limit to set."""
+
+
+def judge_contract(broken: Iterable[bool] | None, *, is_judged: bool) -> Verdict:
+    """The verdict on a contract, of whose *broken* parts each is critical or not; None: of what is not there.
+
+    It is unknown as long as no row *is_judged*, unless what is there is wrong already.
+    """
+    if broken is None:
+        return Verdict.NEVER_LOADED
+    found = list(broken)
+    if found:
+        return Verdict.ERROR if any(found) else Verdict.WARN
+    return Verdict.PASS if is_judged else Verdict.UNKNOWN
+
+
 def judge_count(n: int, at_least: AtLeast) -> Verdict:
     """The verdict on *n* records."""
     if at_least.error_below is not None and n < at_least.error_below:

@@ -1,69 +1,185 @@
-"""What holds for every row of a report, as CHECK constraints of its table: conditions in SQL, by table and name.
+"""What holds for every row of a table: conditions in SQL, by table, rule and name.
 
-A column that is null is right. A condition that changes gets another name; who opens the table puts it in the place of
-the old one. The tables of streams have none, by decision 16.
+Reports have them as CHECK constraints (CHECKS). A condition that changes gets another name; who opens the table puts
+it in the place of the old one. The tables of streams have no constraints, by decision 16: their rows are judged
+afterwards, as part of their contract. A column that is null is right, except in `outcomes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
 from types import MappingProxyType
 
 from tidemark.semantics.critical_path import State
+from tidemark.semantics.idleness import Activity
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.sla import Verdict
 from tidemark.spec.intervals import Grain
-from tidemark.spec.operators import Kind
+from tidemark.spec.operators import Kind, Level
 from tidemark.spec.sla_spec import Measure, Severity
 from tidemark.spec.tables import (
+    BATCHES,
+    BECAME,
+    CAME_IN,
+    CHANGES,
+    CLOCK_SKEW,
     CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
+    DISORDER_BUCKETS,
     DQ_RESULTS,
+    EMISSION_METRICS,
+    HEARTBEATS,
+    HOP,
     INCIDENTS,
+    LATE_RECORDS,
     LATENCY_BUCKET_ROLLUP,
+    LATENCY_BUCKETS,
     LATENCY_ROLLUP,
+    OPERATOR_LATENCY,
+    OPERATOR_WINDOWS,
+    OUTCOMES,
+    QUARANTINE,
     SLA_RESULTS,
+    SUPPRESSED,
+    WATERMARKS,
 )
 
 
-def _known(column: str, words: Iterable[str], form: str = "") -> dict[str, str]:
+class Rule(StrEnum):
+    """What kind of condition a row may break."""
+
+    KNOWN_WORDS = "unknown_words"
+    """A vocabulary is closed."""
+    COUNTS = "negative_counts"
+    """A count or length is not negative."""
+    RELATIONS = "not_adding_up"
+    """Columns fit one another: sums, and what comes first."""
+
+
+Conditions = Mapping[Rule, Mapping[str, str]]
+"""By rule: name and condition, true of every row."""
+
+REASONS = (
+    "null_key",
+    "null_value",
+    "invalid_key",
+    "invalid_utf8",
+    "malformed_json",
+    "malformed_avro",
+    "wrong_type",
+    "missing_timestamp",
+    "timestamp_out_of_range",
+)
+"""Why a record may be in quarantine."""
+STATES = ("starting", "running", "drained", "rotated", "failed")
+"""What a heartbeat may say."""
+
+
+def _known(column: str, words: Iterable[str], form: str = "") -> Conditions:
     """*form* tells a vocabulary that has grown from its older ones."""
     listed = ", ".join(f"'{word}'" for word in words)
-    return {f"tidemark_known_{column}{form}": f"{column} is null or {column} in ({listed})"}
+    return {Rule.KNOWN_WORDS: {f"tidemark_known_{column}{form}": f"{column} is null or {column} in ({listed})"}}
 
 
-def _not_negative(*columns: str) -> dict[str, str]:
-    return {f"tidemark_{column}_not_negative": f"{column} is null or {column} >= 0" for column in columns}
+def _not_negative(*columns: str) -> Conditions:
+    return {
+        Rule.COUNTS: {f"tidemark_{column}_not_negative": f"{column} is null or {column} >= 0" for column in columns}
+    }
 
 
-def _before(start: str, end: str) -> dict[str, str]:
-    return {f"tidemark_{start}_first": f"{start} is null or {end} is null or {start} < {end}"}
+def _fit(**conditions: str) -> Conditions:
+    return {Rule.RELATIONS: {f"tidemark_{name}": condition for name, condition in conditions.items()}}
 
 
-_SLA = _known("measure", Measure, "_2") | _known("verdict", Verdict) | _known("severity", Severity)
-_SHARE = {"tidemark_share_up_to_1": "share is null or share between 0 and 1"}
-_ROLLUP = (
-    _known("scope", ("operator", "task", "topology", "path"))
-    | _known("kind", Kind)
-    | _known("grain", Grain)
-    | _before("interval_start", "interval_end")
+def _before(start: str, end: str) -> Conditions:
+    return _fit(**{f"{start}_first": f"{start} is null or {end} is null or {start} < {end}"})
+
+
+def _all(*parts: Conditions) -> Conditions:
+    def both(one: Conditions, other: Conditions) -> Conditions:
+        return {rule: {**one.get(rule, {}), **other.get(rule, {})} for rule in Rule}
+
+    return reduce(both, parts, {})
+
+
+_SLA = _all(_known("measure", Measure, "_3"), _known("verdict", Verdict), _known("severity", Severity))
+_SHARE = _fit(share_up_to_1="share is null or share between 0 and 1")
+_STATS = _all(
+    _not_negative("n", "negative_n"), _fit(min_up_to_max="min_ms is null or max_ms is null or min_ms <= max_ms")
 )
-_WINDOW = _before("window_start", "window_end") | _not_negative("latency_ms")
-_PATH = _WINDOW | _known("state", State) | _not_negative("queued_ms")
+_ROLLUP = _all(
+    _known("scope", ("operator", "task", "topology", "path")),
+    _known("kind", Kind),
+    _known("grain", Grain),
+    _before("interval_start", "interval_end"),
+)
+_ORDERED = _before("window_start", "window_end")
+_WINDOW = _all(_ORDERED, _not_negative("latency_ms"))
+_PATH = _all(_WINDOW, _known("state", State), _not_negative("queued_ms"))
+_HASHED = _fit(value_hashed="(value is null) = (value_hash is null)")
 
+_OF_REPORTS: Mapping[str, Conditions] = {
+    LATENCY_ROLLUP.name: _all(_ROLLUP, _STATS, _not_negative("over_sla_n")),
+    LATENCY_BUCKET_ROLLUP.name: _all(_ROLLUP, _not_negative("n")),
+    CRITICAL_PATHS.name: _PATH,
+    CRITICAL_PATH_STEPS.name: _all(_PATH, _not_negative("step"), _SHARE),
+    CRITICAL_PATH_LEAVES.name: _all(_WINDOW, _not_negative("behind_ms")),
+    SLA_RESULTS.name: _all(_SLA, _not_negative("records")),
+    INCIDENTS.name: _all(_SLA, _known("change", Change)),
+    DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),
+}
+_OF_STREAMS: Mapping[str, Conditions] = {
+    BATCHES.name: _all(_known("level", Level), _not_negative("batch_id", "records_in")),
+    OUTCOMES.name: _all(
+        _known("kind", Kind),
+        {Rule.COUNTS: {f"tidemark_{column}_counted": f"{column} >= 0" for column in (*CAME_IN, *BECAME)}},
+        _fit(adds_up=f"{' + '.join(CAME_IN)} = {' + '.join(BECAME)}"),
+    ),
+    OPERATOR_LATENCY.name: _all(_known("kind", Kind), _known("level", Level), _STATS, _not_negative("queued_ms")),
+    LATENCY_BUCKETS.name: _all(_known("kind", Kind), _not_negative("n")),
+    OPERATOR_WINDOWS.name: _all(_known("kind", Kind), _ORDERED, _not_negative("queued_ms", "records", "skew_error_ms")),
+    WATERMARKS.name: _known("activity", Activity),
+    CHANGES.name: _all(_ORDERED, _HASHED, _not_negative("seq")),
+    SUPPRESSED.name: _all(_not_negative("n"), _fit(offsets_in_order="first_offset <= last_offset")),
+    EMISSION_METRICS.name: _not_negative("idempotent_update_skip_total", "idempotent_update_skip_rate"),
+    LATE_RECORDS.name: _all(
+        _not_negative("lateness_ms"),
+        _fit(behind_watermark="lateness_ms = epoch_ms(watermark) - epoch_ms(timestamp)"),
+    ),
+    QUARANTINE.name: _known("reason", REASONS),
+    DISORDER_BUCKETS.name: _not_negative("n"),
+    HEARTBEATS.name: _known("state", STATES),
+    CLOCK_SKEW.name: _not_negative("error_ms", "samples"),
+    HOP.name: _not_negative("seq", "partition"),
+}
+CONDITIONS: Mapping[str, Conditions] = MappingProxyType({**_OF_REPORTS, **_OF_STREAMS})
+"""By table; one that is not named has none."""
 CHECKS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        LATENCY_ROLLUP.name: _ROLLUP
-        | _not_negative("n", "negative_n", "over_sla_n")
-        | {"tidemark_min_up_to_max": "min_ms is null or max_ms is null or min_ms <= max_ms"},
-        LATENCY_BUCKET_ROLLUP.name: _ROLLUP | _not_negative("n"),
-        CRITICAL_PATHS.name: _PATH,
-        CRITICAL_PATH_STEPS.name: _PATH | _not_negative("step") | _SHARE,
-        CRITICAL_PATH_LEAVES.name: _WINDOW | _not_negative("behind_ms"),
-        SLA_RESULTS.name: _SLA | _not_negative("records"),
-        INCIDENTS.name: _SLA | _known("change", Change),
-        DQ_RESULTS.name: _not_negative("unexpected_count"),
+        table: {name: condition for named in of_table.values() for name, condition in named.items()}
+        for table, of_table in _OF_REPORTS.items()
     }
 )
-"""By table: name and condition of each check; a table that is not named has none."""
+"""By report: name and condition of each constraint that Delta keeps."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The column *whole* of each row of a table is the sum of *parts*, SQL over the rows of table *of* with its key."""
+
+    whole: str
+    of: str
+    parts: str
+
+
+SUMS: Mapping[str, Sum] = MappingProxyType(
+    {
+        OUTCOMES.name: Sum("suppressed", SUPPRESSED.name, "n"),
+        CRITICAL_PATHS.name: Sum("latency_ms", CRITICAL_PATH_STEPS.name, "if(step is null, 0, latency_ms)"),
+    }
+)
+"""By table: every update that was not sent on has its proof, and a path is as long as its steps."""

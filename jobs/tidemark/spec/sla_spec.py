@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.semantics.incidents import CHECKS, Damping
-from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla
+from tidemark.semantics.sla import AtLeast, BurnRate, Kept, Objective, Sla
 from tidemark.spec.maintenance_windows import MaintenanceWindow, maintenance_window
 from tidemark.spec.operators import Kind, Sink
-from tidemark.spec.tables import CHANGES, OUTCOMES
+from tidemark.spec.tables import CHANGES, OUTCOMES, TABLES
 from tidemark.spec.toml_keys import IDENTIFIER, Keys, read_toml
 from tidemark.spec.topology import Topology
 
@@ -41,6 +41,8 @@ class Measure(StrEnum):
 
     The same over a twelfth of the time has to reach a limit as well: what has ended is no news.
     """
+    CONTRACT = "contract"
+    """Of a table, or of all: the rows that break what is declared of it."""
 
 
 class Severity(StrEnum):
@@ -61,8 +63,10 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """Of the measures that are read from buckets."""
 
 
-Limits: TypeAlias = Sla | AtLeast | BurnRate
-"""Of lengths of time, of records, and of burn rates."""
+Limits: TypeAlias = Sla | AtLeast | BurnRate | Kept
+"""Of lengths of time, of records, of burn rates, and of contracts."""
+ALL_TABLES = "tables"
+"""The subject of a contract that is about every table of the topology."""
 SHORT = 12
 """A burn rate is looked at over this part of its time, too."""
 
@@ -102,6 +106,8 @@ class SlaSpec:
 
 
 RESOLVE_AFTER_MS = 600_000
+HOUR_MS = 3_600_000
+"""Over how long contracts are judged unless an SLA says otherwise."""
 UNLESS_SAID: Mapping[str, Any] = {
     "nothing_gets_lost": {
         "subject": OUTCOMES.name,
@@ -141,7 +147,7 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
         measure=measure,
         limits=_limits(keys, measure),
         owner=keys.text("owner", "flight desk"),
-        over_ms=keys.duration("over", "10 min", 600_000),
+        over_ms=keys.duration("over", "10 min", HOUR_MS if measure is Measure.CONTRACT else 600_000),
         ignore_when_idle=bool(keys.get("ignore_when_idle", bool, "true", False)),
         severity=keys.choice("severity", Severity, Severity.CRITICAL),
         runbook=keys.text("runbook", "https://wiki.example.org/late-boards", None),
@@ -165,9 +171,11 @@ def _subject(keys: Keys, measure: Measure, topology: Topology) -> str:
 
 def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
     """What *measure* is known of in *topology*."""
+    sinks = tuple(o.table for o in topology.operators.values() if isinstance(o, Sink) and o.table)
     if measure is Measure.STALENESS:
-        sinks = (o.table for o in topology.operators.values() if isinstance(o, Sink) and o.table)
         return (*sinks, CHANGES.name)
+    if measure is Measure.CONTRACT:
+        return (ALL_TABLES, *sinks, *TABLES)
     if measure is Measure.WATERMARK_LAG:
         sources = (o.name for o in topology.operators.values() if o.kind is Kind.SOURCE)
         return (*sources, *(sub.name for sub in topology.sub_topologies))
@@ -188,6 +196,8 @@ def _limits(keys: Keys, measure: Measure) -> Limits:
             return _at_least(keys)
         case Measure.BURN_RATE:
             return _burn_rate(keys)
+        case Measure.CONTRACT:
+            return Kept()
         case _:
             return _lengths(keys)
 

@@ -24,13 +24,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: name, who writes it, columns in order, what one row is, and the columns that tell its files apart."""
+    """A table: name, who writes it, columns in order, what one row is, and the columns that tell its files apart.
+
+    *key* has those that tell its rows apart, of one topology, and of one sub-topology where a stream writes it. Without
+    one several may be equal.
+    """
 
     name: str
     row: str
     columns: tuple[Column, ...]
     written_by: str = "stream"
     partitioned_by: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -89,6 +94,7 @@ BATCHES = Table(
             ("watermark", "timestamp", "of the sub-topology after the batch, record time; null: none yet"),
         ),
     ),
+    key=("batch_id",),
 )
 OUTCOMES = Table(
     "outcomes",
@@ -112,6 +118,7 @@ OUTCOMES = Table(
             ("repeated", "bigint", "results that a periodic operator sent on again, not an outcome of any update"),
         ),
     ),
+    key=("batch_id", "operator"),
 )
 CAME_IN = ("records_in", "held_before")
 BECAME = OUTCOMES.names[OUTCOMES.names.index("emitted") : OUTCOMES.names.index("fan_out")]
@@ -132,6 +139,7 @@ OPERATOR_LATENCY = Table(
             ("queued_ms", "bigint", "ms it waited for siblings of its driver, or the journal; no operator's fault"),
         ),
     ),
+    key=("batch_id", "operator", "task_id"),
 )
 LATENCY_BUCKETS = Table(
     "latency_buckets",
@@ -146,6 +154,7 @@ LATENCY_BUCKETS = Table(
             ("n", "bigint", "records in it"),
         ),
     ),
+    key=("batch_id", "operator", "task_id", "bucket"),
 )
 OPERATOR_WINDOWS = Table(
     "operator_windows",
@@ -167,6 +176,7 @@ OPERATOR_WINDOWS = Table(
             ("skew_error_ms", "bigint", "ms by which the host's known skew may be wrong; null: not known"),
         ),
     ),
+    key=("operator", "window_start"),
 )
 WATERMARKS = Table(
     "watermarks",
@@ -183,6 +193,7 @@ WATERMARKS = Table(
             ("decided_at", "timestamp", "the batch's idea of now"),
         ),
     ),
+    key=("batch_id", "source", "partition"),
 )
 CHANGES = Table(
     "changes",
@@ -203,6 +214,7 @@ CHANGES = Table(
             ("source_offset", "bigint", "its offset there"),
         ),
     ),
+    key=("batch_id", "operator", "seq"),
 )
 SUPPRESSED = Table(
     "suppressed",
@@ -235,6 +247,7 @@ EMISSION_METRICS = Table(
             ("decided_at", "timestamp", "the batch's idea of now"),
         ),
     ),
+    key=("batch_id", "operator", "task_id"),
 )
 LATE_RECORDS = Table(
     "late_records",
@@ -295,6 +308,7 @@ OPERATOR_STATE = Table(
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
         ),
     ),
+    key=("batch_id", "operator", "key"),
 )
 HELD_RECORDS = Table(
     "held_records",
@@ -311,6 +325,7 @@ HELD_RECORDS = Table(
             ("headers", "array<struct<key:string,value:binary>>", "its Kafka headers; null: none"),
         ),
     ),
+    key=("batch_id", "source", "partition", "offset"),
 )
 DISORDER_BUCKETS = Table(
     "disorder_buckets",
@@ -329,6 +344,7 @@ DISORDER_BUCKETS = Table(
             ("n", "bigint", "records in it"),
         ),
     ),
+    key=("batch_id", "source", "bucket"),
 )
 HEARTBEATS = Table(
     "heartbeats",
@@ -338,7 +354,7 @@ HEARTBEATS = Table(
             ("topology", "string", "name of the topology"),
             ("sub_topology", "string", "the operators that run in one streaming query"),
             ("at", "timestamp", "driver clock"),
-            ("state", "string", "starting | running | drained | failed"),
+            ("state", "string", "starting | running | drained | rotated | failed"),
             ("epoch", "bigint", "lease of the driver"),
             ("thread_id", "string", "Spark application"),
             ("batch_id", "bigint", "last finished batch; -1: none"),
@@ -346,6 +362,7 @@ HEARTBEATS = Table(
             ("reason", "string", "why it failed; null: it did not"),
         ),
     ),
+    key=("at", "epoch", "state"),
 )
 CLOCK_SKEW = Table(
     "clock_skew",
@@ -359,6 +376,7 @@ CLOCK_SKEW = Table(
         ("error_ms", "bigint", "ms by which offset_ms may be wrong: half of the shortest round trip, and rounding"),
         ("samples", "bigint", "records that the broker stamped for this estimate"),
     ),
+    key=("at", "host"),
 )
 HOP = Table(
     "hop",
@@ -381,6 +399,7 @@ HOP = Table(
             ("watermark", "timestamp", "record time; set on a watermark row, which has nothing else"),
         ),
     ),
+    key=("batch_id", "seq"),
 )
 _ROLLED_UP = _columns(
     ("scope", "string", "operator | task | topology (its terminal operators) | path (its terminal operator)"),
@@ -413,6 +432,7 @@ LATENCY_ROLLUP = Table(
     ),
     "report",
     partitioned_by=("grain",),
+    key=("scope", "sub_topology", "operator", "task_id", "path", "grain", "interval_start"),
 )
 LATENCY_BUCKET_ROLLUP = Table(
     "latency_bucket_rollup",
@@ -426,6 +446,7 @@ LATENCY_BUCKET_ROLLUP = Table(
     ),
     "report",
     partitioned_by=("grain", "scope"),
+    key=("scope", "sub_topology", "operator", "task_id", "path", "grain", "interval_start", "bucket"),
 )
 _WINDOW = _columns(
     ("topology", "string", "name of the topology"),
@@ -453,6 +474,7 @@ CRITICAL_PATHS = Table(
         ),
     ),
     "report",
+    key=("window_start",),
 )
 CRITICAL_PATH_STEPS = Table(
     "critical_path_steps",
@@ -476,6 +498,7 @@ CRITICAL_PATH_STEPS = Table(
         ),
     ),
     "report",
+    key=("window_start", "operator"),
 )
 CRITICAL_PATH_LEAVES = Table(
     "critical_path_leaves",
@@ -491,6 +514,7 @@ CRITICAL_PATH_LEAVES = Table(
         ),
     ),
     "report",
+    key=("window_start", "leaf"),
 )
 SLA_RESULTS = Table(
     "sla_results",
@@ -503,7 +527,7 @@ SLA_RESULTS = Table(
             "measure",
             "string",
             "staleness | latency_p50 | latency_p90 | latency_p99 | operator_latency_p50 | completeness | watermark_lag "
-            "| records | burn_rate",
+            "| records | burn_rate | contract",
         ),
         ("checked_at", "timestamp", "the instant for which it was judged"),
         ("run_id", "string", "Airflow run that asked"),
@@ -523,12 +547,13 @@ SLA_RESULTS = Table(
         ("runbook", "string", "what to do; null: nobody said"),
         ("said", "string", "what was measured and what is allowed, in words"),
         ("held_by", "string", "what `tidemark why` says first of a broken one; null: nothing, or it holds"),
-        ("records", "bigint", "of the measure records: how many came in over_ms"),
+        ("records", "bigint", "how many came in over_ms (records), or rows that break the contract (contract)"),
         ("burn_rate", "double", "of the measure burn_rate: how fast over_ms used the error budget; 1: exactly up"),
         ("budget_left", "double", "of the measure burn_rate: unspent part of the budget of over_ms; < 0: overspent"),
         ("quiet", "string", "maintenance | past: why no incident follows from it; null: one may"),
     ),
     "report",
+    key=("run_id", "sla"),
 )
 INCIDENTS = Table(
     "incidents",
@@ -541,7 +566,7 @@ INCIDENTS = Table(
         ("at", "timestamp", "the instant for which the check judged that changed it, or clock of who acknowledged it"),
         ("opened_at", "timestamp", "the instant for which the check judged that opened it"),
         ("broken_since", "timestamp", "the instant for which the first check of the row judged that found it broken"),
-        ("run_id", "string", "Airflow run of the check; null: somebody acknowledged it"),
+        ("run_id", "string", "Airflow run of the check; null: somebody acknowledged it, or a deadline passed"),
         ("verdict", "string", "of that check; when acknowledged: the worst one so far"),
         ("severity", "string", "as in sla_results"),
         ("subject", "string", "as in sla_results"),
@@ -555,6 +580,7 @@ INCIDENTS = Table(
         ("by", "string", "who acknowledged it; null: no acknowledgement"),
     ),
     "report",
+    key=("incident", "change"),
 )
 DELIVERIES = Table(
     "deliveries",
@@ -568,6 +594,7 @@ DELIVERIES = Table(
         ("run_id", "string", "Airflow run that told it"),
     ),
     "report",
+    key=("incident", "change", "channel"),
 )
 DQ_RESULTS = Table(
     "dq_results",
@@ -581,10 +608,18 @@ DQ_RESULTS = Table(
         ("checked_at", "timestamp", "the instant for which it was judged"),
         ("run_id", "string", "Airflow run that asked"),
         ("success", "boolean", "whether it held"),
-        ("observed", "string", "what was seen, JSON"),
-        ("unexpected_count", "bigint", "rows that broke it; null: not counted"),
+        ("observed", "string", "what was seen, JSON; of a contract how many rows broke it"),
+        ("unexpected_count", "bigint", "rows of the judged frame that broke it; null: not counted"),
+        ("table", "string", "of a contract: the table whose rows are judged; null: no contract"),
+        ("sub_topology", "string", "of a contract: whose stream writes it; null: a batch job does"),
+        ("table_version", "bigint", "of a contract: the version of that table that was read"),
+        ("batch_id", "bigint", "of a contract: the newest batch that was judged; null: none, or rows of no batch"),
+        ("rows", "bigint", "of a contract: how many rows were judged"),
+        ("culprit", "string", "of a broken contract: operator, or source, of one of the rows that broke it"),
+        ("example", "string", "of a broken contract: the key of that row, JSON, or what the schema lacks"),
     ),
     "report",
+    key=("run_id", "suite", "expectation", "column", "severity", "table", "sub_topology"),
 )
 REQUEUED = Table(
     "requeued",
@@ -623,6 +658,7 @@ TABLE_FILES = Table(
         ("rows_before", "bigint", "rows in them"),
     ),
     "report",
+    key=("sub_topology", "table", "at"),
 )
 
 TABLES = MappingProxyType(

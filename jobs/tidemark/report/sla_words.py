@@ -1,0 +1,70 @@
+"""The status of an SLA as a row of sla_results, and in words (ring 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidemark.report.sla_status import Status
+from tidemark.semantics.sla import AtLeast, BurnRate, Kept, Sla
+from tidemark.spec.toml_keys import length
+
+
+def sla_row(status: Status) -> dict[str, Any]:
+    """The columns of sla_results that are the SLA's own."""
+    spec, sla = status.spec, status.spec.limits if isinstance(status.spec.limits, Sla) else None
+    return {
+        "sla": spec.name,
+        "subject": spec.subject,
+        "measure": spec.measure.value,
+        "verdict": status.verdict.value,
+        "observed_ms": status.observed_ms,
+        "warn_after_ms": sla.warn_after_ms if sla else None,
+        "error_after_ms": sla.error_after_ms if sla else None,
+        "culprit": status.culprit,
+        "owner": spec.owner,
+        "over_ms": spec.over_ms,
+        "severity": spec.severity.value,
+        "runbook": spec.runbook,
+        "said": said(status),
+        "held_by": status.held_by,
+        "records": status.records,
+        "burn_rate": status.budget.burn_rate if status.budget else None,
+        "budget_left": status.budget.remaining if status.budget else None,
+    }
+
+
+def said(status: Status) -> str:
+    """What was measured and what is allowed, in a sentence."""
+    spec = status.spec
+    match spec.limits:
+        case AtLeast():
+            limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
+            return f"{status.records or 0:,} records of {spec.subject} in {length(spec.over_ms)}; {limits}"
+        case BurnRate():
+            return _said_of_burning(status, spec.limits)
+        case Kept():
+            kept = "holds" if status.is_measured else "has no rows to be judged by"
+            return f"the contract of {spec.subject} {f'is broken: {status.breaks}' if status.breaks else kept}"
+        case Sla():
+            limits = _limits(
+                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {:,.0f} ms on"
+            )
+            seen = "nothing measured" if status.observed_ms is None else f"{status.observed_ms:,.0f} ms"
+            return f"{spec.measure} of {spec.subject} is {seen}; {limits}"
+
+
+def _said_of_burning(status: Status, limits: BurnRate) -> str:
+    objective, found = limits.objective, status.budget
+    over = f"longer than {length(objective.threshold_ms)} in {length(status.spec.over_ms)}"
+    if found is None or found.share_over is None or found.burn_rate is None:
+        return f"no record of {status.spec.subject} to see whether it took {over}"
+    rates = _limits({"warning": limits.warn_at, "error": limits.error_at}, "from {:g} on")
+    share, allowed = f"{found.share_over:.2%}", f"{1 - objective.target:.2%}"
+    return (
+        f"{share} of the records of {status.spec.subject} took {over}, {found.burn_rate:.3g} times {allowed}; {rates}"
+    )
+
+
+def _limits(limits: Mapping[str, float | None], form: str) -> str:
+    return ", ".join(f"{word} {form.format(limit)}" for word, limit in limits.items() if limit is not None)

@@ -1,0 +1,157 @@
+"""Twenty checks of ten tables: by Tidemark's contracts, and by great-expectations on each table in Spark.
+
+`ROWS=1_000_000 make bench PARTS=contracts` has so many rows in each table, instead of 100,000. Both must find the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import great_expectations as gx
+import pandas as pd
+import polars as pl
+from bench.ratios import Figure, by_turns, ratios, seconds
+from deltalake import write_deltalake
+from great_expectations.data_context.types.base import ProgressBarsConfig
+from pyspark.sql import SparkSession
+from streaming.drivers import PROJECT
+
+from tidemark.kernels.schemas import rows_of
+from tidemark.report.contracts import judged
+from tidemark.report.quality import Quality
+from tidemark.spark import session
+from tidemark.spec.intervals import Interval
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import TABLES
+from tidemark.spec.topology import Topology, load
+
+ROWS = int(os.environ.get("ROWS", "100_000"))
+BATCHES = 100
+NOW_MS = 1_772_323_200_000
+HOUR = Interval(NOW_MS - 3_600_000, NOW_MS)
+KINDS = ["source", "map", "table", "aggregate", "repartition", "join", "sink"]
+
+
+def unique(*columns: str) -> tuple[str, str, dict[str, Any]]:
+    """No two rows have the same *columns*."""
+    return "duplicate_keys", "expect_compound_columns_to_be_unique", {"column_list": [*columns]}
+
+
+def among(column: str, *words: str) -> tuple[str, str, dict[str, Any]]:
+    """*column* has one of *words*."""
+    return "unknown_words", "expect_column_values_to_be_in_set", {"column": column, "value_set": [*words]}
+
+
+def counted(column: str) -> tuple[str, str, dict[str, Any]]:
+    """*column* is not negative."""
+    return "negative_counts", "expect_column_values_to_be_between", {"column": column, "min_value": 0}
+
+
+def ordered(first: str, last: str) -> tuple[str, str, dict[str, Any]]:
+    """*first* is not above *last*."""
+    pair = {"column_A": last, "column_B": first, "or_equal": True}
+    return "not_adding_up", "expect_column_pair_values_a_to_be_greater_than_b", pair
+
+
+CHECKS = {
+    "batches": [among("level", "info", "debug", "trace"), counted("records_in")],
+    "outcomes": [unique("batch_id", "operator"), among("kind", *KINDS)],
+    "operator_latency": [unique("batch_id", "operator", "task_id"), ordered("min_ms", "max_ms")],
+    "latency_buckets": [unique("batch_id", "operator", "task_id", "bucket"), among("kind", *KINDS)],
+    "operator_windows": [unique("operator", "window_start"), counted("records")],
+    "watermarks": [unique("batch_id", "source", "partition"), among("activity", "active", "idle", "backlogged")],
+    "changes": [unique("batch_id", "operator", "seq"), counted("seq")],
+    "suppressed": [counted("n"), ordered("first_offset", "last_offset")],
+    "emission_metrics": [unique("batch_id", "operator", "task_id"), counted("idempotent_update_skip_total")],
+    "disorder_buckets": [unique("batch_id", "source", "bucket"), counted("n")],
+}
+"""By table: what Tidemark calls the check, and the stock expectation that says the same."""
+BROKEN = {("outcomes", "unknown_words"), ("changes", "duplicate_keys"), ("suppressed", "negative_counts")}
+
+
+def figures(runs: int) -> Iterator[Figure]:
+    """How much longer the stock way takes; imports, Spark's start and a first turn of each are not counted."""
+    topology = load(PROJECT / "jobs" / "topologies" / "flights.toml")
+    with TemporaryDirectory() as folder, session("bench") as spark:
+        layout = Layout(Path(folder))
+        _lay_down(layout, topology)
+        found: dict[str, set[tuple[str, str]]] = {}
+        sides = {
+            "stock": lambda: seconds(lambda: found.update(stock=_stock(spark, layout, topology))),
+            "ours": lambda: seconds(lambda: found.update(ours=_ours(layout, topology))),
+        }
+        by_turns(sides, 1)
+        took = by_turns(sides, runs)
+    if not found["stock"] == found["ours"] == BROKEN:
+        msg = f"the verdicts differ: {found}, planted {BROKEN}"
+        raise AssertionError(msg)
+    name = f"20 checks of 10 tables of {ROWS:,} rows: stock great-expectations against ours"
+    yield Figure(name, ratios(took, "stock", "ours"), 5)
+    yield Figure("  the stock way", took["stock"], unit="s")
+    yield Figure("  ours", took["ours"], unit="s")
+
+
+def _ours(layout: Layout, topology: Topology) -> set[tuple[str, str]]:
+    """Tables and what is broken there."""
+    found = judged(layout, topology, HOUR)
+    rows = Quality(PROJECT / "expectations").check_each("contract", pd.DataFrame([dict(each.counts) for each in found]))
+    broken = {(found[place].table, row["column"]) for place, row in rows if not row["success"]}
+    return broken & {(table, name) for table, checks in CHECKS.items() for name, _, _ in checks}
+
+
+def _stock(spark: SparkSession, layout: Layout, topology: Topology) -> set[tuple[str, str]]:
+    """The same, by a suite for each table."""
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    source, broken = context.data_sources.add_spark("tables"), set()
+    for table, checks in CHECKS.items():
+        frame = spark.read.format("delta").load(str(_path(layout, topology, table)))
+        suite = gx.ExpectationSuite(table, [{"type": kind, "kwargs": kwargs} for _, kind, kwargs in checks])
+        batch = source.add_dataframe_asset(table).add_batch_definition_whole_dataframe("whole")
+        for result in batch.get_batch({"dataframe": frame}).validate(suite).results:
+            told = result.expectation_config
+            (name,) = (
+                name for name, kind, kwargs in checks if kind == told.type and kwargs.items() <= told.kwargs.items()
+            )
+            broken |= set() if result.success else {(table, name)}
+    return broken
+
+
+def _path(layout: Layout, topology: Topology, table: str) -> Path:
+    return layout.stream_table(topology.name, topology.sub_topologies[0].name, table)
+
+
+def _lay_down(layout: Layout, topology: Topology) -> None:
+    """ROWS rows of each table in BATCHES batches, and what is BROKEN."""
+    rows = pl.select(i=pl.int_range(ROWS)).with_columns(batch_id=pl.col("i") * BATCHES // ROWS)
+    place, at = pl.format("o{}", "i"), NOW_MS - 1_000
+    zero = {name: pl.lit(0) for name in TABLES["outcomes"].names[5:]}
+    same = {
+        "task_id": pl.lit("s_0"),
+        "operator": place,
+        "source": place,
+        "kind": pl.lit("table"),
+        "finished_at": pl.lit(at),
+    }
+    read = {"first_offset": pl.col("i"), "last_offset": pl.col("i")}
+    own = {
+        "batches": {"batch_id": pl.col("i") % BATCHES, "records_in": pl.lit(1), "level": pl.lit("info")},
+        "outcomes": zero | {"kind": pl.when(pl.col("i") == 7).then(pl.lit("filter")).otherwise(pl.lit("table"))},
+        "operator_latency": {"n": pl.lit(1), "negative_n": pl.lit(0), "min_ms": pl.lit(1), "max_ms": pl.lit(2)},
+        "latency_buckets": {"bucket": pl.lit(3), "n": pl.lit(1)},
+        "operator_windows": {"window_start": pl.lit(at), "window_end": pl.lit(at + 1), "records": pl.lit(1)},
+        "watermarks": {"partition": pl.lit(0), "activity": pl.lit("active")},
+        "changes": {"seq": pl.when(pl.col("i") == ROWS - 1).then(ROWS - 2).otherwise("i"), "operator": pl.lit("o")},
+        "suppressed": {"n": pl.when(pl.col("i") == 7).then(-1).otherwise(0)} | read,
+        "emission_metrics": {"idempotent_update_skip_total": pl.lit(0), "idempotent_update_skip_rate": pl.lit(0.0)},
+        "disorder_buckets": {"bucket": pl.lit(3), "n": pl.lit(1)},
+    }  # fmt: skip
+    for name, columns in own.items():
+        table = TABLES[name]
+        given = {**{column: value for column, value in same.items() if column in table.names}, **columns}
+        frame = rows.with_columns(**given).drop("i")
+        write_deltalake(_path(layout, topology, name), rows_of(table, frame))

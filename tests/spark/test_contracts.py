@@ -1,0 +1,182 @@
+"""Each way in which a table can break its contract is counted, once, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+import pytest
+from deltalake import write_deltalake
+
+from tidemark.control import StreamState
+from tidemark.report import contracts
+from tidemark.spec import topology
+from tidemark.spec.checks import STATES
+from tidemark.spec.intervals import Interval
+from tidemark.spec.tables import (
+    BATCHES,
+    OUTCOMES,
+    TABLES,
+)
+
+NOW = 1_770_000_000_000
+HOUR = Interval(NOW - 3_600_000, NOW)
+TOPOLOGY = topology.parse(
+    {
+        "name": "t",
+        "operators": {
+            "events": {
+                "kind": "source", "sub_topology": "s", "topic": "events", "fields": "id string, event_time bigint",
+                "timestamp": "event_time", "timestamp_range": ["2000-01-01", "2100-01-01"], "bound": "3 s",
+            },
+            "latest": {"kind": "table", "input": "events", "key": ["id"]},
+            "board": {"kind": "sink", "input": "latest", "table": "board", "mode": "current", "key": ["id"]},
+        },
+    },
+    file="t.toml",
+)  # fmt: skip
+LATEST = {"batch_id": 7, "operator": "latest", "kind": "table"}
+ZERO = dict.fromkeys(OUTCOMES.names[OUTCOMES.names.index("records_in") :], 0)
+FINE = {**LATEST, **ZERO, "records_in": 5, "emitted": 3, "suppressed": 2}
+PROOF = {"batch_id": 7, "operator": "latest", "key": "a", "n": 2, "first_offset": 4, "last_offset": 9}
+WINDOW = {"topology": "t", "window_start": NOW - 65_000, "window_end": NOW - 60_000}
+PATH = {**WINDOW, "latency_ms": 300, "before_source_ms": 10_000}
+STEPS = [
+    {**WINDOW, "operator": name, "step": step, "latency_ms": ms, "state": "measured"}
+    for name, step, ms in (("events", 0, 0), ("latest", 1, 300), ("off_the_path", None, 9_000))
+]
+RAN = {"topology": "t", "run_id": "r", "sla": "fresh", "checked_at": NOW - 1, "verdict": "pass", "severity": "critical"}
+
+
+def write(warehouse: Any, **rows: Any) -> None:
+    """A batch that was finished in the hour, and *rows* by table."""
+    warehouse.write(BATCHES, [{"batch_id": 7, "finished_at": NOW - 1_000, "records_in": 5, "level": "info"}])
+    for name, written in rows.items():
+        warehouse.write(TABLES[name], written)
+
+
+def found(warehouse: Any, table: str, over: Interval = HOUR) -> contracts.Judged:
+    (one,) = (each for each in contracts.judged(warehouse.layout, TOPOLOGY, over) if each.table == table)
+    return one
+
+
+def broken(warehouse: Any, table: str) -> dict[str, int]:
+    return {name: n for name, n in found(warehouse, table).counts.items() if n}
+
+
+def test_what_is_as_declared_breaks_nothing(warehouse):
+    write(warehouse, outcomes=[FINE], suppressed=[PROOF], critical_paths=[PATH], critical_path_steps=STEPS)
+
+    judged = {each.table: each for each in contracts.judged(warehouse.layout, TOPOLOGY, HOUR)}
+
+    assert {name: (each.rows, sum(each.counts.values())) for name, each in judged.items()} == {
+        "batches": (1, 0), "outcomes": (1, 0), "suppressed": (1, 0), "critical_paths": (1, 0),
+        "critical_path_steps": (3, 0),
+    }  # fmt: skip
+    assert all(not any(each.schema.values()) for each in judged.values())
+    assert (judged["outcomes"].version, judged["outcomes"].batch_id, judged["critical_paths"].batch_id) == (1, 7, None)
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "rule", "culprit"),
+    [
+        ("outcomes", [FINE, FINE], "duplicate_keys", "latest"),
+        ("outcomes", [{**FINE, "kind": "filter"}], "unknown_words", "latest"),
+        ("outcomes", [{**FINE, "records_in": -5, "held_before": 10}], "negative_counts", "latest"),
+        ("outcomes", [{**FINE, "emitted": 4}], "not_adding_up", "latest"),
+        ("outcomes", [{**FINE, "suppressed": 3, "emitted": 2}], "not_adding_up", "latest"),
+        (
+            "operator_latency",
+            [{**LATEST, "n": 1, "min_ms": 5, "max_ms": 4, "negative_n": 0}],
+            "not_adding_up",
+            "latest",
+        ),
+        ("operator_windows", [{**LATEST, "window_start": NOW, "window_end": NOW}], "not_adding_up", "latest"),
+        ("watermarks", [{"batch_id": 7, "source": "events", "activity": "asleep"}], "unknown_words", "events"),
+        ("changes", [{"batch_id": 7, "operator": "latest", "seq": 0, "value": "{}"}], "not_adding_up", "latest"),
+        ("quarantine", [{"batch_id": 7, "source": "events", "reason": "bad_luck"}], "unknown_words", "events"),
+        ("critical_paths", [{**PATH, "latency_ms": 301}], "not_adding_up", None),
+        ("sla_results", [RAN, RAN], "duplicate_keys", None),
+    ],
+)
+def test_every_rule_is_broken_by_what_breaks_it_and_names_the_operator(warehouse, table, rows, rule, culprit):
+    write(warehouse, suppressed=[PROOF], critical_path_steps=STEPS)
+    if table != "critical_paths":
+        write(warehouse, critical_paths=[PATH])
+    write(warehouse, **{table: rows})
+
+    assert broken(warehouse, table) == {rule: 1}
+    assert found(warehouse, table).culprit == culprit
+
+
+def test_a_proof_without_its_skip_is_found_too(warehouse):
+    write(warehouse, outcomes=[FINE], suppressed=[PROOF, {**PROOF, "operator": "nobody"}])
+
+    assert broken(warehouse, "outcomes") == {"not_adding_up": 1}
+    assert found(warehouse, "outcomes").culprit == "nobody"
+    assert json.loads(str(found(warehouse, "outcomes").example)) == {"batch_id": 7, "operator": "nobody"}
+
+
+def test_the_current_rows_of_a_sink_have_each_key_once(warehouse):
+    write(warehouse)
+    at = pl.lit(NOW).cast(pl.Datetime("ms", "UTC")).cast(pl.Datetime("us", "UTC"))
+    rows = pl.DataFrame({"id": ["a", "b", "a"]}).with_columns(
+        timestamp=at,
+        batch_id=pl.lit(7, pl.Int64),
+        source_partition=pl.lit(0, pl.Int32),
+        source_offset=pl.lit(3, pl.Int64),
+    )
+    write_deltalake(warehouse.layout.stream_table("t", "s", "board"), rows.to_arrow())
+
+    assert (broken(warehouse, "board"), found(warehouse, "board").rows) == ({"duplicate_keys": 1}, 3)
+
+
+def test_rows_of_another_time_are_not_judged_and_what_was_not_judged_has_no_counts(warehouse):
+    write(warehouse, outcomes=[FINE, FINE], sla_results=[{**RAN, "checked_at": NOW - 3_600_001}])
+
+    later, ended = Interval(NOW, NOW + 3_600_000), Interval(NOW - 3_600_000, NOW - 1_000)
+    assert [found(warehouse, "outcomes", over).counts for over in (later, ended)] == [{}, {}]
+    assert found(warehouse, "sla_results").rows == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "schema"),
+    [
+        ({"batch_id": pl.String}, {"wrong_types": 1, "missing_columns": 0, "unreadable": 0}),
+        ({"kind": None, "filtered": None}, {"wrong_types": 0, "missing_columns": 2, "unreadable": 0}),
+    ],
+)
+def test_a_table_with_other_columns_is_judged_by_these_alone(warehouse, columns, schema):
+    write(warehouse)
+    frame = pl.DataFrame([{"topology": "t", "sub_topology": "s", **FINE}])
+    frame = frame.drop([name for name, kind in columns.items() if kind is None])
+    frame = frame.cast({name: kind for name, kind in columns.items() if kind is not None})
+    write_deltalake(warehouse.layout.stream_table("t", "s", "outcomes"), frame.to_arrow())
+
+    one = found(warehouse, "outcomes")
+
+    assert (one.schema, one.counts) == (schema, {})
+    assert set(columns) == {name for names in json.loads(str(one.example)).values() for name in names}
+
+
+def test_a_table_that_cannot_be_read_is_said_and_stops_nothing(warehouse):
+    write(warehouse, outcomes=[FINE])
+    log = warehouse.layout.stream_table("t", "s", "outcomes") / "_delta_log"
+    for commit in log.glob("*.json"):
+        commit.write_text("{", encoding="utf-8")
+
+    assert found(warehouse, "outcomes").schema == {"unreadable": 1}
+    assert broken(warehouse, "batches") == {}
+
+
+def test_the_words_of_heartbeats_are_those_that_drivers_say():
+    assert set(STATES) == set(StreamState)
+
+
+@pytest.mark.parametrize("table", [*TABLES.values()], ids=lambda table: table.name)
+def test_a_key_has_columns_of_its_table_and_every_condition_is_sql_over_it(warehouse, table):
+    write(warehouse, **{table.name: [{}]})
+
+    assert set(table.key) <= set(table.names)
+    found(warehouse, table.name, Interval(0, NOW * 10))
