@@ -1,10 +1,10 @@
 """Checks the SLAs of a topology at an instant, and whether its accounting closes.
 
 Writes sla_results, a row per SLA, dq_results, a row per expectation, and incidents, a row for each that opens, gets
-worse or ends. What does not hold is a row and never a failure of this job. Checking again with the same --run-id
-replaces its rows. For a past instant it leaves out what batches wrote that were finished later; rows that these
-replaced, of sinks with current rows, are not there any more. No incident follows from a check for an instant before one
-that was checked already.
+worse or ends; and html/slas.html, a page of the newest. What does not hold is a row and never a failure of this job.
+Checking again with the same --run-id replaces its rows. For a past instant it leaves out what batches wrote that were
+finished later; rows that these replaced, of sinks with current rows, are not there any more. No incident follows from a
+check for an instant before one that was checked already.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tidemark.report.incident_tables import checked_before, follow_up, is_checke
 from tidemark.report.newest_times import newest_ms
 from tidemark.report.quality import Quality
 from tidemark.report.report_tables import replace_rows
+from tidemark.report.sla_page import write_sla_page
 from tidemark.report.sla_status import statuses
 from tidemark.report.sla_words import sla_row
 from tidemark.spark import PROJECT, read_table, read_times, session, stream_tables
@@ -104,6 +105,7 @@ def run(
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
     if not is_past:
         follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id)
+    write_sla_page(layout, topology.name)
 
 
 def _judged_by_contract(

@@ -28,6 +28,7 @@ from tidemark.inert import inert
 from tidemark.place import location
 from tidemark.report.path_facts import Row
 from tidemark.report.rollup_facts import rollup_facts
+from tidemark.report.sla_page import sla_page
 from tidemark.report.templates import POLICY
 from tidemark.report.topology_page import topology_page
 from tidemark.report.what_if import Change
@@ -150,6 +151,12 @@ def show_page(name: str) -> Response:
     except InvalidArgument:  # none is closed yet
         window = None
     return HTMLResponse(topology_page(_told(topology, None), window, topology, [*_known()]), headers=HEADERS)
+
+
+@app.get("/pages/{name}/slas")
+def show_slas(name: str) -> Response:
+    """The page of its SLAs, incidents and contracts, for people."""
+    return HTMLResponse(sla_page(_warehouse(), _named(name).name), headers=HEADERS)
 
 
 def _known() -> dict[str, Topology]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
+from urllib.parse import quote
 
 from airflow.configuration import conf
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
@@ -23,8 +24,8 @@ from tidemark_spark import ROOT
 log = logging.getLogger(__name__)
 
 CHANNELS = ROOT / "expectations" / "channels.toml"
-PAGE = "/plugin/tidemark"
-"""Of the topologies, in Airflow's navigation: see tidemark_http."""
+PAGE = "/tidemark/pages/{topology}/slas#{incident}"
+"""Of an incident: see tidemark_api."""
 
 
 def sla_asset(topology: str) -> Asset:
@@ -104,7 +105,8 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
 def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:
     from tidemark.report.alert_text import alert
 
-    link = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}{PAGE}"
+    place = PAGE.format(**{name: quote(str(change[name]), safe="") for name in ("topology", "incident")})
+    link = conf.get("api", "base_url", fallback="").rstrip("/") + place
     said = alert(change, told_ms=wall_clock_ms(), link=link)
     resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": said})
 

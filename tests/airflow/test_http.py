@@ -32,6 +32,7 @@ AT = "2026-01-01T12:00:10Z"
 ROUTES = [
     "/",
     "/pages/flights",
+    "/pages/flights/slas",
     "/topologies",
     "/topologies/flights",
     "/topologies/flights/operators",
@@ -133,6 +134,7 @@ def test_latencies_are_those_that_were_rolled_up_in_the_interval(client: Client)
         ("/topologies/..%2f..%2fetc", "Not Found"),
         ("/topologies/%2e%2e", "Not Found|no topology"),
         ("/pages/nights", "no topology"),
+        ("/pages/nights/slas", "no topology"),
         ("/topologies/flights/operators/nobody", "no operator 'nobody'; known: .*carrier_state"),
         ("/topologies/flights/latency?operator=nobody", "no operator"),
         ("/topologies/flights/whatif?operator=nobody&scale=1", "no operator"),

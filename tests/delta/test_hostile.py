@@ -39,6 +39,7 @@ from tidemark.report.batch_job import topology as topology_named
 from tidemark.report.incident_tables import acknowledge
 from tidemark.report.page import page
 from tidemark.report.page_facts import page_facts
+from tidemark.report.sla_page import sla_page
 from tidemark.semantics.incidents import Change
 from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.intervals import Interval
@@ -403,6 +404,14 @@ def test_a_page_about_an_interval_has_the_elements_that_it_has_for_harmless_word
     ]
     told = [text for text in TEXTS if shown(text).replace(r"\n", "\n") in found.said]  # a new line is a space there
     assert told == TEXTS  # blame has every operator
+
+
+def test_the_page_of_incidents_has_the_elements_that_it_has_for_harmless_words(homes: tuple[Path, Path]) -> None:
+    hostile, harmless = (sla_page(home / "warehouse", "many") for home in homes)
+    assert unseen(hostile) == set()
+    found, usual = Elements(hostile), Elements(harmless)
+    assert (found.elements, found.links) == (usual.elements, usual.links)
+    assert [text for text in TEXTS if shown(text).replace(r"\n", "\n") in found.said] == TEXTS
 
 
 @pytest.mark.parametrize("start", range(0, len(TEXTS), charts.MOST))

@@ -1,0 +1,75 @@
+"""The page of a topology's newest SLA check, its incidents and its contracts: one HTML file without script (ring 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from markupsafe import Markup
+
+from tidemark.cli.sql import Warehouse
+from tidemark.place import replace
+from tidemark.report.path_facts import Row, Tables
+from tidemark.report.templates import POLICY, template
+from tidemark.semantics.incidents import BROKEN
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import DQ_RESULTS, INCIDENTS, SLA_RESULTS
+
+READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name})
+NAME = "slas"
+"""What the page is called, as a file and under `/tidemark/pages/TOPOLOGY`."""
+MOST_INCIDENTS = 50
+RUN = "SELECT run_id, checked_at FROM sla_results WHERE topology = $1 ORDER BY checked_at DESC, run_id DESC LIMIT 1"
+SLAS = "SELECT * FROM sla_results WHERE topology = $1 AND run_id = $2 ORDER BY sla"
+EXPECTED = """
+    SELECT * FROM dq_results WHERE topology = $1 AND run_id = $2
+    ORDER BY "table" IS NOT NULL, sub_topology NULLS LAST, "table", suite DESC, "column", severity
+"""
+INCIDENTS_OF = f"""
+    SELECT * FROM incident_history WHERE topology = $1
+    ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT {MOST_INCIDENTS}
+"""
+WORST_FIRST = {"error": 0, "never_loaded": 1, "warn": 2, "unknown": 3, "pass": 4}
+
+
+def sla_page(warehouse: Path, topology: str) -> str:
+    """The page of *topology*, by the tables in *warehouse* as they are now."""
+    return _page(Warehouse(warehouse, READS), topology)
+
+
+def write_sla_page(layout: Layout, topology: str) -> None:
+    """Write the page of *topology* among its reports, at once: who opens it sees the old one or the new one."""
+    file = layout.report_pages(topology) / f"{NAME}.html"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace(file, sla_page(layout.warehouse, topology))
+
+
+def _page(tables: Tables, topology: str) -> str:
+    found = tables.ask(RUN, [topology]).objects
+    run = found[0] if found else None
+    asked = [topology, run["run_id"] if run else None]
+    slas = sorted(tables.ask(SLAS, asked).objects, key=lambda row: WORST_FIRST.get(row["verdict"], 0))
+    expected = tables.ask(EXPECTED, asked).objects
+    return template("sla_page.html.j2").render(
+        topology=topology,
+        policy=Markup(POLICY),
+        run=run,
+        slas=slas,
+        broken=[row for row in slas if row["verdict"] in BROKEN],
+        unknown=[row for row in slas if row["verdict"] == "unknown"],
+        incidents=tables.ask(INCIDENTS_OF, [topology]).objects,
+        expectations=[row for row in expected if row["table"] is None],
+        contracts=_contracts([row for row in expected if row["table"] is not None]),
+    )
+
+
+def _contracts(rows: Sequence[Row]) -> list[Row]:
+    """One row per table, of the *rows* of dq_results about its contract, which come one after another: broken first."""
+    found = []
+    for (sub_topology, table), parts in groupby(rows, key=lambda row: (row["sub_topology"], row["table"])):
+        of_table = list(parts)
+        broken = [row for row in of_table if not row["success"]]
+        first = {**of_table[0], "sub_topology": sub_topology, "table": table}
+        found.append({**first, "parts": len(of_table), "broken": broken})
+    return sorted(found, key=lambda row: not row["broken"])
