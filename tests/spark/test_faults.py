@@ -15,8 +15,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from playing import NOON, Ends, Play, Row, bad, ms, record, tell
 from pyspark.sql import SparkSession
 
@@ -29,7 +30,7 @@ from tidemark.spark import PROJECT
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import Measure, parse
-from tidemark.spec.tables import INCIDENTS, OUTCOMES, SLA_RESULTS
+from tidemark.spec.tables import CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED
 from tidemark.stream import wiring
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.measurement import Host
@@ -161,6 +162,7 @@ PROMISES = {
         "time_goes_on": {"subject": "events", "measure": "watermark_lag", "error_after": "1 min"},
         "enough_records": {"subject": "newest", "measure": "records", "error_below": 3, "over": "1 min"},
         "nothing_gets_lost": {"subject": "outcomes", "measure": "completeness", "error_after": "1 ms"},
+        "contracts_are_kept": {"subject": "tables", "measure": "contract"},
     },
 }  # fmt: skip
 
@@ -393,6 +395,23 @@ def lost_update(flow: Flow) -> float:
     return 84
 
 
+def broken_contract(flow: Flow) -> float:
+    """Somebody writes a change of batch 8 once more."""
+    flow.goes_on(82)
+    path = flow.layout.stream_table("play", "reads", CHANGES.name)
+    changes = DeltaTable(path).to_pyarrow_table()
+    write_deltalake(path, changes.filter(pc.field("batch_id") == 8).slice(0, 1), mode="append")
+    return 84
+
+
+def broken_proof(flow: Flow) -> float:
+    """Of a skip of batch 9 the proof is gone."""
+    flow.goes_on(82)
+    flow.batch(92, *now(92, 0, 182))
+    DeltaTable(flow.layout.stream_table("play", "reads", SUPPRESSED.name)).delete("batch_id = 9")
+    return 94
+
+
 @dataclass(frozen=True)
 class Fault:
     """*plant* gives the second of the check that judges *promise*; *afresh*: nothing was well before."""
@@ -464,6 +483,8 @@ FAULTS = {
     "batch that hangs": Fault(hanging_batch, "board_is_fresh", "error", "board", "slow_batch: board"),
     "full disk": Fault(full_disk, "board_is_fresh", "error", "board", "cannot_write: board"),
     "update that is lost": Fault(lost_update, "nothing_gets_lost", "error", "newest"),
+    "broken contract": Fault(broken_contract, "contracts_are_kept", "error", "newest"),
+    "skip without its proof": Fault(broken_proof, "contracts_are_kept", "error", "newest"),
 }
 
 
