@@ -33,7 +33,7 @@ from tidemark.report.sla_words import sla_row
 from tidemark.spark import PROJECT, read_table, read_times, session, stream_tables
 from tidemark.spec.intervals import Interval, is_text, iso
 from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import HOUR_MS, Measure, SlaSpec, load
+from tidemark.spec.sla_spec import HOUR_MS, QUANTILES, Measure, SlaSpec, load
 from tidemark.spec.tables import (
     BATCHES,
     CRITICAL_PATH_STEPS,
@@ -43,6 +43,7 @@ from tidemark.spec.tables import (
     OUTCOMES,
     SLA_RESULTS,
     WATERMARKS,
+    Table,
 )
 from tidemark.spec.topology import Topology
 
@@ -75,26 +76,19 @@ def run(
 
     The changes of incidents that follow come last.
     """
-    tables = Warehouse(layout.warehouse, {BATCHES.name, *READS})
+    tables = Warehouse(layout.warehouse, {BATCHES.name, OUTCOMES.name, *READS})
     later = dict(tables.ask(LATER, [topology.name, at_ms]).rows)
-    outcomes, batches = (
-        _before(later, read_table(spark, layout, topology.name, table)) for table in (OUTCOMES, BATCHES)
-    )
-    came_in = [
-        sla_facts.records(batches, outcomes, Interval(at_ms - over_ms, at_ms))
-        for over_ms in sorted({spec.over_ms for spec in specs if spec.measure is Measure.RECORDS})
-    ]
-    facts = _facts(spark, layout, topology.name, specs, later, came_in, at_ms=at_ms)
-    accounts = sla_facts.accounts(outcomes, batches).toArrow()
+    facts = _facts(spark, layout, topology.name, specs, later, at_ms=at_ms)
+    accounts = sla_facts.accounts(tables, topology.name, at_ms=at_ms)
     quality = Quality(EXPECTATIONS)
     over = _judged_by_contract(layout, topology.name, specs, at_ms=at_ms, run_id=run_id)
     contracts = list(_contracts(quality, judged(layout, topology, over)))
-    measured = statuses(specs, topology, facts, accounts.to_pylist(), contracts, at_ms=at_ms)
+    measured = statuses(specs, topology, facts, accounts, contracts, at_ms=at_ms)
     found = list(with_culprits(measured, topology, layout, tables, at_ms=at_ms))
     frame = pd.DataFrame([{**sla_row(s), "idle": s.idle, "measured": s.is_measured} for s in found])
     expected = [
         *quality.check("sla_status", frame, slas=len(specs)),
-        *quality.check("outcomes", accounts.to_pandas()),
+        *quality.check("outcomes", pd.DataFrame(accounts, columns=list(sla_facts.ACCOUNT))),
         *contracts,
     ]
     is_past = is_checked_after(layout, topology.name, at_ms, run_id)
@@ -140,34 +134,39 @@ def _facts(
     topology: str,
     specs: Sequence[SlaSpec],
     later: Mapping[str, int],
-    came_in: Sequence[DataFrame],
     *,
     at_ms: int,
 ) -> list[dict[str, Any]]:
-    """All that *specs* are judged by, *came_in* included, but the accounts.
+    """All that *specs* are judged by but the accounts and contracts; of what none of them measures nothing is read.
 
     Of tables whose log does not say what is newest, rows are read.
     """
-    buckets, steps, paths, marks = (
-        read_table(spark, layout, topology, table)
-        for table in (LATENCY_BUCKETS, CRITICAL_PATH_STEPS, CRITICAL_PATHS, WATERMARKS)
-    )
-    frames, told = [*came_in, *sla_facts.watermarks(_before(later, marks))], []
-    for table in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
-        for path in stream_tables(layout, topology, table):
+
+    def table(table: Table) -> DataFrame:
+        return read_table(spark, layout, topology, table)
+
+    def overs(*measures: Measure) -> Iterator[Interval]:
+        lengths = {length for spec in specs if spec.measure in measures for length in spec.lengths_ms}
+        return (Interval(at_ms - over_ms, at_ms) for over_ms in sorted(lengths))
+
+    frames, told = [], []
+    for name in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
+        for path in stream_tables(layout, topology, name):
             at, is_all = newest_ms(path, before_batch=later.get(path.parent.name))
             if is_all:
-                told.append(sla_facts.told(table, at))
+                told.append(sla_facts.told(name, at))
             else:
-                frames.append(sla_facts.newest(_before(later, read_times(spark, path)), table))
-    for over_ms in sorted({length for spec in specs for length in spec.lengths_ms}):
-        over = Interval(at_ms - over_ms, at_ms)
-        frames += [
-            sla_facts.latencies(buckets, over),
-            sla_facts.added_latencies(steps, paths, over),
-            sla_facts.critical_latencies(steps, paths, over),
-        ]
-    return [*sla_facts.facts(frames).toArrow().to_pylist(), *told]
+                frames.append(sla_facts.newest(_before(later, read_times(spark, path)), name))
+    if any(spec.ignore_when_idle or spec.measure is Measure.WATERMARK_LAG for spec in specs):
+        frames += sla_facts.watermarks(_before(later, table(WATERMARKS)))
+    for over in overs(Measure.RECORDS):
+        frames.append(sla_facts.records(_before(later, table(BATCHES)), _before(later, table(OUTCOMES)), over))
+    for over in overs(*QUANTILES, Measure.BURN_RATE):
+        frames.append(sla_facts.latencies(table(LATENCY_BUCKETS), over))
+        frames.append(sla_facts.critical_latencies(table(CRITICAL_PATH_STEPS), table(CRITICAL_PATHS), over))
+    for over in overs(Measure.OPERATOR_LATENCY_P50):
+        frames.append(sla_facts.added_latencies(table(CRITICAL_PATH_STEPS), table(CRITICAL_PATHS), over))
+    return [*(sla_facts.facts(frames).toArrow().to_pylist() if frames else ()), *told]
 
 
 if __name__ == "__main__":

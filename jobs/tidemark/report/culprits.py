@@ -25,6 +25,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NO_EXPLANATION = frozenset({Cause.NOTHING_WRONG, Cause.UNEXPLAINED})
+WAITS_FOR_NOTHING = frozenset({Measure.COMPLETENESS, Measure.CONTRACT})
+"""What is measured of rows that are there, which say themselves who wrote them."""
 READS = frozenset({CRITICAL_PATHS.name, CRITICAL_PATH_STEPS.name, SLA_RESULTS.name})
 """Tables that are asked."""
 BLAME = """
@@ -69,11 +71,10 @@ def with_culprits(
         return next(iter(what_holds_time_back(topology, layout, sub, at_ms=at_ms, needed_ms=needed_ms)), None)
 
     for status in found:
-        if status.verdict not in BROKEN or status.spec.measure is Measure.CONTRACT:  # whose rows name who wrote them
+        if status.verdict not in BROKEN or status.spec.measure in WAITS_FOR_NOTHING:
             yield status
             continue
-        is_wait = status.spec.measure is not Measure.COMPLETENESS  # what does not add up waits for nothing
-        finding = held_back(status.spec) or held_up(_operator(status.spec, topology)) if is_wait else None
+        finding = held_back(status.spec) or held_up(_operator(status.spec, topology))
         culprit = status.culprit
         if status.spec.measure in {*QUANTILES, Measure.BURN_RATE}:
             culprit = blamed(status.spec.subject, status.spec.over_ms) or culprit

@@ -1,4 +1,4 @@
-"""What SLAs are judged by, as Spark frames (ring 1).
+"""What SLAs are judged by: Spark frames, and the accounting (ring 1).
 
 Rows of one shape come from many tables and are aggregated in one job, so that a check of all SLAs shuffles once.
 Every function but `facts` and `accounts` gives such rows: `what` they say of which `subject`, and over which time.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
-from operator import add
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidemark.report.path_facts import Row, Tables
 from tidemark.report.sla_status import What
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.semantics.critical_path import State
@@ -21,6 +21,38 @@ from tidemark.semantics.idleness import Activity
 from tidemark.spec.intervals import Interval
 from tidemark.spec.tables import BECAME, CAME_IN
 
+ACCOUNTS = f"""
+    WITH finished AS (SELECT sub_topology, batch_id, finished_at FROM batches WHERE topology = $1),
+    later AS (
+        SELECT sub_topology, min(batch_id) AS batch_id FROM finished WHERE finished_at > make_timestamptz($2 * 1000)
+        GROUP BY sub_topology
+    ),
+    counted AS (
+        SELECT o.sub_topology, o.operator, o.kind, f.finished_at, {" + ".join(CAME_IN)} AS n_in,
+               {" + ".join(BECAME)} AS n_out, least({", ".join([*CAME_IN, *BECAME])}) AS lowest
+        FROM outcomes AS o
+        LEFT JOIN finished AS f USING (sub_topology, batch_id)
+        LEFT JOIN later AS l USING (sub_topology)
+        WHERE o.topology = $1 AND (l.batch_id IS NULL OR o.batch_id < l.batch_id)
+    )
+    SELECT sub_topology, operator, kind, count(*) AS batches, sum(n_in)::bigint AS updates_in,
+           sum(n_out)::bigint AS updates_out, min(lowest) AS lowest,
+           count_if(n_in IS DISTINCT FROM n_out) AS open_batches,
+           min(epoch_ms(finished_at)) FILTER (WHERE n_in IS DISTINCT FROM n_out) AS open_since_ms
+    FROM counted GROUP BY sub_topology, operator, kind
+"""
+ACCOUNT = (
+    "sub_topology",
+    "operator",
+    "kind",
+    "batches",
+    "updates_in",
+    "updates_out",
+    "lowest",
+    "open_batches",
+    "open_since_ms",
+)
+"""The columns of what that says."""
 MEASURED = (State.INPUT.value, State.MEASURED.value, State.CLAMPED_NEGATIVE.value)
 
 
@@ -90,26 +122,13 @@ def _finished(critical_path_steps: DataFrame, critical_paths: DataFrame, over: I
     return critical_path_steps.join(paths, ["topology", "window_start", "window_end"], "left_semi")
 
 
-def accounts(outcomes: DataFrame, batches: DataFrame) -> DataFrame:
+def accounts(tables: Tables, topology: str, *, at_ms: int) -> list[Row]:
     """Per sub-topology and operator: batches, updates in and out, the lowest count, and the batches that do not close.
 
     `open_since_ms` is when the first of these was finished, epoch ms; null when all close, or it is not finished yet.
+    Batches are those before the first that was finished after *at_ms*.
     """
-    updates_in, updates_out = (reduce(add, map(F.col, counts)) for counts in (CAME_IN, BECAME))
-    is_open = ~updates_in.eqNullSafe(updates_out)
-    finished = batches.select("sub_topology", "batch_id", "finished_at")
-    return (
-        outcomes.join(finished, ["sub_topology", "batch_id"], how="left")
-        .groupBy("sub_topology", "operator", "kind")
-        .agg(
-            F.count(F.lit(1)).alias("batches"),
-            F.sum(updates_in).alias("updates_in"),
-            F.sum(updates_out).alias("updates_out"),
-            F.min(F.least(*CAME_IN, *BECAME)).alias("lowest"),
-            F.count_if(is_open).alias("open_batches"),
-            F.min(F.when(is_open, F.unix_millis("finished_at"))).alias("open_since_ms"),
-        )
-    )
+    return tables.ask(ACCOUNTS, [topology, at_ms]).objects
 
 
 def _rows(rows: DataFrame, what: What, subject: Column, over: Interval | None = None, **values: Column) -> DataFrame:
