@@ -100,7 +100,7 @@ audit: setup ## known vulnerabilities of what is installed, where PyPI has the d
 
 supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py
-	$(BIN)/pytest -q -m long tests/streaming/test_flow.py
+	$(BIN)/pytest -q -m long tests/streaming/test_flow.py tests/streaming/test_slowed.py
 
 KILLS ?= 10
 chaos: setup ## KILLS=10 SEED=any: kill and hinder real drivers, and compare what they leave with a calculation

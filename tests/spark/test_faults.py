@@ -231,9 +231,11 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Flow]:
 
 
 def slow_operator(flow: Flow) -> float:
+    """The newest records change nothing, which explains nothing."""
     flow.play.slow_ms = {"newest": 600}
     flow.goes_on(82, 92)
-    return 94
+    flow.batch(102, *now(102, 0, 192), *now(102, 1, 192.5))
+    return 104
 
 
 def slow_operator_behind_a_hop(flow: Flow) -> float:

@@ -25,6 +25,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NO_EXPLANATION = frozenset({Cause.NOTHING_WRONG, Cause.UNEXPLAINED})
+LATENCIES = frozenset({*QUANTILES, Measure.BURN_RATE, Measure.OPERATOR_LATENCY_P50})
+SILENCE = frozenset({Cause.SOURCE_EMPTY, Cause.SOURCE_QUIET, Cause.ALL_SUPPRESSED, Cause.ALL_FILTERED})
+"""Why nothing more came, which says nothing of what came late."""
 WAITS_FOR_NOTHING = frozenset({Measure.COMPLETENESS, Measure.CONTRACT})
 """What is measured of rows that are there, which say themselves who wrote them."""
 READS = frozenset({CRITICAL_PATHS.name, CRITICAL_PATH_STEPS.name, SLA_RESULTS.name})
@@ -58,9 +61,10 @@ def with_culprits(
 
     @lru_cache
     @_unexplained
-    def held_up(operator: str | None) -> Finding | None:
+    def held_up(operator: str | None, *, is_late: bool) -> Finding | None:
         findings = why(topology, layout, at_ms=at_ms, operator=operator)
-        return next((finding for finding in findings if finding.cause not in NO_EXPLANATION), None)
+        causes = NO_EXPLANATION | SILENCE if is_late else NO_EXPLANATION
+        return next((finding for finding in findings if finding.cause not in causes), None)
 
     @_unexplained
     def held_back(spec: SlaSpec) -> Finding | None:
@@ -74,9 +78,10 @@ def with_culprits(
         if status.verdict not in BROKEN or status.spec.measure in WAITS_FOR_NOTHING:
             yield status
             continue
-        finding = held_back(status.spec) or held_up(_operator(status.spec, topology))
+        is_late = status.spec.measure in LATENCIES
+        finding = held_back(status.spec) or held_up(_operator(status.spec, topology), is_late=is_late)
         culprit = status.culprit
-        if status.spec.measure in {*QUANTILES, Measure.BURN_RATE}:
+        if is_late and status.spec.measure is not Measure.OPERATOR_LATENCY_P50:
             culprit = blamed(status.spec.subject, status.spec.over_ms) or culprit
         if culprit is None and finding is not None:
             culprit = finding.input or finding.operator
