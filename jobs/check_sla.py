@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from tidemark.cli.sql import Warehouse
 from tidemark.clock import wall_clock_ms
@@ -30,26 +28,24 @@ from tidemark.report.report_tables import replace_rows
 from tidemark.report.sla_page import write_sla_page
 from tidemark.report.sla_status import statuses
 from tidemark.report.sla_words import sla_row
-from tidemark.spark import PROJECT, read_table, read_times, session, stream_tables
+from tidemark.spark import PROJECT, stream_tables
 from tidemark.spec.intervals import Interval, is_text, iso
 from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import HOUR_MS, QUANTILES, Measure, SlaSpec, load
+from tidemark.spec.sla_spec import HOUR_MS, Measure, SlaSpec, load
 from tidemark.spec.tables import (
     BATCHES,
-    CRITICAL_PATH_STEPS,
-    CRITICAL_PATHS,
     DQ_RESULTS,
     LATENCY_BUCKETS,
     OUTCOMES,
     SLA_RESULTS,
     WATERMARKS,
-    Table,
 )
 from tidemark.spec.topology import Topology
 
 EXPECTATIONS = PROJECT / "expectations"
 CLOCKS_APART_MS = 60_000
 """An instant may be so far ahead: the scheduler that says what is now has a clock of its own."""
+READ_HERE = {table.name for table in (BATCHES, LATENCY_BUCKETS, OUTCOMES, WATERMARKS)}
 LATER = """
     SELECT sub_topology, min(batch_id) FROM batches
     WHERE topology = $1 AND finished_at > make_timestamptz($2 * 1000) GROUP BY ALL
@@ -65,20 +61,21 @@ def main() -> None:
     if given.at_ms > (now_ms := wall_clock_ms()) + CLOCKS_APART_MS:
         arguments.error(f"argument --at: it is {iso(now_ms)} now, got {iso(given.at_ms)}; nobody knows of it yet")
     specs = load(EXPECTATIONS / "slas.toml", given.topology)
-    with session("tidemark-check-sla") as spark, writing(given.warehouse, given.topology.name):
-        run(spark, given.warehouse, given.topology, specs, at_ms=given.at_ms, run_id=given.run_id)
+    with writing(given.warehouse, given.topology.name):
+        run(given.warehouse, given.topology, specs, at_ms=given.at_ms, run_id=given.run_id)
 
 
-def run(
-    spark: SparkSession, layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str
-) -> None:
+def run(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str) -> None:
     """Replace the results of *run_id* by those of a check of *specs* for the instant *at_ms*.
 
     The changes of incidents that follow come last.
     """
-    tables = Warehouse(layout.warehouse, {BATCHES.name, OUTCOMES.name, *READS})
+    tables = Warehouse(layout.warehouse, READS | READ_HERE)
     later = dict(tables.ask(LATER, [topology.name, at_ms]).rows)
-    facts = _facts(spark, layout, topology.name, specs, later, at_ms=at_ms)
+    facts = [
+        *sla_facts.facts(tables, topology.name, specs, at_ms=at_ms),
+        *_newest(layout, topology.name, specs, later),
+    ]
     accounts = sla_facts.accounts(tables, topology.name, at_ms=at_ms)
     quality = Quality(EXPECTATIONS)
     over = _judged_by_contract(layout, topology.name, specs, at_ms=at_ms, run_id=run_id)
@@ -121,52 +118,13 @@ def _contracts(quality: Quality, found: Sequence[Judged]) -> Iterator[dict[str, 
             yield {**row, **what, **broken, "batch_id": of.batch_id, "rows": of.rows}
 
 
-def _before(later: Mapping[str, int], rows: DataFrame) -> DataFrame:
-    """The *rows* of batches before the one that *later* has for their sub-topology, if it has one."""
-    for sub_topology, batch_id in later.items():
-        rows = rows.where((F.col("sub_topology") != sub_topology) | (F.col("batch_id") < batch_id))
-    return rows
-
-
-def _facts(
-    spark: SparkSession,
-    layout: Layout,
-    topology: str,
-    specs: Sequence[SlaSpec],
-    later: Mapping[str, int],
-    *,
-    at_ms: int,
-) -> list[dict[str, Any]]:
-    """All that *specs* are judged by but the accounts and contracts; of what none of them measures nothing is read.
-
-    Of tables whose log does not say what is newest, rows are read.
-    """
-
-    def table(table: Table) -> DataFrame:
-        return read_table(spark, layout, topology, table)
-
-    def overs(*measures: Measure) -> Iterator[Interval]:
-        lengths = {length for spec in specs if spec.measure in measures for length in spec.lengths_ms}
-        return (Interval(at_ms - over_ms, at_ms) for over_ms in sorted(lengths))
-
-    frames, told = [], []
+def _newest(
+    layout: Layout, topology: str, specs: Sequence[SlaSpec], later: Mapping[str, int]
+) -> Iterator[dict[str, Any]]:
+    """How new the tables of *specs* are."""
     for name in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
         for path in stream_tables(layout, topology, name):
-            at, is_all = newest_ms(path, before_batch=later.get(path.parent.name))
-            if is_all:
-                told.append(sla_facts.told(name, at))
-            else:
-                frames.append(sla_facts.newest(_before(later, read_times(spark, path)), name))
-    if any(spec.ignore_when_idle or spec.measure is Measure.WATERMARK_LAG for spec in specs):
-        frames += sla_facts.watermarks(_before(later, table(WATERMARKS)))
-    for over in overs(Measure.RECORDS):
-        frames.append(sla_facts.records(_before(later, table(BATCHES)), _before(later, table(OUTCOMES)), over))
-    for over in overs(*QUANTILES, Measure.BURN_RATE):
-        frames.append(sla_facts.latencies(table(LATENCY_BUCKETS), over))
-        frames.append(sla_facts.critical_latencies(table(CRITICAL_PATH_STEPS), table(CRITICAL_PATHS), over))
-    for over in overs(Measure.OPERATOR_LATENCY_P50):
-        frames.append(sla_facts.added_latencies(table(CRITICAL_PATH_STEPS), table(CRITICAL_PATHS), over))
-    return [*(sla_facts.facts(frames).toArrow().to_pylist() if frames else ()), *told]
+            yield sla_facts.told(name, newest_ms(path, before_batch=later.get(path.parent.name)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from functools import partial, reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from tidemark.object_path import ObjectPath
 from tidemark.spec.layout import Layout
@@ -79,11 +78,6 @@ def no_rows(spark: SparkSession, table: Table) -> DataFrame:
 def _together(frames: Iterable[DataFrame]) -> DataFrame:
     """All rows of *frames*; a column that one lacks, as one that an older version wrote may, is null in its rows."""
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
-
-
-def read_times(spark: SparkSession, path: Path) -> DataFrame:
-    """`timestamp`, a row's record time, `sub_topology` and `batch_id` of all rows of the stream table at *path*."""
-    return read(spark, path).select("timestamp", "batch_id", F.lit(path.parent.name).alias("sub_topology"))
 
 
 def read(spark: SparkSession, path: Path) -> DataFrame:

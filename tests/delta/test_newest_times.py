@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tidemark.report.newest_times import newest_ms
+from tidemark.report.newest_times import newest_ms, told_ms
 
 NOON = 1_767_268_800_000
 
@@ -25,7 +25,7 @@ def test_the_newest_row_of_all_files_counts_and_no_file_is_opened(tmp_path: Path
     write(tmp_path, (1, 30))
     for file in tmp_path.glob("*.parquet"):
         file.write_bytes(b"nobody reads this")
-    assert newest_ms(tmp_path) == (NOON + 60_000, True)
+    assert told_ms(tmp_path) == (NOON + 60_000, True)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,21 @@ def test_files_of_later_batches_are_left_out_and_of_one_with_both_nothing_is_sur
 ) -> None:
     write(tmp_path, (0, 5))
     write(tmp_path, (1, 7), (2, 9))
-    assert newest_ms(tmp_path, before_batch=before) == found
+    assert told_ms(tmp_path, before_batch=before) == found
+
+
+def test_where_the_log_is_not_sure_rows_are_read(tmp_path: Path) -> None:
+    write(tmp_path, (0, 5))
+    write(tmp_path, (1, 7), (2, 9))
+    assert newest_ms(tmp_path, before_batch=2) == NOON + 7_000
+    assert newest_ms(tmp_path) == NOON + 9_000
 
 
 def test_a_table_without_rows_has_no_newest_one(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.schema([("timestamp", pa.timestamp("us", "UTC"))]).empty_table())
-    assert newest_ms(tmp_path) == newest_ms(tmp_path, before_batch=1) == (None, True)
+    assert told_ms(tmp_path) == told_ms(tmp_path, before_batch=1) == (None, True)
 
 
 def test_a_file_of_nulls_alone_says_nothing(tmp_path: Path) -> None:
     write(tmp_path, (0, None))
-    assert newest_ms(tmp_path) == (None, False)
+    assert told_ms(tmp_path) == (None, False)

@@ -52,10 +52,10 @@ SLAS = {
 }
 
 
-def test_what_holds_passes_and_every_expectation_with_it(spark, warehouse):
+def test_what_holds_passes_and_every_expectation_with_it(warehouse):
     streamed(warehouse)
 
-    check(spark, warehouse)
+    check(warehouse)
 
     assert verdicts(warehouse) == {"fresh": "pass", "in_time": "pass", "quick": "pass", "complete": "pass"}
     observed = {row["sla"]: row["observed_ms"] for row in warehouse.report(SLA_RESULTS)}
@@ -68,10 +68,10 @@ def test_what_holds_passes_and_every_expectation_with_it(spark, warehouse):
     assert {row["success"] for row in warehouse.report(DQ_RESULTS)} == {True}
 
 
-def test_a_slow_operator_breaks_its_sla_and_is_named(spark, warehouse):
+def test_a_slow_operator_breaks_its_sla_and_is_named(warehouse):
     streamed(warehouse, latest_ms=400, latency_ms=500)
 
-    check(spark, warehouse)
+    check(warehouse)
 
     results = {row["sla"]: row for row in warehouse.report(SLA_RESULTS)}
     assert {name: (row["verdict"], row["culprit"]) for name, row in results.items()} == {
@@ -89,8 +89,8 @@ def test_a_slow_operator_breaks_its_sla_and_is_named(spark, warehouse):
     }
 
 
-def test_nothing_to_judge_is_not_a_pass(spark, warehouse):
-    check(spark, warehouse)
+def test_nothing_to_judge_is_not_a_pass(warehouse):
+    check(warehouse)
 
     assert verdicts(warehouse) == {
         "fresh": "never_loaded", "in_time": "unknown", "quick": "unknown", "complete": "never_loaded",
@@ -99,12 +99,12 @@ def test_nothing_to_judge_is_not_a_pass(spark, warehouse):
     assert ("outcomes", None, "critical") in broken(warehouse)
 
 
-def test_an_account_that_does_not_close_is_found_with_its_operator(spark, warehouse):
+def test_an_account_that_does_not_close_is_found_with_its_operator(warehouse):
     streamed(warehouse)
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW - 40_000}])
     warehouse.write(OUTCOMES, [outcome(1, records_in=10, emitted=6, suppressed=3)])
 
-    check(spark, warehouse)
+    check(warehouse)
 
     (complete,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "complete")
     assert (complete["verdict"], complete["observed_ms"]) == ("error", 40_000)
@@ -113,35 +113,35 @@ def test_an_account_that_does_not_close_is_found_with_its_operator(spark, wareho
     assert json.loads(pair["observed"]) == [[20, 19]]
 
 
-def test_a_past_instant_is_judged_by_what_could_be_seen_then(spark, warehouse):
+def test_a_past_instant_is_judged_by_what_could_be_seen_then(warehouse):
     streamed(warehouse)
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW + 1}])
     warehouse.write(CHANGES, [{"batch_id": 1, "operator": "latest", "timestamp": NOW - 100}])
     warehouse.write(OUTCOMES, [outcome(1, records_in=10, emitted=6, suppressed=3)])
 
-    check(spark, warehouse, at_ms=NOW)
+    check(warehouse, at_ms=NOW)
     assert {row["sla"]: row["observed_ms"] for row in warehouse.report(SLA_RESULTS)}["fresh"] == 500
     assert verdicts(warehouse)["complete"] == "pass"
 
-    check(spark, warehouse, at_ms=NOW + 1)
+    check(warehouse, at_ms=NOW + 1)
     assert {row["sla"]: row["observed_ms"] for row in warehouse.report(SLA_RESULTS)}["fresh"] == 101
 
 
-def test_an_old_table_is_excused_by_an_idle_source_in_verdict_and_expectation_alike(spark, warehouse):
+def test_an_old_table_is_excused_by_an_idle_source_in_verdict_and_expectation_alike(warehouse):
     streamed(warehouse)
     warehouse.write(
         WATERMARKS, [{"batch_id": n, "source": "events", "activity": a} for n, a in ((3, "active"), (4, "idle"))]
     )
 
-    check(spark, warehouse, at_ms=NOW + 3_600_000, ignore_when_idle=True)
+    check(warehouse, at_ms=NOW + 3_600_000, ignore_when_idle=True)
 
     assert verdicts(warehouse)["fresh"] == "pass"
     assert not any(suite == "sla_status" and column and "after" in column for suite, column, _ in broken(warehouse))
 
 
-def test_asking_twice_in_one_run_changes_nothing_and_another_run_adds(spark, warehouse):
+def test_asking_twice_in_one_run_changes_nothing_and_another_run_adds(warehouse):
     streamed(warehouse)
-    check(spark, warehouse)
+    check(warehouse)
 
     def said():
         """Without what is said of the tables that the check itself writes, which have other versions then."""
@@ -150,10 +150,10 @@ def test_asking_twice_in_one_run_changes_nothing_and_another_run_adds(spark, war
 
     once = said()
 
-    check(spark, warehouse)
+    check(warehouse)
     assert said() == once
 
-    check(spark, warehouse, run_id="it's another")
+    check(warehouse, run_id="it's another")
     assert len(warehouse.report(SLA_RESULTS)) == 2 * len(SLAS)
 
 
@@ -213,11 +213,11 @@ def outcome(batch_id, **counts):
     return {"batch_id": batch_id, "operator": "latest", "kind": "table", **zero, **counts}
 
 
-def check(spark, warehouse, *, at_ms=NOW, run_id="r1", ignore_when_idle=False, contract=None):
+def check(warehouse, *, at_ms=NOW, run_id="r1", ignore_when_idle=False, contract=None):
     promised = SLAS | ({"kept": {"subject": contract, "measure": "contract"}} if contract else {})
     slas = {name: {**sla, "owner": "o", "ignore_when_idle": ignore_when_idle} for name, sla in promised.items()}
     specs = parse({"t": slas}, TOPOLOGY, file="slas.toml")
-    check_sla.run(spark, warehouse.layout, TOPOLOGY, specs, at_ms=at_ms, run_id=run_id)
+    check_sla.run(warehouse.layout, TOPOLOGY, specs, at_ms=at_ms, run_id=run_id)
 
 
 def verdicts(warehouse):
@@ -233,13 +233,13 @@ def broken(warehouse):
     }
 
 
-def test_a_broken_contract_names_table_operator_and_row_and_its_expectation_the_version(spark, warehouse):
+def test_a_broken_contract_names_table_operator_and_row_and_its_expectation_the_version(warehouse):
     streamed(warehouse)
-    check(spark, warehouse, contract="tables")
+    check(warehouse, contract="tables")
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW + 5_000}])
     warehouse.write(OUTCOMES, [outcome(1, records_in=3, emitted=3)] * 2)
 
-    check(spark, warehouse, at_ms=NOW + 10_000, run_id="r2", contract="tables")
+    check(warehouse, at_ms=NOW + 10_000, run_id="r2", contract="tables")
 
     runs = {row["run_id"]: row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "kept"}
     before, after = runs["r1"], runs["r2"]
@@ -252,20 +252,20 @@ def test_a_broken_contract_names_table_operator_and_row_and_its_expectation_the_
     assert tuple(told[name] for name in place) == ("outcomes", "s", 2, 1, 3, "latest", example, "1", "r2")
 
 
-def test_what_came_after_the_check_before_is_judged_however_long_ago_that_was(spark, warehouse):
+def test_what_came_after_the_check_before_is_judged_however_long_ago_that_was(warehouse):
     streamed(warehouse)
-    check(spark, warehouse, contract="outcomes")
+    check(warehouse, contract="outcomes")
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW + 5_000}])
     warehouse.write(OUTCOMES, [outcome(1, records_in=3, emitted=2)])
 
-    check(spark, warehouse, at_ms=NOW + 86_400_000, run_id="r2", contract="outcomes")
-    check(spark, warehouse, at_ms=NOW + 90_100_000, run_id="r3", contract="outcomes")
+    check(warehouse, at_ms=NOW + 86_400_000, run_id="r2", contract="outcomes")
+    check(warehouse, at_ms=NOW + 90_100_000, run_id="r3", contract="outcomes")
 
     kept = {row["run_id"]: row["verdict"] for row in warehouse.report(SLA_RESULTS) if row["sla"] == "kept"}
     assert kept == {"r1": "pass", "r2": "error", "r3": "unknown"}
 
 
-def test_an_incident_opens_once_names_what_holds_it_and_is_resolved_when_it_has_held_for_a_while(spark, warehouse):
+def test_an_incident_opens_once_names_what_holds_it_and_is_resolved_when_it_has_held_for_a_while(warehouse):
     streamed(warehouse)
 
     def checked(second, run_id, *, change_at=None):
@@ -273,7 +273,7 @@ def test_an_incident_opens_once_names_what_holds_it_and_is_resolved_when_it_has_
         if change_at is not None:
             rows = [{"batch_id": second, "operator": "latest", "timestamp": NOW + int(change_at * 1_000)}]
             warehouse.write(CHANGES, rows)
-        check(spark, warehouse, at_ms=NOW + second * 1_000, run_id=run_id)
+        check(warehouse, at_ms=NOW + second * 1_000, run_id=run_id)
         rows = [row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh"]
         return [(row["change"], (row["at"].timestamp() * 1_000 - NOW) / 1_000, row["run_id"]) for row in rows]
 
@@ -292,7 +292,7 @@ def test_an_incident_opens_once_names_what_holds_it_and_is_resolved_when_it_has_
     assert quiet == {"back-filled": "past", **dict.fromkeys("abcdef")}
 
 
-def test_the_blame_for_a_latency_is_on_who_used_more_than_usual(spark, warehouse):
+def test_the_blame_for_a_latency_is_on_who_used_more_than_usual(warehouse):
     streamed(warehouse, latency_ms=500)
     usual = {"topology": "t", "window_start": NOW - 90_000, "window_end": NOW - 85_000, "over_sla": False}
     late = {"topology": "t", "window_start": NOW - 80_000, "window_end": NOW - 75_000, "over_sla": True, "sla_ms": 50}
@@ -309,7 +309,7 @@ def test_the_blame_for_a_latency_is_on_who_used_more_than_usual(spark, warehouse
         ],
     )
 
-    check(spark, warehouse)
+    check(warehouse)
 
     (late_one,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "in_time")
     assert (late_one["verdict"], late_one["culprit"]) == ("warn", "alerts")

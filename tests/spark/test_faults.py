@@ -551,7 +551,7 @@ def checked(spark: SparkSession, flow: Flow, at_s: float, *promises: str) -> tup
     specs = parse({"play": slas}, topology, file="slas.toml")
     if flow.play.toml == HOP:
         critical_path.run(spark, flow.layout, topology, specs, Interval(NOON, ms(at_s)))
-    check_sla.run(spark, flow.layout, topology, specs, at_ms=ms(at_s), run_id="r")
+    check_sla.run(flow.layout, topology, specs, at_ms=ms(at_s), run_id="r")
     results, changes = (
         opened(table, flow.layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
         for table in (SLA_RESULTS, INCIDENTS)
