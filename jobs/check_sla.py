@@ -9,7 +9,8 @@ check for an instant before one that was checked already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -31,7 +32,7 @@ from tidemark.report.sla_words import sla_row
 from tidemark.spark import PROJECT, stream_tables
 from tidemark.spec.intervals import Interval, is_text, iso
 from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import HOUR_MS, Measure, SlaSpec, load
+from tidemark.spec.sla_spec import CONTRACTS_OVER_MS, Measure, SlaSpec, load
 from tidemark.spec.tables import (
     BATCHES,
     DQ_RESULTS,
@@ -70,16 +71,18 @@ def run(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: 
 
     The changes of incidents that follow come last.
     """
-    tables = Warehouse(layout.warehouse, READS | READ_HERE)
+    quality = Quality(EXPECTATIONS)
+    by_contract = judged(layout, topology, _since_the_check_before(layout, topology.name, at_ms=at_ms, run_id=run_id))
+    contracts = list(_contracts(quality, by_contract))
+    readable = {each.path for each in by_contract if each.is_readable}
+    tables = Warehouse(layout.warehouse, READS | READ_HERE, only=readable)
     later = dict(tables.ask(LATER, [topology.name, at_ms]).rows)
+    newest = ((table, path) for table, path in _of_staleness(layout, topology.name, specs) if path in readable)
     facts = [
         *sla_facts.facts(tables, topology.name, specs, at_ms=at_ms),
-        *_newest(layout, topology.name, specs, later),
+        *(sla_facts.told(table, newest_ms(path, before_batch=later.get(path.parent.name))) for table, path in newest),
     ]
     accounts = sla_facts.accounts(tables, topology.name, at_ms=at_ms)
-    quality = Quality(EXPECTATIONS)
-    over = _judged_by_contract(layout, topology.name, specs, at_ms=at_ms, run_id=run_id)
-    contracts = list(_contracts(quality, judged(layout, topology, over)))
     measured = statuses(specs, topology, facts, accounts, contracts, at_ms=at_ms)
     found = list(with_culprits(measured, topology, layout, tables, at_ms=at_ms))
     frame = pd.DataFrame([{**sla_row(s), "idle": s.idle, "measured": s.is_measured} for s in found])
@@ -99,13 +102,10 @@ def run(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: 
     write_sla_page(layout, topology.name)
 
 
-def _judged_by_contract(
-    layout: Layout, topology: str, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str
-) -> Interval:
-    """Whose rows are judged: those since the check before, of some time at least, so that none is left out."""
-    over_ms = max((spec.over_ms for spec in specs if spec.measure is Measure.CONTRACT), default=HOUR_MS)
+def _since_the_check_before(layout: Layout, topology: str, *, at_ms: int, run_id: str) -> Interval:
+    """Whose rows contracts are about: so that none is left out, those of some time at least."""
     before_ms = checked_before(layout, topology, at_ms, run_id)
-    return Interval(min(at_ms - over_ms, at_ms if before_ms is None else before_ms - CLOCKS_APART_MS), at_ms)
+    return Interval(min(at_ms - CONTRACTS_OVER_MS, at_ms if before_ms is None else before_ms - CLOCKS_APART_MS), at_ms)
 
 
 def _contracts(quality: Quality, found: Sequence[Judged]) -> Iterator[dict[str, Any]]:
@@ -118,13 +118,10 @@ def _contracts(quality: Quality, found: Sequence[Judged]) -> Iterator[dict[str, 
             yield {**row, **what, **broken, "batch_id": of.batch_id, "rows": of.rows}
 
 
-def _newest(
-    layout: Layout, topology: str, specs: Sequence[SlaSpec], later: Mapping[str, int]
-) -> Iterator[dict[str, Any]]:
-    """How new the tables of *specs* are."""
+def _of_staleness(layout: Layout, topology: str, specs: Sequence[SlaSpec]) -> Iterator[tuple[str, Path]]:
+    """The tables of whose age *specs* promise something."""
     for name in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
-        for path in stream_tables(layout, topology, name):
-            yield sla_facts.told(name, newest_ms(path, before_batch=later.get(path.parent.name)))
+        yield from ((name, path) for path in stream_tables(layout, topology, name))
 
 
 if __name__ == "__main__":

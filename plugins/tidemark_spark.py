@@ -14,6 +14,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from tidemark.embedded.process import without_airflow
+from tidemark.errors import InvalidArgument
 from tidemark.library import archive
 from tidemark.spec.spark_settings import SparkSettings, driver_address, is_local, jars
 
@@ -60,6 +61,9 @@ class BatchJob(SparkSubmitOperator):
     """Runs `jobs/<job>.py` to its end, with the settings of a topology, *spark*."""
 
     def __init__(self, *, job: str, spark: SparkSettings, **kwargs: Any) -> None:
+        if kwargs.get("env_vars"):  # with them the provider hands on all of the environment
+            msg = "a job has the environment without what is Airflow's, got env_vars; use [spark.conf] of its topology"
+            raise InvalidArgument(msg)
         super().__init__(application=script(job), name=f"tidemark-{job}", do_xcom_push=False, **kwargs)
         self._spark = spark
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
 from flights_day import STARTED_AT_MS, TOPOLOGY, FlightsDay, play_day
+from planted import TestWarehouse
 from pyspark.sql import SparkSession
 
 import critical_path
 import maintain
 import rollup
-from tidemark.delta import create
-from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.report.outline import outline
 from tidemark.report.report_tables import replace_rows
 from tidemark.spark import PROJECT, session
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import load as load_slas
-from tidemark.spec.tables import DELIVERIES, DQ_RESULTS, INCIDENTS, SLA_RESULTS, Table
+from tidemark.spec.tables import DELIVERIES, DQ_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.spec.topology import load
 
 
@@ -37,27 +33,6 @@ def spark() -> Iterator[SparkSession]:
     spark = session("tests")
     yield spark
     spark.stop()
-
-
-@dataclass(frozen=True)
-class TestWarehouse:
-    """Tables of the topology `t` in a folder; instants are epoch ms, a column that is not given is null."""
-
-    __test__ = False
-    layout: Layout
-
-    def write(self, table: Table, rows: list[Mapping[str, Any]], sub_topology: str = "s") -> None:
-        path = self.layout.report_table("t", table.name)
-        if table.written_by == "stream":
-            path = self.layout.stream_table("t", sub_topology, table.name)
-            rows = [{"topology": "t", "sub_topology": sub_topology, **row} for row in rows]
-        create(path, arrow_schema(table))
-        write_deltalake(path, rows_of(table, [dict(row) for row in rows]), mode="append")
-
-    def report(self, table: Table) -> list[dict[str, Any]]:
-        """All rows of a report, sorted by their text."""
-        path = self.layout.report_table("t", table.name)
-        return sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=str)
 
 
 @pytest.fixture

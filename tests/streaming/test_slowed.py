@@ -71,8 +71,8 @@ class Installation:
         self.conductor.launch_streams(self.api, slow)
 
     def play(self) -> None:
-        """Have flights come, a day of them in 48 minutes."""
-        how = ["--from", "2013-06-27", "--to", "2013-06-28", "--speed", "30", "--weather-first", "--seed", "7"]
+        """Have flights come, two days of them in half an hour."""
+        how = ["--from", "2013-06-27", "--to", "2013-06-29", "--speed", "100", "--weather-first", "--seed", "7"]
         command = [sys.executable, str(PROJECT / "jobs" / "replay.py"), "--bootstrap", self.address, *how]
         process.launch("replay", command, home=self.home.path, env={})
 

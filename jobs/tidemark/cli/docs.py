@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from tidemark.cli import kafka_metrics
 from tidemark.cli.sql import Warehouse
-from tidemark.spec.checks import CONDITIONS
+from tidemark.spec.checks import CONDITIONS, SUMS
 from tidemark.spec.tables import HOP, TABLES, Table
 from tidemark.stream.sink_columns import TIDEMARKS_OWN
 from tidemark.warehouse import View, views
@@ -66,6 +66,8 @@ def _table(table: Table) -> str:
     rows = ((f"`{column.name}`", f"`{column.type}`", column.comment) for column in table.columns)
     columns = _columns(("column", "type", "what it is"), rows)
     holds = [condition for named in CONDITIONS.get(table.name, {}).values() for condition in named.values()]
+    if whole := SUMS.get(table.name):
+        holds.append(f"{whole.whole} = sum of {whole.parts} in {whole.of}, by key")
     checks = "\nHolds:\n\n" + "".join(f"* `{condition}`\n" for condition in holds) if holds else ""
     key = f" Its key: {', '.join(f'`{name}`' for name in table.key)}." if table.key else ""
     return f"### {table.name}\n\nOne row per {table.row}.{key}\n\n{columns}{checks}"

@@ -1,8 +1,8 @@
 """How many rows of each table break its contract: one aggregation per table, in DuckDB (ring 2).
 
 A contract is what the project declares, columns and key (`spec/tables.py`), conditions and sums (`spec/checks.py`), and
-of a sink what its topology does. Judged are rows of batches that were finished in an interval, and rows of reports
-about it. The verdict on the counts is great-expectations': `quality`.
+of a sink what its topology does. Judged are rows of batches that were finished in an interval; of all else, rows in
+files that came since it began. The verdict on the counts is great-expectations': `quality`.
 """
 
 from __future__ import annotations
@@ -14,52 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
+import pyarrow.dataset as ds
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
+from tidemark.delta import in_files
 from tidemark.kernels.schemas import arrow_schema
+from tidemark.report.contract_sql import COUNTS, counted_of, counting
 from tidemark.spec import tables
-from tidemark.spec.checks import CONDITIONS, SUMS, Conditions, Rule
+from tidemark.spec.checks import SUMS
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Repartition, Sink
 from tidemark.spec.tables import TABLES, Column, Table
 from tidemark.spec.topology import Topology
 
-KEYS = "duplicate_keys"
-COUNTS = (KEYS, *(rule.value for rule in Rule))
-FINISHED = "make_timestamptz(epoch_us(window_end) + (before_source_ms + latency_ms) * 1000)"
-ABOUT: Mapping[str, str] = {
-    tables.HEARTBEATS.name: '"at"',
-    tables.CLOCK_SKEW.name: '"at"',
-    tables.LATENCY_ROLLUP.name: "interval_end",
-    tables.LATENCY_BUCKET_ROLLUP.name: "interval_end",
-    tables.CRITICAL_PATHS.name: FINISHED,
-    tables.SLA_RESULTS.name: "checked_at",
-    tables.INCIDENTS.name: '"at"',
-    tables.DELIVERIES.name: "delivered_at",
-    tables.DQ_RESULTS.name: "checked_at",
-    tables.REQUEUED.name: "requeued_at",
-    tables.TABLE_FILES.name: '"at"',
-}
-"""Of rows that are no batch's: the instant by which they are judged."""
-OF_PATHS = frozenset({tables.CRITICAL_PATH_STEPS.name, tables.CRITICAL_PATH_LEAVES.name})
-"""Tables whose rows are judged with the critical path of their window."""
-PLACE = ("batch_id", "operator", "source", "topic", "partition", "offset", "source_partition", "source_offset", "key")
-"""What a row without a key is told by."""
+OF_NO_BATCH = frozenset({tables.HEARTBEATS.name, tables.CLOCK_SKEW.name})
+"""Tables of streams that drivers write beside their batches."""
 SINK = {"timestamp": "timestamp", "batch_id": "bigint", "source_partition": "int", "source_offset": "bigint"}
 """What every sink has, whatever its records are."""
-COUNTED = """
-    SELECT coalesce(sum(n), 0)::bigint AS rows,
-           sum({keys})::bigint, sum(unknown_words)::bigint, sum(negative_counts)::bigint, sum(not_adding_up)::bigint,
-           min(to_json(key)::varchar) FILTER (WHERE is_broken) AS example,
-           arg_min(culprit, to_json(key)::varchar) FILTER (WHERE is_broken) AS culprit
-    FROM (SELECT *, {keys} + unknown_words + negative_counts + not_adding_up > 0 AS is_broken
-          FROM (SELECT key, sum(n) AS n, min(culprit) AS culprit, sum(unknown_words) AS unknown_words,
-                       sum(negative_counts) AS negative_counts,
-                       sum(not_adding_up) + (sum(n) < 2 AND sum(amount) <> 0)::int AS not_adding_up
-                FROM ({rows}) GROUP BY key))
-"""
 
 
 @dataclass(frozen=True)
@@ -68,11 +42,12 @@ class Judged:
 
     `schema` says how many columns are not as declared, `counts` how many rows break what, by COUNTS; it is empty where
     none was judged, or the schema is not as declared. `example` is the key of one of these, JSON, of the operator or
-    source `culprit`; or else it tells the columns.
+    source `culprit`; or else it tells the columns, or why nothing can be read.
     """
 
     table: str
     sub_topology: str | None
+    path: Path
     version: int | None
     schema: Mapping[str, int]
     counts: Mapping[str, int]
@@ -81,15 +56,25 @@ class Judged:
     culprit: str | None = None
     example: str | None = None
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether queries can ask it: of columns that are not there they find nulls."""
+        return not self.schema["unreadable"] and not self.schema["wrong_types"]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it has all columns besides."""
+        return self.is_readable and not self.schema["missing_columns"]
+
 
 def judged(layout: Layout, topology: Topology, over: Interval) -> list[Judged]:
     """Each table of *topology* that there is, by the rows of the interval *over*."""
-    found = _Folder(layout.reports(topology.name), _written_by("report"), over).judged(None)
+    found = _Folder(layout.reports(topology.name), _written_by("report"), None, over).judged()
     for sub in topology.sub_topologies:
         hops = (replace(tables.HOP, name=f"hop_{o.name}") for o in sub.operators if isinstance(o, Repartition))
         sinks = (_sink(o, o.table) for o in sub.operators if isinstance(o, Sink) and o.table)
-        folder = _Folder(layout.stream(topology.name, sub.name), [*_written_by("stream"), *hops, *sinks], over)
-        found += folder.judged(sub.name)
+        declared = [*_written_by("stream"), *hops, *sinks]
+        found += _Folder(layout.stream(topology.name, sub.name), declared, sub.name, over).judged()
     return found
 
 
@@ -100,114 +85,130 @@ def _written_by(whom: str) -> list[Table]:
 def _sink(sink: Sink, name: str) -> Table:
     """What a topology declares of the table *name* of *sink*."""
     columns = tuple(Column(column, ddl, "") for column, ddl in SINK.items())
-    return Table(name, f"what reached the sink {sink.name}", columns, key=sink.key)
+    return Table(name, f"what reached the sink {sink.name}", columns, written_by="sink", key=sink.key)
 
 
 class _Folder:
-    """The tables of one writer in the folder *home*, as they are when it is made."""
+    """The tables of one writer in the folder *home*, each as it is when it is opened.
 
-    def __init__(self, home: Path, declared: Iterable[Table], over: Interval) -> None:
-        self._declared = {table.name: table for table in declared if (home / table.name / "_delta_log").is_dir()}
-        self._over = over
-        self._tables: dict[str, DeltaTable] = {}
-        self._unreadable: dict[str, str] = {}
+    Who writes several commits parts before wholes: proofs before `outcomes`, and `batches` last of all. So wholes are
+    opened before their parts, and `batches` first: what they name is there in the rest.
+    """
+
+    def __init__(self, home: Path, declared: Iterable[Table], sub_topology: str | None, over: Interval) -> None:
+        there = [table for table in declared if (home / table.name / "_delta_log").is_dir()]
+        wholes = [tables.BATCHES.name, *SUMS]
+        self._declared = sorted(there, key=lambda table: table.name not in wholes)
+        self._home, self._sub_topology, self._over = home, sub_topology, over
         self._connection = duckdb.connect()
-        for name in self._declared:
-            self._open(name, home / name)
-        self._batches = self._finished()
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._opened = {table.name: self._open(table) for table in self._declared}
+        self._batches = self._finished() if self._is_sound(tables.BATCHES.name) else None
 
-    def judged(self, sub_topology: str | None) -> list[Judged]:
-        """What is found of each table."""
-        unreadable = [
-            Judged(name, sub_topology, None, {"unreadable": 1}, {}, example=why)
-            for name, why in self._unreadable.items()
-        ]
-        return unreadable + [
-            self._judged(table, sub_topology) for table in self._declared.values() if table.name in self._tables
-        ]
+    def judged(self) -> list[Judged]:
+        """What is found of each table, parts before wholes: these are not held against parts that cannot be read."""
+        for table in reversed(self._declared):
+            self._opened[table.name] = self._judged(table)
+        return list(self._opened.values())
 
-    def _open(self, name: str, path: Path) -> None:
+    def _open(self, table: Table) -> Judged:
+        found = Judged(table.name, self._sub_topology, self._home / table.name, None, {}, {})
         try:
-            table = DeltaTable(str(path))
-            self._connection.register(_stored(name), table.to_pyarrow_dataset())
+            stored = DeltaTable(str(found.path))
+            self._connection.register(_stored(table.name), stored.to_pyarrow_dataset())
+            if not self._is_of_batches(table):
+                self._connection.register(_new(table.name), _came_since(stored, self._over.start_ms))
         except (DeltaError, OSError, ValueError) as error:
-            self._unreadable[name] = json.dumps({"error": str(error).splitlines()[0]})
-        else:
-            self._tables[name] = table
-
-    def _finished(self) -> tuple[int, int] | None:
-        """The first and the last batch that were finished in the interval; None without one."""
-        if tables.BATCHES.name not in self._tables:
-            return None
-        finished = f'"{_stored(tables.BATCHES.name)}" WHERE {self._over.holds("finished_at")}'
-        found = self._connection.execute(f"SELECT min(batch_id), max(batch_id) FROM {finished}")
-        ((first, last),) = found.fetchall()
-        return None if first is None else (first, last)
-
-    def _judged(self, table: Table, sub_topology: str | None) -> Judged:
-        stored = self._tables[table.name]
+            return _unreadable(found, error)
         there = {field.name: field.type for field in stored.schema().fields}
         wanted = {field.name: field.type for field in Schema.from_arrow(arrow_schema(table)).fields}
         missing = sorted({*wanted, *table.key} - there.keys())
         wrong = sorted(name for name in wanted.keys() & there.keys() if there[name] != wanted[name])
         schema = {"unreadable": 0, "missing_columns": len(missing), "wrong_types": len(wrong)}
-        found = Judged(table.name, sub_topology, stored.version(), schema, {})
-        if missing or wrong:
-            return replace(found, example=json.dumps({"missing_columns": missing, "wrong_types": wrong}))
-        rows, *counts, example, culprit = self._counted(table)
+        unlike = json.dumps({"missing_columns": missing, "wrong_types": wrong}) if missing or wrong else None
+        return replace(found, version=stored.version(), schema=schema, example=unlike)
+
+    def _is_sound(self, name: str) -> bool:
+        return name in self._opened and self._opened[name].is_sound
+
+    def _finished(self) -> tuple[int, int] | None:
+        """The first and the last batch that were finished in the interval; None without one."""
+        finished = f'"{_stored(tables.BATCHES.name)}" WHERE {self._over.holds("finished_at")}'
+        try:
+            found = self._connection.execute(f"SELECT min(batch_id), max(batch_id) FROM {finished}").fetchall()
+        except (duckdb.Error, OSError) as error:
+            self._opened[tables.BATCHES.name] = _unreadable(self._opened[tables.BATCHES.name], error)
+            return None
+        ((first, last),) = found
+        return None if first is None else (first, last)
+
+    def _judged(self, table: Table) -> Judged:
+        found = self._opened[table.name]
+        if not found.is_sound:
+            return found
+        try:
+            rows, *counts, example, culprit = self._counted(table)
+        except (duckdb.Error, OSError) as error:
+            return _unreadable(found, error)
         if not rows:
             return found
         return replace(
             found,
-            counts={name: n for name, n in zip(COUNTS, counts, strict=True) if name in _promised(table)},
-            batch_id=None if table.name in {*ABOUT, *OF_PATHS} or self._batches is None else self._batches[1],
+            counts={name: n for name, n in zip(COUNTS, counts, strict=True) if name in counted_of(table)},
+            batch_id=self._batches[1] if self._batches and self._is_of_batches(table) else None,
             rows=rows,
             culprit=culprit,
             example=example,
         )
 
     def _counted(self, table: Table) -> tuple[Any, ...]:
-        """How many rows of *table* are judged, COUNTS of them, and one that breaks the contract."""
-        told_by = table.key or [name for name in table.names if name in PLACE]
-        key = ", ".join(f"'{name}': \"{name}\"" for name in told_by)
-        culprit = next((name for name in ("operator", "source") if name in table.names), "NULL")
-        conditions = _conditions(table)
-        held = (" AND ".join(f"({each})" for each in conditions.get(rule, {}).values()) or "true" for rule in Rule)
-        broken = ", ".join(
-            f"(NOT coalesce({each}, false))::int AS {rule}" for each, rule in zip(held, Rule, strict=True)
-        )
-        whole = SUMS.get(table.name)
-        rows = (
-            f"SELECT {{{key}}} AS key, 1 AS n, {whole.whole if whole else 0} AS amount, {culprit} AS culprit, {broken}"
-        )
-        rows += f" FROM {self._rows(table.name)}"
-        if whole and whole.of in self._tables:
-            rows += f" UNION ALL SELECT {{{key}}}, 0, -({whole.parts}), {culprit}, 0, 0, 0 FROM {self._rows(whole.of)}"
-        asked = COUNTED.format(keys="greatest(n - 1, 0)" if table.key else "0", rows=rows)
-        return self._connection.execute(asked).fetchall()[0]
+        """What `counting` asks for."""
+        whole, parts = SUMS.get(table.name), None
+        if whole and self._is_sound(whole.of):
+            parts = self._of_batches(_stored(whole.of)) if self._is_of_batches(table) else self._beside(table, whole.of)
+        return self._connection.execute(counting(table, self._rows(table), parts)).fetchall()[0]
 
-    def _rows(self, name: str) -> str:
-        """SQL: the rows of the table *name* that are to be judged."""
-        if name in ABOUT:
-            is_judged = self._over.holds(ABOUT[name])
-        elif name in OF_PATHS and tables.CRITICAL_PATHS.name in self._tables:
-            is_judged = f"window_start IN (SELECT window_start FROM {self._rows(tables.CRITICAL_PATHS.name)})"
-        elif self._batches:
-            is_judged = "batch_id BETWEEN {} AND {}".format(*self._batches)
-        else:
-            is_judged = "false"
-        return f'"{_stored(name)}" WHERE {is_judged}'
+    def _rows(self, table: Table) -> str:
+        """What comes after FROM for the rows of *table* that are to be judged."""
+        if not self._is_of_batches(table):
+            return f'"{_new(table.name)}"'
+        if table.written_by == "sink" and table.key:  # an older row may have stayed beside the current one
+            key = ", ".join(f'"{name}"' for name in table.key)
+            judged = f"SELECT {key} FROM {self._of_batches(_stored(table.name))}"
+            return f'"{_stored(table.name)}" WHERE ({key}) IN ({judged})'
+        return self._of_batches(_stored(table.name))
+
+    def _beside(self, table: Table, parts: str) -> str:
+        """The rows of the table *parts* that have the key of a new row of *table*."""
+        key = ", ".join(f'"{name}"' for name in table.key)
+        return f'"{_stored(parts)}" WHERE ({key}) IN (SELECT {key} FROM "{_new(table.name)}")'
+
+    def _is_of_batches(self, table: Table) -> bool:
+        return self._sub_topology is not None and table.name not in OF_NO_BATCH
+
+    def _of_batches(self, stored: str) -> str:
+        is_judged = "batch_id BETWEEN {} AND {}".format(*self._batches) if self._batches else "false"
+        return f'"{stored}" WHERE {is_judged}'
+
+
+def _came_since(stored: DeltaTable, since_ms: int) -> ds.Dataset:
+    """The rows of *stored* in files that were committed since."""
+    files = pl.DataFrame(stored.get_add_actions(flatten=True)).filter(pl.col("modification_time") >= since_ms)
+    new = {Path(place).name for place in files["path"]}
+    return in_files(stored, lambda name: 0 if name in new else None)
+
+
+def _unreadable(found: Judged, error: Exception) -> Judged:
+    return replace(
+        found,
+        schema={"unreadable": 1, "missing_columns": 0, "wrong_types": 0},
+        example=json.dumps({"error": str(error).splitlines()[0]}),
+    )
 
 
 def _stored(name: str) -> str:
     return f"stored {name}"
 
 
-def _conditions(table: Table) -> Conditions:
-    return CONDITIONS.get(tables.HOP.name if table.name.startswith("hop_") else table.name, {})
-
-
-def _promised(table: Table) -> set[str]:
-    """Which of COUNTS the contract of *table* is about."""
-    rules = {rule.value for rule, named in _conditions(table).items() if named}
-    return rules | ({KEYS} if table.key else set()) | ({Rule.RELATIONS.value} if table.name in SUMS else set())
+def _new(name: str) -> str:
+    return f"new {name}"

@@ -51,7 +51,8 @@ def checked_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> in
     Epoch ms.
     """
     results = _stored(SLA_RESULTS, layout, topology)
-    found = rows_in(results, (pc.field("checked_at") < utc(at_ms)) & (pc.field("run_id") != run_id))
+    earlier = (pc.field("checked_at") < utc(at_ms)) & (pc.field("run_id") != run_id)
+    found = rows_in(results, earlier, columns=["checked_at"])
     newest = found["checked_at"].dt.epoch("ms").max() if found.height else None
     return newest if isinstance(newest, int) else None
 

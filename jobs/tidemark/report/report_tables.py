@@ -5,7 +5,7 @@ A small commit takes delta-rs some 10 ms, where Spark's first Delta write in a f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -72,9 +72,11 @@ def lies_in(column: str, interval: Interval) -> pc.Expression:
     return (at >= utc(interval.start_ms)) & (at < utc(interval.end_ms))
 
 
-def rows_in(stored: DeltaTable, where: pc.Expression | None = None) -> pl.DataFrame:
+def rows_in(
+    stored: DeltaTable, where: pc.Expression | None = None, *, columns: Sequence[str] | None = None
+) -> pl.DataFrame:
     """The rows of *stored*, as it was when it was opened, for which *where* is true; other files are not opened.
 
-    None: all.
+    None: all; of *columns* likewise.
     """
-    return pl.DataFrame(stored.to_pyarrow_dataset().to_table(filter=where))
+    return pl.DataFrame(stored.to_pyarrow_dataset().to_table(columns=columns and [*columns], filter=where))

@@ -35,7 +35,8 @@ WORST_FIRST = {"error": 0, "never_loaded": 1, "warn": 2, "unknown": 3, "pass": 4
 
 def sla_page(warehouse: Path, topology: str) -> str:
     """The page of *topology*, by the tables in *warehouse* as they are now."""
-    return _page(Warehouse(warehouse, READS), topology)
+    layout = Layout(warehouse)
+    return _page(Warehouse(warehouse, only={layout.report_table(topology, name) for name in READS}), topology)
 
 
 def write_sla_page(layout: Layout, topology: str) -> None:

@@ -33,7 +33,8 @@ from tidemark.spec.sla_spec import ALL_TABLES, QUANTILES, Measure, Severity, Sla
 from tidemark.spec.topology import SubTopology, Topology
 
 Rows = Sequence[Mapping[str, Any]]
-CRITICAL = Severity.CRITICAL.value
+MOST_TOLD, MOST_LETTERS = 3, 200
+"""How many breaks of contracts are told in a sentence, and how much of the key of a row."""
 
 
 class What(StrEnum):
@@ -160,20 +161,26 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, found: _Found, accounts
 
 
 def _contract(spec: SlaSpec, contracts: Rows) -> Status:
-    """Whether the contract of a table, or of all, is kept: by what great-expectations says of each part of it."""
+    """Whether the contract of a table, or of all, is kept: by what great-expectations says of each part of it.
+
+    Columns that an older version's table lacks break nothing.
+    """
     rows = [row for row in contracts if spec.subject in (ALL_TABLES, row["table"])]
-    broken = [row for row in rows if not row["success"]]
-    is_judged = any(row["rows"] for row in rows)
-    verdict = judge_contract([row["severity"] == CRITICAL for row in broken] if rows else None, is_judged=is_judged)
+    broken = [row for row in rows if not row["success"] and row["severity"] == Severity.CRITICAL]
+    verdict = judge_contract(is_broken=bool(broken), is_judged=any(row["rows"] for row in rows))
     if not broken:
         return Status(spec, verdict)
-    worst = min(broken, key=lambda row: row["severity"] != CRITICAL)
+    worst = broken[0]
     culprit = worst["culprit"] or worst["sub_topology"] or worst["table"]
-    breaks = "; ".join(f"{row['table']}: {row['column']} {row['observed']}, {row['example']}" for row in broken[:3])
-    more = f"; and {len(broken) - 3} more" if len(broken) > 3 else ""
-    return Status(
-        spec, verdict, culprit=culprit, records=sum(int(row["observed"]) for row in broken), breaks=breaks + more
-    )
+    told = [f"{row['table']}: {row['column']} {row['observed']}, {_cut(row['example'])}" for row in broken[:MOST_TOLD]]
+    if more := len(broken) - len(told):
+        told.append(f"and {more} more")
+    rows_n = sum(int(row["observed"]) for row in broken if row["rows"])
+    return Status(spec, verdict, culprit=culprit, records=rows_n, breaks="; ".join(told))
+
+
+def _cut(text: str | None) -> str:
+    return text if text and len(text) <= MOST_LETTERS else f"{(text or '')[:MOST_LETTERS]}…"
 
 
 def _records(spec: SlaSpec, at_least: AtLeast, topology: Topology, found: _Found) -> Status:

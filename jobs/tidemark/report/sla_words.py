@@ -44,7 +44,7 @@ def said(status: Status) -> str:
         case BurnRate():
             return _said_of_burning(status, spec.limits)
         case Kept():
-            kept = "holds" if status.is_measured else "has no rows to be judged by"
+            kept = "holds for what came" if status.is_measured else "has no new rows to be judged by"
             return f"the contract of {spec.subject} {f'is broken: {status.breaks}' if status.breaks else kept}"
         case Sla():
             limits = _limits(

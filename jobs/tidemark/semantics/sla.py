@@ -90,16 +90,10 @@ class Kept:
     """A contract is kept or not: there is no limit to set."""
 
 
-def judge_contract(broken: Iterable[bool] | None, *, is_judged: bool) -> Verdict:
-    """The verdict on a contract, of whose *broken* parts each is critical or not; None: of what is not there.
-
-    It is unknown as long as no row *is_judged*, unless what is there is wrong already.
-    """
-    if broken is None:
-        return Verdict.NEVER_LOADED
-    found = list(broken)
-    if found:
-        return Verdict.ERROR if any(found) else Verdict.WARN
+def judge_contract(*, is_broken: bool, is_judged: bool) -> Verdict:
+    """The verdict on a contract: unknown as long as no row *is_judged*, unless what is there is wrong already."""
+    if is_broken:
+        return Verdict.ERROR
     return Verdict.PASS if is_judged else Verdict.UNKNOWN
 
 

@@ -2,7 +2,7 @@
 
 Reports have them as CHECK constraints (CHECKS). A condition that changes gets another name; who opens the table puts
 it in the place of the old one. The tables of streams have no constraints, by decision 16: their rows are judged
-afterwards, as part of their contract. A column that is null is right, except in `outcomes`.
+afterwards, as part of their contract. A column that is null is right, but for the counts of `outcomes`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from tidemark.spec.tables import (
     SLA_RESULTS,
     SUPPRESSED,
     WATERMARKS,
+    Table,
 )
 
 
@@ -63,20 +64,10 @@ class Rule(StrEnum):
 Conditions = Mapping[Rule, Mapping[str, str]]
 """By rule: name and condition, true of every row."""
 
-REASONS = (
-    "null_key",
-    "null_value",
-    "invalid_key",
-    "invalid_utf8",
-    "malformed_json",
-    "malformed_avro",
-    "wrong_type",
-    "missing_timestamp",
-    "timestamp_out_of_range",
-)
-"""Why a record may be in quarantine."""
-STATES = ("starting", "running", "drained", "rotated", "failed")
-"""What a heartbeat may say."""
+
+def words(table: Table, column: str) -> list[str]:
+    """The vocabulary of a column of *table*: its comment lists it."""
+    return next(each.comment for each in table.columns if each.name == column).split(" | ")
 
 
 def _known(column: str, words: Iterable[str], form: str = "") -> Conditions:
@@ -97,6 +88,10 @@ def _fit(**conditions: str) -> Conditions:
 
 def _before(start: str, end: str) -> Conditions:
     return _fit(**{f"{start}_first": f"{start} is null or {end} is null or {start} < {end}"})
+
+
+def _up_to(low: str, high: str) -> Conditions:
+    return _fit(**{f"{low}_up_to_{high}": f"{low} is null or {high} is null or {low} <= {high}"})
 
 
 def _all(*parts: Conditions) -> Conditions:
@@ -144,15 +139,21 @@ _OF_STREAMS: Mapping[str, Conditions] = {
     OPERATOR_WINDOWS.name: _all(_known("kind", Kind), _ORDERED, _not_negative("queued_ms", "records", "skew_error_ms")),
     WATERMARKS.name: _known("activity", Activity),
     CHANGES.name: _all(_ORDERED, _HASHED, _not_negative("seq")),
-    SUPPRESSED.name: _all(_not_negative("n"), _fit(offsets_in_order="first_offset <= last_offset")),
+    SUPPRESSED.name: _all(
+        _not_negative("n"),
+        _up_to("first_offset", "last_offset"),
+    ),
     EMISSION_METRICS.name: _not_negative("idempotent_update_skip_total", "idempotent_update_skip_rate"),
     LATE_RECORDS.name: _all(
         _not_negative("lateness_ms"),
-        _fit(behind_watermark="lateness_ms = epoch_ms(watermark) - epoch_ms(timestamp)"),
+        _fit(
+            behind_watermark="lateness_ms is null or watermark is null "
+            "or lateness_ms = epoch_ms(watermark) - epoch_ms(timestamp)"
+        ),
     ),
-    QUARANTINE.name: _known("reason", REASONS),
+    QUARANTINE.name: _known("reason", words(QUARANTINE, "reason")),
     DISORDER_BUCKETS.name: _not_negative("n"),
-    HEARTBEATS.name: _known("state", STATES),
+    HEARTBEATS.name: _known("state", words(HEARTBEATS, "state")),
     CLOCK_SKEW.name: _not_negative("error_ms", "samples"),
     HOP.name: _not_negative("seq", "partition"),
 }

@@ -106,8 +106,9 @@ class SlaSpec:
 
 
 RESOLVE_AFTER_MS = 600_000
-HOUR_MS = 3_600_000
-"""Over how long contracts are judged unless an SLA says otherwise."""
+OVER_MS = 600_000
+CONTRACTS_OVER_MS = 3_600_000
+"""Over how long contracts are judged at least, all of them at once."""
 UNLESS_SAID: Mapping[str, Any] = {
     "nothing_gets_lost": {
         "subject": OUTCOMES.name,
@@ -147,7 +148,7 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
         measure=measure,
         limits=_limits(keys, measure),
         owner=keys.text("owner", "flight desk"),
-        over_ms=keys.duration("over", "10 min", HOUR_MS if measure is Measure.CONTRACT else 600_000),
+        over_ms=CONTRACTS_OVER_MS if measure is Measure.CONTRACT else keys.duration("over", "10 min", OVER_MS),
         ignore_when_idle=bool(keys.get("ignore_when_idle", bool, "true", False)),
         severity=keys.choice("severity", Severity, Severity.CRITICAL),
         runbook=keys.text("runbook", "https://wiki.example.org/late-boards", None),
@@ -175,7 +176,8 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
     if measure is Measure.STALENESS:
         return (*sinks, CHANGES.name)
     if measure is Measure.CONTRACT:
-        return (ALL_TABLES, *sinks, *TABLES)
+        hops = (f"hop_{o.name}" for o in topology.operators.values() if o.kind is Kind.REPARTITION)
+        return (ALL_TABLES, *sinks, *hops, *TABLES)
     if measure is Measure.WATERMARK_LAG:
         sources = (o.name for o in topology.operators.values() if o.kind is Kind.SOURCE)
         return (*sources, *(sub.name for sub in topology.sub_topologies))

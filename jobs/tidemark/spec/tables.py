@@ -176,7 +176,7 @@ OPERATOR_WINDOWS = Table(
             ("skew_error_ms", "bigint", "ms by which the host's known skew may be wrong; null: not known"),
         ),
     ),
-    key=("operator", "window_start"),
+    key=("batch_id", "operator", "window_start"),
 )
 WATERMARKS = Table(
     "watermarks",

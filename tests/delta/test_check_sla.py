@@ -243,13 +243,29 @@ def test_a_broken_contract_names_table_operator_and_row_and_its_expectation_the_
 
     runs = {row["run_id"]: row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "kept"}
     before, after = runs["r1"], runs["r2"]
-    assert (before["verdict"], before["said"]) == ("pass", "the contract of tables holds")
+    assert (before["verdict"], before["said"]) == ("pass", "the contract of tables holds for what came")
     assert (after["verdict"], after["culprit"], after["records"]) == ("error", "latest", 1)
     example = '{"batch_id":1,"operator":"latest"}'
     assert after["said"] == f"the contract of tables is broken: outcomes: duplicate_keys 1, {example}"
     (told,) = (row for row in warehouse.report(DQ_RESULTS) if row["suite"] == "contract" and not row["success"])
     place = ("table", "sub_topology", "table_version", "batch_id", "rows", "culprit", "example", "observed", "run_id")
     assert tuple(told[name] for name in place) == ("outcomes", "s", 2, 1, 3, "latest", example, "1", "r2")
+
+
+@pytest.mark.parametrize("table", ["batches", "outcomes", "watermarks", "changes", "critical_paths"])
+def test_a_torn_table_is_told_and_nothing_stops(warehouse, table):
+    streamed(warehouse)
+    warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "events", "activity": "idle"}])
+    for commit in warehouse.layout.warehouse.glob(f"*/t/**/{table}/_delta_log/*.json"):
+        commit.write_text("{")
+    of_others = warehouse.layout.stream_table("others", "s", OUTCOMES.name) / "_delta_log"
+    of_others.mkdir(parents=True)
+    (of_others / f"{0:020}.json").write_text("{")
+
+    check(warehouse, ignore_when_idle=True, contract="tables")
+
+    (kept,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "kept")
+    assert (kept["verdict"], kept["said"].partition(": ")[2][: len(table)]) == ("error", table)
 
 
 def test_what_came_after_the_check_before_is_judged_however_long_ago_that_was(warehouse):

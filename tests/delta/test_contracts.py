@@ -8,14 +8,18 @@ from typing import Any
 import polars as pl
 import pytest
 from deltalake import write_deltalake
+from playing import NOON, Play
 
+from tidemark.clock import wall_clock_ms
 from tidemark.control import StreamState
 from tidemark.report import contracts
 from tidemark.spec import topology
-from tidemark.spec.checks import STATES
+from tidemark.spec.checks import words
 from tidemark.spec.intervals import Interval
+from tidemark.spec.layout import Layout
 from tidemark.spec.tables import (
     BATCHES,
+    HEARTBEATS,
     OUTCOMES,
     TABLES,
 )
@@ -36,6 +40,27 @@ TOPOLOGY = topology.parse(
     },
     file="t.toml",
 )  # fmt: skip
+LATE = """
+name = "play"
+window = "10 s"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.counts]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+aggregates = { n = "count(*)" }
+window = { tumbling = "10 s" }
+allowed_lateness = "5 s"
+[operators.out]
+kind = "sink"
+input = "counts"
+table = "out"
+"""
 LATEST = {"batch_id": 7, "operator": "latest", "kind": "table"}
 ZERO = dict.fromkeys(OUTCOMES.names[OUTCOMES.names.index("records_in") :], 0)
 FINE = {**LATEST, **ZERO, "records_in": 5, "emitted": 3, "suppressed": 2}
@@ -118,26 +143,44 @@ def test_a_proof_without_its_skip_is_found_too(warehouse):
     assert json.loads(str(found(warehouse, "outcomes").example)) == {"batch_id": 7, "operator": "nobody"}
 
 
-def test_the_current_rows_of_a_sink_have_each_key_once(warehouse):
+def test_a_row_that_stayed_beside_the_current_one_of_its_key_is_found(warehouse):
     write(warehouse)
     at = pl.lit(NOW).cast(pl.Datetime("ms", "UTC")).cast(pl.Datetime("us", "UTC"))
     rows = pl.DataFrame({"id": ["a", "b", "a"]}).with_columns(
         timestamp=at,
-        batch_id=pl.lit(7, pl.Int64),
+        batch_id=pl.Series([3, 7, 7], dtype=pl.Int64),
         source_partition=pl.lit(0, pl.Int32),
         source_offset=pl.lit(3, pl.Int64),
     )
     write_deltalake(warehouse.layout.stream_table("t", "s", "board"), rows.to_arrow())
 
     assert (broken(warehouse, "board"), found(warehouse, "board").rows) == ({"duplicate_keys": 1}, 3)
+    assert found(warehouse, "board").batch_id == 7
 
 
 def test_rows_of_another_time_are_not_judged_and_what_was_not_judged_has_no_counts(warehouse):
-    write(warehouse, outcomes=[FINE, FINE], sla_results=[{**RAN, "checked_at": NOW - 3_600_001}])
+    write(warehouse, outcomes=[FINE, FINE])
 
     later, ended = Interval(NOW, NOW + 3_600_000), Interval(NOW - 3_600_000, NOW - 1_000)
     assert [found(warehouse, "outcomes", over).counts for over in (later, ended)] == [{}, {}]
-    assert found(warehouse, "sla_results").rows == 0
+
+
+def test_reports_are_judged_by_what_came_whatever_it_is_about(warehouse):
+    began_ms = wall_clock_ms()
+    write(warehouse, sla_results=[{**RAN, "checked_at": 0}] * 2)
+
+    assert found(warehouse, "sla_results", Interval(began_ms, began_ms + 1)).counts["duplicate_keys"] == 1
+    assert found(warehouse, "sla_results", Interval(wall_clock_ms() + 1, NOW * 2)).counts == {}
+
+
+def test_a_late_record_that_is_allowed_closes_its_window_once_more_and_breaks_nothing(tmp_path):
+    play = Play(LATE, tmp_path)
+    for batch, second in enumerate((1, 13, 3, 30)):
+        play.batch([play.row("events", NOON + second * 1_000, id="a", v=1)], at_ms=NOON + 100_000 + batch)
+
+    found = contracts.judged(Layout(tmp_path), play.topology, Interval(NOON, NOON + 200_000))
+    assert next(each.rows for each in found if each.table == "operator_windows") > 0
+    assert {each.table: each.counts for each in found if any(each.counts.values())} == {}
 
 
 @pytest.mark.parametrize(
@@ -160,18 +203,20 @@ def test_a_table_with_other_columns_is_judged_by_these_alone(warehouse, columns,
     assert set(columns) == {name for names in json.loads(str(one.example)).values() for name in names}
 
 
-def test_a_table_that_cannot_be_read_is_said_and_stops_nothing(warehouse):
-    write(warehouse, outcomes=[FINE])
-    log = warehouse.layout.stream_table("t", "s", "outcomes") / "_delta_log"
-    for commit in log.glob("*.json"):
-        commit.write_text("{", encoding="utf-8")
+@pytest.mark.parametrize("torn", ["_delta_log/*.json", "*.parquet"])
+@pytest.mark.parametrize("table", ["batches", "outcomes", "suppressed"])
+def test_a_table_that_cannot_be_read_is_said_and_stops_nothing(warehouse, table, torn):
+    write(warehouse, outcomes=[FINE], suppressed=[PROOF], sla_results=[RAN])
+    for file in warehouse.layout.stream_table("t", "s", table).glob(torn):
+        file.write_bytes(b"{")
 
-    assert found(warehouse, "outcomes").schema == {"unreadable": 1}
-    assert broken(warehouse, "batches") == {}
+    judged = contracts.judged(warehouse.layout, TOPOLOGY, HOUR)
+    assert [each.table for each in judged if each.schema["unreadable"]] == [table]
+    assert {each.table: each.counts for each in judged if any(each.counts.values())} == {}
 
 
 def test_the_words_of_heartbeats_are_those_that_drivers_say():
-    assert set(STATES) == set(StreamState)
+    assert set(words(HEARTBEATS, "state")) == set(StreamState)
 
 
 @pytest.mark.parametrize("table", [*TABLES.values()], ids=lambda table: table.name)

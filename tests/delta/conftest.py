@@ -1,0 +1,15 @@
+"""A warehouse of a test's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from planted import TestWarehouse
+
+from tidemark.spec.layout import Layout
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> TestWarehouse:
+    return TestWarehouse(Layout(tmp_path))
