@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tidemark_spark
+from tidemark.errors import InvalidArgument
 from tidemark.spec.spark_settings import SparkSettings, read_spark
 from tidemark_spark import BatchJob, DriverHook
 
@@ -46,6 +47,11 @@ def test_a_topology_names_another_master_and_what_its_executors_have(libraries: 
 def test_executors_on_other_machines_get_the_library(libraries: Path) -> None:
     found = submitted(SparkSettings(master="spark://elsewhere:7077"))
     assert [Path(found["--py-files"])] == list(libraries.glob("tidemark-*.zip"))
+
+
+def test_a_batch_job_with_variables_of_its_own_is_refused_with_the_place_to_put_them() -> None:
+    with pytest.raises(InvalidArgument, match=r"got env_vars; use \[spark.conf\]"):
+        BatchJob(task_id="rollup", job="rollup", spark=read_spark("x.toml", {}), env_vars={"PASSWORD": "x"})
 
 
 def test_a_batch_job_is_submitted_with_the_settings_of_its_topology() -> None:
