@@ -52,9 +52,9 @@ class Warehouse:
 
     def __init__(self, home: Path, names: Container[str] | None = None, *, only: Container[Path] | None = None) -> None:
         self.tables = {
-            name: [path for path in paths if only is None or path in only]
+            name: asked
             for name, paths in delta_tables(home).items()
-            if names is None or name in names
+            if (asked := [path for path in paths if only is None or path in only]) and (names is None or name in names)
         }
         self._connection = _connect(self.tables, home)
 
