@@ -6,28 +6,33 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import great_expectations as gx
 import pandas as pd
 import polars as pl
 from bench.ratios import Figure, by_turns, ratios, seconds
 from deltalake import write_deltalake
-from great_expectations.data_context.types.base import ProgressBarsConfig
 from pyspark.sql import SparkSession
 from streaming.drivers import PROJECT
 
 from tidemark.kernels.schemas import rows_of
 from tidemark.report.contracts import judged
-from tidemark.report.quality import Quality
 from tidemark.spark import session
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import TABLES
 from tidemark.spec.topology import Topology, load
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    from tidemark.report.quality import Quality
 
 ROWS = int(os.environ.get("ROWS", "100_000"))
 BATCHES = 100
