@@ -47,10 +47,6 @@ EXPECTATIONS = PROJECT / "expectations"
 CLOCKS_APART_MS = 60_000
 """An instant may be so far ahead: the scheduler that says what is now has a clock of its own."""
 READ_HERE = {table.name for table in (BATCHES, LATENCY_BUCKETS, OUTCOMES, WATERMARKS)}
-LATER = """
-    SELECT sub_topology, min(batch_id) FROM batches
-    WHERE topology = $1 AND finished_at > make_timestamptz($2 * 1000) GROUP BY ALL
-"""
 
 
 def main() -> None:
@@ -76,7 +72,7 @@ def run(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: 
     contracts = list(_contracts(quality, by_contract))
     readable = {each.path for each in by_contract if each.is_readable}
     tables = Warehouse(layout.warehouse, READS | READ_HERE, only=readable)
-    later = dict(tables.ask(LATER, [topology.name, at_ms]).rows)
+    later = sla_facts.later(tables, topology.name, at_ms=at_ms)
     newest = ((table, path) for table, path in _of_staleness(layout, topology.name, specs) if path in readable)
     facts = [
         *sla_facts.facts(tables, topology.name, specs, at_ms=at_ms),

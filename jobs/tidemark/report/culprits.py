@@ -9,14 +9,14 @@ from functools import lru_cache, wraps
 from typing import ParamSpec, TypeVar
 
 from tidemark.report.path_facts import Tables
-from tidemark.report.sla_status import Status
+from tidemark.report.sla_status import Status, sub_topology_of
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Sink
 from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.spec.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, SLA_RESULTS
-from tidemark.spec.topology import SubTopology, Topology
+from tidemark.spec.topology import Topology
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.walk import what_holds_time_back, why
 
@@ -71,7 +71,7 @@ def with_culprits(
         if spec.measure is not Measure.WATERMARK_LAG or not isinstance(spec.limits, Sla):
             return None
         needed_ms = at_ms - round(spec.limits.least_ms) + 1
-        sub = _sub_topology(spec, topology)
+        sub = sub_topology_of(spec, topology)
         return next(iter(what_holds_time_back(topology, layout, sub, at_ms=at_ms, needed_ms=needed_ms)), None)
 
     for status in found:
@@ -108,12 +108,6 @@ def _leading_to(operator: str, topology: Topology) -> set[str]:
     for upstream in topology.upstreams[operator]:
         found |= _leading_to(upstream, topology)
     return found
-
-
-def _sub_topology(spec: SlaSpec, topology: Topology) -> SubTopology:
-    """The one that *spec* names, or that runs the operator that it names."""
-    of_subject = (s for s in topology.sub_topologies if spec.subject in {s.name, *(o.name for o in s.operators)})
-    return next(of_subject)
 
 
 def _operator(spec: SlaSpec, topology: Topology) -> str | None:

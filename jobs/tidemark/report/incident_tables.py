@@ -40,9 +40,7 @@ GIVE_UP_MS = DAY_MS
 
 def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> bool:
     """Whether another run than *run_id* has checked *topology* for an instant after *at_ms*."""
-    results = _stored(SLA_RESULTS, layout, topology)
-    later = (pc.field("checked_at") > utc(at_ms)) & (pc.field("run_id") != run_id)
-    return rows_in(results, later).height > 0
+    return not _checked_by_others(layout, topology, run_id, pc.field("checked_at") > utc(at_ms)).is_empty()
 
 
 def checked_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> int | None:
@@ -50,11 +48,15 @@ def checked_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> in
 
     Epoch ms.
     """
-    results = _stored(SLA_RESULTS, layout, topology)
-    earlier = (pc.field("checked_at") < utc(at_ms)) & (pc.field("run_id") != run_id)
-    found = rows_in(results, earlier, columns=["checked_at"])
-    newest = found["checked_at"].dt.epoch("ms").max() if found.height else None
+    found = _checked_by_others(layout, topology, run_id, pc.field("checked_at") < utc(at_ms))
+    newest = found.dt.epoch("ms").max()
     return newest if isinstance(newest, int) else None
+
+
+def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pc.Expression) -> pl.Series:
+    """The instants for which other runs than *run_id* have checked *topology*, of those that *when* is true of."""
+    results = _stored(SLA_RESULTS, layout, topology)
+    return rows_in(results, when & (pc.field("run_id") != run_id), columns=["checked_at"])["checked_at"]
 
 
 def follow_up(

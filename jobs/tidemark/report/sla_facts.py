@@ -49,6 +49,12 @@ ACCOUNT = ("sub_topology", "operator", "kind", *COUNTED)
 """The columns of what that says."""
 
 
+def later(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
+    """By sub-topology the first batch that was finished after *at_ms*, where there is one."""
+    found = tables.ask(f"WITH {KNOWN} SELECT * FROM later", [topology, at_ms]).objects
+    return {row["sub_topology"]: row["batch_id"] for row in found}
+
+
 def accounts(tables: Tables, topology: str, *, at_ms: int) -> list[Row]:
     """Per sub-topology and operator: batches, updates in and out, the lowest count, and the batches that do not close.
 

@@ -222,10 +222,12 @@ def _is_idle(spec: SlaSpec, topology: Topology, found: _Found) -> bool:
         return _is_written_no_more(spec.subject, topology, found)
     if isinstance(topology.operators.get(spec.subject), Source):
         return found.is_idle(spec.subject)
-    of_subject = (
-        sub for sub in topology.sub_topologies if spec.subject in (sub.name, *(o.name for o in sub.operators))
-    )
-    return _is_at_rest(next(of_subject), topology, found)
+    return _is_at_rest(sub_topology_of(spec, topology), topology, found)
+
+
+def sub_topology_of(spec: SlaSpec, topology: Topology) -> SubTopology:
+    """The one that *spec* names, or that runs the operator that it names."""
+    return next(s for s in topology.sub_topologies if spec.subject in {s.name, *(o.name for o in s.operators)})
 
 
 def _is_written_no_more(table: str, topology: Topology, found: _Found) -> bool:
