@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+from chaos.feed import TOPIC
 from chaos.oracle import Players, Teams
 from chaos.stage import TOPOLOGY, Stage
 from streaming.drivers import Row, batch_of, in_kafka, rows_of
@@ -30,10 +31,11 @@ class Left:
     """What the drivers have left so far, and what the oracle says of it."""
 
     def __init__(self, stage: Stage) -> None:
-        self.acknowledged = dict(stage.flow.acknowledged)
+        self.acknowledged = [(r.partition, r.key, r.value, r.timestamp_ms) for r in stage.flow.acknowledged]
+        self.events = {message.place: message for message in in_kafka(stage.address, TOPIC)}
         self.rows = cache(lambda sub, table: rows_of(stage.warehouse, TOPOLOGY, sub, table))
         self.news: list[Message] = in_kafka(stage.address, "news")
-        self.players = Players(self.acknowledged, map(batch_of, self.rows("players", "batches")))
+        self.players = Players(self.events, map(batch_of, self.rows("players", "batches")))
         self.teams = Teams(self.players, map(batch_of, self.rows("teams", "batches")))
 
 
@@ -48,24 +50,31 @@ def broken(left: Left) -> list[str]:
     return found
 
 
+def _in_kafka(left: Left) -> None:
+    """Kafka has every record that it acknowledged."""
+    kept = Counter((place.partition, m.key, m.value, m.timestamp_ms) for place, m in left.events.items())
+    lost = list((Counter(left.acknowledged) - kept).elements())
+    assert not lost, f"{len(lost)} are not there: {lost[:3]}"
+
+
 def _read_once(left: Left) -> None:
-    """Every record that Kafka acknowledged is read by one batch, and every batch of the hop too."""
+    """Every record that Kafka has is read by one batch, and every batch of the hop too."""
     for sub in ("players", "teams"):
         check_read_once(left.rows(sub, "batches"))
         check_never_back(left.rows(sub, "watermarks"))
     read = [place for row in left.rows("players", "batches") for part in batch_of(row).reads for place in part.places()]
-    _same(read, left.acknowledged)
+    _same(read, left.events)
     last = left.rows("players", "hop_by_team")[-1]["batch_id"]
     (part,) = batch_of(left.rows("teams", "batches")[-1]).reads
     _same([part.until_offset], [last + 1])
 
 
 def _in_the_tables_once(left: Left) -> None:
-    """The records in the tables, in time, late or of no use, are those that Kafka acknowledged."""
+    """The records in the tables, in time, late or of no use, are those that Kafka has."""
     seen = [Place("events", r["source_partition"], r["source_offset"]) for r in left.rows("players", "seen")]
     late = [late.place for late in late_of(left.rows("players", "late_records"), "events")]
     bad = [Place(r["topic"], r["partition"], r["offset"]) for r in left.rows("players", "quarantine")]
-    _same([*seen, *late, *bad], left.acknowledged)
+    _same([*seen, *late, *bad], left.events)
     _same(seen, left.players.seen)
     _same(late_of(left.rows("players", "late_records"), "events"), left.players.late)
     _same(bad, left.players.quarantined)
@@ -156,6 +165,7 @@ def _facts_once(left: Left) -> None:
 
 
 LAWS: tuple[Callable[[Left], None], ...] = (
+    _in_kafka,
     _read_once,
     _in_the_tables_once,
     _history,

@@ -1,4 +1,4 @@
-"""What `chaos.toml` makes of the records that Kafka has acknowledged, calculated once more, in plain Python.
+"""What `chaos.toml` makes of the records that Kafka has, calculated once more, in plain Python.
 
 As `streaming/oracle.py`: standard library only, one record after the other, and of the engine's tables `batches` alone.
 A class for each sub-topology. Instants are epoch ms, UTC; texts are JSON as the tables have it.

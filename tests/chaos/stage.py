@@ -14,7 +14,7 @@ from pathlib import Path
 
 from chaos.feed import PARTITIONS, TOPIC, Flow
 from deltalake import DeltaTable
-from streaming.drivers import Driver
+from streaming.drivers import Driver, ends_of
 
 from tidemark.embedded import broker, process
 from tidemark.spec.layout import Layout
@@ -168,6 +168,7 @@ class Stage:
         One that has ended by itself is started again if it *may_end*, as its supervisor would.
         """
         self.ended = []
+        ends = ends_of(self.address, {TOPIC: TOPIC})
 
         def is_done() -> bool:
             for sub, driver in self.drivers.items():
@@ -175,13 +176,13 @@ class Stage:
                     assert may_end, f"the driver of {sub} ended with {status}\n{driver.log()}"
                     self.ended.append(f"{sub} ended with {status}")
                     self.start(sub)
-            return self._is_done()
+            return self._is_done(ends)
 
         self.wait(is_done, "the end of all that was sent")
 
-    def _is_done(self) -> bool:
+    def _is_done(self, ends: dict[str, int]) -> bool:
         players, teams = (self.drivers[sub].offsets() for sub in SUBS)
-        if not self.flow.ends.items() <= players.items():
+        if not ends.items() <= players.items():
             return False
         hop = DeltaTable(str(Layout(self.warehouse).hop(TOPOLOGY, "players", "by_team")))
         last = hop.transaction_version(f"{TOPOLOGY}/players/hop_by_team")
@@ -189,8 +190,7 @@ class Stage:
 
     def behind(self) -> int:
         """How many acknowledged records the driver of `players` has not done with, as far as it has said."""
-        done = self.drivers["players"].offsets()
-        return sum(end - done.get(name, 0) for name, end in self.flow.ends.items())
+        return len(self.flow.acknowledged) - sum(self.drivers["players"].offsets().values())
 
     def pause(self, seconds: float) -> None:
         """Let things go on for so long."""
