@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
+from deltalake import DeltaTable
 
 from tidemark.cli.sql import Warehouse
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.place import location
 from tidemark.report.batch_job import interval_parser, told, writing
 from tidemark.report.critical_paths import critical_windows, looks_back_ms
@@ -24,14 +26,17 @@ from tidemark.report.page import write_pages
 from tidemark.report.page_facts import READS
 from tidemark.report.promises import promises
 from tidemark.report.report_tables import lies_in, opened, replace_rows, rows_in
-from tidemark.spark import PROJECT, read_table, session
+from tidemark.report.window_paths import window_paths
+from tidemark.spark import PROJECT, read_table, session, stream_tables
 from tidemark.spec.intervals import Interval, iso
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import SlaSpec, load
-from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
+from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
 from tidemark.spec.topology import Topology
 
 SLAS = PROJECT / "expectations" / "slas.toml"
+SPARK_ABOVE = 1_000_000
+"""Rows of operator_windows that one process still looks through by itself."""
 
 
 def main() -> None:
@@ -43,35 +48,48 @@ def main() -> None:
         metavar="FILE|FOLDER",
         help="write the page there; in a folder also that of the day",
     )
+    spark_above = "rows of operator_windows above which Spark finds the paths (%(default)s)"
+    arguments.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
     given = arguments.parse_args()
-    interval = Interval(given.start_ms, given.end_ms)
-    with session("tidemark-critical-path") as spark, writing(given.warehouse, given.topology.name):
-        run(spark, given.warehouse, given.topology, load(SLAS, given.topology), interval)
+    interval, specs = Interval(given.start_ms, given.end_ms), load(SLAS, given.topology)
+    with writing(given.warehouse, given.topology.name):
+        run(given.warehouse, given.topology, specs, interval, spark_above=given.spark_above)
     if given.html:
         write_pages(Warehouse(given.warehouse.warehouse, READS), given.topology, interval, given.html)
 
 
-def run(spark: SparkSession, layout: Layout, topology: Topology, specs: Sequence[SlaSpec], interval: Interval) -> None:
+def run(
+    layout: Layout,
+    topology: Topology,
+    specs: Sequence[SlaSpec],
+    interval: Interval,
+    *,
+    spark_above: int = SPARK_ABOVE,
+) -> None:
     """Replace the paths, steps and leaves of the windows that end in *interval*; *specs* are what is promised.
 
-    The paths come last: one that is there has its steps.
+    Spark finds them where there are more rows of operator_windows than *spark_above*. The paths come last: one that is
+    there has its steps.
 
     Raises:
         InvalidArgument: a window has a path that the facts that are left do not give; nothing was written.
     """
     averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
-    finished = read_table(spark, layout, topology.name, OPERATOR_WINDOWS).where(averaged.holds("window_end"))
-    found = critical_windows(finished, topology, promises(specs)).where(interval.holds("window_end"))
-    windows = pl.DataFrame(found.toArrow())
-    _check_none_is_lost(layout.report_table(topology.name, CRITICAL_PATHS.name), windows, interval)
-    tables = {
-        CRITICAL_PATH_STEPS: _each(windows, "steps"),
-        CRITICAL_PATH_LEAVES: _each(windows, "leaves"),
-        CRITICAL_PATHS: windows.drop("steps", "leaves"),
-    }
-    for table, rows in tables.items():
+    facts = [DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name)]
+    ends = lies_in("window_end", averaged)
+    if sum(table.to_pyarrow_dataset().count_rows(filter=ends) for table in facts) > spark_above:
+        spark = session("tidemark-critical-path")
+        finished = read_table(spark, layout, topology.name, OPERATOR_WINDOWS).where(averaged.holds("window_end"))
+        windows = critical_windows(finished, topology, promises(specs)).where(interval.holds("window_end"))
+        found = _tables(pl.DataFrame(windows.toArrow()))
+    else:
+        none = arrow_schema(OPERATOR_WINDOWS).empty_table()
+        rows = pa.concat_tables([none, *(rows_of(OPERATOR_WINDOWS, rows_in(table, ends)) for table in facts)])
+        found = window_paths(pl.DataFrame(rows), topology, promises(specs), interval)
+    _check_none_is_lost(layout.report_table(topology.name, CRITICAL_PATHS.name), found[CRITICAL_PATHS], interval)
+    for table, of_table in found.items():
         path = layout.report_table(topology.name, table.name)
-        replace_rows(rows, table, path, where=interval.holds("window_end"))
+        replace_rows(of_table, table, path, where=interval.holds("window_end"))
 
 
 def _check_none_is_lost(paths: Path, windows: pl.DataFrame, interval: Interval) -> None:
@@ -90,9 +108,14 @@ def _check_none_is_lost(paths: Path, windows: pl.DataFrame, interval: Interval) 
         raise InvalidArgument(msg)
 
 
-def _each(windows: pl.DataFrame, what: str) -> pl.DataFrame:
-    """One row for each of what the array column *what* of *windows* has."""
-    return windows.select(*WINDOW, what).drop_nulls(what).explode(what).unnest(what)
+def _tables(windows: pl.DataFrame) -> dict[Table, pl.DataFrame]:
+    """What `critical_windows` says of *windows*, by table."""
+
+    def each(what: str) -> pl.DataFrame:
+        return windows.select(*WINDOW, what).drop_nulls(what).explode(what).unnest(what)
+
+    paths = windows.drop("steps", "leaves")
+    return {CRITICAL_PATH_STEPS: each("steps"), CRITICAL_PATH_LEAVES: each("leaves"), CRITICAL_PATHS: paths}
 
 
 if __name__ == "__main__":

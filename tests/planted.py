@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from tidemark.delta import create
 from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.semantics.critical_path import in_order
 from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Kind, Level, Operator
 from tidemark.spec.tables import Table
+from tidemark.spec.topology import SubTopology, Topology
+
+WINDOW_MS = 5_000
 
 
 @dataclass(frozen=True)
@@ -33,3 +38,10 @@ class TestWarehouse:
         """All rows of a report, sorted by their text."""
         path = self.layout.report_table("t", table.name)
         return sorted(DeltaTable(path).to_pyarrow_table().to_pylist(), key=str)
+
+
+def reading(upstreams: Mapping[str, Sequence[str]]) -> Topology:
+    """The topology `t`, whose operators read each other like that."""
+    operators = (Operator(name=o, kind=Kind.MAP, inputs=tuple(upstreams.get(o, ()))) for o in in_order(upstreams))
+    sub = SubTopology("s", tuple(operators))
+    return Topology(name="t", level=Level.INFO, window_ms=WINDOW_MS, trigger_ms=1_000, sub_topologies=(sub,))

@@ -33,11 +33,11 @@ def figures(_: int) -> Iterator[Figure]:
     """Seconds of one run each: the tables are not there before it."""
     topology = load(PROJECT / "jobs" / "topologies" / "flights.toml")
     specs = load_slas(PROJECT / "expectations" / "slas.toml", topology)
-    with TemporaryDirectory() as folder, session("bench") as spark:
+    with TemporaryDirectory() as folder, session("bench"):
         layout = Layout(Path(folder))
         windows = _lay_down(layout, topology)
         interval = Interval(BEGAN_MS, BEGAN_MS + (windows + 1) * topology.window_ms)
-        took_s = seconds(lambda: run(spark, layout, topology, specs, interval))
+        took_s = seconds(lambda: run(layout, topology, specs, interval))
         yield Figure(f"critical paths of {ROWS:,} operator-window rows", [took_s], 60, at_most=True, unit="s")
         warehouse = Warehouse(layout.warehouse)
         yield Figure(f"blame over {ROWS:,} steps", [seconds(lambda: warehouse.ask(BLAME))], unit="s")

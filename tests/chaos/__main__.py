@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from random import SystemRandom
@@ -34,7 +34,7 @@ def main() -> int:
     say(f"chaos: {options.kills} faults, seed {seed}")
     try:
         with tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as home, Stage(Path(home), seed) as stage:
-            failed = run(stage, options.kills, seed)
+            failed = run(stage, itertools.islice(Draw(seed).faults(), options.kills))
     except Exception:
         traceback.print_exc()
         say("nothing was tried to its end")
@@ -45,19 +45,19 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def run(stage: Stage, kills: int, seed: int) -> int:
-    """Have *kills* faults happen; how many failed. Last, the drivers are drained, as if that were one more."""
+def run(stage: Stage, faults: Iterable[Fault]) -> int:
+    """Have *faults* happen; how many failed. Last, the drivers are drained, as if that were one more."""
     with stage.flow:
         stage.pause(1)
     stage.settle()
-    failed = 0
-    for number, fault in enumerate(itertools.islice(Draw(seed).faults(), kills), 1):
+    failed = number = 0
+    for number, fault in enumerate(faults, 1):
         problems = verdict(number, fault.name, stage, partial(trouble, stage, fault))
         if problems:
             failed += 1
             for sub in SUBS:
                 stage.restart(sub)
-    return failed + bool(verdict(kills + 1, "a drain of both", stage, partial(trouble_in_the_end, stage)))
+    return failed + bool(verdict(number + 1, "a drain of both", stage, partial(trouble_in_the_end, stage)))
 
 
 def verdict(number: int, name: str, stage: Stage, look: Callable[[], list[str]]) -> list[str]:

@@ -186,12 +186,12 @@ def test_behind_the_hop_each_carrier_comes_to_what_its_flights_add_up_to(flow: F
     }
 
 
-def jobs(flow: Flow, warehouse: Path, at: str) -> list[list[str]]:
-    """The command line of every batch job, in an order in which each finds what it reads."""
+def jobs(flow: Flow, warehouse: Path, at: str, *counted: str) -> list[list[str]]:
+    """The command line of every batch job, in an order in which each finds what it reads; *counted* says by whom."""
     where = ["--warehouse", str(warehouse), "--topology", str(flow.topology)]
     arguments = {
-        "rollup": ["--spark-above", "0"],
-        "critical_path": ["--from", "2020-01-01T00:00:00Z", "--to", "2100-01-01T00:00:00Z"],
+        "rollup": counted,
+        "critical_path": ["--from", "2020-01-01T00:00:00Z", "--to", "2100-01-01T00:00:00Z", *counted],
         "check_sla": ["--at", at, "--run-id", "a run"],
         "maintain": [],
     }
@@ -215,7 +215,7 @@ def test_every_batch_job_writes_on_the_cluster_what_it_writes_here(flow: Flow) -
     here, at = flow.warehouse.with_name("here"), iso(wall_clock_ms())
     shutil.copytree(flow.warehouse, here)
     run(sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(jobs(flow, here, at)))
-    for job in jobs(flow, flow.warehouse, at):
+    for job in jobs(flow, flow.warehouse, at, "--spark-above", "0"):
         run(*flow.submit, "--conf", "spark.cores.max=1", *job)
     expected, found = reports(here), reports(flow.warehouse)
     for table in REPORTS:

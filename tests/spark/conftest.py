@@ -53,7 +53,7 @@ def flights_day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     day, topology = play_day(layout.warehouse), load(TOPOLOGY)
     slas = load_slas(PROJECT / "expectations" / "slas.toml", topology)
     rollup.run(layout, topology.name, known=outline(topology, slas))
-    critical_path.run(spark, layout, topology, slas, Interval(STARTED_AT_MS, day.ended_at_ms))
+    critical_path.run(layout, topology, slas, Interval(STARTED_AT_MS, day.ended_at_ms))
     kept = {
         SLA_RESULTS: SLA_CHECKS,
         DQ_RESULTS: DQ_CHECKS,

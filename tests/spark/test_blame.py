@@ -192,7 +192,7 @@ def flown(home, **slow_ms):
 
 def reported(spark, warehouse, play):
     specs = load(PROJECT / "expectations" / "slas.toml", play.topology)
-    job.run(spark, warehouse.layout, play.topology, specs, Interval(NOON, NOON + HOUR_MS))
+    job.run(warehouse.layout, play.topology, specs, Interval(NOON, NOON + HOUR_MS))
     warehouse.write(SLA_RESULTS, [])
 
 

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from playing import NOON, Ends, Play, Row, bad, ms, record, tell
-from pyspark.sql import SparkSession
 
 import critical_path
 from tidemark.control import Control, Heartbeat, StreamState
@@ -492,13 +491,13 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_ends_in_the_right_verdict_and_the_right_culprit(
-    spark: SparkSession, healthy: dict[str, Flow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    healthy: dict[str, Flow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     fault, home = FAULTS[name], tmp_path / "play"
     flow = Flow(fault.toml, home) if fault.afresh else healthy[fault.toml].copy(home)
     monkeypatch.setattr(wiring, "time", SimpleNamespace(sleep=flow.sleep))  # it is the clock of the play that goes on
 
-    (result,), told = checked(spark, flow, fault.plant(flow), fault.promise)
+    (result,), told = checked(flow, fault.plant(flow), fault.promise)
 
     verdict, culprit, held_by = (result[column] for column in ("verdict", "culprit", "held_by"))
     assert (verdict, culprit, begins(held_by, like=fault.held_by)) == (fault.verdict, fault.culprit, fault.held_by)
@@ -507,13 +506,11 @@ def test_a_fault_ends_in_the_right_verdict_and_the_right_culprit(
 
 
 @pytest.mark.parametrize("toml", [HOP, TABLES], ids=["hop", "tables"])
-def test_without_a_fault_every_promise_holds(
-    spark: SparkSession, healthy: dict[str, Flow], tmp_path: Path, toml: str
-) -> None:
+def test_without_a_fault_every_promise_holds(healthy: dict[str, Flow], tmp_path: Path, toml: str) -> None:
     flow = healthy[toml].copy(tmp_path / "play")
     flow.goes_on(82, 92, 102, 112, 122, 132)
 
-    results, told = checked(spark, flow, 134, *PROMISES[toml])
+    results, told = checked(flow, 134, *PROMISES[toml])
 
     assert {result["sla"]: result["verdict"] for result in results} == dict.fromkeys(PROMISES[toml], "pass")
     assert told == []
@@ -544,13 +541,13 @@ def begins(text: str | None, *, like: str) -> str:
     return (text or "")[: len(like) or None]
 
 
-def checked(spark: SparkSession, flow: Flow, at_s: float, *promises: str) -> tuple[list[Row], list[tuple[str, ...]]]:
+def checked(flow: Flow, at_s: float, *promises: str) -> tuple[list[Row], list[tuple[str, ...]]]:
     """The rows of `sla_results` of a check; and of the incidents that it opens SLA, change, verdict and why."""
     topology = flow.play.topology
     slas = {name: {**PROMISES[flow.play.toml][name], "owner": "o"} for name in promises}
     specs = parse({"play": slas}, topology, file="slas.toml")
     if flow.play.toml == HOP:
-        critical_path.run(spark, flow.layout, topology, specs, Interval(NOON, ms(at_s)))
+        critical_path.run(flow.layout, topology, specs, Interval(NOON, ms(at_s)))
     check_sla.run(flow.layout, topology, specs, at_ms=ms(at_s), run_id="r")
     results, changes = (
         opened(table, flow.layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()

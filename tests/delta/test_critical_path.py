@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import shutil
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+from planted import WINDOW_MS, reading
+
+import critical_path as job
+from tidemark.errors import InvalidArgument
+from tidemark.report.promises import Promises
+from tidemark.report.window_paths import window_paths
+from tidemark.spec.intervals import Interval
+from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
+
+SEED = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
+SEED_EWT = {"A": 0, "B": 5, "C": 100, "D": 35, "E": 120, "F": 102}
+
+
+def test_the_worked_example(warehouse):
+    ewts = {name: 7_000 + ewt for name, ewt in SEED_EWT.items()}
+    finished(warehouse, 0, ewts, queued={"C": 30}, began=6_990)
+
+    report(warehouse, SEED)
+
+    (path,) = warehouse.report(CRITICAL_PATHS)
+    assert path["path"] == "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"
+    assert (path["latency_ms"], path["queued_ms"], path["leaf"], path["state"]) == (120, 30, "E", "measured")
+    assert path["before_source_ms"] == 2_000
+    assert (path["waited_ms"], path["moving_average_ms"], path["moving_average_path"]) == (0, 120, path["path"])
+    columns = ("step", "slowest_upstream", "latency_ms", "queued_ms", "share", "slack_ms", "state")
+    assert {row["operator"]: tuple(row[c] for c in columns) for row in warehouse.report(CRITICAL_PATH_STEPS)} == {
+        "A": (0, None, 0, 0, 0.0, 0, "input"),
+        "B": (None, "A", 5, 0, None, 85, "measured"),
+        "C": (1, "A", 100, 30, 100 / 120, 0, "measured"),
+        "D": (None, "B", 30, 0, None, 85, "measured"),
+        "E": (2, "C", 20, 0, 20 / 120, 0, "measured"),
+        "F": (None, "C", 2, 0, None, 18, "measured"),
+    }
+    columns = ("leaf", "source", "latency_ms", "before_source_ms", "behind_ms")
+    assert [tuple(row[c] for c in columns) for row in warehouse.report(CRITICAL_PATH_LEAVES)] == [
+        ("D", "A", 35, 2_000, 85), ("E", "A", 120, 2_000, 0), ("F", "A", 102, 2_000, 18),
+    ]  # fmt: skip
+
+
+def test_a_path_crosses_sub_topologies(warehouse):
+    finished(warehouse, 0, {"A": 6_000, "R": 6_100}, sub_topology="a")
+    finished(warehouse, 0, {"R_source": 7_100, "S": 7_150}, sub_topology="b")
+
+    report(warehouse, {"A": (), "R": ("A",), "R_source": ("R",), "S": ("R_source",)})
+
+    (path,) = warehouse.report(CRITICAL_PATHS)
+    assert path["path"] == "A (0 ms) → R (100 ms) → R_source (1000 ms) → S (50 ms) = 1150 ms"
+
+
+def test_a_window_that_somebody_has_not_finished_has_no_path_but_says_who(warehouse):
+    finished(warehouse, 0, {"A": 6_000, "B": 6_010})
+
+    report(warehouse, {"A": (), "B": ("A",), "C": ("B",), "D": ("C",)})
+
+    (path,) = warehouse.report(CRITICAL_PATHS)
+    assert (path["state"], path["path"], path["latency_ms"], path["leaf"]) == ("no_window_yet", None, None, None)
+    steps = {
+        row["operator"]: (row["state"], row["latency_ms"], row["slack_ms"])
+        for row in warehouse.report(CRITICAL_PATH_STEPS)
+    }
+    assert steps == {
+        "A": ("input", 0, None),
+        "B": ("measured", 10, None),
+        "C": ("no_window_yet", None, None),
+        "D": ("no_window_yet", None, None),
+    }
+
+
+def test_a_later_run_replaces_what_was_not_closed_and_leaves_other_windows_alone(warehouse):
+    finished(warehouse, 0, {"A": 6_000, "B": 6_010})
+    finished(warehouse, 1, {"A": 11_000})
+    upstreams = {"A": (), "B": ("A",)}
+    report(warehouse, upstreams, 0, 20_000)
+    finished(warehouse, 1, {"B": 11_020})
+
+    for _ in range(2):
+        report(warehouse, upstreams, 10_000, 10_001)
+
+    assert sorted(row["path"] for row in warehouse.report(CRITICAL_PATHS)) == [
+        "A (0 ms) → B (10 ms) = 10 ms",
+        "A (0 ms) → B (20 ms) = 20 ms",
+    ]
+    assert len(warehouse.report(CRITICAL_PATH_STEPS)) == 4
+
+
+def test_a_path_stays_when_the_facts_that_it_came_from_are_gone(warehouse):
+    finished(warehouse, 0, {"A": 6_000, "B": 6_010})
+    upstreams = {"A": (), "B": ("A",)}
+    report(warehouse, upstreams)
+    once = warehouse.report(CRITICAL_PATHS), warehouse.report(CRITICAL_PATH_STEPS)
+    DeltaTable(warehouse.layout.stream_table("t", "s", OPERATOR_WINDOWS.name)).delete("operator = 'B'")
+
+    with pytest.raises(InvalidArgument, match="1 windows that end from 1970-01-01T00:00:05"):
+        report(warehouse, upstreams)
+
+    assert (warehouse.report(CRITICAL_PATHS), warehouse.report(CRITICAL_PATH_STEPS)) == once
+
+
+def test_an_operator_that_finished_before_its_upstream_is_clamped_and_said_to_be(warehouse):
+    finished(warehouse, 0, {"A": 6_000, "B": 5_900})
+
+    report(warehouse, {"A": (), "B": ("A",)})
+
+    (path,) = warehouse.report(CRITICAL_PATHS)
+    assert path["path"] == "A (0 ms) → B (0 ms, clamped_negative) = 0 ms"
+    assert path["state"] == "clamped_negative"
+
+
+def test_what_a_hop_waits_is_apart_from_the_work_and_from_the_queue(warehouse):
+    finished(warehouse, 0, {"A": 6_000, "R": 6_100}, sub_topology="a", began=5_900)
+    finished(warehouse, 0, {"R_source": 7_100, "S": 7_250}, sub_topology="b", began=7_040, queued={"S": 30})
+
+    report(warehouse, {"A": (), "R": ("A",), "R_source": ("R",), "S": ("R_source",)})
+
+    columns = ("latency_ms", "waited_ms", "queued_ms", "worked_ms")
+    assert {row["operator"]: tuple(row[c] for c in columns) for row in warehouse.report(CRITICAL_PATH_STEPS)} == {
+        "A": (0, 0, 0, 0), "R": (100, 0, 0, 100), "R_source": (1_000, 940, 0, 60), "S": (150, 0, 30, 120),
+    }  # fmt: skip
+    (path,) = warehouse.report(CRITICAL_PATHS)
+    assert (path["latency_ms"], path["waited_ms"], path["queued_ms"]) == (1_250, 940, 30)
+
+
+def test_rows_that_do_not_say_when_their_batch_began_leave_waiting_and_work_open(warehouse):
+    finished(warehouse, 0, {"A": 6_000, "B": 6_010}, queued={"B": 3})
+
+    report(warehouse, {"A": (), "B": ("A",)})
+
+    (path,) = warehouse.report(CRITICAL_PATHS)
+    assert (path["latency_ms"], path["waited_ms"], path["queued_ms"]) == (10, None, 3)
+    (step,) = (row for row in warehouse.report(CRITICAL_PATH_STEPS) if row["operator"] == "B")
+    assert (step["waited_ms"], step["worked_ms"]) == (None, None)
+
+
+def test_a_window_is_over_its_sla_when_it_is_older_than_its_leaf_promises_or_an_operator_works_longer(warehouse):
+    for window, (a, b) in enumerate([(6_000, 6_300), (11_000, 11_301), (16_700, 16_999)]):
+        finished(warehouse, window, {"A": a, "B": b}, began=a - 10)
+    upstreams = {"A": (), "B": ("A",)}
+
+    assert over_sla(warehouse, upstreams, end_to_end_ms={"B": 1_998}, work_ms={"B": 300}) == [
+        ("A (0 ms) → B (300 ms) = 300 ms", 1_998, False),  # 1000 + 300 and 300 ms of work
+        ("A (0 ms) → B (301 ms) = 301 ms", 1_998, True),
+        ("A (0 ms) → B (299 ms) = 299 ms", 1_998, True),  # 1700 + 299
+    ]
+    assert [row[1:] for row in over_sla(warehouse, upstreams)] == [(None, None)] * 3
+    assert [row[1:] for row in over_sla(warehouse, upstreams, work_ms={"B": 300})] == [
+        (None, False), (None, True), (None, False),
+    ]  # fmt: skip
+
+
+def test_the_error_of_a_path_is_that_of_its_worst_clock_and_none_where_there_is_one_clock(warehouse):
+    upstreams = {"A": (), "B": ("A",)}
+    hosts = {"one": {"host": "x"}, "two": {"host": "y", "skew_ms": 7, "skew_error_ms": 4}}
+    told = {"host": "x", "skew_ms": 0, "skew_error_ms": 2}
+    finished(warehouse, 0, {"A": 6_000, "B": 6_010}, **hosts["one"])
+    finished(warehouse, 1, {"A": 11_000}, **told)
+    finished(warehouse, 1, {"B": 11_010}, "b", **hosts["two"])
+    finished(warehouse, 2, {"A": 16_000}, **hosts["one"])
+    finished(warehouse, 2, {"B": 16_010}, "b", **hosts["two"])
+    finished(warehouse, 3, {"A": 21_000, "B": 21_010})
+
+    report(warehouse, upstreams)
+
+    assert [row["skew_error_ms"] for row in paths_in_order(warehouse)] == [0, 4, None, None]
+
+
+def test_a_moving_average_is_over_ten_windows_whatever_interval_is_asked_for(warehouse):
+    own = [100, 0, 0, 0, 0, 0, 0, 0, 0, 9, 10, 21]
+    for window, ms in enumerate(own):
+        finished(warehouse, window, {"A": window * WINDOW_MS, "B": window * WINDOW_MS + ms})
+    upstreams = {"A": (), "B": ("A",)}
+
+    report(warehouse, upstreams)
+    at_once = warehouse.report(CRITICAL_PATHS)
+    # 109 / 10, (9 + 10) / 10, (9 + 10 + 21) / 10, truncated
+    assert [row["moving_average_ms"] for row in paths_in_order(warehouse)][-3:] == [10, 1, 4]
+    assert paths_in_order(warehouse)[-1]["moving_average_path"] == "A (0 ms) → B (4 ms) = 4 ms"
+
+    forget(warehouse, CRITICAL_PATHS)
+    for start_ms, end_ms in ((0, 50_000), (50_000, 60_000), (60_000, 60_001)):
+        report(warehouse, upstreams, start_ms, end_ms)
+    assert warehouse.report(CRITICAL_PATHS) == at_once
+
+
+def test_paths_made_again_from_facts_are_equal_row_for_row_even_after_a_death_half_way(warehouse, monkeypatch):
+    for window in range(3):
+        finished(warehouse, window, {name: (window + 2) * WINDOW_MS + ewt for name, ewt in SEED_EWT.items()})
+    report(warehouse, SEED)
+    tables = (CRITICAL_PATHS, CRITICAL_PATH_STEPS, CRITICAL_PATH_LEAVES)
+    once = [warehouse.report(table) for table in tables]
+    assert [len(rows) for rows in once] == [3, 18, 9]
+
+    for table in tables:
+        forget(warehouse, table)
+    replace, written = job.replace_rows, []
+
+    def dies_after_one(rows, table, path, *, where):
+        if written:
+            raise KeyboardInterrupt
+        written.append(table)
+        replace(rows, table, path, where=where)
+
+    monkeypatch.setattr(job, "replace_rows", dies_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        report(warehouse, SEED)
+    monkeypatch.undo()
+    for _ in range(2):
+        report(warehouse, SEED)
+        assert [warehouse.report(table) for table in tables] == once
+
+
+def finished(warehouse, window, ewts, sub_topology="s", *, queued=None, began=None, **same):
+    """Operators that finished a window, each at an instant in epoch ms, in a batch that *began* at one."""
+    start = window * WINDOW_MS
+    rows = [
+        {"batch_id": window, "operator": name, "window_start": start, "window_end": start + WINDOW_MS,
+         "ewt_at": ewt, "ewt_adjusted_at": ewt, "queued_ms": (queued or {}).get(name, 0), "records": 1,
+         "batch_started_at": began, **same}
+        for name, ewt in ewts.items()
+    ]  # fmt: skip
+    warehouse.write(OPERATOR_WINDOWS, rows, sub_topology)
+
+
+def report(warehouse, upstreams, start_ms=0, end_ms=100_000):
+    job.run(warehouse.layout, reading(upstreams), (), Interval(start_ms, end_ms))
+
+
+def forget(warehouse, table):
+    """Have no rows of a report, as before its first run."""
+    shutil.rmtree(warehouse.layout.report_table("t", table.name))
+
+
+def paths_in_order(warehouse):
+    return sorted(warehouse.report(CRITICAL_PATHS), key=lambda row: row["window_end"])
+
+
+def over_sla(warehouse, upstreams, **promised):
+    facts = pl.read_delta(str(warehouse.layout.stream_table("t", "s", OPERATOR_WINDOWS.name)))
+    found = window_paths(facts, reading(upstreams), Promises(**promised), Interval(0, 100_000))[CRITICAL_PATHS]
+    return found.select("path", "sla_ms", "over_sla").rows()
