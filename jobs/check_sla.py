@@ -17,18 +17,18 @@ import pandas as pd
 
 from tidemark.cli.sql import Warehouse
 from tidemark.clock import wall_clock_ms
-from tidemark.report import sla_facts
 from tidemark.report.batch_job import add_instant, parser, writing
-from tidemark.report.contracts import Judged, judged
-from tidemark.report.culprits import READS, with_culprits
-from tidemark.report.incident_facts import quiet
-from tidemark.report.incident_tables import checked_before, follow_up, is_checked_after
-from tidemark.report.newest_times import newest_ms
-from tidemark.report.quality import Quality
 from tidemark.report.report_tables import replace_rows
-from tidemark.report.sla_page import write_sla_page
-from tidemark.report.sla_status import statuses
-from tidemark.report.sla_words import sla_row
+from tidemark.sla import facts as sla_facts
+from tidemark.sla.contracts import Judged, judged
+from tidemark.sla.culprits import READS, with_culprits
+from tidemark.sla.incident_facts import quiet
+from tidemark.sla.incident_tables import checked_before, follow_up, is_checked_after
+from tidemark.sla.newest_times import newest_ms
+from tidemark.sla.page import write_sla_page
+from tidemark.sla.quality import Quality
+from tidemark.sla.status import statuses
+from tidemark.sla.words import sla_row
 from tidemark.spark import PROJECT, stream_tables
 from tidemark.spec.intervals import Interval, is_text, iso
 from tidemark.spec.layout import Layout

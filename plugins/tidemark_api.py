@@ -28,10 +28,10 @@ from tidemark.inert import inert
 from tidemark.place import location
 from tidemark.report.path_facts import Row
 from tidemark.report.rollup_facts import rollup_facts
-from tidemark.report.sla_page import sla_page
 from tidemark.report.templates import POLICY
 from tidemark.report.topology_page import topology_page
 from tidemark.report.what_if import Change
+from tidemark.sla.page import sla_page
 from tidemark.spec.intervals import Grain, instant_ms
 from tidemark.spec.toml_keys import duration_ms
 from tidemark.spec.topology import Topology

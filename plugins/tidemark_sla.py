@@ -58,7 +58,7 @@ class PublishChanges(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Publish, or skip."""
-        from tidemark.report.incident_tables import made_by  # costs 1 s, and only tasks need it
+        from tidemark.sla.incident_tables import made_by  # costs 1 s, and only tasks need it
 
         found = made_by(Layout(location(self.warehouse)), self.topology, str(context["run_id"]))
         if not found:
@@ -92,7 +92,7 @@ class Tell(BaseOperator):
 
 def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any], *, run_id: str) -> int:
     """Tell *channel* what it was not told of *topology*, and write down that it was; of how many changes."""
-    from tidemark.report.incident_tables import telling, told, untold
+    from tidemark.sla.incident_tables import telling, told, untold
 
     with telling(layout, topology, channel):
         waiting = untold(layout, topology, channel, now_ms=wall_clock_ms())
@@ -103,7 +103,7 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
 
 
 def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-    from tidemark.report.alert_text import alert
+    from tidemark.sla.alert_text import alert
 
     place = PAGE.format(**{name: quote(str(change[name]), safe="") for name in ("topology", "incident")})
     link = conf.get("api", "base_url", fallback="").rstrip("/") + place
@@ -118,8 +118,8 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     may be why nobody checks, they are told without it, and at each deadline again.
     """
     from tidemark.report.batch_job import writing
-    from tidemark.report.incident_facts import checks_missed
-    from tidemark.report.incident_tables import miss
+    from tidemark.sla.incident_facts import checks_missed
+    from tidemark.sla.incident_tables import miss
 
     topology = load_topology(Path(topology_file))
     told_without = None

@@ -18,8 +18,8 @@ from receiving import Inbox, Receiver
 
 import tidemark_sla
 from tidemark.clock import wall_clock_ms
-from tidemark.report.incident_tables import telling, told
 from tidemark.report.report_tables import replace_rows
+from tidemark.sla.incident_tables import telling, told
 from tidemark.spec.channel_spec import Channel, parse
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import INCIDENTS

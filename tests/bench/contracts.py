@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from streaming.drivers import PROJECT
 
 from tidemark.kernels.schemas import rows_of
-from tidemark.report.contracts import judged
+from tidemark.sla.contracts import judged
 from tidemark.spark import session
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
@@ -32,7 +32,7 @@ with warnings.catch_warnings():
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
-    from tidemark.report.quality import Quality
+    from tidemark.sla.quality import Quality
 
 ROWS = int(os.environ.get("ROWS", "100_000"))
 BATCHES = 100

@@ -27,7 +27,7 @@ from tidemark.spec.tables import (
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
     import check_sla
-    from tidemark.report.quality import Quality
+    from tidemark.sla.quality import Quality
 
 NOW = 1_770_000_000_000
 TOPOLOGY = topology.parse(

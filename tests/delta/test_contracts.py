@@ -12,7 +12,7 @@ from playing import NOON, Play
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control import StreamState
-from tidemark.report import contracts
+from tidemark.sla import contracts
 from tidemark.spec import topology
 from tidemark.spec.checks import words
 from tidemark.spec.intervals import Interval

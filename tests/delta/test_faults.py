@@ -22,9 +22,9 @@ from playing import NOON, Ends, Play, Row, bad, ms, record, tell
 
 import critical_path
 from tidemark.control import Control, Heartbeat, StreamState
-from tidemark.report.culprits import NO_EXPLANATION
 from tidemark.report.report_tables import opened
 from tidemark.semantics.skew import Skew
+from tidemark.sla.culprits import NO_EXPLANATION
 from tidemark.spark import PROJECT
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout

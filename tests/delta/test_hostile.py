@@ -34,13 +34,13 @@ from tidemark.cli.summary import summary
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels.schemas import rows_of
 from tidemark.report import charts
-from tidemark.report.alert_text import alert
 from tidemark.report.batch_job import topology as topology_named
-from tidemark.report.incident_tables import acknowledge
 from tidemark.report.page import page
 from tidemark.report.page_facts import page_facts
-from tidemark.report.sla_page import sla_page
 from tidemark.semantics.incidents import Change
+from tidemark.sla.alert_text import alert
+from tidemark.sla.incident_tables import acknowledge
+from tidemark.sla.page import sla_page
 from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tidemark.report.newest_times import newest_ms, told_ms
+from tidemark.sla.newest_times import newest_ms, told_ms
 
 NOON = 1_767_268_800_000
 

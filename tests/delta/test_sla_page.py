@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.report.report_tables import replace_rows
-from tidemark.report.sla_page import sla_page, write_sla_page
+from tidemark.sla.page import sla_page, write_sla_page
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import DQ_RESULTS, INCIDENTS, SLA_RESULTS
 

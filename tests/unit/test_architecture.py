@@ -45,3 +45,8 @@ def test_the_inner_rings_do_not_know_the_outer_ones(room):
     for path in PACKAGE.glob(f"{room}/*.py"):
         rooms = {name.split(".")[1] for name in imported(path) if name.startswith("tidemark.")}
         assert rooms <= inner[room] | {"errors"}, path.name
+
+
+def test_reports_do_not_know_who_judges_them():
+    for path in PACKAGE.glob("report/*.py"):
+        assert not any(name.startswith(("tidemark.sla", "tidemark.cli")) for name in imported(path)), path.name

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.report.incident_facts import acknowledged, changes, checks_missed, looks_back_ms, open_incidents
 from tidemark.semantics.incidents import Damping
+from tidemark.sla.incident_facts import acknowledged, changes, checks_missed, looks_back_ms, open_incidents
 from tidemark.spec import topology
 from tidemark.spec.sla_spec import SlaSpec, parse
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.report.sla_status import statuses
-from tidemark.report.sla_words import said
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla, Verdict
+from tidemark.sla.status import statuses
+from tidemark.sla.words import said
 from tidemark.spec import topology
 from tidemark.spec.sla_spec import Measure, SlaSpec
 

@@ -11,7 +11,7 @@ from tidemark.cli.text_table import FORMATS
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.inert import one_line
 from tidemark.report.batch_job import writing
-from tidemark.report.incident_tables import acknowledge
+from tidemark.sla.incident_tables import acknowledge
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import DELIVERIES, INCIDENTS
 

@@ -1,1 +1,1 @@
-"""The batch jobs: rollups, critical paths and SLA checks over the tables of the streams."""
+"""The batch jobs: rollups, critical paths and pages, of what the streams have written."""

@@ -54,7 +54,7 @@ def name_of(interval: Interval) -> str:
 def page(facts: PageFacts) -> str:
     """The page that tells *facts*."""
     path = facts.paths[0]["path"] if facts.paths else []
-    return template("page.html.j2").render(
+    return template("report/page.html.j2").render(
         facts=facts,
         policy=Markup(POLICY),
         topology=facts.topology,

@@ -15,9 +15,9 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri
 
 
 def template(name: str) -> Template:
-    """The template *name* of this folder."""
+    """The template *name*, `room/file`."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(Path(__file__).parents[1]),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_shown,

@@ -13,7 +13,7 @@ from tidemark.spec.topology import Topology
 def topology_page(told: Row, window: Row | None, topology: Topology, known: Sequence[str]) -> str:
     """The page that tells *told* and *window*, what `tidemark topology` and `path` say; *known* are all topologies."""
     path = window["path"] if window else []
-    return template("topology_page.html.j2").render(
+    return template("report/topology_page.html.j2").render(
         told=told,
         window=window,
         topology=topology,

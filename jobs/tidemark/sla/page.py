@@ -52,7 +52,7 @@ def _page(tables: Tables, topology: str) -> str:
     asked = [topology, run["run_id"] if run else None]
     slas = sorted(tables.ask(SLAS, asked).objects, key=lambda row: WORST_FIRST.get(row["verdict"], 0))
     expected = tables.ask(EXPECTED, asked).objects
-    return template("sla_page.html.j2").render(
+    return template("sla/page.html.j2").render(
         topology=topology,
         policy=Markup(POLICY),
         run=run,

@@ -81,7 +81,7 @@ class Status:
 def statuses(
     specs: Iterable[SlaSpec], topology: Topology, facts: Rows, accounts: Rows, contracts: Rows = (), *, at_ms: int
 ) -> list[Status]:
-    """The status of each of *specs* at *at_ms*, by the rows of `sla_facts`, and those of dq_results on *contracts*."""
+    """The status of each of *specs* at *at_ms*, by the rows of `facts`, and those of dq_results on *contracts*."""
     found = _Found(facts)
     return [_status(spec, topology, found, accounts, contracts, at_ms=at_ms) for spec in specs]
 

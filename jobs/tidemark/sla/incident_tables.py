@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 from tidemark.delta import again_after_others
 from tidemark.object_path import ObjectPath
 from tidemark.report.batch_job import writing
-from tidemark.report.incident_facts import (
+from tidemark.report.report_tables import lies_in, opened, replace_in, replace_rows, rows_in
+from tidemark.sla.incident_facts import (
     PAST,
     acknowledged,
     changes,
@@ -25,7 +26,6 @@ from tidemark.report.incident_facts import (
     looks_back_ms,
     open_incidents,
 )
-from tidemark.report.report_tables import lies_in, opened, replace_in, replace_rows, rows_in
 from tidemark.spec.channel_spec import Channel
 from tidemark.spec.intervals import Interval, is_text, utc
 from tidemark.spec.layout import Layout

@@ -9,9 +9,9 @@ from functools import lru_cache, wraps
 from typing import ParamSpec, TypeVar
 
 from tidemark.report.path_facts import Tables
-from tidemark.report.sla_status import Status, sub_topology_of
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
+from tidemark.sla.status import Status, sub_topology_of
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Sink
 from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec

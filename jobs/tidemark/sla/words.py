@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidemark.report.sla_status import Status
 from tidemark.semantics.sla import AtLeast, BurnRate, Kept, Sla
+from tidemark.sla.status import Status
 from tidemark.spec.toml_keys import length
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tidemark.report.path_facts import Row, Tables
-from tidemark.report.sla_status import What
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.semantics.critical_path import State
 from tidemark.semantics.idleness import Activity
+from tidemark.sla.status import What
 from tidemark.spec.intervals import Interval
 from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.spec.tables import BECAME, CAME_IN

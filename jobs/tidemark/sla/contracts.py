@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.delta import in_files
 from tidemark.kernels.schemas import arrow_schema
-from tidemark.report.contract_sql import COUNTS, counted_of, counting
+from tidemark.sla.contract_sql import COUNTS, counted_of, counting
 from tidemark.spec import tables
 from tidemark.spec.checks import SUMS
 from tidemark.spec.intervals import Interval
