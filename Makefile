@@ -91,7 +91,7 @@ postgres: ## PostgreSQL for one test of tests/airflow, by apt where none is inst
 
 test: check browser postgres object-store .jars/classes.jsa ## lint, types and every test, a file on each core
 	-@$(MAKE) -s audit  # what is found is told, and is no fault of a change
-	$(BIN)/pytest -q -n 2 --dist loadfile
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder  # long files come first, by their folders
 
 audit: setup ## known vulnerabilities of what is installed, where PyPI has the data; hashes are checked at every installation
 	@$(BIN)/pip-audit -r requirements.lock --require-hashes --disable-pip --progress-spinner off >.venv/audit.log 2>&1; found=$$?; \
