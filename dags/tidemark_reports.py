@@ -18,16 +18,14 @@ Rollups take what is new as well, however old the interval is that it belongs to
 
 The page about it, and the one about its day, are in `<warehouse>/reports/{name}/html`.
 
-`from` and `to` (ISO 8601, UTC) take the place of the run's data interval.
+`from` and `to` (ISO 8601, UTC) take the place of the run's data interval; without one it is about the hour before.
 """
 DAILY = """
 Reports on the topology `{name}` for a day, once its hours are done: with what came too late for them.
 Running it again replaces the day's rows and its page. A backfill computes past days again.
 
-`from` and `to` (ISO 8601, UTC) take the place of the run's data interval.
+`from` and `to` (ISO 8601, UTC) take the place of the run's data interval; without one it is about the day before.
 """
-START = "{{ params['from'] or data_interval_start.isoformat() }}"
-END = "{{ params['to'] or data_interval_end.isoformat() }}"
 
 
 def interval() -> dict[str, Param]:
@@ -35,9 +33,20 @@ def interval() -> dict[str, Param]:
     return {name: instant("the data interval's") for name in ("from", "to")}
 
 
+def ends(hours: int) -> list[str]:
+    """The arguments that name one: a run without a logical date has none, and covers *hours* until it was asked for."""
+    since = f"dag_run.run_after - macros.timedelta(hours={hours})"
+    start = f"data_interval_start if data_interval_start is defined else {since}"
+    end = "data_interval_end if data_interval_end is defined else dag_run.run_after"
+    return ["--from", _param("from", start), "--to", _param("to", end)]
+
+
+def _param(name: str, otherwise: str) -> str:
+    return f"{{{{ params['{name}'] or ({otherwise}).isoformat() }}}}"
+
+
 for topology in topologies().values():
     job = partial(TopologyJob, topology=topology, warehouse=WAREHOUSE)
-    INTERVAL = ["--from", START, "--to", END]
     PAGES = ["--html", str(Layout(Path(WAREHOUSE)).report_pages(topology.name))]
     with dag(
         topology,
@@ -47,8 +56,8 @@ for topology in topologies().values():
         params=interval(),
     ) as hourly:
         chain(
-            job(job="rollup", arguments=INTERVAL),
-            job(job="critical_path", arguments=[*INTERVAL, *PAGES]),
+            job(job="rollup", arguments=ends(1)),
+            job(job="critical_path", arguments=[*ends(1), *PAGES]),
         )
     with dag(
         topology,
@@ -59,6 +68,6 @@ for topology in topologies().values():
     ):
         chain(
             HoursReported(task_id="hours", hourly=hourly.dag_id),
-            job(job="rollup", arguments=INTERVAL),
-            job(job="critical_path", arguments=[*INTERVAL, *PAGES]),
+            job(job="rollup", arguments=ends(24)),
+            job(job="critical_path", arguments=[*ends(24), *PAGES]),
         )

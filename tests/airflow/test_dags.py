@@ -14,7 +14,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowException
 from airflow.sdk.execution_time import macros
 from airflow.serialization.serialized_objects import DagSerialization
-from jinja2 import Template
+from jinja2 import StrictUndefined, Template
 
 import tidemark_dags
 from tidemark.spec.spark_settings import SparkSettings
@@ -158,6 +158,15 @@ def test_reports_cover_the_interval_of_the_run_unless_one_is_given(dagbag: DagBa
     given = "2026-01-01T00:00:00Z"
     assert start.render(params={"from": None}, data_interval_start=of_run) == "2026-01-01T07:00:00+00:00"
     assert start.render(params={"from": given}) == given
+
+
+@pytest.mark.parametrize(("part", "since"), [("reports", "2026-01-01T06:00"), ("daily_reports", "2025-12-31T07:00")])
+def test_reports_asked_for_without_a_logical_date_cover_the_time_before(dagbag: DagBag, part: str, since: str) -> None:
+    arguments = dict(pairwise(dagbag.dags[f"tidemark_flights_{part}"].get_task("rollup").application_args))
+    asked = SimpleNamespace(run_after=datetime(2026, 1, 1, 7, tzinfo=UTC))
+    of_run = {"params": {"from": None, "to": None}, "dag_run": asked, "macros": SimpleNamespace(timedelta=timedelta)}
+    said = [Template(arguments[end], undefined=StrictUndefined).render(of_run) for end in ("--from", "--to")]
+    assert said == [f"{since}:00+00:00", "2026-01-01T07:00:00+00:00"]
 
 
 def test_the_two_ends_of_an_interval_are_given_apart(dagbag: DagBag) -> None:

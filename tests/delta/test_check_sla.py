@@ -13,9 +13,11 @@ from tidemark.spec.sla_spec import parse
 from tidemark.spec.tables import (
     BATCHES,
     CHANGES,
+    CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     DQ_RESULTS,
+    HEARTBEATS,
     INCIDENTS,
     LATENCY_BUCKETS,
     OUTCOMES,
@@ -195,17 +197,21 @@ def streamed(warehouse, latest_ms=90, latency_ms=100):
     bucket = {"batch_id": 0, "operator": "alerts", "bucket": bucket_of(latency_ms), "n": 10}
     long_ago = {**bucket, "bucket": bucket_of(9_000), "finished_at": NOW - 600_001}
     warehouse.write(LATENCY_BUCKETS, [{**bucket, "finished_at": NOW - 1}, long_ago])
-    steps = [("events", 0, 0, "input"), ("latest", 1, latest_ms, "measured"), ("alerts", 2, 10, "measured")]
-    steps.append(("off_the_path", None, 9_000, "measured"))
-    window = {"topology": "t", "window_start": NOW - 66_000, "window_end": NOW - 61_000}
-    rows = [{**window, "operator": name, "step": n, "latency_ms": ms, "state": state} for name, n, ms, state in steps]
-    warehouse.write(CRITICAL_PATH_STEPS, rows)
-    finished = {"before_source_ms": 60_000, "latency_ms": latest_ms + 10}
-    warehouse.write(CRITICAL_PATHS, [{**window, **finished}])
+    window(warehouse, NOW - 61_000, latest_ms=latest_ms)
     warehouse.write(OUTCOMES, [outcome(0, records_in=8, held_before=2, emitted=5, suppressed=4, held_after=1)])
     proof = {"batch_id": 0, "operator": "latest", "key": "a", "n": 4, "first_offset": 1, "last_offset": 9}
     warehouse.write(SUPPRESSED, [proof])
     warehouse.write(BATCHES, [{"batch_id": 0, "finished_at": NOW - 50_000}])
+
+
+def window(warehouse, end_ms, *, latest_ms, before_source_ms=60_000):
+    """One whose path goes through all operators; another's is off it."""
+    of = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms}
+    steps = [("events", 0, 0, "input", None), ("latest", 1, latest_ms, "measured", "events")]
+    steps += [("alerts", 2, 10, "measured", "latest"), ("off_the_path", None, 9_000, "measured", "latest")]
+    names = ("operator", "step", "latency_ms", "state", "slowest_upstream")
+    warehouse.write(CRITICAL_PATH_STEPS, [{**of, **dict(zip(names, step, strict=True))} for step in steps])
+    warehouse.write(CRITICAL_PATHS, [{**of, "before_source_ms": before_source_ms, "latency_ms": latest_ms + 10}])
 
 
 def outcome(batch_id, **counts):
@@ -329,6 +335,54 @@ def test_the_blame_for_a_latency_is_on_who_used_more_than_usual(warehouse):
 
     (late_one,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "in_time")
     assert (late_one["verdict"], late_one["culprit"]) == ("warn", "alerts")
+
+
+def test_without_windows_over_their_sla_the_blame_is_on_who_used_most_beyond_the_day_before(warehouse):
+    streamed(warehouse, latest_ms=400, latency_ms=500)
+    hour = 3_600_000
+    ages = ((NOW - 61_000, 60_000), (NOW - 2 * hour, 59_900), (NOW - 26 * hour, 0))
+    warehouse.write(
+        CRITICAL_PATH_LEAVES,
+        [
+            {
+                **{"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms},
+                **{"leaf": "alerts", "source": "events", "before_source_ms": age_ms},
+            }
+            for end_ms, age_ms in ages
+        ],
+    )
+
+    def culprit(run_id):
+        check(warehouse, run_id=run_id)
+        (late,) = (r for r in warehouse.report(SLA_RESULTS) if (r["sla"], r["run_id"]) == ("in_time", run_id))
+        return late["culprit"]
+
+    window(warehouse, NOW - 26 * hour, latest_ms=90, before_source_ms=0)  # longer ago than a day
+    assert culprit("nothing before") == "before_source"
+    window(warehouse, NOW - 2 * hour, latest_ms=90, before_source_ms=59_900)
+    assert culprit("as old as ever") == "latest"  # 310 ms more, and the records are 100 ms older
+
+
+@pytest.mark.parametrize(("state", "age_ms", "verdict"), [("running", 300_000, "pass"), ("drained", 300_001, "error")])
+def test_an_idle_source_excuses_for_five_minutes_after_its_driver_has_beaten_last(warehouse, state, age_ms, verdict):
+    streamed(warehouse)
+    at_ms = NOW + 3_600_000
+    warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "events", "activity": "idle"}])
+    warehouse.write(
+        HEARTBEATS,
+        [
+            {"at": NOW, "state": "running"},
+            {"at": at_ms - age_ms, "state": state},
+            {"at": at_ms + 1, "state": "running"},
+        ],
+    )
+
+    check(warehouse, at_ms=at_ms, ignore_when_idle=True)
+
+    (fresh,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
+    assert fresh["verdict"] == verdict
+    assert (fresh["held_by"] or "").startswith("driver_dead") == (verdict == "error")
+    assert ("while its sources have nothing to send" in fresh["said"]) == (verdict == "pass")
 
 
 def test_an_instant_to_come_is_refused(tmp_path, monkeypatch, capsys):

@@ -435,6 +435,17 @@ def test_charts_draw_names_as_text(start: int) -> None:
     assert hostile.links == harmless.links
 
 
+def test_a_message_links_to_its_page_alone_and_says_what_is_left_of_the_budget_in_words() -> None:
+    row = planted(INCIDENTS, 0, HARMLESS[0]) | {"change": "opened", "said": "Look here: https://other.example.org"}
+    told = [
+        alert(row | {"budget_left": left}, told_ms=NOON, link="https://a.example.org/?b&c") for left in (0.12, -95.1)
+    ]
+
+    assert [Elements(of["html"]).links for of in told] == [{"https://a.example.org/?b&c"}] * 2
+    assert "Error budget left: 12%\n" in told[0]["text"]
+    assert "Error budget left: none, it was spent 96.1 times over\n" in told[1]["text"]
+
+
 @pytest.mark.parametrize("change", [*Change])
 def test_a_message_has_the_lines_elements_and_headers_that_it_has_for_harmless_words(change: Change) -> None:
     for n, (text, harmless) in enumerate(zip(TEXTS, HARMLESS, strict=True)):

@@ -16,6 +16,7 @@ NOON = 1_767_268_800_000
 CHECK = {"topology": "flights", "run_id": "newest", "checked_at": NOON}
 HELD = {**CHECK, "sla": "board_is_fresh", "verdict": "pass", "said": "staleness of board is 900 ms"}
 BROKEN = {**CHECK, "sla": "quick", "verdict": "error", "said": "too slow", "culprit": "carrier_state", "owner": "desk"}
+BROKEN |= {"budget_left": -0.5}
 EARLIER = {**BROKEN, "run_id": "earlier", "checked_at": NOON - 600_000, "said": "slower still"}
 OPENED = {"topology": "flights", "sla": "quick", "change": "opened", "verdict": "error", "at": NOON, "opened_at": NOON}
 OPENED |= {"incident": "quick-20260101T120000", "broken_since": NOON, "said": "too slow"}
@@ -49,7 +50,7 @@ def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout)
 
     assert "<strong>1 of 2 broken.</strong>" in page
     assert cells(page, "slas") == [
-        ["quick", "error", "too slow", "carrier_state", "–", "desk", "–"],
+        ["quick", "error", "too slow; error budget left: none", "carrier_state", "–", "desk", "–"],
         ["board_is_fresh", "pass", "staleness of board is 900 ms", "–", "–", "–", "–"],
     ]
     assert cells(page, "contracts") == [

@@ -117,21 +117,9 @@ def test_latency_that_nobody_measured_is_unknown(measure):
     assert (found.verdict, found.observed_ms, found.culprit) == (Verdict.UNKNOWN, None, None)
 
 
-def test_a_broken_latency_names_the_operator_that_took_most_of_the_critical_paths():
-    critical = [
-        fact("critical", name, over_ms=OVER, n=ms)
-        for name, ms in {"weather": 5, "flight_status": 700, "carrier_state": 700}.items()
-    ]
-    facts = [*latencies(), *critical]
-    assert status(Measure.LATENCY_P99, "carrier_delays", facts, limits=(10, 40)).culprit == "carrier_state"
-    assert status(Measure.LATENCY_P99, "carrier_delays", facts, limits=(60, 70)).culprit is None
-    assert status(Measure.LATENCY_P99, "carrier_delays", latencies(), limits=(10, 40)).culprit is None
-
-
 def test_an_operator_is_to_blame_for_what_it_adds_itself():
     added = [fact("added", "carrier_state", over_ms=OVER, bucket=bucket_of(ms), n=1) for ms in (9, 400, 9_000)]
-    facts = [*added, fact("critical", "weather", over_ms=OVER, n=99_999)]
-    found = status(Measure.OPERATOR_LATENCY_P50, "carrier_state", facts)
+    found = status(Measure.OPERATOR_LATENCY_P50, "carrier_state", added)
     assert found.observed_ms == pytest.approx(400, rel=0.01)
     assert (found.verdict, found.culprit) == (Verdict.ERROR, "carrier_state")
 
@@ -196,7 +184,8 @@ def test_too_few_records_break_an_sla_and_none_at_all_do_unless_the_sources_are_
     limits = AtLeast(warn_below=10, error_below=3)
     found = status(Measure.RECORDS, "flight_status", facts, limits=limits, ignore_when_idle=True)
     assert (found.verdict, found.records, found.idle) == (verdict, n, idle)
-    assert said(found) == f"{n} records of flight_status in 1 min; warning below 10, error below 3"
+    excuse = ", while its sources have nothing to send" if idle else ""
+    assert said(found) == f"{n} records of flight_status in 1 min{excuse}; warning below 10, error below 3"
 
 
 def burning(*, over, of, lately):

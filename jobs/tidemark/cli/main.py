@@ -166,7 +166,7 @@ def _demo(options: argparse.Namespace) -> int:
         print(f"tidemark demo: {problem}", file=sys.stderr)
     if options.keep:
         _say_addresses(Home(options.home.resolve()))
-    _say('the tables are there to be asked: tidemark sql "from critical_paths"')
+    _say('the tables are there to be asked: .venv/bin/tidemark sql "from critical_paths"')
     return 1 if wrong else 0
 
 

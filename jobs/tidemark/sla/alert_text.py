@@ -13,6 +13,7 @@ from tidemark.semantics.sla import Verdict
 from tidemark.spec.intervals import iso
 from tidemark.spec.toml_keys import length
 
+LOOK_HERE = "Look here"
 LATE_AFTER_MS = 900_000
 """A change that is told so long after it says that it is late."""
 
@@ -24,13 +25,15 @@ def alert(change: Mapping[str, Any], *, told_ms: int, link: str) -> dict[str, st
     told. *link* is where to look.
     """
     subject = _one_line(f"[{change['severity']}] {change['topology']}: {change['sla']} {_happened(change)}")
-    lines = [_one_line(f"{name}: {value}" if name else value) for name, value in _told(change, told_ms, link)]
-    text = "\n".join(lines)
+    lines = {name: _one_line(f"{name}: {value}" if name else value) for name, value in _told(change, told_ms, link)}
+    text = "\n".join(lines.values())
+    shown = {name: escape(line) for name, line in lines.items()}
+    shown[LOOK_HERE] = f'{LOOK_HERE}: <a href="{escape(link)}">{escape(link)}</a>'
     place = quote(f"{change['topology']}.{change['incident']}.{change['change']}", safe="")
     return {
         "subject": subject,
         "text": f"{subject}\n{text}",
-        "html": f"<p><b>{escape(subject)}</b></p><p>{'<br>'.join(map(escape, lines))}</p>",
+        "html": f"<p><b>{escape(subject)}</b></p><p>{'<br>'.join(shown.values())}</p>",
         "slack": f"*{_slack(subject)}*\n{_slack(text)}",
         "message_id": f"<{place}@tidemark>",
     }
@@ -61,14 +64,19 @@ def _told(change: Mapping[str, Any], told_ms: int, link: str) -> list[tuple[str,
         "Broken since" if is_open else "Was broken since": since,
         "Look at": change["culprit"],
         "Held by": change["held_by"],
-        "Error budget left": "" if budget_left is None else f"{budget_left:.0%}",
+        "Error budget left": "" if budget_left is None else _left(budget_left),
         "Owner": change["owner"],
         "Runbook": change["runbook"],
         "Incident": change["incident"],
-        "Look here": link,
+        LOOK_HERE: link,
         "Told late": f"it happened {length(late_ms // 60_000 * 60_000)} ago" if late_ms >= LATE_AFTER_MS else "",
     }
     return [(name, value) for name, value in found.items() if value]
+
+
+def _left(budget: float) -> str:
+    """The part of an error *budget* that is left, 1 at most; below 0 it is overspent."""
+    return f"{budget:.0%}" if budget >= 0 else f"none, it was spent {1 - budget:,.3g} times over"
 
 
 def _one_line(text: str) -> str:

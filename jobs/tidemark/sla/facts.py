@@ -19,6 +19,8 @@ from tidemark.spec.tables import BECAME, CAME_IN
 
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
 SHAPE |= {"at_ms": "bigint", "idle": "boolean"}
+LIVES_MS = 300_000
+"""So long after the last beat of its driver a source is still taken for as idle as it was."""
 KNOWN = """
     finished AS (SELECT sub_topology, batch_id, finished_at FROM batches WHERE topology = $1),
     later AS (
@@ -28,6 +30,10 @@ KNOWN = """
 """
 """What is known at an instant, $2: the batches of a sub-topology before the first that was finished later."""
 BEFORE_LATER = "LEFT JOIN later AS l USING (sub_topology) WHERE (l.batch_id IS NULL OR t.batch_id < l.batch_id)"
+BEATS = f"""
+    SELECT sub_topology, max(epoch_ms("at")) >= $2 - {LIVES_MS} AS lives FROM heartbeats
+    WHERE topology = $1 AND epoch_ms("at") <= $2 GROUP BY sub_topology
+"""
 MEASURED = ", ".join(f"'{state}'" for state in (State.INPUT, State.MEASURED, State.CLAMPED_NEGATIVE))
 ACCOUNTS = f"""
     WITH {KNOWN},
@@ -66,7 +72,8 @@ def accounts(tables: Tables, topology: str, *, at_ms: int) -> list[Row]:
 def facts(tables: Tables, topology: str, specs: Iterable[SlaSpec], *, at_ms: int) -> list[Row]:
     """One row per what, subject, `over_ms` and bucket that *specs* are judged by; what none measures is not read.
 
-    Of watermarks `at_ms`, epoch ms, and whether its newest batch found the source idle; of the rest `n`.
+    Of watermarks `at_ms`, epoch ms, and whether the source is idle: its newest batch found it so, and its driver has
+    beaten in LIVES_MS, or never does; of the rest `n`.
     """
     parts = list(_parts(list(specs), at_ms))
     if not parts:
@@ -90,15 +97,15 @@ def _parts(specs: list[SlaSpec], at_ms: int) -> Iterator[str]:
         yield _records(over)
     for over in overs(*QUANTILES, Measure.BURN_RATE):
         yield _latencies(over)
-        yield _critical(over)
     for over in overs(Measure.OPERATOR_LATENCY_P50):
         yield _added(over)
 
 
 def _watermarks() -> Iterator[str]:
     """The watermarks of sources, with whether they were idle, and of sub-topologies."""
-    combined = f"FROM watermarks AS t {BEFORE_LATER} AND t.topology = $1 AND t.partition IS NULL"
-    idle = f"arg_max(t.activity = '{Activity.IDLE}', t.batch_id)"
+    of_all = f"{BEFORE_LATER} AND t.topology = $1 AND t.partition IS NULL"
+    combined = f"FROM watermarks AS t LEFT JOIN ({BEATS}) AS beats USING (sub_topology) {of_all}"
+    idle = f"arg_max(t.activity = '{Activity.IDLE}', t.batch_id) AND coalesce(any_value(beats.lives), true)"
     at_ms = "max(epoch_ms(t.watermark))"
     of_source = _row(What.SOURCE, "t.source", at_ms=at_ms, idle=idle)
     yield f"{of_source} {combined} AND t.source IS NOT NULL GROUP BY t.source"
@@ -123,22 +130,12 @@ def _latencies(over: Interval) -> str:
 def _added(over: Interval) -> str:
     """Windows by operator and bucket of what it added to them, of those whose path was finished in *over*."""
     bucket = bucket_sql("latency_ms")
-    windows = _row(What.ADDED, "operator", over, bucket=bucket, n="count(*)")
-    return f"{windows} {_steps(over)} AND state IN ({MEASURED}) GROUP BY operator, {bucket}"
-
-
-def _critical(over: Interval) -> str:
-    """What operators added, as n, to the windows whose path was finished in *over* and in which they were critical."""
-    added = _row(What.CRITICAL, "operator", over, n="sum(latency_ms)")
-    return f"{added} {_steps(over)} AND step IS NOT NULL GROUP BY operator"
-
-
-def _steps(over: Interval) -> str:
-    """The steps of the windows whose path came to its end in the interval *over* of the finish clock."""
+    added = _row(What.ADDED, "operator", over, bucket=bucket, n="count(*)")
     finished_ms = "epoch_ms(window_end) + before_source_ms + latency_ms"
     finished = f"{finished_ms} >= {over.start_ms} AND {finished_ms} < {over.end_ms}"
     windows = f"SELECT window_start, window_end FROM critical_paths WHERE topology = $1 AND {finished}"
-    return f"FROM critical_path_steps WHERE topology = $1 AND (window_start, window_end) IN ({windows})"
+    of_windows = f"FROM critical_path_steps WHERE topology = $1 AND (window_start, window_end) IN ({windows})"
+    return f"{added} {of_windows} AND state IN ({MEASURED}) GROUP BY operator, {bucket}"
 
 
 def _row(what: What, subject: str, over: Interval | None = None, **values: str) -> str:

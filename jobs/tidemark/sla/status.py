@@ -52,8 +52,6 @@ class What(StrEnum):
     """Of an operator: n records that came in."""
     ADDED = "added"
     """Of an operator and bucket: n windows to which it added that."""
-    CRITICAL = "critical"
-    """Of an operator: n ms that it added where it was on the critical path."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +115,6 @@ class _Found:
         n_over = sum(fact["n"] for fact in latencies if value_of(fact["bucket"]) > objective.threshold_ms)
         return budget(objective, n=sum(fact["n"] for fact in latencies), n_over=n_over)
 
-    def slowest(self, over_ms: int) -> str | None:
-        """The operator that took most of the critical paths, of equals the first by name; None without a path."""
-        critical = self._facts.get((What.CRITICAL.value, over_ms), {})
-        return min(critical, key=lambda name: (-critical[name][0]["n"], name), default=None)
-
     def _of(self, what: What, subject: str, over_ms: int | None = None) -> list[Mapping[str, Any]]:
         return self._facts.get((what.value, over_ms), {}).get(subject, [])
 
@@ -156,8 +149,7 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, found: _Found, accounts
             return Status(spec, verdict, added_ms, spec.subject if verdict in BROKEN else None)
         case _:
             latency_ms = found.quantile_ms(What.LATENCY, spec.subject, spec.over_ms, QUANTILES[spec.measure])
-            verdict = judge(latency_ms, sla)
-            return Status(spec, verdict, latency_ms, found.slowest(spec.over_ms) if verdict in BROKEN else None)
+            return Status(spec, judge(latency_ms, sla), latency_ms)
 
 
 def _contract(spec: SlaSpec, contracts: Rows) -> Status:
@@ -195,8 +187,7 @@ def _burn_rate(spec: SlaSpec, limits: BurnRate, found: _Found) -> Status:
     long, short = (found.budget(spec.subject, over_ms, limits.objective) for over_ms in (spec.over_ms, spec.short_ms))
     rates = [long.burn_rate, short.burn_rate]
     verdict = judge_burn(rates, warn_at=limits.warn_at, error_at=limits.error_at)
-    culprit = found.slowest(spec.over_ms) if verdict in BROKEN else None
-    return Status(spec, verdict, culprit=culprit, budget=long)
+    return Status(spec, verdict, budget=long)
 
 
 def _not_closed(accounts: Rows) -> Iterator[tuple[int, str]]:

@@ -40,7 +40,8 @@ def said(status: Status) -> str:
     match spec.limits:
         case AtLeast():
             limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
-            return f"{status.records or 0:,} records of {spec.subject} in {length(spec.over_ms)}; {limits}"
+            n = f"{status.records or 0:,} records"
+            return f"{n} of {spec.subject} in {length(spec.over_ms)}{_excuse(status)}; {limits}"
         case BurnRate():
             return _said_of_burning(status, spec.limits)
         case Kept():
@@ -51,7 +52,11 @@ def said(status: Status) -> str:
                 {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {:,.0f} ms on"
             )
             seen = "nothing measured" if status.observed_ms is None else f"{status.observed_ms:,.0f} ms"
-            return f"{spec.measure} of {spec.subject} is {seen}; {limits}"
+            return f"{spec.measure} of {spec.subject} is {seen}{_excuse(status)}; {limits}"
+
+
+def _excuse(status: Status) -> str:
+    return ", while its sources have nothing to send" if status.idle else ""
 
 
 def _said_of_burning(status: Status, limits: BurnRate) -> str:
