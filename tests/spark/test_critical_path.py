@@ -59,7 +59,7 @@ def random_window(rng, upstreams, number):
     return [
         {"batch_id": number, "operator": name, "window_start": start_ms, "window_end": start_ms + WINDOW_MS,
          "ewt_adjusted_at": ewt + again, "batch_started_at": rng.choice((None, ewt - rng.randint(0, 60), ewt)),
-         "queued_ms": rng.choice((0, 0, 3, 30)), **rng.choice(hosts)}
+         "queued_ms": rng.choice((0, 0, 3, 30, None)), **rng.choice(hosts)}
         for name, ewt in ewts.items()
         if rng.random() >= gap
         for again in rng.choice(((0,), (0,), (0, 5), (0, 0)))

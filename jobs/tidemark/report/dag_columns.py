@@ -143,7 +143,8 @@ class Dag:
             latency.isNotNull() & before_batch.isNotNull(), F.least(F.greatest(before_batch, zero), latency)
         )
         rest = latency - F.coalesce(waited, zero)
-        queue = F.when(rest.isNotNull(), F.least(self.column("did", name, ".queued"), rest))
+        queued = self.column("did", name, ".queued")
+        queue = F.when(rest.isNotNull() & queued.isNotNull(), F.least(queued, rest))
         return self.named(name, waited=waited, queue=queue, worked=latency - waited - queue)
 
     def walks_to_joins(self, windows: DataFrame) -> DataFrame:

@@ -32,7 +32,7 @@ class Did(NamedTuple):
 
     ewt_ms: int
     began_ms: int | None
-    queued_ms: int
+    queued_ms: int | None
     skew_error_ms: int | None
     host: str | None
     skew_ms: int | None
@@ -111,10 +111,11 @@ class _Paths:
         before_ms: int | None = 0
         if step.slowest_upstream is not None:
             before_ms = None if own.began_ms is None else own.began_ms - did[step.slowest_upstream].ewt_ms
-        of = parts(step.latency_ms, before_batch_ms=before_ms or 0, queued_ms=own.queued_ms)
-        if before_ms is None:
-            return {"waited_ms": None, "queued_ms": of.queued_ms, "worked_ms": None}
-        return {"waited_ms": of.waited_ms, "queued_ms": of.queued_ms, "worked_ms": of.worked_ms}
+        of = parts(step.latency_ms, before_batch_ms=before_ms or 0, queued_ms=own.queued_ms or 0)
+        waited_ms = None if before_ms is None else of.waited_ms
+        queued_ms = None if own.queued_ms is None else of.queued_ms
+        worked_ms = None if waited_ms is None or queued_ms is None else of.worked_ms
+        return {"waited_ms": waited_ms, "queued_ms": queued_ms, "worked_ms": worked_ms}
 
     def _step(self, step: Step, critical: Path | None, slack: int | None) -> Row:
         walk = [each.operator for each in critical.steps] if critical else []
@@ -154,7 +155,7 @@ class _Paths:
         over += [] if sla_ms is None else [before_source_ms + critical.latency_ms > sla_ms]
         return {
             "latency_ms": critical.latency_ms,
-            "queued_ms": sum(spent[name]["queued_ms"] for name in walk),
+            "queued_ms": _sum(spent[name]["queued_ms"] for name in walk),
             "before_source_ms": before_source_ms,
             "leaf": walk[-1],
             "path": str(critical),
