@@ -2,6 +2,7 @@
 
 Writes sla_results, a row per SLA, dq_results, a row per expectation, and incidents, a row for each that opens, gets
 worse or ends; and html/slas.html, a page of the newest. What does not hold is a row and never a failure of this job.
+An SLA that cannot be used is one, after all that follows from the others was written; its incident stays open.
 Checking again with the same --run-id replaces its rows. For a past instant it leaves out what batches wrote that were
 finished later; rows that these replaced, of sinks with current rows, are not there any more. No incident follows from a
 check for an instant before one that was checked already.
@@ -9,7 +10,7 @@ check for an instant before one that was checked already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pandas as pd
 
 from tidemark.cli.sql import Warehouse
 from tidemark.clock import wall_clock_ms
-from tidemark.report.batch_job import add_instant, parser, writing
+from tidemark.report.batch_job import EXPECTATIONS, add_instant, parser, writing
 from tidemark.report.report_tables import replace_rows
 from tidemark.sla import facts as sla_facts
 from tidemark.sla.contracts import Judged, judged
@@ -29,10 +30,10 @@ from tidemark.sla.page import write_sla_page
 from tidemark.sla.quality import Quality
 from tidemark.sla.status import statuses
 from tidemark.sla.words import sla_row
-from tidemark.spark import PROJECT, stream_tables
+from tidemark.spark import stream_tables
 from tidemark.spec.intervals import Interval, is_text, iso
 from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import CONTRACTS_OVER_MS, Measure, SlaSpec, load
+from tidemark.spec.sla_spec import CONTRACTS_OVER_MS, Measure, SlaSpec, load_usable
 from tidemark.spec.tables import (
     BATCHES,
     DQ_RESULTS,
@@ -44,7 +45,6 @@ from tidemark.spec.tables import (
 )
 from tidemark.spec.topology import Topology
 
-EXPECTATIONS = PROJECT / "expectations"
 CLOCKS_APART_MS = 60_000
 """An instant may be so far ahead: the scheduler that says what is now has a clock of its own."""
 READ_HERE = {table.name for table in (BATCHES, HEARTBEATS, LATENCY_BUCKETS, OUTCOMES, WATERMARKS)}
@@ -58,15 +58,33 @@ def main() -> None:
     given = arguments.parse_args()
     if given.at_ms > (now_ms := wall_clock_ms()) + CLOCKS_APART_MS:
         arguments.error(f"argument --at: it is {iso(now_ms)} now, got {iso(given.at_ms)}; nobody knows of it yet")
-    specs = load(EXPECTATIONS / "slas.toml", given.topology)
+    slas = load_usable(EXPECTATIONS / "slas.toml", given.topology)
+    if not slas.specs:
+        slas.refuse()
     with writing(given.warehouse, given.topology.name):
-        run(given.warehouse, given.topology, specs, at_ms=given.at_ms, run_id=given.run_id)
+        run(
+            given.warehouse,
+            given.topology,
+            slas.specs,
+            at_ms=given.at_ms,
+            run_id=given.run_id,
+            unusable=slas.errors,
+        )
+    slas.refuse()
 
 
-def run(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str) -> None:
+def run(
+    layout: Layout,
+    topology: Topology,
+    specs: Sequence[SlaSpec],
+    *,
+    at_ms: int,
+    run_id: str,
+    unusable: Collection[str] = (),
+) -> None:
     """Replace the results of *run_id* by those of a check of *specs* for the instant *at_ms*.
 
-    The changes of incidents that follow come last.
+    The changes of incidents that follow come last; of SLAs that are *unusable*, by name, none does.
     """
     quality = Quality(EXPECTATIONS)
     by_contract = judged(layout, topology, _since_the_check_before(layout, topology.name, at_ms=at_ms, run_id=run_id))
@@ -95,7 +113,7 @@ def run(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: 
         path = layout.report_table(topology.name, table.name)
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
     if not is_past:
-        follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id)
+        follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id, unusable=unusable)
     write_sla_page(layout, topology.name)
 
 

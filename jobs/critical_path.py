@@ -19,7 +19,7 @@ from tidemark.cli.sql import Warehouse
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.place import location
-from tidemark.report.batch_job import interval_parser, told, writing
+from tidemark.report.batch_job import interval_parser, promised, told, writing
 from tidemark.report.critical_paths import critical_windows, looks_back_ms
 from tidemark.report.dag_columns import WINDOW
 from tidemark.report.page import write_pages
@@ -27,14 +27,13 @@ from tidemark.report.page_facts import READS
 from tidemark.report.promises import promises
 from tidemark.report.report_tables import lies_in, opened, replace_rows, rows_in
 from tidemark.report.window_paths import window_paths
-from tidemark.spark import PROJECT, read_table, session, stream_tables
+from tidemark.spark import read_table, session, stream_tables
 from tidemark.spec.intervals import Interval, iso
 from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import SlaSpec, load
+from tidemark.spec.sla_spec import SlaSpec
 from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
 from tidemark.spec.topology import Topology
 
-SLAS = PROJECT / "expectations" / "slas.toml"
 SPARK_ABOVE = 1_000_000
 """Rows of operator_windows that one process still looks through by itself."""
 
@@ -51,7 +50,7 @@ def main() -> None:
     spark_above = "rows of operator_windows above which Spark finds the paths (%(default)s)"
     arguments.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
     given = arguments.parse_args()
-    interval, specs = Interval(given.start_ms, given.end_ms), load(SLAS, given.topology)
+    interval, specs = Interval(given.start_ms, given.end_ms), promised(given.topology)
     with writing(given.warehouse, given.topology.name):
         run(given.warehouse, given.topology, specs, interval, spark_above=given.spark_above)
     if given.html:

@@ -31,14 +31,12 @@ from tidemark.kernels.rollups import (
     shrunk,
     starts_in,
 )
-from tidemark.report.batch_job import interval_parser, writing
+from tidemark.report.batch_job import interval_parser, promised, writing
 from tidemark.report.latency_facts import SPARK_ABOVE, Facts, facts_of
 from tidemark.report.outline import outline
 from tidemark.report.report_tables import lies_in, opened, replace_in, rows_in
-from tidemark.spark import PROJECT
 from tidemark.spec.intervals import Grain, Interval, is_text, iso, joined
 from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import load
 from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP, Table
 
 log = logging.getLogger("tidemark.rollup")
@@ -54,7 +52,7 @@ def main() -> None:
     if (given.start_ms is None) != (given.end_ms is None):
         arguments.error("an interval has two ends; give both --from and --to, or neither")
     interval = Interval(given.start_ms, given.end_ms) if given.start_ms is not None else None
-    known = outline(given.topology, load(PROJECT / "expectations" / "slas.toml", given.topology))
+    known = outline(given.topology, promised(given.topology))
     with writing(given.warehouse, given.topology.name):
         run(given.warehouse, given.topology.name, interval, known, spark_above=given.spark_above)
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tidemark.errors import InvalidSpec
 from tidemark.semantics.buckets import bucket_of
 from tidemark.spec import topology
 from tidemark.spec.sla_spec import parse
@@ -392,3 +394,51 @@ def test_an_instant_to_come_is_refused(tmp_path, monkeypatch, capsys):
         check_sla.main()
     assert "got 2100-01-01T00:00:00.000Z; nobody knows of it yet" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_sla_that_cannot_be_used_fails_the_check_after_the_others_and_its_incident_stays_open(
+    warehouse, tmp_path, monkeypatch
+):
+    expectations, topology_file = tmp_path / "expectations", tmp_path / "t.toml"
+    shutil.copytree(check_sla.EXPECTATIONS, expectations)
+    monkeypatch.setattr(check_sla, "EXPECTATIONS", expectations)
+    events = 'topic = "e"\nfields = "id string, at bigint"\ntimestamp = "at"\nbound = "0 s"\n'
+    topology_file.write_text(f'name = "t"\n[operators.events]\nkind = "source"\n{events}')
+
+    def checked(minute, **limits):
+        """Which SLAs were judged at *minute*, and all incidents by then, when the file has SLAs of such limits."""
+        tables = (
+            f'[t.{name}]\nsubject = "changes"\nmeasure = "staleness"\nowner = "o"\n{limit} = "1 min"\n'
+            for name, limit in limits.items()
+        )
+        (expectations / "slas.toml").write_text("".join(tables))
+        where = ["--warehouse", str(warehouse.layout.warehouse), "--topology", str(topology_file)]
+        run = ["--at", f"2026-01-01T12:{minute:02}Z", "--run-id", str(minute)]
+        monkeypatch.setattr("sys.argv", ["check_sla.py", *where, *run])
+        try:
+            check_sla.main()
+        finally:
+            judged = {row["sla"] for row in warehouse.report(SLA_RESULTS) if row["run_id"] == str(minute)}
+            found.append((judged, {(row["incident"], row["change"]) for row in warehouse.report(INCIDENTS)}))
+
+    found = []
+    checked(0, one="error_after")
+    with pytest.raises(
+        InvalidSpec, match=r"^slas\.toml: t\.one\.error_aftr: .*\nslas\.toml: t\.two\.warn: is not a key"
+    ):
+        checked(10, one="error_aftr", other="error_after", two="warn")
+    checked(20, one="error_after", other="error_after")
+    first, other = ("one-20260101T120000", "opened"), ("other-20260101T121000", "opened")
+    assert found == [({"one"}, {first}), ({"other"}, {first, other}), ({"one", "other"}, {first, other})]
+
+
+def test_where_no_sla_can_be_used_the_check_is_refused_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_sla, "EXPECTATIONS", tmp_path)
+    (tmp_path / "slas.toml").write_text('[flights.mine]\nsubject = "flight_board"\n[flights.other]\nover = 1\n')
+    where = ["--warehouse", str(tmp_path / "warehouse"), "--topology", "flights"]
+    monkeypatch.setattr("sys.argv", ["check_sla.py", *where, "--at", "2026-01-01T12:00Z", "--run-id", "r"])
+    with pytest.raises(
+        InvalidSpec, match=r"flights\.mine\.warn_after: .*\nslas\.toml: flights\.other\.subject: is missing"
+    ):
+        check_sla.main()
+    assert not (tmp_path / "warehouse").exists()

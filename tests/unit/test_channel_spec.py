@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec.channel_spec import load, parse
+from tidemark.spec.channel_spec import load, mistakes, parse
 
 PROJECT = Path(__file__).parents[2]
 
@@ -47,6 +47,18 @@ def test_a_channel_has_the_notifier_of_its_kind() -> None:
 def test_a_mistake_is_told_with_file_key_and_remedy(table: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpec, match=f"^channels.toml: {message}"):
         parse({"desk": table}, file="channels.toml")
+
+
+def test_every_channel_with_a_mistake_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "channels.toml"
+    file.write_text('[desk]\nkind = "fax"\n[chat]\nkind = "slack"\n[pager]\nkind = "slack"\nowner = "me"\n')
+    (error,) = mistakes(file)
+    assert str(error).splitlines() == [
+        "channels.toml: desk.kind: is 'fax'; use one of mail, slack, notifier",
+        "channels.toml: pager.owner: is not a key of this place; did you mean owners?",
+    ]
+    file.write_text('[chat]\nkind = "slack"\n')
+    assert mistakes(file) == []
 
 
 @pytest.mark.parametrize("name", ["log", "The Desk"])

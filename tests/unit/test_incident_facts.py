@@ -95,6 +95,13 @@ def test_slas_do_not_mix_and_one_that_is_not_promised_any_more_is_resolved() -> 
     assert changed([*both, check(2, "error")], [*known, gone], spec()) == []
 
 
+def test_what_is_open_of_an_sla_that_cannot_be_used_stays_open_and_goes_on_once_it_can() -> None:
+    known = changed([check(1, "error")], [])
+    unusable = changes([], [check(1, "error")], known, at_ms=NOON + 5 * MINUTE, gap_ms=20 * MINUTE, unusable={"board"})
+    assert unusable == []
+    assert told(changed([check(1, "error"), check(9, "pass")], known)) == [("board-20260101T120100", "resolved", 9)]
+
+
 def test_an_open_incident_is_acknowledged_once_and_goes_on() -> None:
     known = changed([check(1, "error")], [])
     (name,) = open_incidents(known)

@@ -9,7 +9,7 @@ from tidemark.semantics.incidents import Damping
 from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla
 from tidemark.spec import topology
 from tidemark.spec.intervals import instant_ms
-from tidemark.spec.sla_spec import Measure, Severity, SlaSpec, load, parse
+from tidemark.spec.sla_spec import Measure, Severity, SlaSpec, load, load_usable, mistakes, parse
 
 PROJECT = Path(__file__).parents[2]
 FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")
@@ -117,6 +117,10 @@ def test_one_limit_is_enough():
         ),
         ({"ignore_when_idle": "yes"}, r"board\.ignore_when_idle: is 'yes'; write ignore_when_idle = true"),
         ({"warn_afer": "1 s"}, r"board\.warn_afer: is not a key.*did you mean warn_after"),
+        ({"warn_afer": "1 s", "owner": None, "subject": None}, r"board\.warn_afer: is not a key.*mean warn_after"),
+        ({"warn_below": 1}, r"board\.warn_below: is not a key of this place"),
+        ({"error_after": "-2 min"}, r"board\.error_after: is '-2 min'; write a length above 0, such as"),
+        ({"open_after": "-1 min"}, r"board\.open_after: is '-1 min'; write a length of 0 or more, such as"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_file_key_and_remedy(changes, message):
@@ -143,6 +147,57 @@ def test_what_is_no_toml_is_refused(tmp_path):
     (tmp_path / "slas.toml").write_text("[flights")
     with pytest.raises(InvalidSpec, match=r"slas\.toml: file: is no TOML"):
         load(tmp_path / "slas.toml", FLIGHTS)
+
+
+def test_mistakes_are_told_apart_from_the_slas_that_can_be_used(tmp_path):
+    file = written(
+        tmp_path, ["flights.late", "flights.Board", "flights.board", "trains.mine"], **{"flights.late": 'over = "soon"'}
+    )
+    found = load_usable(file, FLIGHTS)
+    assert [spec.name for spec in found.specs] == ["board"]
+    assert list(found.errors) == ["late", "Board"]
+    with pytest.raises(InvalidSpec) as refused:
+        found.refuse()
+    late, name = str(refused.value).splitlines()
+    assert late.startswith("slas.toml: flights.late.over: is 'soon'")
+    assert name.startswith("slas.toml: flights.Board: is no name for an SLA")
+
+
+def test_an_empty_table_of_a_topology_is_a_mistake_and_nothing_that_can_be_used(tmp_path):
+    (tmp_path / "slas.toml").write_text("flights = 3")
+    found = load_usable(tmp_path / "slas.toml", FLIGHTS)
+    assert (found.specs, list(found.errors)) == ((), ["flights"])
+
+
+def test_every_mistake_of_the_file_is_told_a_misspelt_topology_with_the_nearest_one(tmp_path):
+    tables = ["flights.board", "flihgts.mine", "boats.mine", "flights.late", "flights.slow"]
+    file = written(tmp_path, tables, **{"flights.late": 'ownr = "me"', "flights.slow": "target = 1"})
+    assert [str(error).partition(" (")[0] for error in mistakes(file, [FLIGHTS], ["flights", "trains"])] == [
+        "slas.toml: flihgts: is no topology; did you mean flights?",
+        "slas.toml: boats: is no topology; known ones: flights, trains",
+        "slas.toml: flights.late.ownr: is not a key of this place; did you mean owner?",
+        "slas.toml: flights.slow.target: is not a key of this place; known keys: error_after, ignore_when_idle, "
+        "maintenance_windows, measure, open_after, over, owner, resolve_after, runbook, severity, subject, warn_after",
+    ]
+
+
+@pytest.mark.parametrize(("text", "message"), [("[flights", "is no TOML"), (None, "is not there; write what")])
+def test_a_file_that_cannot_be_read_is_one_mistake(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "slas.toml").write_text(text)
+    (error,) = mistakes(tmp_path / "slas.toml", [FLIGHTS], ["flights"])
+    assert str(error).startswith(f"slas.toml: file: {message}")
+
+
+def test_the_projects_own_file_has_no_mistake():
+    assert mistakes(PROJECT / "expectations" / "slas.toml", [FLIGHTS], ["flights"]) == []
+
+
+def written(folder, names, **more):
+    """A file with a table of each of *names*: an SLA that can be used, if not for what there is *more* of it."""
+    good = "".join(f"{key} = '{value}'\n" for key, value in GOOD.items())
+    (folder / "slas.toml").write_text("".join(f"[{name}]\n{good}{more.get(name, '')}\n" for name in names))
+    return folder / "slas.toml"
 
 
 def test_the_slas_of_flights_can_be_read_and_cover_every_kind_of_measure():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,11 +14,15 @@ from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.place import location
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.layout import Layout
+from tidemark.spec.sla_spec import SlaSpec, load_usable
 from tidemark.spec.topology import Topology, load
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 AT_MOST_S = 600.0
 TOPOLOGIES = Path(__file__).resolve().parents[2] / "topologies"
+EXPECTATIONS = TOPOLOGIES.parents[1] / "expectations"
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -59,6 +64,14 @@ def topology(name: str) -> Topology:
         msg = f"a topology is a file in {TOPOLOGIES}, got {name!r}; known: {', '.join(files)}"
         raise InvalidArgument(msg)
     return load(files[name])
+
+
+def promised(topology: Topology) -> tuple[SlaSpec, ...]:
+    """The SLAs of *topology* that can be used, with a warning in the log for each of the others."""
+    found = load_usable(EXPECTATIONS / "slas.toml", topology)
+    for error in found.errors.values():
+        log.warning("%s; its promise is left out", error)
+    return found.specs
 
 
 def told(read: Callable[[str], T]) -> Callable[[str], T]:

@@ -6,7 +6,7 @@ Rows are those of `sla_results` and `incidents`, with instants as epoch ms.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,20 +46,27 @@ def gap_ms(topology: Topology) -> int:
 
 
 def changes(
-    specs: Sequence[SlaSpec], results: Sequence[Row], known: Sequence[Row], *, at_ms: int, gap_ms: int
+    specs: Sequence[SlaSpec],
+    results: Sequence[Row],
+    known: Sequence[Row],
+    *,
+    at_ms: int,
+    gap_ms: int,
+    unusable: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """The rows of `incidents` that follow from *results* and are not among those *known*; again, none.
 
     *results* are those of all checks that are not older than `looks_back_ms`. Those for the past are passed over, and
     those of an older version, which have no severity; those in maintenance and gaps of more than *gap_ms* interrupt
-    what has lasted. What is open of an SLA that is not promised any more is resolved at *at_ms*.
+    what has lasted. What is open of an SLA that is not promised any more is resolved at *at_ms*; of one that is
+    promised and *unusable*, by name, it stays as it is: nobody has judged it.
     """
     by_sla: dict[str, list[Row]] = defaultdict(list)
     for result in results:
         if result["quiet"] != PAST and result["severity"] is not None:
             by_sla[result["sla"]].append(result)
     found = [row for spec in specs for row in _of_one(spec, by_sla[spec.name], _by_checks(known, spec.name), gap_ms)]
-    promised = {spec.name for spec in specs}
+    promised = {*unusable, *(spec.name for spec in specs)}
     for last in open_incidents(known).values():
         if last["sla"] not in promised:
             found.append(_ended(last, at_ms))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,7 +60,13 @@ def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pc.Expr
 
 
 def follow_up(
-    layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str
+    layout: Layout,
+    topology: Topology,
+    specs: Sequence[SlaSpec],
+    *,
+    at_ms: int,
+    run_id: str,
+    unusable: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Write the changes of incidents that follow from the checks up to *at_ms*, as *run_id*'s; which those are.
 
@@ -72,7 +78,7 @@ def follow_up(
 
     def follow(known: list[dict[str, Any]]) -> list[dict[str, Any]]:
         missed = checks_missed(topology, last_ms, known, at_ms=at_ms)
-        found = changes(specs, checks, [*known, *missed], at_ms=at_ms, gap_ms=gap_ms(topology))
+        found = changes(specs, checks, [*known, *missed], at_ms=at_ms, gap_ms=gap_ms(topology), unusable=unusable)
         return [{**row, "run_id": run_id} for row in (*missed, *found)]
 
     return _add(layout, topology.name, follow)

@@ -59,9 +59,26 @@ def load(path: Path) -> tuple[Channel, ...]:
     return parse(read_toml(path), file=path.name)
 
 
+def mistakes(path: Path) -> list[InvalidSpec]:
+    """All that is wrong with the file at *path*."""
+    try:
+        load(path)
+    except InvalidSpec as error:
+        return [error]
+    return []
+
+
 def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:
-    """The channels in *content*, a parsed TOML file named *file* in errors."""
-    return tuple(_channel(file, name, table) for name, table in content.items())
+    """The channels in *content*, a parsed TOML file named *file* in errors; InvalidSpec has a line for each mistake."""
+    channels, errors = [], []
+    for name, table in content.items():
+        try:
+            channels.append(_channel(file, name, table))
+        except InvalidSpec as error:
+            errors.append(str(error))
+    if errors:
+        raise InvalidSpec("\n".join(errors))
+    return tuple(channels)
 
 
 def _channel(file: str, name: str, table: Any) -> Channel:

@@ -1,8 +1,8 @@
-"""Reads the SLAs of a topology from their TOML file, and refuses one that cannot be judged."""
+"""Reads the SLAs of a topology from their TOML file, and tells those that cannot be judged apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,7 @@ from tidemark.semantics.sla import AtLeast, BurnRate, Kept, Objective, Sla
 from tidemark.spec.maintenance_windows import MaintenanceWindow, maintenance_window
 from tidemark.spec.operators import Kind, Sink
 from tidemark.spec.tables import CHANGES, OUTCOMES, TABLES
-from tidemark.spec.toml_keys import IDENTIFIER, Keys, read_toml
+from tidemark.spec.toml_keys import IDENTIFIER, Keys, meant, read_toml
 from tidemark.spec.topology import Topology
 
 
@@ -105,6 +105,25 @@ class SlaSpec:
         return any(window.holds(at_ms) for window in self.maintenance_windows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Slas:
+    """The SLAs of a topology that can be used, and by name what is wrong with each of the others."""
+
+    specs: tuple[SlaSpec, ...]
+    errors: Mapping[str, InvalidSpec]
+
+    def refuse(self) -> None:
+        """Raise InvalidSpec, with a line for each that cannot be used, where there is one."""
+        if self.errors:
+            raise InvalidSpec("\n".join(map(str, self.errors.values())))
+
+
+KEYS = (
+    "subject", "measure", "owner", "severity", "runbook", "over", "ignore_when_idle", "open_after", "resolve_after",
+    "maintenance_windows", "warn_after", "error_after", "warn_below", "error_below", "threshold", "target", "warn_at",
+    "error_at",
+)  # fmt: skip
+"""Of an SLA, whatever its measure: one that is none of these is told before what it may have caused."""
 RESOLVE_AFTER_MS = 600_000
 OVER_MS = 600_000
 CONTRACTS_OVER_MS = 3_600_000
@@ -124,16 +143,46 @@ def load(path: Path, topology: Topology) -> tuple[SlaSpec, ...]:
     return parse(read_toml(path), topology, file=path.name)
 
 
+def load_usable(path: Path, topology: Topology) -> Slas:
+    """The SLAs of *topology* in the file at *path*, mistakes apart; raises InvalidSpec where it is no TOML."""
+    return _slas(read_toml(path), topology, path.name)
+
+
 def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple[SlaSpec, ...]:
     """The SLAs of *topology* in *content*, a parsed TOML file named *file* in errors.
 
     One that the file does not name promises that nothing gets lost.
     """
+    found = _slas(content, topology, file)
+    found.refuse()
+    return found.specs
+
+
+def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str]) -> list[InvalidSpec]:
+    """All that is wrong with the file at *path*: in the SLAs of *topologies*, and of such as *names* does not have."""
+    try:
+        content = read_toml(path)
+    except FileNotFoundError:
+        return [InvalidSpec.at(path.name, "file", "is not there", f"write what is promised into {path}")]
+    except InvalidSpec as error:
+        return [error]
+    unknown = [name for name in content if name not in names]
+    found = [InvalidSpec.at(path.name, name, "is no topology", meant(name, names, "ones")) for name in unknown]
+    return [*found, *(error for each in topologies for error in _slas(content, each, path.name).errors.values())]
+
+
+def _slas(content: Mapping[str, Any], topology: Topology, file: str) -> Slas:
     tables = content.get(topology.name, UNLESS_SAID)
     if not isinstance(tables, dict) or not tables:
         remedy = f"write a table [{topology.name}.NAME] for each"
-        raise InvalidSpec.at(file, topology.name, "has no SLAs", remedy)
-    return tuple(_spec(file, name, table, topology) for name, table in tables.items())
+        return Slas(specs=(), errors={topology.name: InvalidSpec.at(file, topology.name, "has no SLAs", remedy)})
+    specs, errors = [], {}
+    for name, table in tables.items():
+        try:
+            specs.append(_spec(file, name, table, topology))
+        except InvalidSpec as error:
+            errors[name] = error
+    return Slas(specs=tuple(specs), errors=errors)
 
 
 def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
@@ -141,6 +190,7 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
     if not IDENTIFIER.fullmatch(name) or name == CHECKS:
         problem = "is what Tidemark calls its own" if name == CHECKS else "is no name for an SLA"
         raise InvalidSpec.at(file, keys.at, problem, "use another one: lower-case letters, digits and _")
+    keys.refuse_all_but(KEYS)
     measure = keys.choice("measure", Measure, Measure.STALENESS)
     spec = SlaSpec(
         name=name,

@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -50,6 +50,16 @@ def length(ms: int) -> str:
         if ms >= size_ms and ms % size_ms == 0:
             return f"{ms // size_ms:,} {unit}"
     return f"{ms:,} ms"
+
+
+def meant(word: str, known: Collection[str], what: str) -> str:
+    """The remedy for *word*, which is none of the *known*: the nearest one, or all *what* there are.
+
+    >>> meant("ownr", ["owner", "subject"], "keys"), meant("colour", ["owner", "subject"], "keys")
+    ('did you mean owner?', 'known keys: owner, subject')
+    """
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known {what}: {', '.join(sorted(known))}"
 
 
 class Keys:
@@ -120,13 +130,14 @@ class Keys:
         value = self.text(key, example, default)
         if not isinstance(value, str):
             return value
-        length_ms = duration_ms(value)
+        length_ms = duration_ms(value.strip().removeprefix("-"))
         if length_ms is None:
             self.fail(
                 key, f"is {value!r}, which has no unit that is known", f'write {key} = "{example}" (ms, s, min, h, d)'
             )
-        if length_ms == 0 and not zero:
-            self.fail(key, f"is {value!r}", f'write a length above 0, such as {key} = "{example}"')
+        if value.strip().startswith("-") or (length_ms == 0 and not zero):
+            least = "of 0 or more" if zero else "above 0"
+            self.fail(key, f"is {value!r}", f'write a length {least}, such as {key} = "{example}"')
         return length_ms
 
     def count(self, key: str, example: str, default: Any) -> Any:
@@ -178,8 +189,10 @@ class Keys:
 
     def done(self) -> None:
         """Refuse keys that nobody asked for."""
+        self.refuse_all_but(self._asked)
+
+    def refuse_all_but(self, known: Collection[str]) -> None:
+        """Refuse keys that are not *known*."""
         for key in self.content:
-            if key not in self._asked:
-                near = difflib.get_close_matches(key, self._asked, n=1)
-                known = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(sorted(self._asked))}"
-                self.fail(key, "is not a key of this place", known)
+            if key not in known:
+                self.fail(key, "is not a key of this place", meant(key, known, "keys"))
