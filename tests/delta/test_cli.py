@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tidemark.cli.check import check
+from tidemark.errors import InvalidSpec
 from tidemark.spec.layout import Layout
 
 
@@ -134,3 +136,27 @@ def test_check_lists_what_would_run_and_refuses_what_could_not(tmp_path: Path) -
     assert refused.returncode == 1
     assert "bad.toml: operators.valid_readings: does not fit what it reads" in refused.stderr
     assert 'Referenced column "temp_k" not found' in refused.stderr
+
+
+def test_check_tells_every_mistake_of_topologies_slas_and_channels(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text('name = "bad"\nlevel = "loud"\n')
+    (tmp_path / "slas.toml").write_text('[flihgts.mine]\n[flights.late]\nownr = "me"\n[flights.slow]\nover = "soon"\n')
+    (tmp_path / "channels.toml").write_text('[desk]\nkind = "fax"\n[log]\n')
+    with pytest.raises(InvalidSpec) as refused:
+        check([bad], tmp_path / "warehouse", tmp_path)
+    assert [line.partition(":")[2].partition(":")[0].strip() for line in str(refused.value).splitlines()] == [
+        "level", "flihgts", "flights.late.ownr", "flights.slow.subject", "desk.kind", "log",
+    ]  # fmt: skip
+    assert "slas.toml: flihgts: is no topology; did you mean flights?" in str(refused.value)
+
+
+def test_check_judges_the_slas_of_a_topology_that_is_not_the_projects_by_its_own_file(tmp_path: Path) -> None:
+    sensors = Path(__file__).parents[1] / "streaming" / "topologies" / "sensors.toml"
+    (tmp_path / "slas.toml").write_text('[sensors.mine]\nsubject = "flight_board"\nowner = "o"\nerror_after = "1 s"\n')
+    with pytest.raises(
+        InvalidSpec, match=r"^slas\.toml: sensors\.mine\.subject: is 'flight_board', of which no staleness"
+    ):
+        check([sensors], tmp_path / "warehouse", tmp_path)
+    with pytest.raises(InvalidSpec, match=r"^slas\.toml: sensors: is no topology; known ones: flights$"):
+        check([], tmp_path / "warehouse", tmp_path)

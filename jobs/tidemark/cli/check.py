@@ -1,35 +1,61 @@
-"""`tidemark check`: whether topology files can run, down to their columns and SQL, before anything is started."""
+"""`tidemark check`: whether topology files can run, down to their columns and SQL, before anything is started.
+
+And whether SLAs and channels can be used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tidemark.delta import Reference
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.inert import one_line
-from tidemark.report.batch_job import TOPOLOGIES
+from tidemark.report.batch_job import EXPECTATIONS, TOPOLOGIES
+from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.topology import Topology, load
 from tidemark.stream.steps import Steps
 
 
-def check(files: Sequence[Path], warehouse: Path) -> list[str]:
+def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATIONS) -> list[str]:
     """A line for each streaming query that *files* describe; without files, for those of all topologies of the project.
 
-    Delta tables that joins name are looked for in *warehouse*.
+    Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the folder *expectations*.
 
     Raises:
-        InvalidSpec: one of them cannot run; with file, key, what was seen and the remedy.
+        InvalidSpec: something cannot run or be used; a line each, with file, key, what was seen and the remedy.
     """
-    lines = []
-    for file in files or sorted(TOPOLOGIES.glob("*.toml")):
-        topology = _loaded(file)
-        Steps(topology, Reference(warehouse))
+    lines: list[str] = []
+    errors: list[InvalidSpec] = []
+    of_project = sorted(TOPOLOGIES.glob("*.toml"))
+    topologies = {topology.name: topology for topology in _usable(of_project)}
+    for file in files or of_project:
+        try:
+            topology = _loaded(file)
+            topologies[topology.name] = topology
+            Steps(topology, Reference(warehouse))
+        except InvalidSpec as error:
+            errors.append(error)
+            continue
         lines += [
             f"{one_line(file.name)}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}"
             for sub in topology.sub_topologies
         ]
+    names = {*topologies, *(file.stem for file in of_project)}
+    errors += sla_spec.mistakes(expectations / "slas.toml", topologies.values(), names)
+    errors += channel_spec.mistakes(expectations / "channels.toml")
+    if errors:
+        raise InvalidSpec("\n".join(map(str, errors)))
     return lines
+
+
+def _usable(files: Sequence[Path]) -> Iterator[Topology]:
+    """Those of *files* that are topologies."""
+    for file in files:
+        try:
+            yield load(file)
+        except InvalidSpec:
+            continue
 
 
 def _loaded(file: Path) -> Topology:

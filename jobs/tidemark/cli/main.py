@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     _demo_options(command("demo", _demo, "run the main job on real flights, print what it found, stop everything"))
     _slow_option(command("up", _up, "start Kafka, Airflow and the streams, and leave them running"))
     command("down", _down, "drain the streams and stop everything that runs")
-    checked = command("check", _check, "see whether topology files can run, down to their columns and SQL")
+    checked = command("check", _check, "see whether topology files can run, down to columns and SQL, and SLAs be used")
     checked.add_argument("files", nargs="*", type=Path, help="TOML files (all of jobs/topologies)")
     sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
     sql.add_argument("query", nargs="?", help="one statement that reads, for example: select count(*) from changes")
