@@ -19,7 +19,8 @@ Checks the SLAs of the topology `{name}`, by what is known at an instant, and te
 * **at** (ISO 8601, UTC) is the instant; empty: when the run was asked for. No incident follows from a past one.
 
 What it finds are rows of `sla_results`, `dq_results` and `incidents` with this run's id. An SLA that does not hold
-never fails the run; a channel that takes nothing fails its task, and is told by a later run.
+never fails the run. One that cannot be used fails `check_sla`, after all others were checked, and of these people are
+told. A channel that takes nothing fails its task, and is told by a later run.
 """
 AT = "{{ params['at'] or dag_run.run_after.isoformat() }}"
 HANGS_AFTER = timedelta(minutes=30)
@@ -42,10 +43,10 @@ for path, topology in topologies().items():
             arguments=["--at", AT, "--run-id", "{{ run_id }}"],
             trigger_rule="all_done",  # paths may be refused, and SLAs are checked nevertheless
         )
-        tell = [
-            Tell(channel=channel, topology=topology.name, warehouse=WAREHOUSE) for channel in channels(topology.name)
-        ]
-        publish = PublishChanges(task_id="publish_changes", topology=topology.name, warehouse=WAREHOUSE)
-        done = EmptyOperator(task_id="done", trigger_rule="none_failed")  # without it nobody saw that paths failed
+        told = {"topology": topology.name, "warehouse": WAREHOUSE}
+        told["trigger_rule"] = "all_done"  # a check that cannot use an SLA fails, and has judged the others
+        tell = [Tell(channel=channel, **told) for channel in channels(topology.name)]
+        publish = PublishChanges(task_id="publish_changes", **told)
+        done = EmptyOperator(task_id="done", trigger_rule="none_failed")  # without it nobody saw that these failed
         chain(paths, check, [publish, *tell], done)
-        chain(paths, done)
+        chain([paths, check], done)

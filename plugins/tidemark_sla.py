@@ -24,6 +24,7 @@ from tidemark_spark import ROOT
 log = logging.getLogger(__name__)
 
 CHANNELS = ROOT / "expectations" / "channels.toml"
+SLAS = ROOT / "expectations" / "slas.toml"
 PAGE = "/tidemark/pages/{topology}/slas#{incident}"
 """Of an incident: see tidemark_api."""
 

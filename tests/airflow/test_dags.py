@@ -17,6 +17,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import StrictUndefined, Template
 
 import tidemark_dags
+import tidemark_sla
 from tidemark.spec.spark_settings import SparkSettings
 from tidemark_hours import HoursReported
 from tidemark_spark import BatchJob
@@ -124,10 +125,10 @@ def test_slas_are_checked_on_the_paths_of_the_hour_before_or_without_them_and_th
     check = dagbag.dags["tidemark_flights_sla_check"]
     upstream = {task.task_id: task.upstream_task_ids for task in check.tasks}
     told = {"publish_changes": {"check_sla"}, "tell_log": {"check_sla"}}
-    done = {"done": {"critical_path", "publish_changes", "tell_log"}}
+    done = {"done": {"critical_path", "check_sla", "publish_changes", "tell_log"}}
     assert upstream == {"critical_path": set(), "check_sla": {"critical_path"}, **told, **done}
     assert check.get_task("done").trigger_rule == "none_failed"
-    assert check.get_task("check_sla").trigger_rule == "all_done"
+    assert {check.get_task(name).trigger_rule for name in ("check_sla", *told)} == {"all_done"}
     assert check.schedule == timedelta(minutes=10)
     arguments = dict(pairwise(check.get_task("critical_path").application_args))
     asked = SimpleNamespace(run_after=datetime(2026, 1, 1, 7, tzinfo=UTC))
@@ -189,6 +190,22 @@ def test_a_broken_topology_is_an_import_error_and_leaves_the_others_alone(
     ((file, error),) = found.import_errors.items()
     assert file.endswith("tidemark_topologies.py")
     assert "bad.toml: level" in error
+
+
+def test_mistakes_in_slas_and_channels_are_one_import_error_and_every_dag_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slas.toml").write_text('[flihgts.mine]\n[flights.late]\nownr = "me"\n')
+    (tmp_path / "channels.toml").write_text('[desk]\nkind = "fax"\n')
+    for name in ("slas", "channels"):
+        monkeypatch.setattr(tidemark_sla, name.upper(), tmp_path / f"{name}.toml")
+    found = DagBag(dag_folder=str(DAGS))
+    assert set(found.dags) == EXPECTED
+    ((file, error),) = found.import_errors.items()
+    assert file.endswith("tidemark_topologies.py")
+    assert "slas.toml: flihgts: is no topology; did you mean flights?\n" in error
+    assert "slas.toml: flights.late.ownr: is not a key of this place; did you mean owner?\n" in error
+    assert "channels.toml: desk.kind: is 'fax'" in error
 
 
 def test_a_topology_file_is_all_it_takes_to_get_dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
