@@ -37,6 +37,6 @@ def test_the_script_makes_another_duckdb_one_over_the_same_tables_and_views(tmp_
     connection = duckdb.connect()
     connection.execute(script)
 
-    names = "SELECT view_name, column_count FROM duckdb_views() WHERE NOT internal ORDER BY 1"
+    names = "SELECT view_name, column_count FROM duckdb_views WHERE NOT internal ORDER BY 1"
     assert connection.execute(names).fetchall() == list(Warehouse(home).ask(names).rows)
     assert connection.execute("SELECT count(*) FROM batches").fetchall() == [(0,)]

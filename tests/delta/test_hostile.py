@@ -202,7 +202,7 @@ def test_the_corpus_is_of_strings_that_a_table_can_hold() -> None:
 
 def test_every_table_and_view_says_exactly_what_was_written(homes: tuple[Path, Path]) -> None:
     hostile, harmless = (Warehouse(home / "warehouse") for home in homes)
-    views = {name for (name,) in hostile.ask("SELECT view_name FROM duckdb_views() WHERE NOT internal").rows}
+    views = {name for (name,) in hostile.ask("SELECT view_name FROM duckdb_views WHERE NOT internal").rows}
     assert views >= TABLES.keys() | {"latest_state", "incident_history", "kafka_metrics", "sla_history"}
     for name in sorted(views):
         text = f'FROM "{name}"'

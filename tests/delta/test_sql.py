@@ -50,7 +50,14 @@ def test_an_unknown_table_is_answered_with_the_known_ones(home: Path) -> None:
         Warehouse(home).ask("select * from flight_bored")
 
 
-@pytest.mark.parametrize("text", ["copy (select 1) to 'x.csv'", "drop view batches", "select 1; select 2", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "copy (select 1) to 'x.csv'", "drop view batches", "select 1; select 2", "", "call range(3)",
+        "explain analyze drop view batches", "explain analyze copy (select 1) to 'x.csv'", "pragma show_tables",
+        "pragma import_database('x')", "import database 'x'", "export database 'x'", "attach 'x.db'", "set threads = 1",
+    ],
+)  # fmt: skip
 def test_only_one_statement_that_reads_is_taken(home: Path, text: str) -> None:
     with pytest.raises(InvalidArgument, match="one statement that reads"):
         Warehouse(home).ask(text)
