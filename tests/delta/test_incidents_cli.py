@@ -52,7 +52,12 @@ def test_the_history_of_an_incident_has_its_changes_and_whom_they_were_told(home
 
 
 def test_what_is_not_there_is_said_in_words(home: Path, tmp_path: Path) -> None:
-    assert asked(home, history="another", format="table") == "there is no such incident"
+    for format_ in ("table", "json"):
+        with pytest.raises(InvalidArgument, match="'another' is none; the newest of flights: board-1"):
+            asked(home, history="another", format=format_)
+    with pytest.raises(InvalidArgument, match="the newest of flights: none"):
+        asked(tmp_path / "empty", history="another")
+    assert asked(tmp_path / "empty", all=True, format="table") == "there is no incident"
     assert asked(tmp_path / "empty", format="table") == "no SLA is broken that anybody checked"
     with pytest.raises(InvalidArgument, match="'another' is not; open are: board-1"):
         asked(home, acknowledge="another", by="Ann")

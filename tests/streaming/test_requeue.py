@@ -78,7 +78,6 @@ def test_a_record_goes_back_to_its_partition_once_with_the_place_it_came_from(wa
         (["--from", "2014-05-13T16:53:21Z"], 1),
         (["--to", "2014-05-13T16:53:21"], 2),
         (["--from", "2014-05-13T18:53:20+02:00", "--to", "2014-05-13T16:53:20.5Z"], 2),
-        (["--source", "others"], 0),
     ],
 )
 def test_only_what_was_asked_for_is_sent(warehouse: Path, arguments: list[str], expected: int) -> None:
@@ -91,5 +90,9 @@ def test_mistakes_are_named(warehouse: Path) -> None:
         requeue(asked(), warehouse, None)
     with pytest.raises(InvalidArgument, match=r"are instants such as .*, got 'noon'"):
         requeue(asked("--from", "noon"), warehouse, None)
+    with pytest.raises(InvalidArgument, match="reason 'nosuch'; known: invalid_key, malformed_json, null_value"):
+        requeue(asked("--reason", "nosuch", "--dry-run"), warehouse, None)
+    with pytest.raises(InvalidArgument, match="source 'others'; known: events"):
+        requeue(asked("--source", "others", "--dry-run"), warehouse, None)
     with pytest.raises(InvalidArgument, match=r"'t' has none"):
         requeue(asked(), warehouse / "elsewhere", None)

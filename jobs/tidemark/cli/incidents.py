@@ -9,6 +9,7 @@ from pathlib import Path
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import FORMATS
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.errors import InvalidArgument
 from tidemark.inert import one_line
 from tidemark.report.batch_job import writing
 from tidemark.sla.incident_tables import acknowledge
@@ -27,6 +28,7 @@ HISTORY = """
     LEFT JOIN deliveries AS d ON i.topology = d.topology AND i.incident = d.incident AND i.change = d.change
     WHERE i.topology = $1 AND i.incident = $2 GROUP BY ALL ORDER BY i.at
 """
+KNOWN = "SELECT incident FROM incident_history WHERE topology = $1 ORDER BY opened_at DESC, incident LIMIT 10"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +43,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def incidents(asked: argparse.Namespace, warehouse: Path, topology: str, clock: Clock = wall_clock_ms) -> str:
-    """What was *asked* for; raises InvalidArgument where an incident is to be acknowledged that is not open."""
+    """What was *asked* for; raises InvalidArgument for an incident that is not there, or not open to acknowledge."""
     if asked.acknowledge:
         layout, by = Layout(warehouse), asked.by or getpass.getuser()
         with writing(layout, topology):
@@ -50,8 +52,12 @@ def incidents(asked: argparse.Namespace, warehouse: Path, topology: str, clock: 
     tables = Warehouse(warehouse, {INCIDENTS.name, DELIVERIES.name})
     if asked.history:
         found = tables.ask(HISTORY, [topology, asked.history])
+        if not found.rows:
+            known = ", ".join(row[0] for row in tables.ask(KNOWN, [topology]).rows) or "none"
+            msg = f"a history is that of an incident, and {asked.history!r} is none; the newest of {topology}: {known}"
+            raise InvalidArgument(msg)
     else:
         found = tables.ask(LISTED, [topology, asked.all])
     if not found.rows and asked.format == "table":
-        return "there is no such incident" if asked.history or asked.all else "no SLA is broken that anybody checked"
+        return "there is no incident" if asked.all else "no SLA is broken that anybody checked"
     return FORMATS[asked.format](found.columns, found.rows)

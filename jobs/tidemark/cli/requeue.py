@@ -87,6 +87,10 @@ def _quarantined(layout: Layout, asked: argparse.Namespace) -> pl.DataFrame:
     rows = pl.concat(frames).filter(pl.col("topic").is_not_null())
     for column, wanted in (("source", asked.source), ("reason", asked.reason)):
         if wanted is not None:
+            known = sorted(rows[column].drop_nulls().unique())
+            if wanted not in known:
+                msg = f"no record was set aside with the {column} {wanted!r}; known: {', '.join(known) or 'none'}"
+                raise InvalidArgument(msg)
             rows = rows.filter(pl.col(column) == wanted)
     if asked.first is not None:
         rows = rows.filter(pl.col("decided_at") >= _instant(asked.first))
