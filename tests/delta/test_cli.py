@@ -1,6 +1,7 @@
 """The command line, as somebody types it."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,10 +54,56 @@ def test_a_mistake_is_one_message_and_no_traceback(home: Path) -> None:
 
 
 def test_a_folder_without_tables_is_told_from_tables_without_rows(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "warehouse").mkdir(parents=True)
     answer = tidemark(tmp_path / "elsewhere", "sql", "from batches")
     assert (answer.returncode, answer.stdout) == (1, "")
     assert "no Delta tables yet" in answer.stderr
     assert tidemark(home, "sql", "select count(*) as n from batches", "--format", "csv").stdout == "n\n0\n"
+
+
+READING = (
+    "tables", "sql 1", "sql --script", "why flights", "topology flights", "path flights", "incidents flights",
+    "incidents flights --acknowledge x", "whatif flights --operator flight_status --scale 0.5", "bound flights",
+    "doctor flights", "requeue flights --dry-run",
+    "accept-loss flights status --source weather --partition 0 --until 1 --by Ann --reason x",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READING)
+def test_a_warehouse_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path, command: str) -> None:
+    absent = tmp_path / "nosuch"
+    answers = [tidemark(absent, *command.split()), tidemark(tmp_path, "--warehouse", str(absent), *command.split())]
+    assert [(answer.returncode, answer.stdout) for answer in answers] == [(1, ""), (1, "")]
+    for answer, place in zip(answers, (absent / "warehouse", absent), strict=True):
+        assert f"{place}: there is no such folder, and no warehouse; --home or --warehouse names" in answer.stderr
+    assert not absent.exists()
+
+
+def test_an_empty_warehouse_has_no_tables_and_nothing_wrong(tmp_path: Path) -> None:
+    (tmp_path / "warehouse").mkdir()
+    assert tidemark(tmp_path, "tables").returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_long_query_ends_by_the_signal_and_says_nothing(home: Path, number: signal.Signals) -> None:
+    ready = home / "ready"
+    code = (
+        "import sys; from pathlib import Path; from tidemark.cli import main, sql\n"
+        "ask = sql.Warehouse.ask\n"
+        f"sql.Warehouse.ask = lambda *given: (Path({str(ready)!r}).touch(), ask(*given))[1]\n"
+        "sys.exit(main.main())"
+    )
+    query = "select count(*) from range(1000000) a, range(1000000) b where hash(a.range + b.range) = 3"
+    command = [sys.executable, "-c", code, "--home", str(home), "sql", query]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            while not ready.exists():
+                assert process.poll() is None
+            process.send_signal(number)
+            told = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, told) == (-number, (b"", b""))  # a shell says 128 + number: 143
 
 
 @pytest.mark.parametrize("arguments", [[], ["select 1", "--script"]], ids=["neither", "both"])

@@ -24,6 +24,7 @@ from tidemark.embedded.conductor import Conductor
 from tidemark.embedded.stack import ROOT, Home
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import inert, one_message
+from tidemark.object_path import ObjectPath
 from tidemark.place import location
 from tidemark.report.batch_job import told, topology
 from tidemark.spec.intervals import instant_ms
@@ -200,7 +201,7 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    _say("\n".join(check(options.files, _warehouse(options))))
+    _say("\n".join(check(options.files, options.warehouse or Home(options.home).warehouse)))  # before there is one
     return 0
 
 
@@ -211,6 +212,10 @@ def _sql(options: argparse.Namespace) -> int:
     if options.script:
         _say(attach_script(_warehouse(options).resolve()))
         return 0
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(
+            number, signal.SIG_DFL
+        )  # DuckDB would make an error of it, or not hear it; nothing is to clean up
     warehouse = Warehouse(_warehouse(options))
     if not warehouse.tables:
         msg = f"{_warehouse(options)} has no Delta tables yet; --home or --warehouse names another place"
@@ -286,13 +291,17 @@ def _accept_loss(options: argparse.Namespace) -> int:
 
 
 def _requeue(options: argparse.Namespace) -> int:
-    home = Home(options.home.resolve())
-    _say(requeue.requeue(options, options.warehouse or home.warehouse, options.bootstrap or _running_broker(home)))
+    bootstrap = options.bootstrap or _running_broker(Home(options.home.resolve()))
+    _say(requeue.requeue(options, _warehouse(options), bootstrap))
     return 0
 
 
 def _warehouse(options: argparse.Namespace) -> Path:
+    """Where the tables are; raises InvalidArgument for a folder that is not there, which an object store cannot say."""
     found: Path = options.warehouse or Home(options.home).warehouse
+    if not isinstance(found, ObjectPath) and not found.is_dir():
+        msg = f"{found}: there is no such folder, and no warehouse; --home or --warehouse names another place"
+        raise InvalidArgument(msg)
     return found
 
 
