@@ -24,6 +24,7 @@ from tidemark.embedded.stack import ROOT, Home
 from tidemark.errors import TidemarkError
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source
+from tidemark.spec.tables import HEARTBEATS
 
 CAUGHT_UP_WITHIN_S = 300.0
 ENDED_WITHIN_S = 60.0
@@ -152,14 +153,15 @@ class Demo:
         return all(read.get(o.name, 0) >= played["topics"].get(o.topic, 0) for o in sources)
 
     def _quiet(self) -> Callable[[], bool]:
-        """A condition: every stream has written batches, and none has committed anything to any table for QUIET_S."""
+        """A condition: every stream has written batches, and none has committed anything but heartbeats for QUIET_S."""
         layout, topology = Layout(self.conductor.home.warehouse), self.conductor.topology
         batches = [layout.stream_table(topology.name, sub.name, "batches") for sub in topology.sub_topologies]
         commits, since = -1, 0.0
 
         def quiet() -> bool:
             nonlocal commits, since
-            found = len(list(layout.warehouse.glob("streams/*/*/*/_delta_log/*.json")))
+            logs = layout.warehouse.glob("streams/*/*/*/_delta_log")
+            found = sum(len(list(log.glob("*.json"))) for log in logs if log.parent.name != HEARTBEATS.name)
             if found != commits or not all((path / "_delta_log" / FIRST_COMMIT).exists() for path in batches):
                 commits, since = found, time.monotonic()
             return time.monotonic() - since >= QUIET_S
