@@ -34,7 +34,7 @@ from tidemark.why import walk
 DESCRIPTION = "How late your streams are, why, and which step to blame; and only what changed is sent on."
 EXAMPLES = """\
 examples:
-  tidemark demo                                 the main job on real flights, in about five minutes
+  tidemark demo                                 the main job on real flights, in five to eight minutes
   tidemark up                                   start Kafka, Airflow and the streams, and leave them running
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
   tidemark check jobs/topologies/flights.toml   whether a topology can run, before it does
