@@ -14,7 +14,10 @@ known = topologies().values()
 names = {*(topology.name for topology in known), *(file.stem for file in TOPOLOGIES.glob("*.toml"))}
 found = (
     (broken(), "Until then their DAGs are not run, nor shown; drivers go on."),
-    (sla_spec.mistakes(SLAS, known, names), "Until then what these promise is not checked, and check_sla fails."),
+    (
+        sla_spec.mistakes(SLAS, known, names),
+        "Until then what these promise is not checked; check_sla of a topology that has such fails.",
+    ),
     (channel_spec.mistakes(CHANNELS), "Until then people are told of incidents in logs alone."),
 )
 if lines := [str(line) for errors, until_then in found if errors for line in (*errors, until_then)]:

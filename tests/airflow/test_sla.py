@@ -87,7 +87,7 @@ def test_a_change_is_told_once_with_all_that_there_is_to_say(tmp_path: Path, inb
     body = mail.get_body().get_content()
     for said in (OPENED["said"], "2 min", "carrier_state", OPENED["held_by"], "carrier relations", OPENED["runbook"]):
         assert said in body
-    assert "/tidemark/pages/flights/slas#delays_in_time-20260101T120000</p>" in body
+    assert "/tidemark/pages/flights/slas#delays_in_time-20260101T120000</a></p>" in body
     assert "Told late" not in body
     with pytest.raises(AirflowSkipException):
         tell(tmp_path, channel(**MAIL))

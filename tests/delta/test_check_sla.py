@@ -387,6 +387,16 @@ def test_an_idle_source_excuses_for_five_minutes_after_its_driver_has_beaten_las
     assert ("while its sources have nothing to send" in fresh["said"]) == (verdict == "pass")
 
 
+@pytest.mark.parametrize(("age_ms", "verdict"), [(86_400_000, "pass"), (86_400_001, "error")])
+def test_of_a_driver_that_never_beats_an_idle_source_excuses_for_a_day_after_its_last_batch(warehouse, age_ms, verdict):
+    streamed(warehouse)  # its batch was finished at NOW − 50 s
+    warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "events", "activity": "idle"}])
+
+    check(warehouse, at_ms=NOW - 50_000 + age_ms, ignore_when_idle=True)
+
+    assert verdicts(warehouse)["fresh"] == verdict
+
+
 def test_an_instant_to_come_is_refused(tmp_path, monkeypatch, capsys):
     where = ["--warehouse", str(tmp_path), "--topology", "flights"]
     monkeypatch.setattr("sys.argv", ["check_sla.py", *where, "--at", "2100-01-01T00:00Z", "--run-id", "r"])

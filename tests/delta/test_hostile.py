@@ -438,12 +438,12 @@ def test_charts_draw_names_as_text(start: int) -> None:
 def test_a_message_links_to_its_page_alone_and_says_what_is_left_of_the_budget_in_words() -> None:
     row = planted(INCIDENTS, 0, HARMLESS[0]) | {"change": "opened", "said": "Look here: https://other.example.org"}
     told = [
-        alert(row | {"budget_left": left}, told_ms=NOON, link="https://a.example.org/?b&c") for left in (0.12, -95.1)
+        alert(row | {"budget_left": left}, told_ms=NOON, link="https://a.example.org/?b&c") for left in (0.12, -999)
     ]
 
     assert [Elements(of["html"]).links for of in told] == [{"https://a.example.org/?b&c"}] * 2
     assert "Error budget left: 12%\n" in told[0]["text"]
-    assert "Error budget left: none, it was spent 96.1 times over\n" in told[1]["text"]
+    assert "Error budget left: none, 1,000.0 times of it was spent\n" in told[1]["text"]
 
 
 @pytest.mark.parametrize("change", [*Change])

@@ -51,7 +51,8 @@ def random_topology(rng):
 def random_window(rng, upstreams, number):
     """Rows whose EWTs mostly grow downstream, often tie, and sometimes are missing, or told by two batches."""
     ewts = {}
-    gap, start_ms = rng.choice((0, 0, 0.2)), number * WINDOW_MS
+    shifted_ms = 1_234 if number > WINDOWS // 2 else 0  # as after a change of the length of windows
+    gap, start_ms = rng.choice((0, 0, 0.2)), number * WINDOW_MS + shifted_ms
     hosts = rng.choice((HOSTS[:1], HOSTS[1:2], HOSTS[2:], HOSTS))
     for name in in_order(upstreams):
         latest_ms = max((ewts[u] for u in upstreams[name]), default=start_ms + 10_000)

@@ -102,6 +102,12 @@ def test_what_is_open_of_an_sla_that_cannot_be_used_stays_open_and_goes_on_once_
     assert told(changed([check(1, "error"), check(9, "pass")], known)) == [("board-20260101T120100", "resolved", 9)]
 
 
+def test_that_nobody_checked_ends_with_a_check_though_an_sla_has_taken_that_name_in_vain() -> None:
+    (missed,) = checks_missed(FLIGHTS, None, [], at_ms=NOON, is_due=True)
+    told_of = changes([], [], [missed], at_ms=NOON + MINUTE, gap_ms=20 * MINUTE, unusable={missed["sla"]})
+    assert [row["change"] for row in told_of] == ["resolved"]
+
+
 def test_an_open_incident_is_acknowledged_once_and_goes_on() -> None:
     known = changed([check(1, "error")], [])
     (name,) = open_incidents(known)

@@ -212,10 +212,10 @@ def _sql(options: argparse.Namespace) -> int:
     if options.script:
         _say(attach_script(_warehouse(options).resolve()))
         return 0
+    # DuckDB would make an error of a signal, or not hear it; there is nothing to clean up.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(
-            number, signal.SIG_DFL
-        )  # DuckDB would make an error of it, or not hear it; nothing is to clean up
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     warehouse = Warehouse(_warehouse(options))
     if not warehouse.tables:
         msg = f"{_warehouse(options)} has no Delta tables yet; --home or --warehouse names another place"

@@ -42,9 +42,10 @@ def check(connection: duckdb.DuckDBPyConnection, text: str) -> None:
     if error == "parser":
         connection.extract_statements(text)  # which says where the mistake is
     if statements != 1 or calls != len(of_rows):  # of DuckDB's statements, SELECT alone can be written as JSON
-        msg = f"a query is one statement that reads, got {text!r}; start it with SELECT, WITH, FROM or DESCRIBE"
+        remedy = "start it with SELECT, WITH, FROM, DESCRIBE, or EXPLAIN without options"
+        msg = f"a query is one statement that reads, got {text!r}; {remedy}"
         raise InvalidArgument(msg)
-    for name in {*of_rows} - OF_ARGUMENTS | {*functions} & DO_MORE:
+    for name in sorted({*of_rows} - OF_ARGUMENTS | {*functions} & DO_MORE):
         msg = (
             f"a query reads tables and views, and {name} more than that; rows without a table are those of "
             f"{', '.join(sorted(OF_ARGUMENTS))}"

@@ -9,22 +9,21 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 
 from tidemark.kernels.schemas import rows_of
+from tidemark.report.critical_paths import looks_back_ms
 from tidemark.report.dag_columns import WINDOW
+from tidemark.report.path_facts import Row
 from tidemark.report.promises import Promises
 from tidemark.semantics import stram
 from tidemark.semantics.critical_path import Path, State, Step, critical_path, leaves, measure, parts, path_to
-from tidemark.semantics.stram import LATENCY_SAMPLES
 from tidemark.semantics.what_if import slack_ms
 from tidemark.spec.intervals import Interval
 from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.spec.topology import Topology
-
-Row = dict[str, Any]
 
 
 class Did(NamedTuple):
@@ -63,7 +62,7 @@ def window_paths(
     for end_ms, ended in groupby(_finished(operator_windows), key=lambda finished: finished.window[2]):
         of_end = [(finished, measure(paths.upstreams, finished.ewt_ms)) for finished in ended]
         recent.extend((end_ms, steps.values()) for _, steps in of_end)
-        while recent[0][0] <= end_ms - LATENCY_SAMPLES * topology.window_ms:
+        while recent[0][0] < end_ms - looks_back_ms(topology):
             recent.popleft()
         if end_ms < interval.start_ms:
             continue

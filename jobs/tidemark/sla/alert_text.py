@@ -76,7 +76,7 @@ def _told(change: Mapping[str, Any], told_ms: int, link: str) -> list[tuple[str,
 
 def _left(budget: float) -> str:
     """The part of an error *budget* that is left, 1 at most; below 0 it is overspent."""
-    return f"{budget:.0%}" if budget >= 0 else f"none, it was spent {1 - budget:,.3g} times over"
+    return f"{budget:.0%}" if budget >= 0 else f"none, {1 - budget:,.1f} times of it was spent"
 
 
 def _one_line(text: str) -> str:

@@ -76,9 +76,12 @@ USED_MOST = """
     usual AS (SELECT operator, median(ms) AS usual_ms FROM used WHERE NOT is_judged GROUP BY operator)
     SELECT operator FROM used LEFT JOIN usual USING (operator)
     WHERE is_judged GROUP BY operator HAVING sum(ms) > 0
-    ORDER BY sum(ms - coalesce(usual_ms, 0)) DESC, operator LIMIT 1
+    ORDER BY sum(greatest(ms - coalesce(usual_ms, 0), 0)) DESC, sum(ms) DESC, operator LIMIT 1
 """
-"""On the walk to an operator: who used most of the time of windows, beyond the usual of the day before where known."""
+"""On the walk to an operator: who used most of the time of windows, beyond the usual of the day before where known.
+
+`before_source` is known of the sources of the slowest walks to leaves. Where a breach lasts, what is usual becomes as
+bad, and who used most is named."""
 
 
 def with_culprits(
@@ -88,7 +91,7 @@ def with_culprits(
 
     Of a latency it is who used more than usual of the windows that were over their SLA, by `critical_path_blame`: an
     operator on the way to its subject, `waiting` or `before_source`; without such, the one of these that used most of
-    all windows beyond what it had used in those of the day before.
+    all windows beyond what it had used in those of the day before, of equals the one that used most.
     Of anything else it is where `tidemark why` finds the hold-up, and of a watermark whatever holds it back. An SLA
     whose breach nobody can explain has none.
     """

@@ -19,8 +19,8 @@ from tidemark.spec.tables import BECAME, CAME_IN
 
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
 SHAPE |= {"at_ms": "bigint", "idle": "boolean"}
-LIVES_MS = 300_000
-"""So long after the last beat of its driver a source is still taken for as idle as it was."""
+LIVES_MS, WITHOUT_BEATS_MS = 300_000, 86_400_000
+"""So long after the last beat of its driver, or batch of one that never beats, a source is as idle as it was."""
 KNOWN = """
     finished AS (SELECT sub_topology, batch_id, finished_at FROM batches WHERE topology = $1),
     later AS (
@@ -30,10 +30,17 @@ KNOWN = """
 """
 """What is known at an instant, $2: the batches of a sub-topology before the first that was finished later."""
 BEFORE_LATER = "LEFT JOIN later AS l USING (sub_topology) WHERE (l.batch_id IS NULL OR t.batch_id < l.batch_id)"
-BEATS = f"""
-    SELECT sub_topology, max(epoch_ms("at")) >= $2 - {LIVES_MS} AS lives FROM heartbeats
-    WHERE topology = $1 AND epoch_ms("at") <= $2 GROUP BY sub_topology
+LIVING = f"""
+    SELECT sub_topology, coalesce(beat_ms, batch_ms + {WITHOUT_BEATS_MS - LIVES_MS}) >= $2 - {LIVES_MS} AS lives
+    FROM (
+        SELECT sub_topology, max(epoch_ms(finished_at)) AS batch_ms FROM finished
+        WHERE epoch_ms(finished_at) <= $2 GROUP BY sub_topology
+    ) LEFT JOIN (
+        SELECT sub_topology, max(epoch_ms("at")) AS beat_ms FROM heartbeats
+        WHERE topology = $1 AND epoch_ms("at") <= $2 GROUP BY sub_topology
+    ) USING (sub_topology)
 """
+"""By sub-topology with a batch: whether its driver lives at $2."""
 MEASURED = ", ".join(f"'{state}'" for state in (State.INPUT, State.MEASURED, State.CLAMPED_NEGATIVE))
 ACCOUNTS = f"""
     WITH {KNOWN},
@@ -72,8 +79,8 @@ def accounts(tables: Tables, topology: str, *, at_ms: int) -> list[Row]:
 def facts(tables: Tables, topology: str, specs: Iterable[SlaSpec], *, at_ms: int) -> list[Row]:
     """One row per what, subject, `over_ms` and bucket that *specs* are judged by; what none measures is not read.
 
-    Of watermarks `at_ms`, epoch ms, and whether the source is idle: its newest batch found it so, and its driver has
-    beaten in LIVES_MS, or never does; of the rest `n`.
+    Of watermarks `at_ms`, epoch ms, and whether the source is idle: its newest batch found it so, and its driver lives;
+    of the rest `n`.
     """
     parts = list(_parts(list(specs), at_ms))
     if not parts:
@@ -104,8 +111,8 @@ def _parts(specs: list[SlaSpec], at_ms: int) -> Iterator[str]:
 def _watermarks() -> Iterator[str]:
     """The watermarks of sources, with whether they were idle, and of sub-topologies."""
     of_all = f"{BEFORE_LATER} AND t.topology = $1 AND t.partition IS NULL"
-    combined = f"FROM watermarks AS t LEFT JOIN ({BEATS}) AS beats USING (sub_topology) {of_all}"
-    idle = f"arg_max(t.activity = '{Activity.IDLE}', t.batch_id) AND coalesce(any_value(beats.lives), true)"
+    combined = f"FROM watermarks AS t LEFT JOIN ({LIVING}) AS living USING (sub_topology) {of_all}"
+    idle = f"arg_max(t.activity = '{Activity.IDLE}', t.batch_id) AND coalesce(any_value(living.lives), false)"
     at_ms = "max(epoch_ms(t.watermark))"
     of_source = _row(What.SOURCE, "t.source", at_ms=at_ms, idle=idle)
     yield f"{of_source} {combined} AND t.source IS NOT NULL GROUP BY t.source"

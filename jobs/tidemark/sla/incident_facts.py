@@ -66,7 +66,7 @@ def changes(
         if result["quiet"] != PAST and result["severity"] is not None:
             by_sla[result["sla"]].append(result)
     found = [row for spec in specs for row in _of_one(spec, by_sla[spec.name], _by_checks(known, spec.name), gap_ms)]
-    promised = {*unusable, *(spec.name for spec in specs)}
+    promised = {*unusable, *(spec.name for spec in specs)} - {CHECKS}
     for last in open_incidents(known).values():
         if last["sla"] not in promised:
             found.append(_ended(last, at_ms))

@@ -67,7 +67,7 @@ def _said_of_burning(status: Status, limits: BurnRate) -> str:
     rates = _limits({"warning": limits.warn_at, "error": limits.error_at}, "from {:g} on")
     share, allowed = f"{found.share_over:.2%}", f"{1 - objective.target:.2%}"
     return (
-        f"{share} of the records of {status.spec.subject} took {over}, {found.burn_rate:.3g} times {allowed}; {rates}"
+        f"{share} of the records of {status.spec.subject} took {over}, {found.burn_rate:,.4g} times {allowed}; {rates}"
     )
 
 
