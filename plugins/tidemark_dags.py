@@ -10,7 +10,7 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec.topology import Topology, load
+from tidemark.spec.topology import Topology, load_each
 from tidemark_spark import ROOT
 
 TOPOLOGIES = ROOT / "jobs" / "topologies"
@@ -42,20 +42,9 @@ def instant(otherwise: str) -> Param:
 
 def topologies() -> dict[Path, Topology]:
     """Every topology that can be used, by its file; `broken` has the rest."""
-    return {path: found for path, found in _read().items() if isinstance(found, Topology)}
+    return {path: found for path, found in load_each(TOPOLOGIES).items() if isinstance(found, Topology)}
 
 
 def broken() -> list[InvalidSpec]:
     """Why the other files cannot be used."""
-    return [found for found in _read().values() if isinstance(found, InvalidSpec)]
-
-
-def _read() -> dict[Path, Topology | InvalidSpec]:
-    return {path: _topology(path) for path in sorted(TOPOLOGIES.glob("*.toml"))}
-
-
-def _topology(path: Path) -> Topology | InvalidSpec:
-    try:
-        return load(path)
-    except InvalidSpec as error:
-        return error
+    return [found for found in load_each(TOPOLOGIES).values() if isinstance(found, InvalidSpec)]

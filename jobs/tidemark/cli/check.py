@@ -5,7 +5,7 @@ And whether SLAs and channels can be used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark.delta import Reference
@@ -13,7 +13,7 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.inert import one_line
 from tidemark.report.batch_job import EXPECTATIONS, TOPOLOGIES
 from tidemark.spec import channel_spec, sla_spec
-from tidemark.spec.topology import Topology, load
+from tidemark.spec.topology import Topology, load, load_each
 from tidemark.stream.steps import Steps
 
 
@@ -27,8 +27,8 @@ def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATI
     """
     lines: list[str] = []
     errors: list[InvalidSpec] = []
-    of_project = sorted(TOPOLOGIES.glob("*.toml"))
-    topologies = {topology.name: topology for topology in _usable(of_project)}
+    of_project = load_each(TOPOLOGIES)
+    topologies = {found.name: found for found in of_project.values() if isinstance(found, Topology)}
     for file in files or of_project:
         try:
             topology = _loaded(file)
@@ -47,15 +47,6 @@ def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATI
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
     return lines
-
-
-def _usable(files: Sequence[Path]) -> Iterator[Topology]:
-    """Those of *files* that are topologies."""
-    for file in files:
-        try:
-            yield load(file)
-        except InvalidSpec:
-            continue
 
 
 def _loaded(file: Path) -> Topology:

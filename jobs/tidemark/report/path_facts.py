@@ -43,6 +43,8 @@ class Tables(Protocol):
         """The answer to *text*, one statement that reads."""
 
 
+FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"
+"""Of a row of critical_paths: when the window came to the end of its path, epoch ms."""
 WINDOWS = """
     SELECT window_start, window_end, state, path AS path_text, leaf, latency_ms, waited_ms, queued_ms,
            latency_ms - waited_ms - queued_ms AS worked_ms, before_source_ms, skew_error_ms, sla_ms, over_sla,

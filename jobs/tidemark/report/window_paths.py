@@ -77,7 +77,7 @@ class _Paths:
     """The critical paths of *topology*, of which *promises* are made."""
 
     def __init__(self, topology: Topology, promises: Promises) -> None:
-        self.upstreams = {name: topology.upstreams[name] for name in sorted(topology.upstreams)}
+        self.upstreams = dict(sorted(topology.upstreams.items()))
         self._leaves = leaves(topology.upstreams)
         self._runs_in = {o.name: (sub.name, o.kind.value) for sub in topology.sub_topologies for o in sub.operators}
         self._promises = promises

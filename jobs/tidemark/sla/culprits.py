@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache, wraps
 from typing import ParamSpec, TypeVar
 
-from tidemark.report.path_facts import Tables
+from tidemark.report.path_facts import FINISHED_MS, Tables
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.sla.status import Status, sub_topology_of
@@ -45,11 +45,11 @@ BLAME = """
     GROUP BY operator ORDER BY sum(excess_ms) DESC, operator LIMIT 1
 """
 
-USED_MOST = """
+USED_MOST = f"""
     WITH RECURSIVE windows AS (
-        SELECT window_start, window_end, epoch_ms(window_end) + before_source_ms + latency_ms >= $2 AS is_judged
+        SELECT window_start, window_end, {FINISHED_MS} >= $2 AS is_judged
         FROM critical_paths
-        WHERE topology = $1 AND epoch_ms(window_end) + before_source_ms + latency_ms BETWEEN $2 - 86400000 AND $3 - 1
+        WHERE topology = $1 AND {FINISHED_MS} BETWEEN $2 - 86400000 AND $3 - 1
     ),
     steps AS (
         SELECT window_start, window_end, is_judged, operator, slowest_upstream, latency_ms,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tidemark.report.path_facts import Row, Tables
+from tidemark.report.path_facts import FINISHED_MS, Row, Tables
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.semantics.critical_path import State
 from tidemark.semantics.idleness import Activity
@@ -138,8 +138,7 @@ def _added(over: Interval) -> str:
     """Windows by operator and bucket of what it added to them, of those whose path was finished in *over*."""
     bucket = bucket_sql("latency_ms")
     added = _row(What.ADDED, "operator", over, bucket=bucket, n="count(*)")
-    finished_ms = "epoch_ms(window_end) + before_source_ms + latency_ms"
-    finished = f"{finished_ms} >= {over.start_ms} AND {finished_ms} < {over.end_ms}"
+    finished = f"{FINISHED_MS} >= {over.start_ms} AND {FINISHED_MS} < {over.end_ms}"
     windows = f"SELECT window_start, window_end FROM critical_paths WHERE topology = $1 AND {finished}"
     of_windows = f"FROM critical_path_steps WHERE topology = $1 AND (window_start, window_end) IN ({windows})"
     return f"{added} {of_windows} AND state IN ({MEASURED}) GROUP BY operator, {bucket}"

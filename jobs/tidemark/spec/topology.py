@@ -108,6 +108,18 @@ def load(path: Path) -> Topology:
     return parse(read_toml(path), file=path.name, folder=path.parent)
 
 
+def load_each(folder: Path) -> dict[Path, Topology | InvalidSpec]:
+    """By file of *folder* the topology that it describes, or why it cannot be used."""
+    return {path: _load_or_not(path) for path in sorted(folder.glob("*.toml"))}
+
+
+def _load_or_not(path: Path) -> Topology | InvalidSpec:
+    try:
+        return load(path)
+    except InvalidSpec as error:
+        return error
+
+
 def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) -> Topology:
     """The topology that *content*, a parsed TOML file named *file* in errors, describes.
 
