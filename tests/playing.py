@@ -142,6 +142,16 @@ class Play:
         play._offsets, play._batches = self._offsets.copy(), self._batches.copy()
         return play
 
+    def resume(self, batches: Mapping[str, int], offsets: Mapping[tuple[str, int], int]) -> None:
+        """Continue streams that others ran: at these batches (hops: at these of the upstream) and offsets."""
+        self._batches.update(batches)
+        self._offsets.update(offsets)
+        for (source, partition), offset in offsets.items():
+            operator = self.topology.operators[source]
+            assert isinstance(operator, Source)
+            if operator.topic:
+                self.broker.have(operator.topic, [{"partition": partition, "offset": offset - 1}])
+
     def row(self, source: str, at_ms: int, *, partition: int = 0, key: str | None = "k", **fields: Any) -> Row:
         """A usable record of *source*; its timestamp field is filled, missing fields are null."""
         operator = self.topology.operators[source]
@@ -224,6 +234,8 @@ class Play:
         for o in self.topology.sub_topology(sub).operators:
             if isinstance(o, Source):
                 structs[o.name] = pl.Struct({c: k for c, k in record_schema(o.columns).items() if c in o.columns})
+                if o.topic is None:
+                    structs["written"] = WRITTEN
             elif isinstance(o, HopSource):
                 structs[o.name] = HOP
         return {**RAW, **structs}
@@ -240,6 +252,7 @@ RAW = {
     "timestamp_ms": pl.Int64(),
     "reason": pl.String(),
 }
+WRITTEN = pl.Struct({"at_ms": pl.Int64(), "file": pl.String(), "start": pl.Int64()})
 HOP = pl.Struct(
     {
         "seq": pl.Int64(),

@@ -1,0 +1,113 @@
+"""Streams that an older version wrote and stopped go on under this one, with nothing lost and nothing repeated.
+
+`warehouses/before_issue_18.tar.xz` was written by real drivers with a real broker: shop.toml, an operator of each kind.
+Devices a, b and c at two sites reported temperatures; record times are seconds after START, in order of arrival:
+partition 0: a 20.0 north at 1, b 21.5 south at 2, a 20.0 north at 5, a 22.5 south at 40; then b 21.5 south at 70;
+partition 1: c 30.0 north at 3, 31.0 at 40; then 33.0 at 400 and 34.0 at 401, which waits for partition 0 (`max_drift`).
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playing import Play
+
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.stream.evidence import evidence
+from tidemark.stream.soundness import refuse_unless_sound
+from tidemark.stream.wiring import Stream
+
+WAREHOUSES = Path(__file__).parent / "warehouses"
+START = 1_795_168_800_000  # 2026-11-20 10:00 UTC
+STOPPED = START + 226_300_000
+BATCHES = {"devices": 14, "sites": 24, "sites/hop": 9, "regions": 18, "regions/hop": 9}
+OFFSETS = {("readings", 0): 5, ("readings", 1): 4, ("site_names", 0): 2}
+
+
+def stopped(home: Path) -> Play:
+    """The streams as they were stopped."""
+    with tarfile.open(WAREHOUSES / "before_issue_18.tar.xz") as archive:
+        archive.extractall(home, filter="data")
+    play = Play((home / "shop.toml").read_text(), home / "warehouse", partitions=2)
+    play.resume(BATCHES, OFFSETS)
+    return play
+
+
+def reading(play: Play, device: str, temp_c: float, site: str, second: int) -> dict[str, Any]:
+    at_ms = START + second * 1_000
+    return play.row("readings", at_ms, key=device, device=device, temp_c=temp_c, site=site)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    """The streams after some more batches: partition 0 comes to 390 s, which closes windows, then to 395 s, when what
+    waited is released."""
+    play = stopped(tmp_path_factory.mktemp("shop"))
+    play.batch([reading(play, "b", 21.5, "south", 130), reading(play, "a", 22.5, "south", 390)], at_ms=STOPPED)
+    play.batch([reading(play, "a", 35.0, "north", 395)], at_ms=STOPPED + 1_000)
+    play.hop("sites", at_ms=STOPPED + 7_200_000)  # more than an interval of site_pulse later
+    play.hop("regions", at_ms=STOPPED + 2_000)
+    return play
+
+
+def new_rows(play: Play, table: str, sub: str, *columns: str) -> list[tuple[Any, ...]]:
+    """The *columns* of what was written after the upgrade, window starts as seconds."""
+    seconds = {"window_start"} & {*columns}
+    return [
+        tuple((row[c] - START) // 1_000 if c in seconds else row[c] for c in columns)
+        for row in play.rows(table, sub)
+        if row["batch_id"] >= BATCHES[sub]
+    ]
+
+
+def test_streams_of_an_older_version_are_sound(tmp_path: Path) -> None:
+    shop = stopped(tmp_path)
+    for sub in shop.topology.sub_topologies:
+        refuse_unless_sound(evidence(Stream(shop.topology, sub, Layout(shop.home))))
+
+
+def test_streams_of_an_older_version_go_on(shop: Play) -> None:
+    board = {row["device"]: (row["temp_c"], row["site"]) for row in shop.rows("devices_board")}
+    assert board == {"a": (35.0, "north"), "b": (21.5, "south"), "c": (34.0, "north")}
+    placed = new_rows(shop, "placed_board", "devices", "device", "temp_c", "region", "owner")
+    assert sorted(placed) == [("a", 22.5, "S", "bob"), ("a", 35.0, "N", "ann"), ("b", 21.5, "S", "bob"),
+                              ("c", 34.0, "N", "ann")]  # fmt: skip
+    assert new_rows(shop, "late_records", "devices", "operator") == []
+
+
+def test_windows_opened_by_an_older_version_close(shop: Play) -> None:
+    assert sorted(new_rows(shop, "minutes", "devices", "device", "window_start", "n", "mean_c")) == [
+        ("b", 60, 1, 21.5), ("b", 120, 1, 21.5),
+    ]  # fmt: skip
+    rows = new_rows(shop, "region_board", "regions", "region", "window_start", "n")
+    last = {(region, start): n for region, start, n in rows}
+    assert last == {("S", 120): 1, ("S", 360): 1, ("N", 360): 3}
+
+
+def test_states_of_an_older_version_are_kept(shop: Play) -> None:
+    ever = {row["key"]: row["value"] for row in shop.rows("changes") if row["operator"] == "ever"}
+    assert ever == {"N": '{"n":7,"sum_c":203.0}', "S": '{"n":5,"sum_c":109.5}'}
+    sites = {row["site"]: (row["n"], row["sum_c"], row["mean_c"]) for row in shop.rows("site_board", "sites")}
+    assert sites == {"north": (2, 69.0, 34.5), "south": (1, 21.5, 21.5)}
+    pulses = [row for row in shop.rows("changes", "sites") if row["operator"] == "site_pulse"]
+    assert {row["key"]: row["value"] for row in pulses} == {"north": '{"n":2}', "south": '{"n":1}'}
+
+
+def test_what_an_older_version_sent_is_not_sent_again(shop: Play) -> None:
+    assert [(topic, row["device"], row["temp_c"]) for topic, row in shop.broker.published] == [("bands", "a", 35.0)]
+    suppressed = [
+        row["key"] for row in shop.rows("suppressed") if row["batch_id"] >= 14 and row["operator"] == "device_now"
+    ]
+    assert sorted(suppressed) == ["a", "b"]
+
+
+def test_accounting_closes_across_an_upgrade(shop: Play) -> None:
+    for sub in shop.topology.sub_topologies:
+        rows = [row for row in shop.rows("outcomes", sub.name) if row["batch_id"] >= BATCHES[sub.name]]
+        assert rows
+        for row in rows:
+            assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
