@@ -89,6 +89,40 @@ def test_on_update_sends_everything(tmp_path: Path) -> None:
     assert [row["old_timestamp"] and (row["old_timestamp"] - T) / 1000 for row in play.rows("changes")] == [None, 1, 2]
 
 
+def test_a_local_day_lasts_23_hours_when_the_clock_goes_forward(tmp_path: Path) -> None:
+    days = 'window = { tumbling = "1 d", timezone = "America/New_York" }\nstrategy = "on_window_close"\n'
+    play = Play(SOURCE + COUNTS + days + OUT, tmp_path)
+    midnight_ms, hour_ms = 1_710_046_800_000, 3_600_000  # 2024-03-10 00:00 in New York, 05:00 UTC
+    hours = (-1, 0, 22, 23, 24)
+    rows = [play.row("events", midnight_ms + hour * hour_ms, id="a", v=hour) for hour in hours]
+    for row in rows:
+        play.batch([row], at_ms=row["timestamp_ms"])
+    found = [
+        ((row["window_start"] - midnight_ms) // hour_ms, (row["timestamp"] + 1 - midnight_ms) / hour_ms, row["n"])
+        for row in play.rows("out")
+    ]
+    assert found == [(-24, 0.0, 1), (0, 23.0, 2)]
+    check_accounting(play)
+
+
+@pytest.mark.parametrize(
+    ("window", "says"),
+    [
+        (
+            '{ tumbling = "1 d", timezone = "America/New_Yrk" }',
+            "is no known time zone; use an IANA name, such as America",
+        ),
+        ('{ session = "1 min", timezone = "America/New_York" }', "and the window is a session; leave it out"),
+        ('{ hopping = "1 d", every = "1 h", timezone = "Asia/Tokyo" }', 'start every 1 h; start them every "2 h"'),
+    ],
+)
+def test_a_timezone_that_windows_cannot_follow_is_refused(tmp_path: Path, window: str, says: str) -> None:
+    with pytest.raises(InvalidSpec) as refusal:
+        Play(f"{SOURCE}{COUNTS}window = {window}\n{OUT}", tmp_path)
+    assert "play.toml: operators.counts.window.timezone: " in str(refusal.value)
+    assert says in str(refusal.value)
+
+
 def test_a_window_takes_late_records_until_its_allowed_lateness_is_over(tmp_path: Path) -> None:
     play = Play(TUMBLING + 'allowed_lateness = "5 s"\n' + OUT, tmp_path)
     play.batch([event(play, 3), event(play, 12)], at_ms=T)  # watermark 10.999

@@ -95,12 +95,16 @@ def test_every_key_of_a_kind_is_explained_by_an_example_that_is_taken(
 
 def test_every_kind_of_window_is_explained_by_an_example_that_is_taken(tmp_path: Path) -> None:
     explained = keys_in(section("aggregate").split("A window is one of these")[1])
-    assert set(explained) == {"tumbling", "hopping", "every", "session", "offset"}
+    assert set(explained) == {"tumbling", "hopping", "every", "session", "offset", "timezone"}
     for key, example in explained.items():
-        beside = {"every": {"hopping": "1 min"}, "hopping": {"every": "10 s"}, "offset": {"tumbling": "1 h"}}.get(
-            key, {}
-        )
-        window = beside | tomllib.loads(f"{key} = {example}")
+        tumbling = {"tumbling": "1 h"}
+        besides = {
+            "every": {"hopping": "1 min"},
+            "hopping": {"every": "10 s"},
+            "offset": tumbling,
+            "timezone": tumbling,
+        }
+        window = besides.get(key, {}) | tomllib.loads(f"{key} = {example}")
         toml_operators.read_operator("x", "x", example_of(Kind.AGGREGATE) | {"window": window}, folder=tmp_path)
 
 

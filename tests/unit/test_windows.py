@@ -2,12 +2,15 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.windows import in_windows
 from tidemark.semantics.windows import Window, hopping, merged, session, tumbling
+from tidemark.spec.operators import Shape, Windows
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -37,6 +40,23 @@ INSTANTS = st.builds(int.__add__, st.sampled_from([at(text) for text in TRANSITI
 
 def day(timestamp_ms, zone):
     return tumbling(timestamp_ms, size_ms=DAY, zone=zone)
+
+
+LOCAL = st.sampled_from([(zone.key, zone) for zone in ZONES])
+HOPS = st.sampled_from([(HOUR, HOUR), (15 * MINUTE, 15 * MINUTE), (DAY, DAY), (7 * DAY, DAY), (6 * HOUR, 2 * HOUR)])
+
+
+@given(st.lists(INSTANTS, max_size=8), LOCAL, HOPS, st.sampled_from([0, 15 * MINUTE, 9 * HOUR]))
+def test_whole_columns_have_the_windows_of_a_local_clock(instants, local, lengths, offset_ms):
+    (name, zone), (size_ms, hop_ms) = local, lengths
+    windows = Windows(shape=Shape.HOPPING, size_ms=size_ms, hop_ms=hop_ms, offset_ms=offset_ms, timezone=name)
+    frame = pl.DataFrame({"_timestamp_ms": instants}, schema={"_timestamp_ms": pl.Int64()})
+    expected = [
+        (at_ms, window.start_ms, window.end_ms)
+        for at_ms in instants
+        for window in hopping(at_ms, size_ms=size_ms, hop_ms=hop_ms, offset_ms=offset_ms, zone=zone)
+    ]
+    assert in_windows(frame, windows).rows() == expected
 
 
 def test_windows_are_aligned_to_the_epoch():

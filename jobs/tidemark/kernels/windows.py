@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from zoneinfo import ZoneInfo
+
 import polars as pl
 
+from tidemark.semantics.windows import instant_of, latest_shown_ms
 from tidemark.spec.operators import Windows
 
+HOUR_MS = 3_600_000
 WINDOW: dict[str, pl.DataType] = {"window_start": pl.Int64(), "window_end": pl.Int64()}
 """The columns that say which window a row is about."""
 
@@ -17,7 +21,16 @@ def window_start(timestamp_ms: pl.Expr, *, size_ms: int, offset_ms: int = 0) -> 
 
 def in_windows(records: pl.DataFrame, windows: Windows) -> pl.DataFrame:
     """*records* once for each tumbling or hopping window they are in, earliest first, with WINDOW."""
-    latest = window_start(pl.col("_timestamp_ms"), size_ms=windows.hop_ms, offset_ms=windows.offset_ms)
+    if windows.timezone is None:
+        return _in_windows(records.with_columns(_shown="_timestamp_ms"), windows)
+    zone = ZoneInfo(windows.timezone)
+    rows = _in_windows(records.with_columns(_latest_shown(records["_timestamp_ms"], zone)), windows)
+    return rows.with_columns(_instants(rows[name], zone) for name in WINDOW)
+
+
+def _in_windows(records: pl.DataFrame, windows: Windows) -> pl.DataFrame:
+    """The same of records with `_shown`, what the clock of the windows shows; theirs are times of that clock."""
+    latest = window_start(pl.col("_shown"), size_ms=windows.hop_ms, offset_ms=windows.offset_ms)
     before = pl.int_range(0, -(-windows.size_ms // windows.hop_ms), eager=True).reverse() * windows.hop_ms
     starts = records.with_columns(_latest=latest).join(
         pl.DataFrame({"_before": before}), how="cross", maintain_order="left"
@@ -25,9 +38,33 @@ def in_windows(records: pl.DataFrame, windows: Windows) -> pl.DataFrame:
     return (
         starts.with_columns(window_start=pl.col("_latest") - pl.col("_before"))
         .with_columns(window_end=pl.col("window_start") + windows.size_ms)
-        .filter(pl.col("window_end") > pl.col("_timestamp_ms"))
-        .drop("_latest", "_before")
+        .filter(pl.col("window_end") > pl.col("_shown"))
+        .drop("_latest", "_before", "_shown")
     )
+
+
+def _latest_shown(at_ms: pl.Series, zone: ZoneInfo) -> pl.Series:
+    """`semantics.windows.latest_shown_ms` of each instant, as `_shown`."""
+    clock = pl.from_epoch(at_ms, time_unit="ms").dt.replace_time_zone("UTC").dt.convert_time_zone(zone.key)
+    local = clock.dt.replace_time_zone(None)
+    first_pass = local.dt.replace_time_zone(zone.key, ambiguous="earliest").dt.epoch("ms")
+    rows = pl.DataFrame({"at_ms": at_ms, "_shown": local.dt.epoch("ms"), "again": first_pass < at_ms})
+    # A clock is put back at most once an hour, so that what it had shown by then is the same for the rest of that hour.
+    hour = pl.col("at_ms") // HOUR_MS
+    again = rows.filter("again").group_by(hour=hour).agg(pl.col("at_ms").max())
+    latest = {hour: latest_shown_ms(at, zone) for hour, at in again.rows()}
+    shown_before = hour.replace_strict(latest, default=None, return_dtype=pl.Int64)
+    return rows.select(pl.when("again").then(shown_before).otherwise("_shown").alias("_shown")).to_series()
+
+
+def _instants(shown_ms: pl.Series, zone: ZoneInfo) -> pl.Series:
+    """`semantics.windows.instant_of` of each."""
+    local = pl.from_epoch(shown_ms, time_unit="ms")
+    at_ms = local.dt.replace_time_zone(zone.key, ambiguous="earliest", non_existent="null").dt.epoch("ms")
+    left_out = {shown: instant_of(shown, zone) for shown in shown_ms.filter(at_ms.is_null()).unique()}
+    if not left_out:
+        return at_ms.alias(shown_ms.name)
+    return at_ms.fill_null(shown_ms.replace_strict(left_out, default=None, return_dtype=pl.Int64)).alias(shown_ms.name)
 
 
 def is_closed(windows: Windows, watermark_ms: int | None) -> pl.Expr:

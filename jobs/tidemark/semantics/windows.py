@@ -56,11 +56,11 @@ def hopping(
         raise InvalidArgument(msg)
     start = (_local_ms(timestamp_ms, zone) - offset_ms) // hop_ms * hop_ms + offset_ms
     # In the second pass of an hour that comes twice, later boundaries have been reached in the first.
-    while _instant_ms(start + hop_ms, zone) <= timestamp_ms:
+    while instant_of(start + hop_ms, zone) <= timestamp_ms:
         start += hop_ms
     found: list[Window] = []
-    while (end_ms := _instant_ms(start + size_ms, zone)) > timestamp_ms:
-        found.append(Window(_instant_ms(start, zone), end_ms))
+    while (end_ms := instant_of(start + size_ms, zone)) > timestamp_ms:
+        found.append(Window(instant_of(start, zone), end_ms))
         start -= hop_ms
     return tuple(reversed(found))
 
@@ -91,6 +91,26 @@ def merged(sessions: Iterable[Window]) -> tuple[Window, ...]:
     return tuple(found)
 
 
+def latest_shown_ms(at_ms: int, zone: ZoneInfo) -> int:
+    """The latest that the clock of *zone* has shown up to the instant *at_ms*, as ms since it would have shown 1970.
+
+    While an hour comes for the second time this stays at the end of the first pass. An instant is in a window of the
+    local clock if this number is.
+    """
+    shown_ms = _local_ms(at_ms, zone)
+    before_ms, after_ms = instant_of(shown_ms, zone), at_ms
+    if before_ms == after_ms:
+        return shown_ms
+    ahead_ms = shown_ms - before_ms
+    while after_ms - before_ms > 1:
+        middle_ms = (before_ms + after_ms) // 2
+        if _local_ms(middle_ms, zone) - middle_ms == ahead_ms:
+            before_ms = middle_ms
+        else:
+            after_ms = middle_ms
+    return before_ms + ahead_ms
+
+
 def _local_ms(instant_ms: int, zone: ZoneInfo | None) -> int:
     """What the clock of *zone* shows, as milliseconds since it would have shown 1970."""
     if zone is None:
@@ -99,7 +119,7 @@ def _local_ms(instant_ms: int, zone: ZoneInfo | None) -> int:
     return (shown.replace(tzinfo=None) - _EPOCH) // _MILLISECOND
 
 
-def _instant_ms(local_ms: int, zone: ZoneInfo | None) -> int:
+def instant_of(local_ms: int, zone: ZoneInfo | None) -> int:
     """The first instant at which the clock of *zone* shows *local_ms*, or a later time if it leaves that one out."""
     if zone is None:
         return local_ms

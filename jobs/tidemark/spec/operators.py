@@ -12,6 +12,8 @@ from enum import StrEnum
 from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
 
+DAY_MS = 86_400_000
+
 
 class Kind(StrEnum):
     """The kinds of operator."""
@@ -93,6 +95,7 @@ class Windows:
     """Windows of record time: *size_ms* is the length of tumbling and hopping ones and the gap that ends a session.
 
     `hop_ms` is from the start of one to that of the next. Results may change for `allowed_lateness_ms` after the end.
+    With a `timezone` (IANA name) lengths are those of its local clock: a day may have 23 or 25 hours.
     """
 
     shape: Shape
@@ -100,6 +103,12 @@ class Windows:
     hop_ms: int
     offset_ms: int = 0
     allowed_lateness_ms: int = 0
+    timezone: str | None = None
+
+    @property
+    def longest_ms(self) -> int:
+        """No window is longer: a local clock may be put back while it is open, by a day at most."""
+        return self.size_ms + (DAY_MS if self.timezone else 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from zoneinfo import available_timezones
 
 from tidemark.errors import InvalidSpec
 from tidemark.semantics.change import Rule
@@ -28,8 +30,10 @@ from tidemark.spec.operators import (
     Windows,
 )
 from tidemark.spec.tables import TABLES
-from tidemark.spec.toml_keys import IDENTIFIER, Keys
+from tidemark.spec.toml_keys import IDENTIFIER, Keys, length
 
+LEAST_LOCAL_HOP_MS = 7_200_000
+"""Clocks are put forward by less than that, so that hopping windows on a local clock start one after the other."""
 FIELD_TYPES = ("string", "boolean", "int", "bigint", "double", "timestamp")
 TIMESTAMP_UNITS = ("s", "ms", "us", "ns")
 AGGREGATE_FUNCTIONS = ("count", "sum", "avg", "min", "max", "first", "last", "approx_distinct")
@@ -233,6 +237,7 @@ def _windows(keys: Keys) -> Windows | None:
     size_ms = inner.duration(shape, "1 min")
     hop_ms = inner.duration("every", "10 s") if shape == Shape.HOPPING else size_ms
     offset_ms = inner.duration("offset", "15 min", 0, zero=True) if shape != Shape.SESSION else 0
+    timezone = _timezone(inner, Shape(shape), hop_ms)
     inner.done()
     if hop_ms > size_ms:
         inner.fail(
@@ -244,7 +249,28 @@ def _windows(keys: Keys) -> Windows | None:
         hop_ms=hop_ms,
         offset_ms=offset_ms,
         allowed_lateness_ms=allowed_lateness_ms or 0,
+        timezone=timezone,
     )
+
+
+def _timezone(keys: Keys, shape: Shape, hop_ms: int) -> str | None:
+    """The IANA name of the clock by which windows begin; None: UTC."""
+    name: str | None = keys.text("timezone", "America/New_York", None)
+    if name is None:
+        return None
+    if shape is Shape.SESSION:
+        keys.fail(
+            "timezone", f"is {name!r} and the window is a session", "leave it out: a gap is as long in every zone"
+        )
+    known = available_timezones() - {"Factory", "localtime"}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        remedy = f"use an IANA name, such as {near[0] if near else 'America/New_York'}"
+        keys.fail("timezone", f"is {name!r}, which is no known time zone", remedy)
+    if shape is Shape.HOPPING and hop_ms < LEAST_LOCAL_HOP_MS:
+        found, remedy = f"is {name!r} and windows start every {length(hop_ms)}", 'start them every "2 h" or more'
+        keys.fail("timezone", found, f"{remedy}: several would start at once when the clock is put forward")
+    return name
 
 
 def _sink(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator:

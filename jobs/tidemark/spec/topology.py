@@ -301,7 +301,7 @@ def _completed(ordered: Iterable[Operator]) -> list[Operator]:
             case Source(allowed_lateness_ms=None):
                 operators[operator.name] = replace(operator, allowed_lateness_ms=needed_ms.get(operator.name, 0))
             case Aggregate(windows=windows):
-                needed_ms[operator.name] = windows.size_ms + windows.allowed_lateness_ms if windows else 0
+                needed_ms[operator.name] = windows.longest_ms + windows.allowed_lateness_ms if windows else 0
                 read = operators[operator.inputs[0]]
                 if isinstance(read, Repartition):
                     operators[operator.name] = replace(operator, key=read.key)

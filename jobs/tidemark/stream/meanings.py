@@ -52,6 +52,7 @@ def _of(operator: Operator) -> dict[str, str]:
         case Aggregate():
             windows = operator.windows
             over = f"{windows.shape} of {windows.size_ms}/{windows.hop_ms}+{windows.offset_ms} ms" if windows else "no"
+            over += f" in {windows.timezone}" if windows and windows.timezone else ""
             values = {
                 f"{at}.aggregates.{name}": f"{function}({column})"
                 for name, (function, column) in operator.aggregates.items()

@@ -359,7 +359,7 @@ def asked_behind_ms(topology: Topology, table: str) -> int | None:
                 case Source():
                     behind_ms = max(behind_ms, operator.allowed_lateness_ms or 0)
                 case Aggregate(windows=Windows() as windows):
-                    behind_ms = max(behind_ms, windows.size_ms + windows.allowed_lateness_ms)
+                    behind_ms = max(behind_ms, windows.longest_ms + windows.allowed_lateness_ms)
             name = operator.inputs[0] if operator.inputs else None
     return behind_ms
 
