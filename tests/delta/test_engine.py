@@ -7,6 +7,7 @@ without.
 
 from __future__ import annotations
 
+import json
 import shutil
 import tomllib
 from collections.abc import Callable, Sequence
@@ -20,11 +21,13 @@ from playing import RAW, Crash, Silence, crash_at
 
 from tidemark.delta import scan
 from tidemark.errors import Contradiction
+from tidemark.semantics.progress import Sent
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Level
-from tidemark.spec.topology import parse
+from tidemark.spec.topology import Topology, parse
 from tidemark.stream.commit import MANY
 from tidemark.stream.engine import Engine
+from tidemark.stream.journal import Journal
 from tidemark.stream.sources import TICK
 from tidemark.stream.wiring import Stream, build_engine
 
@@ -92,9 +95,14 @@ def raw(rows: list[dict[str, Any]], batch_id: int) -> pl.DataFrame:
 
 
 def engine(
-    home: Path, *, epoch: int = 1, level: Level = FLIGHTS.level, reached: Callable[[str], None] = lambda step: None
+    home: Path,
+    *,
+    epoch: int = 1,
+    level: Level = FLIGHTS.level,
+    reached: Callable[[str], None] = lambda step: None,
+    flights: Topology = FLIGHTS,
 ) -> Engine:
-    stream = Stream(replace(FLIGHTS, level=level), FLIGHTS.sub_topology("status"), Layout(home))
+    stream = Stream(replace(flights, level=level), flights.sub_topology("status"), Layout(home))
     return build_engine(
         stream, Silence({"flight_events": 3, "weather": 1}), thread_id="t", epoch=epoch, slow_ms={}, reached=reached
     )
@@ -236,7 +244,15 @@ def test_level_off_accounts_for_its_batches_and_measures_nothing(tmp_path, undis
     }
 
 
-def test_what_a_sink_sent_twice_is_read_once_and_counted(tmp_path):
+def written_by(*writers: str) -> Topology:
+    """The flights, whose events are written by *writers*."""
+    at = 'topic = "flight_events"'
+    return parse(tomllib.loads(TOML.replace(at, f"{at}\nwritten_by = {json.dumps(writers)}")), file="flights.toml")
+
+
+def sent_twice(home: Path, flights: Topology) -> tuple[list[tuple[int, ...]], list[int]]:
+    """The counts of two drivers to whom another one's records came twice, and the offsets of what changed by them."""
+
     def sent(offset: int, delay: float, id_: str) -> dict[str, Any]:
         row = flight(offset, "departed", delay, NOON + offset)
         return {**row, "headers": [{"key": "tidemark-id", "value": id_.encode()}]}
@@ -245,12 +261,52 @@ def test_what_a_sink_sent_twice_is_read_once_and_counted(tmp_path):
     second = [sent(3, 2.0, "t/s/2/7/1"), sent(4, 3.0, "t/s/2/7/2")]
     # The second driver knows from the journal what the first has read.
     for batch_id, rows in enumerate([first, second]):
-        engine(tmp_path, epoch=batch_id + 1).process(
+        engine(home, epoch=batch_id + 1, flights=flights).process(
             batch_id, lambda late, batch_id=batch_id, rows=rows: raw(rows, batch_id).to_arrow()
         )
-    home = tmp_path / "streams" / "flights" / "status"
-    outcomes = scan(home / "outcomes").filter(pl.col("operator") == "flight_events").collect().sort("batch_id")
+    tables = home / "streams" / "flights" / "status"
+    outcomes = scan(tables / "outcomes").filter(pl.col("operator") == "flight_events").collect().sort("batch_id")
     counted = outcomes.select("records_in", "duplicate", "passed", "late", "quarantined").rows()
-    assert counted == [(3, 1, 2, 0, 0), (2, 1, 1, 0, 0)]
-    changes = scan(home / "changes").filter(pl.col("operator") == "flight_status").collect().sort("batch_id", "seq")
-    assert changes["source_offset"].to_list() == [0, 1, 4]
+    changes = scan(tables / "changes").filter(pl.col("operator") == "flight_status").collect().sort("batch_id", "seq")
+    return counted, changes["source_offset"].to_list()
+
+
+def test_what_a_sink_sent_twice_is_read_once_and_counted(tmp_path):
+    twice = sent_twice(tmp_path, written_by("other/one", "t/s"))
+    assert twice == ([(3, 1, 2, 0, 0), (2, 1, 1, 0, 0)], [0, 1, 4])
+
+
+def test_ids_of_writers_that_the_source_does_not_name_drop_nothing(tmp_path):
+    for number, writers in enumerate([(), ("other/one",)]):
+        found = sent_twice(tmp_path / str(number), written_by(*writers) if writers else FLIGHTS)
+        assert found == ([(3, 0, 3, 0, 0), (2, 0, 2, 0, 0)], [0, 1, 2, 3, 4])
+
+
+def test_of_forged_writers_nothing_is_kept(tmp_path):
+    rows = [
+        {**flight(n, "departed", float(n), NOON + n), "headers": [{"key": "tidemark-id", "value": b"f/%d/1/0/0" % n}]}
+        for n in range(1_000)
+    ]
+    for number, flights in enumerate([FLIGHTS, written_by("t/s")]):
+        home = tmp_path / str(number)
+        driver = engine(home, flights=flights)
+        driver.process(0, lambda late: raw(rows, 0).to_arrow())
+        events = driver.progress.inputs["flight_events"]
+        assert [part.writers for part in events.partitions.values()] == [{}, {}, {}]
+
+
+def test_a_journal_that_is_full_of_writers_is_read_and_those_nobody_names_are_forgotten(tmp_path):
+    flights = written_by("t/s")
+    engine(tmp_path, flights=flights).process(0, lambda late: raw(BATCHES[0], 0).to_arrow())
+    journal = Journal(Layout(tmp_path).control("flights", "status") / "journal", "data")
+    entry = journal.newest()
+    assert entry is not None
+    forged = {f"forged/{n}": [1, 0, 0] for n in range(5_000)}
+    partitions = entry.notes["progress"]["inputs"]["flight_events"]["partitions"]
+    partitions["0"]["writers"] = forged | {"t/s": [2, 7, 1]}
+    (home,) = (Layout(tmp_path).control("flights", "status") / "journal").glob("*.data.zip")
+    home.unlink()
+    journal.write(entry)
+    later = engine(tmp_path, epoch=2, flights=flights)
+    later.process(1, lambda late: raw(BATCHES[1], 1).to_arrow())
+    assert later.progress.inputs["flight_events"].partitions[0].writers == {"t/s": Sent(2, 7, 1)}

@@ -147,6 +147,30 @@ def test_fields_that_are_not_declared_are_kept_where_a_column_is_named_for_them(
     assert json.loads(rows[1]["drift"]["rest"]) == {"zone": "z", "list": [1, {"k": "5"}], "none": None}
 
 
+def test_two_keys_with_half_a_character_each_are_not_made_one(spark: SparkSession, broker: str) -> None:
+    def told(id_: bytes, more: bytes = b"") -> bytes:
+        return b'{"id": "' + id_ + b'", "at": %d%s}' % (NOON, more)
+
+    whole = [(rb"a\\ud800", r"a\ud800"), (rb"\ud83d\ude00", "\U0001f600"), (b"a?", "a?")]
+    half = [rb"a\ud800", rb"a\uDBFF", rb"a\udc00", rb"\ude00\ud83d", rb"\\ud83d\ude00", rb"\\\ud800"]
+    elsewhere = told(b"a", rb', "zone": "\ud800"')
+    send(broker, "halves", *((b"k", told(id_)) for id_ in [*half, *(id_ for id_, _ in whole)]), (b"k", elsewhere))
+    rows = read(spark, broker, source("halves"))
+    assert [row["reason"] for row in rows] == ["invalid_utf8"] * 6 + [None] * 4
+    assert [row["halves"]["id"] for row in rows[6:]] == [*(id_ for _, id_ in whole), "a"]
+    kept = read(spark, broker, source("halves", other_fields="rest"))
+    assert (kept[-1]["reason"], kept[-1]["value"]) == ("invalid_utf8", elsewhere)
+
+
+def test_a_field_that_comes_twice_does_not_take_the_others_away(spark: SparkSession, broker: str) -> None:
+    twice = b'{"id": "a", "at": %d, "zone": "z", "deep": [{"k": 1, "k": 2}]}' % NOON
+    wrong = b'{"id": "a", "at": "no", "deep": {"k": 1, "k": 2}}'
+    send(broker, "twice", (b"k", twice), (b"k", wrong))
+    rows = read(spark, broker, source("twice", other_fields="rest"))
+    assert json.loads(rows[0]["twice"]["rest"]) == {"zone": "z", "deep": [{"k": 2}]}
+    assert [row["reason"] for row in rows] == [None, "wrong_type"]
+
+
 def avro(**fields: Any) -> bytes:
     written = io.BytesIO()
     record = {"id": "a", "n": None, "at": NOON, "zone": None, **fields}

@@ -64,6 +64,12 @@ def test_a_batch_takes_in_no_more_of_a_topic_than_the_driver_can_hold(flights):
     assert parse(flights, file="flights.toml").operators["weather"].max_records == 2_000_000
 
 
+def test_a_source_names_one_writer_or_several(flights):
+    for said, meant in [("shop/0", ("shop/0",)), (["shop/0", "a.b/c-d"], ("shop/0", "a.b/c-d"))]:
+        flights["operators"]["weather"]["written_by"] = said
+        assert parse(flights, file="flights.toml").operators["weather"].written_by == meant
+
+
 def test_an_aggregate_defaults_to_the_rule_of_the_kip(flights):
     del flights["operators"]["carrier_state"]["rule"]
     state = parse(flights, file="flights.toml").operators["carrier_state"]
@@ -92,6 +98,8 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
             {"topic": None, "delta": "outside/flights", "max_records": 5},
             "flight_events.max_records: limits what is no topic; leave it out",
         ),
+        ("flight_events", {"written_by": "status"}, "flight_events.written_by: has 'status'; name a writer as topology/"),
+        ("flight_events", {"written_by": [7]}, 'flight_events.written_by: is [7]; write written_by = "flights/status"'),
         ("flight_updates", {"input": "nobody"}, "operators.flight_updates: reads 'nobody', which is not there; known"),
         ("flight_updates", {"input": "flight_weather"}, "operators: form a circle: "),
         ("flight_status", {"key": []}, 'operators.flight_status.key: is []; write key = ["id"]'),

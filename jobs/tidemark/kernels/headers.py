@@ -2,14 +2,16 @@
 
 `tidemark-id` is `<topology>/<sub-topology>/<epoch>/<batch>/<sequence>`; what comes before the epoch names the writer.
 A writer that runs a batch again sends its records again, with the same batch and sequence under a higher epoch, so a
-reader can drop them. Whoever makes other records of them must leave this header out.
+reader can drop them. Anybody can write such a header, and whoever forwards records may copy it: only the ids of the
+writers that a source names (`written_by`) are believed, all others are data. Whoever makes other records of them must
+leave this header out.
 
 `tidemark-hop` is `<topology>/<operator>:<epoch ms>`, once per stream passed: the clock before it was sent on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import polars as pl
 
@@ -38,27 +40,43 @@ def headers_to_send(
 
 
 def told_apart(
-    rows: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]]
+    rows: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]], trusted: Collection[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[int, dict[str, Sent]]]:
     """The *rows* of a topic (in offset order) that are new, those that repeat, and what is now *newest*.
 
-    Newest is said per partition and writer. A row repeats when its epoch is lower than one seen before it, or its
-    batch and sequence are not above all of those seen before it; without an id it is always new.
+    Newest is said per partition and *trusted* writer. A row repeats when its epoch is lower than one seen before it, or
+    its batch and sequence are not above all of those seen before it; without the id of a trusted writer it is always
+    new.
     """
-    ids = _ids(rows)
-    if not ids.height:
-        return rows, rows.clear(), {partition: dict(writers) for partition, writers in newest.items()}
-    judged = _judged(ids, newest)
+    known = believed(newest, trusted)
+    ids = _ids(rows, trusted) if trusted else None
+    if ids is None or not ids.height:
+        return rows, rows.clear(), known
+    judged = _judged(ids, known)
     repeated = pl.int_range(pl.len()).is_in(judged.filter("repeated")["row"].implode())
-    return rows.filter(~repeated), rows.filter(repeated), _newest(judged, newest)
+    return rows.filter(~repeated), rows.filter(repeated), _newest(judged, known)
 
 
-def _ids(rows: pl.DataFrame) -> pl.DataFrame:
-    """Row number, partition, writer, epoch and place (batch and sequence in one number) of the *rows* with an id."""
+def believed(newest: Mapping[int, Mapping[str, Sent]], trusted: Collection[str]) -> dict[int, dict[str, Sent]]:
+    """What is *newest* of the *trusted* writers of each partition: of others nothing is kept."""
+    return {
+        partition: {writer: writers[writer] for writer in trusted if writer in writers}
+        for partition, writers in newest.items()
+    }
+
+
+def _ids(rows: pl.DataFrame, trusted: Collection[str]) -> pl.DataFrame:
+    """Row number, partition, writer, epoch and place (batch and sequence in one number) of *rows* with a trusted id.
+
+    Of several in one record the last counts: whoever sends a record on adds its own behind those that it got.
+    """
     headers = rows.select("partition", "headers", row=pl.int_range(pl.len())).explode("headers").unnest("headers")
-    found = headers.filter((pl.col("key") == ID) & pl.col("value").bin.encode("hex").str.contains(_ASCII))
-    read = found.with_columns(pl.col("value").cast(pl.String).str.extract_groups(_ID_FORM)).unnest("value")
-    numbers = read.drop_nulls("writer").unique("row", keep="last", maintain_order=True)
+    value = pl.col("value")
+    from_trusted = pl.any_horizontal(value.bin.starts_with(f"{writer}/".encode()) for writer in trusted)
+    found = headers.filter((pl.col("key") == ID) & from_trusted & value.bin.encode("hex").str.contains(_ASCII))
+    read = found.with_columns(value.cast(pl.String).str.extract_groups(_ID_FORM)).unnest("value")
+    read = read.filter(pl.col("writer").is_in(list(trusted)))
+    numbers = read.unique("row", keep="last", maintain_order=True)
     numbers = numbers.with_columns(pl.col("epoch", "batch", "sequence").cast(pl.Int64))
     return numbers.select("row", "partition", "writer", "epoch", place=pl.col("batch") * _PLACES + pl.col("sequence"))
 

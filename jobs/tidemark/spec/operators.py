@@ -127,7 +127,8 @@ class Source(Operator):
 
     `timestamp` is a field of the payload, or None for Kafka's own timestamp. `key` is the field that Kafka's key fills;
     with it a record without a value deletes its key. `other_fields` names the column that takes, as JSON, the fields
-    that are not declared. With `idle_advances` time goes on while every partition is idle.
+    that are not declared. With `idle_advances` time goes on while every partition is idle. `written_by` are the writers
+    (`topology/sub-topology`) whose headers are believed.
     """
 
     topic: str | None = None
@@ -146,6 +147,7 @@ class Source(Operator):
     key: str | None = None
     other_fields: str | None = None
     max_records: int | None = None
+    written_by: tuple[str, ...] = ()
 
     @property
     def columns(self) -> Mapping[str, str]:

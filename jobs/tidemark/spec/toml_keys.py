@@ -108,6 +108,14 @@ class Keys:
             return tuple(value)
         return value
 
+    def one_or_more(self, key: str, example: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        """A string, or a list of strings that has one; as a tuple. *default* when it is missing."""
+        value = self.get(key, (str, list), example, default)
+        texts = (value,) if isinstance(value, str) else tuple(value)
+        if key in self.content and not (texts and all(isinstance(text, str) and text for text in texts)):
+            self.fail(key, f"is {value!r}", f"write {key} = {example}, or a list of such")
+        return texts
+
     def mapping(self, key: str, example: str, default: Any = ...) -> Any:
         """A table whose values are strings, or *default*."""
         value = self.get(key, dict, example, default)

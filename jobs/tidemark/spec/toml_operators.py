@@ -46,6 +46,7 @@ RESERVED = frozenset({"source", "partition", "offset", "key", "value", "headers"
 MAX_RECORDS = 200_000
 """Of a topic a batch takes in no more, unless the file says so: a backlog does not fill the driver."""
 
+_WRITER = re.compile(r"[\w.-]+/[\w.-]+")
 _AGGREGATE = re.compile(r"(\w+)\(\s*(\w+|\*)\s*\)")
 _PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
 
@@ -104,7 +105,19 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
         key=key,
         other_fields=other_fields,
         max_records=max_records,
+        written_by=_written_by(keys, place),
     )
+
+
+def _written_by(keys: Keys, place: Mapping[str, str]) -> tuple[str, ...]:
+    """The writers that a source names: one text, or a list of them."""
+    writers = keys.one_or_more("written_by", '"flights/status"', ())
+    for writer in writers:
+        if not _WRITER.fullmatch(writer):
+            keys.fail("written_by", f"has {writer!r}", 'name a writer as topology/sub-topology: "flights/status"')
+    if writers and "topic" not in place:
+        keys.fail("written_by", "is of no topic", "leave it out: what it says is in the headers of a topic's records")
+    return writers
 
 
 def _format(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order
 from tidemark.kernels.facts import times_of, windows_of
-from tidemark.kernels.headers import told_apart
+from tidemark.kernels.headers import believed, told_apart
 from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.proofs import late_rows
 from tidemark.kernels.values import value_text
@@ -137,7 +137,7 @@ class Reader:
                 idle_advances=source.idle_advances,
                 now_ms=batch.decided_at_ms,
             )
-        return progress.with_writers(writers)
+        return progress.with_writers(believed(writers, source.written_by))
 
     def offsets(
         self, source: Source, read: Collection[int], gaps: Iterable[int], read_to: Mapping[int, int]
@@ -187,7 +187,8 @@ def taken(
     window_ms: int,
 ) -> Taken:
     """What the *fresh* rows of *source*, in offset order from *read_to*, are, after those *waiting*."""
-    new, repeated, writers = told_apart(fresh, {number: part.writers for number, part in was.partitions.items()})
+    sent = {number: part.writers for number, part in was.partitions.items()}
+    new, repeated, writers = told_apart(fresh, sent, source.written_by)
     newest_ms = {n: part.max_timestamp_ms for n, part in was.partitions.items() if part.max_timestamp_ms is not None}
     rows = arrivals(
         source, new, waiting, newest_ms, repeated=repeated, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms

@@ -4,13 +4,17 @@ A reason is the first that holds: null_key, invalid_key, null_value, invalid_utf
 wrong_type (it can be read, and a field does not fit its type), missing_timestamp, timestamp_out_of_range. Nothing that
 a record has in it raises: it is one row with a reason.
 
+JSON may name half a character (`\\ud800`), which no table can keep: all such halves would be the same question mark, and
+two keys one. So a record that has one where it is kept is invalid_utf8. Of a field that an object has twice the last
+value counts.
+
 The functions are the same for streams and for batches.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import or_
 
@@ -23,6 +27,10 @@ from tidemark.errors import InvalidArgument
 from tidemark.spec.operators import Format, Source
 
 PER_MS = {"us": 1_000, "ns": 1_000_000}
+_KEEP_LAST = "spark.sql.variant.allowDuplicateKeys"
+"""The setting by which Spark takes the last of two values of one field, and does not take the whole object for null."""
+_WHOLE = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+"""In the text of JSON: a backslash that is one, or both halves of a character."""
 ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ].*)?$"
 _CORRUPT = "_corrupt"
 _DECODED = "_decoded"
@@ -82,6 +90,7 @@ def _without_key(raw: DataFrame) -> DataFrame:
 
 def _of_json(raw: DataFrame, source: Source) -> DataFrame:
     """*raw* with the fields of the JSON objects that are their `value`; what follows an object is not looked at."""
+    raw.sparkSession.conf.set(_KEEP_LAST, "true")
     words = {name: "string" if word == "timestamp" else word for name, word in source.fields.items()}
     schema = ", ".join(f"`{name}` {word}" for name, word in words.items())
     text = F.col("_text")
@@ -89,14 +98,31 @@ def _of_json(raw: DataFrame, source: Source) -> DataFrame:
     read = raw.withColumn("_text", F.try_validate_utf8(F.col("value").cast("string"))).withColumn(
         "_read", F.from_json(text, f"{schema}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT})
     )
+    declared = list(source.fields)
+    named = F.map_filter(F.from_json(text, "map<string,variant>"), lambda name, _: ~name.isin(declared))
+    others = F.to_json(named)
+    not_kept = F.lit(source.other_fields is not None) & others.isNull()
+    kept = [F.col(f"_read.`{name}`") for name, word in words.items() if word == "string"]
+    halves = _has_half_a_character(text) & _says_unknown([*kept, *([others] if source.other_fields else [])])
     unreadable = (
         F.when(text.isNull(), "invalid_utf8")
         .when(F.col("_read").isNull() | (corrupt & F.try_parse_json(text).isNull()), "malformed_json")
         .when(corrupt, "wrong_type")
+        .when(halves, "invalid_utf8")
+        .when(not_kept, "malformed_json")
     )
-    declared = list(source.fields)
-    others = F.map_filter(F.from_json(text, "map<string,variant>"), lambda name, _: ~name.isin(declared))
-    return _with_fields(read, source, words, F.to_json(others), unreadable)
+    return _with_fields(read, source, words, others, unreadable)
+
+
+def _has_half_a_character(text: Column) -> Column:
+    """Whether *text*, which is JSON, names one half of a character without the other: a lone surrogate."""
+    named = text.contains("\\ud") | text.contains("\\uD")
+    return named & F.regexp_replace(text, _WHOLE, " ").rlike(r"\\u[dD][89a-fA-F]")
+
+
+def _says_unknown(columns: Iterable[Column]) -> Column:
+    """Whether one of *columns* has the question mark that Spark puts for half a character."""
+    return reduce(or_, (F.coalesce(column.contains("?"), F.lit(col=False)) for column in columns), F.lit(col=False))
 
 
 def _of_avro(raw: DataFrame, source: Source) -> DataFrame:
