@@ -98,7 +98,7 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
             {"topic": None, "delta": "outside/flights", "max_records": 5},
             "flight_events.max_records: limits what is no topic; leave it out",
         ),
-        ("flight_events", {"written_by": "status"}, "flight_events.written_by: has 'status'; name a writer as topology/"),
+        ("flight_events", {"written_by": "status"}, "written_by: has 'status'; name a writer as topology/"),
         ("flight_events", {"written_by": [7]}, 'flight_events.written_by: is [7]; write written_by = "flights/status"'),
         ("flight_updates", {"input": "nobody"}, "operators.flight_updates: reads 'nobody', which is not there; known"),
         ("flight_updates", {"input": "flight_weather"}, "operators: form a circle: "),

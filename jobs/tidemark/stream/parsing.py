@@ -4,9 +4,9 @@ A reason is the first that holds: null_key, invalid_key, null_value, invalid_utf
 wrong_type (it can be read, and a field does not fit its type), missing_timestamp, timestamp_out_of_range. Nothing that
 a record has in it raises: it is one row with a reason.
 
-JSON may name half a character (`\\ud800`), which no table can keep: all such halves would be the same question mark, and
-two keys one. So a record that has one where it is kept is invalid_utf8. Of a field that an object has twice the last
-value counts.
+JSON may name half a character (a lone surrogate), which no table can keep: all of them would be the same question mark,
+and two keys one. So a record that has one where it is kept is invalid_utf8. Of a field that an object has twice the
+last value counts.
 
 The functions are the same for streams and for batches.
 """
