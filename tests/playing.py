@@ -65,7 +65,7 @@ topic = "out"
 
 MEASURED = {
     "epoch", "started_at", "batch_started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
-    "min_ms", "max_ms", "sum_ms", "negative_n",
+    "min_ms", "max_ms", "sum_ms", "negative_n", "recovered",
 }  # fmt: skip
 """The columns that tell what a clock said, and who wrote a row."""
 
@@ -115,7 +115,11 @@ class Ends(Silence):
 
 
 class Play:
-    """A topology in the warehouse *home*; offsets count up per source and partition, batches per sub-topology."""
+    """A topology in the warehouse *home*; offsets count up per source and partition, batches per sub-topology.
+
+    Its clock stands still within a batch, unless each reading of it takes `reading_ms`, or each write of a journal
+    entry, a table or a topic takes `write_ms`.
+    """
 
     def __init__(
         self,
@@ -135,6 +139,7 @@ class Play:
         self.executors: Callable[[pl.DataFrame], Executors] | None = None
         self.slow_ms: dict[str, int] = {}
         self.hosts: dict[str, Host] = {}
+        self.reading_ms = self.write_ms = 0
 
     def copy(self, home: Path) -> Play:
         """The same, as far as it has come, in the warehouse *home*, with drivers of its own."""
@@ -208,9 +213,18 @@ class Play:
         """Have a new driver run *sub* from now on."""
         stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
         self._engines[sub] = build_engine(
-            stream, self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms, clock=lambda: self.now_ms,
-            reached=reached, check_lease=check_lease, until_written=until_written, host=self.hosts.get(sub, HERE),
+            stream, self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms, clock=self._clock,
+            reached=reached, check_lease=lambda: self._writes(check_lease), until_written=until_written,
+            host=self.hosts.get(sub, HERE),
         )  # fmt: skip
+
+    def _clock(self) -> int:
+        self.now_ms += self.reading_ms
+        return self.now_ms
+
+    def _writes(self, check_lease: Callable[[], None]) -> None:
+        self.now_ms += self.write_ms
+        check_lease()
 
     def rows(self, table: str, sub: str | None = None) -> list[Row]:
         """The rows of one table of *sub*, instants as epoch ms, in the order of batches and within them."""

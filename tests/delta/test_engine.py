@@ -44,6 +44,7 @@ CLOCKS = {
     "queued_ms",
     "ewt_at",
     "ewt_adjusted_at",
+    "recovered",
     "bucket",
     "epoch",
 }

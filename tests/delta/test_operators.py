@@ -299,6 +299,7 @@ CLOCKS = {
     "queued_ms",
     "ewt_at",
     "ewt_adjusted_at",
+    "recovered",
     "epoch",
     "bucket",
 }

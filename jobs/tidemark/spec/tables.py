@@ -60,6 +60,12 @@ _TASK = _columns(
     ("thread_id", "string", "Spark application that ran the task"),
     ("task_id", "string", "<sub_topology>_<input partition>"),
 )
+_RECOVERED = (
+    "recovered",
+    "boolean",
+    "whether the driver before was killed with the batch: its rows were seen from the recovery on, by its clock or, if "
+    "they were committed before, by that of the log; null: not known",
+)
 _STATS = _columns(
     ("n", "bigint", "records measured"),
     ("min_ms", "bigint", "smallest e2e latency, ms: finish clock − record timestamp, signed"),
@@ -135,8 +141,13 @@ OPERATOR_LATENCY = Table(
         *_STATS,
         *_columns(
             ("started_at", "timestamp", "driver clock when the operator began"),
-            ("finished_at", "timestamp", "driver clock when its result was there: materialised or committed"),
+            (
+                "finished_at",
+                "timestamp",
+                "driver clock when its result was there; what nobody in the query reads: when its rows were committed",
+            ),
             ("queued_ms", "bigint", "ms it waited for siblings of its driver, or the journal; no operator's fault"),
+            _RECOVERED,
         ),
     ),
     key=("batch_id", "operator", "task_id"),
@@ -174,6 +185,7 @@ OPERATOR_WINDOWS = Table(
             ("started_at", "timestamp", "driver clock when the operator began its part of that batch"),
             ("skew_ms", "bigint", "ms added to ewt_at for the host's clock skew; null: not known, nothing added"),
             ("skew_error_ms", "bigint", "ms by which the host's known skew may be wrong; null: not known"),
+            _RECOVERED,
         ),
     ),
     key=("batch_id", "operator", "window_start"),

@@ -1,9 +1,9 @@
 """Carries out what the journal says of a batch: commits its data, reads the clock, commits what was measured.
 
-Order: changes; then what the terminal operators hand out, in the order of the topology, each timed by its commit; then
-state and ledgers; then the facts, `batches` last; then small files of a table may be put together. Every step is
-skipped where it was done before, so that a batch may be carried out again from any point. The steps have names, at
-which tests stop a driver.
+Order: changes, whose commit times the tables and aggregates that nobody reads; then what repartitions and sinks hand
+out, in the order of the topology, each timed by its commit; then state and ledgers; then the facts, `batches` last;
+then small files of a table may be put together. Every step is skipped where it was done before, so that a batch may be
+carried out again from any point. The steps have names, at which tests stop a driver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidemark.files import Files, Rows, frames, write_file
 from tidemark.kernels import payload
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.object_path import ObjectPath
-from tidemark.spec.operators import Operator, Repartition, Sink
+from tidemark.spec.operators import Operator, Repartition, Sink, emission_of
 from tidemark.spec.tables import (
     BATCHES,
     CHANGES,
@@ -40,7 +40,7 @@ from tidemark.spec.tables import (
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.broker import Broker
 from tidemark.stream.journal import Entry, Journal
-from tidemark.stream.measurement import Measurer
+from tidemark.stream.measurement import Clocks, Measurer
 from tidemark.stream.sink_columns import commented
 from tidemark.stream.tidying import Tidying
 
@@ -74,7 +74,10 @@ class Committing:
         self._operators = {operator.name: operator for operator in sub.operators}
         self._home, self._committer, self._facts, self._measurer = home, committer, facts, measurer
         self._broker, self._clock, self._reached, self._check_lease = broker, clock, reached, check_lease
-        self._terminals = [o for o in sub.operators if isinstance(o, Repartition | Sink)]
+        self._handing_out = [o for o in sub.operators if isinstance(o, Repartition | Sink)]
+        self._shown_by_changes = [
+            o.name for o in sub.operators if o.name in sub.terminals() and emission_of(o) and o not in self._handing_out
+        ]
         self._tidying, self._hops = Tidying(committer), frozenset(_hops(sub))
         newest = facts.newest()
         self._newest_batches: dict[str, int] = dict(newest.notes.get(NEWEST_BATCHES, {})) if newest else {}
@@ -95,10 +98,10 @@ class Committing:
             return rows
         return Files((self._until_written(lambda: write_file(*place, batch_id=entry.batch_id)),))
 
-    def carry_out(self, entry: Entry) -> None:
-        """Make the tables say what *entry* says."""
+    def carry_out(self, entry: Entry, *, recovers: bool = False) -> None:
+        """Make the tables say what *entry* says; *recovers*: a driver before this one decided it, and was killed."""
         self._reached("decided")
-        clocks = self._commit_data(entry)
+        clocks = self._commit_data(entry, recovers=recovers)
         facts = self._facts.read(entry.batch_id)
         if facts is None:
             tables = self._measurer.facts(entry, clocks, finished_at_ms=self._clock())
@@ -111,24 +114,26 @@ class Committing:
         if tidied := self._tidying.tidy():
             self._reached(f"tidied {tidied.name}")
 
-    def _commit_data(self, entry: Entry) -> dict[str, dict[str, int]]:
+    def _commit_data(self, entry: Entry, *, recovers: bool) -> dict[str, Clocks]:
         """Commit the data of *entry*; per operator when it started, finished and was queued."""
         carried_ms = self._clock()
         ready_ms = self._commit(CHANGES.name, entry.tables.get(CHANGES.name), entry.batch_id)
-        clocks = {
-            name: {k: v for k, v in notes.items() if k != "counts"} for name, notes in entry.notes["operators"].items()
+        notes = entry.notes["operators"]
+        clocks: dict[str, Clocks] = {
+            name: {k: v for k, v in of.items() if k != "counts"} | {"recovered": False} for name, of in notes.items()
         }
-        for operator in self._terminals:
-            began_ms = self._clock()
+        # From its own result until all were there and written down each waited for siblings and the journal, and from
+        # the commit of the changes until its own turn for siblings again.
+        for name in self._shown_by_changes:
+            if notes[name]["counts"].get("emitted"):
+                waited_ms = carried_ms - clocks[name]["finished_at_ms"]
+                clocks[name] = shown(clocks[name], ready_ms, waited_ms, recovers=recovers)
+        for operator in self._handing_out:
+            began_ms, own_ms = self._clock(), clocks[operator.name]["finished_at_ms"]
             finished_ms = self._hand_out(operator, entry)
-            clock = clocks[operator.name]
             if finished_ms is not None:
-                # From its own result until all were there and written down it waited for siblings and the journal,
-                # and from the commit of the changes until its own turn for siblings again.
-                waited_ms = max(0, carried_ms - clock["finished_at_ms"])
-                waited_ms += max(0, began_ms - max(clock["finished_at_ms"], ready_ms))
-                clock["finished_at_ms"] = max(finished_ms, clock["finished_at_ms"])
-                clock["queued_ms"] += waited_ms
+                waited = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
+                clocks[operator.name] = shown(clocks[operator.name], finished_ms, *waited, recovers=recovers)
         for name in LEDGERS:
             self._commit(name, entry.tables.get(name), entry.batch_id)
         return clocks
@@ -168,6 +173,16 @@ class Committing:
             self._tidying.committed(path)
         self._reached(f"committed {name}")
         return at_ms
+
+
+def shown(clock: Clocks, finished_ms: int, *waited_ms: int, recovers: bool) -> Clocks:
+    """The *clock* of an operator whose rows others see from *finished_ms* on, after it *waited_ms* (< 0: not)."""
+    return {
+        **clock,
+        "finished_at_ms": max(finished_ms, clock["finished_at_ms"]),
+        "queued_ms": clock["queued_ms"] + sum(max(0, ms) for ms in waited_ms),
+        "recovered": recovers,
+    }
 
 
 def appended(

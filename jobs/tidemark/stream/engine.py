@@ -124,5 +124,5 @@ class Engine:
             )
             raise Contradiction(msg)
         if newest is not None and newest.batch_id == batch_id:
-            self._committing.carry_out(newest)
+            self._committing.carry_out(newest, recovers=True)
         return StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()

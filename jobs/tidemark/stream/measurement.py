@@ -30,6 +30,8 @@ from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.decision import TIMES
 from tidemark.stream.journal import Entry
 
+Clocks = Mapping[str, int]
+"""Of an operator in a batch: `started_at_ms`, `finished_at_ms`, `queued_ms`, and whether these were `recovered`."""
 _OUTCOMES = (*CAME_IN, *BECAME, "fan_out", "repeated")
 
 
@@ -48,10 +50,8 @@ class Measurer:
         self._topology, self._sub, self._thread_id, self._host = topology, sub, thread_id, host
         self._terminals = sub.terminals()
 
-    def facts(
-        self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], *, finished_at_ms: int
-    ) -> dict[str, pa.Table]:
-        """Rows by table; *clocks* are started, finished and queued per operator; tables without rows are left out."""
+    def facts(self, entry: Entry, clocks: Mapping[str, Clocks], *, finished_at_ms: int) -> dict[str, pa.Table]:
+        """Rows by table; *clocks* are those of each operator; tables without rows are left out."""
         notes = entry.notes
         rows: dict[str, list[dict[str, Any]]] = {
             OUTCOMES.name: self._outcomes(notes),
@@ -64,9 +64,7 @@ class Measurer:
         facts = {name: rows_of(TABLES[name], part, **same) for name, part in rows.items() if part}
         return {**self._latency(entry, clocks, same), **facts}
 
-    def _latency(
-        self, entry: Entry, clocks: Mapping[str, Mapping[str, int]], same: Mapping[str, Any]
-    ) -> dict[str, pa.Table]:
+    def _latency(self, entry: Entry, clocks: Mapping[str, Clocks], same: Mapping[str, Any]) -> dict[str, pa.Table]:
         stats: list[dict[str, Any]] = []
         histograms: list[pl.DataFrame] = []
         for operator in self._sub.operators:
@@ -110,7 +108,7 @@ class Measurer:
             if any(counts[o.name].values())
         ]
 
-    def _windows(self, notes: Mapping[str, Any], clocks: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+    def _windows(self, notes: Mapping[str, Any], clocks: Mapping[str, Clocks]) -> list[dict[str, Any]]:
         skew = self._host.skew()
         skew_ms = skew.evident_ms if skew else None
         of_batch = {
@@ -130,6 +128,7 @@ class Measurer:
                 "queued_ms": clocks[operator.name]["queued_ms"],
                 "records": window["records"][operator.name],
                 "started_at": clocks[operator.name]["started_at_ms"],
+                "recovered": clocks[operator.name]["recovered"],
                 **of_batch,
             }
             for window in notes["closed"]

@@ -101,6 +101,7 @@ class Steps:
         self._updates = updates_tables(topology.operators)
         self._aggregating: dict[str, Aggregating] = {}
         self._asked_behind_ms: dict[str, int | None] = {}
+        self._terminals = {name for sub in topology.sub_topologies for name in sub.terminals()}
         self.memory = Memory()
         self.schemas: dict[str, Mapping[str, pl.DataType]] = {}
         for operator in topology.operators.values():
@@ -210,10 +211,8 @@ class Steps:
         if operator.emission is None:
             counts = Counter(records_in=records.height, passed=mapped.height, filtered=filtered)
             return Run(mapped, times_of(records), counts)
-        run = self._newest(operator, mapped, moves, moment, mapped.columns)
-        return replace(
-            run, times=times_of(records), counts=run.counts + Counter(records_in=filtered, filtered=filtered)
-        )
+        run = self._newest(operator, mapped, moves, moment, mapped.columns, finished=records)
+        return replace(run, counts=run.counts + Counter(records_in=filtered, filtered=filtered))
 
     def _join(self, operator: Join, records: pl.DataFrame, moves: Moves) -> Run:
         updates = operator.name in self._updates
@@ -232,7 +231,7 @@ class Steps:
 
     def _table(self, operator: KeyedTable, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         columns = [*operator.key, *value_columns(operator, records.columns)]
-        run = self._newest(operator, records, moves, moment, [*columns, *META])
+        run = self._newest(operator, records, moves, moment, [*columns, *META], finished=records)
         if operator.name in self.memory.versions:
             valid = [pl.when(~pl.col("_deleted")).then(c).alias(c) for c in columns if c not in operator.key]
             moves.versions[operator.name] = run.output.select(
@@ -241,14 +240,28 @@ class Steps:
         return run
 
     def _newest(
-        self, operator: KeyedTable | Map, records: pl.DataFrame, moves: Moves, moment: Moment, columns: Sequence[str]
+        self,
+        operator: KeyedTable | Map,
+        records: pl.DataFrame,
+        moves: Moves,
+        moment: Moment,
+        columns: Sequence[str],
+        *,
+        finished: pl.DataFrame,
     ) -> Run:
-        """The newest record per key, with the *columns* of it that are sent on."""
+        """The newest of *records* per key, with the *columns* of it that are sent on; all of those *finished* count."""
         updates, bad = _with_key(operator, self._prepared(operator)(records))
         emitted = self._emitted(operator, updates, moves, moment)
         rows = {**self._judged_rows(operator, emitted), **self._state_rows(operator, moves), **bad}
         counts = emitted.counts + Counter(records_in=records.height, quarantined=records.height - updates.height)
-        return Run(emitted.output.select(columns), times_of(records), counts, rows, emitted.judged.skipped)
+        times = self._finished(operator, finished, emitted)
+        return Run(emitted.output.select(columns), times, counts, rows, emitted.judged.skipped)
+
+    def _finished(self, operator: Operator, records: pl.DataFrame, emitted: Emitted) -> pl.DataFrame:
+        """The times of what *operator* finished: *records*, or where it holds and nobody reads it, what it sends on."""
+        emission = emission_of(operator)
+        waits = emission is not None and emission.holds and operator.name in self._terminals
+        return times_of(emitted.judged.emitted if waits else records)
 
     def _prepared(self, operator: Operator) -> Callable[[pl.DataFrame], pl.DataFrame]:
         """What makes records, or states, updates of *operator*."""
@@ -305,7 +318,8 @@ class Steps:
         late = {"late_records": late_rows(operator.name, as_read(done.late), moment.was_watermark_ms, moment.held_by)}
         rows = {**self._judged_rows(operator, done.emitted), **self._state_rows(operator, moves), **late, **bad}
         output = done.emitted.output.select(*aggregating.kernel.key, *operator.select, *META)
-        return Run(output, times_of(records), counts, rows, done.emitted.judged.skipped)
+        times = self._finished(operator, records, done.emitted)
+        return Run(output, times, counts, rows, done.emitted.judged.skipped)
 
     def _judged_rows(self, operator: Operator, emitted: Emitted) -> dict[str, pl.DataFrame]:
         window = {}

@@ -1,0 +1,73 @@
+"""When a result counts as there: once others can see it, by a clock that goes on while a batch is worked on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playing import NEWEST, Crash, Play, crash_at
+
+T = 1_770_033_600_000
+NOBODY_READS = NEWEST.partition("[operators.board]")[0].replace('name = "play"', 'name = "play"\nwindow = "5 s"')
+"""The table `newest`, which nobody reads."""
+PER_5_S = NOBODY_READS.replace("table", "aggregate").replace('columns = ["v"]', 'aggregates = { n = "count(*)" }')
+CLOSED = 'window = { tumbling = "5 s" }\nstrategy = "on_window_close"\n'
+
+
+def played(toml: str, home: Path) -> Play:
+    """Each write takes a second: the journal's from T + 1 s to 2 s, that of `changes` from then to 3 s."""
+    play = Play(toml, home)
+    play.write_ms = 1_000
+    play.batch([play.row("events", T, id="a", v=1)], at_ms=T + 1_000)
+    return play
+
+
+def latency(play: Play, operator: str) -> list[tuple[Any, ...]]:
+    found = [row for row in play.rows("operator_latency") if row["operator"] == operator]
+    return [tuple(row[c] for c in ("batch_id", "n", "min_ms", "max_ms", "queued_ms", "recovered")) for row in found]
+
+
+@pytest.mark.parametrize("toml", [NOBODY_READS, PER_5_S])
+def test_what_nobody_reads_has_finished_when_its_rows_are_seen(tmp_path: Path, toml: str) -> None:
+    play = played(toml, tmp_path)
+    assert latency(play, "newest") == [(0, 1, 3_000, 3_000, 1_000, False)]
+    assert latency(play, "events") == [(0, 1, 1_000, 1_000, 0, False)]
+
+
+def test_so_has_its_window(tmp_path: Path) -> None:
+    play = played(NOBODY_READS, tmp_path)
+    play.batch([play.row("events", T + 6_000, id="a", v=2)], at_ms=T + 10_000)
+    ewt = {row["operator"]: (row["ewt_at"], row["queued_ms"]) for row in play.rows("operator_windows")}
+    assert ewt == {"events": (T + 10_000, 0), "newest": (T + 12_000, 1_000)}
+
+
+def test_without_a_new_row_it_has_finished_with_its_work(tmp_path: Path) -> None:
+    play = played(NOBODY_READS, tmp_path)
+    play.batch([play.row("events", T + 500, id="a", v=1)], at_ms=T + 10_000)
+    assert latency(play, "newest")[1] == (1, 1, 9_500, 9_500, 0, False)
+
+
+def test_a_table_that_is_read_has_finished_with_its_work(tmp_path: Path) -> None:
+    play = played(NEWEST.replace('name = "play"', 'name = "play"\nlevel = "trace"'), tmp_path)
+    assert latency(play, "newest") == [(0, 1, 1_000, 1_000, 0, False)]
+    assert latency(play, "board") == [(0, 1, 4_000, 4_000, 1_000, False)]
+
+
+def test_after_a_crash_the_recovery_tells_when(tmp_path: Path) -> None:
+    play = Play(NOBODY_READS, tmp_path)
+    play.start("0", crash_at("decided"))
+    rows = [play.row("events", T, id="a", v=1)]
+    with pytest.raises(Crash):
+        play.process(0, rows, at_ms=T + 1_000, sub="0")
+    play.start("0", epoch=2)
+    play.process(0, rows, at_ms=T + 100_000, sub="0")
+    assert latency(play, "newest") == [(0, 1, 100_000, 100_000, 99_000, True)]
+    assert latency(play, "events") == [(0, 1, 1_000, 1_000, 0, False)]
+
+
+def test_what_is_held_is_measured_when_it_is_sent_on(tmp_path: Path) -> None:
+    play = played(PER_5_S + CLOSED, tmp_path)
+    assert latency(play, "newest") == []
+    play.batch([play.row("events", T + 6_000, id="a", v=1)], at_ms=T + 8_000)
+    assert [(row[0], row[1]) for row in latency(play, "newest")] == [(1, 1)]
