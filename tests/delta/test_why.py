@@ -99,7 +99,7 @@ def test_an_idle_partition_that_holds_the_watermark_back(tmp_path: Path) -> None
     play = windows(tmp_path)
     play.batch(10, record(5, part=0), record(5, part=1))
     play.batch(70, record(65, part=0))
-    assert first(play, 11).cause is Cause.WINDOW_NOT_CLOSED
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
     holding, waiting = play.why(71)
     assert place(holding) == (Cause.PARTITION_IDLE_HOLDS_BACK, "events", "events", 1, ms(10))
     # 12:00:05 − 1 s − 1 ms
@@ -138,10 +138,31 @@ def test_a_backlog(tmp_path: Path) -> None:
     play.batch(10, record(5, part=0), record(5, part=1))
     play.broker.ends[1] = 8
     play.batch(70, record(65, part=0))
-    assert first(play, 11).cause is Cause.WINDOW_NOT_CLOSED
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
     finding = first(play, 71)
     assert place(finding) == (Cause.BACKLOG, "events", "events", 1, ms(10))
     assert finding.seen.startswith("7 records of it wait unread")
+
+
+def test_a_backlog_of_a_partition_that_is_read(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.broker.ends[0] = 100
+    for second in (10, 11, 12):
+        play.batch(second, record(second - 5, amount=second))
+    finding = first(play, 13)
+    assert place(finding) == (Cause.BACKLOG, "events", "events", 0, ms(10))
+    # It has read 3 of 100; the newest batch read one.
+    assert finding.seen == "97 records of it wait unread; its last 3 batches read 3 and had 97 left or more each"
+
+
+def test_all_records_dropped_as_duplicates(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    repeated = [sent_as(second, f"shop/out/1/0/{n}") for n, second in enumerate((6, 7), 0)]
+    play.batch(20, *repeated)
+    play.batch(30, *repeated)
+    finding = first(play, 31)
+    assert place(finding) == (Cause.ALL_DUPLICATES, "events", "events", None, ms(30))
 
 
 def test_poison_at_the_head(tmp_path: Path) -> None:
@@ -149,27 +170,68 @@ def test_poison_at_the_head(tmp_path: Path) -> None:
     play.batch(10, record(5, part=0), record(5, part=1))
     play.batch(70, record(65, part=0), bad("malformed_json", part=1))
     play.batch(80, bad("invalid_utf8", part=1), bad("malformed_json", part=1))
-    assert first(play, 11).cause is Cause.WINDOW_NOT_CLOSED
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
     finding = first(play, 81)
     assert place(finding) == (Cause.POISON_AT_HEAD, "events", "events", 1, ms(70))
     assert finding.seen == "its newest 3 records are quarantined (2 malformed_json, 1 invalid_utf8)"
 
 
-def test_a_window_that_has_not_closed(tmp_path: Path) -> None:
+def test_a_healthy_open_window_is_not_a_finding(tmp_path: Path) -> None:
     play = windows(tmp_path, partitions=1)
     play.batch(10, record(5))
+    assert [finding.cause for finding in play.why(11)] == [Cause.NOTHING_WRONG]
     play.batch(70, record(65))
     play.batch(80, record(75))
-    assert first(play, 71).cause is Cause.NOTHING_WRONG
-    finding = first(play, 81)
-    assert place(finding) == (Cause.WINDOW_NOT_CLOSED, "per_minute", "events", 0, ms(80))
-    # It needs 12:01:59.999 and is at 12:01:15 − 1 s − 1 ms; 12:01:59.999 + 1 s + 1 ms brings it there.
-    assert finding.seen == (
+    (finding,) = play.why(81)
+    # It needs 12:01:59.999 and is at 12:01:15 − 1 s − 1 ms.
+    assert (finding.cause, finding.seen) == (
+        Cause.NOTHING_WRONG,
         "1 results wait, the first for a watermark of 2014-05-13T12:01:59.999Z (window end 2014-05-13T12:02:00.000Z); "
-        "it is at 2014-05-13T12:01:13.999Z"
+        "it is at 2014-05-13T12:01:13.999Z; its records come",
     )
-    assert (
-        finding.remedy == "a record of 2014-05-13T12:02:01.000Z or later in each partition that is not idle closes it"
+
+
+def test_the_last_window_of_the_evening(tmp_path: Path) -> None:
+    play = windows(tmp_path, partitions=1)
+    play.batch(10, record(5))
+    assert first(play, 70).cause is Cause.NOTHING_WRONG
+    finding = first(play, 71)  # more than a minute after the last record
+    assert place(finding) == (Cause.TIME_STANDS_STILL, "per_minute", "events", None, ms(10))
+    assert finding.seen.endswith("and no source has had a record for 61 s: only records move time")
+    assert finding.remedy.startswith("set idle_after and idle_advances = true for events")
+
+
+def test_the_remedy_for_the_last_window_works(tmp_path: Path) -> None:
+    play = windows(tmp_path, source='idle_after = "30 s"\nidle_advances = true', partitions=1)
+    play.batch(10, record(5))
+    play.batch(80)
+    assert first(play, 81).cause is Cause.SOURCE_QUIET  # all that had come gave results
+
+
+def test_allowed_lateness_that_holds_results_back(tmp_path: Path) -> None:
+    toml = SOURCE.format(top="", source="") + WINDOWS.replace(
+        "[operators.counts]", 'allowed_lateness = "5 min"\n[operators.counts]'
+    )
+    play = Asked(tmp_path, toml)
+    play.batch(10, record(5))
+    play.batch(70, record(65))
+    finding = first(play, 71)
+    assert place(finding) == (Cause.ALLOWED_LATENESS_HOLDS, "per_minute", None, None, None)
+    # Its end, 12:01:00, is behind the watermark 12:01:03.999; it waits for 12:00:59.999 + 5 min.
+    assert "is at 2014-05-13T12:05:59.999Z (allowed_lateness = 5 min)" in finding.seen
+
+
+def test_a_session_that_its_own_records_keep_open(tmp_path: Path) -> None:
+    toml = SOURCE.format(top="", source="") + WINDOWS.replace('{ tumbling = "1 min" }', '{ session = "30 s" }')
+    play = Asked(tmp_path, toml)
+    play.batch(10, record(5))
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
+    for second in (30, 50, 70):
+        play.batch(second, record(second - 5))
+    finding = first(play, 71)
+    assert place(finding) == (Cause.SESSION_KEPT_OPEN, "per_minute", None, None, None)
+    assert "has gone on since 2014-05-13T12:00:05.000Z: records keep coming, the newest of 2014-05-13T12:01:05" in (
+        finding.seen
     )
 
 
@@ -354,7 +416,7 @@ def test_a_window_behind_a_hop_leads_to_the_partition_that_holds_it_back(tmp_pat
     play.batch(11, sub="minutes")
     play.batch(70, record(65, part=0), sub="reads")
     play.batch(71, sub="minutes")
-    assert play.why(12, "counts")[0].cause is Cause.WINDOW_NOT_CLOSED
+    assert play.why(12, "counts")[0].cause is Cause.NOTHING_WRONG
     holding, waiting = play.why(72, "counts")
     assert place(holding) == (Cause.PARTITION_IDLE_HOLDS_BACK, "events", "events", 1, ms(10))
     assert place(waiting) == (Cause.WINDOW_NOT_CLOSED, "per_minute", "by_id_source", None, ms(11))

@@ -148,13 +148,14 @@ class StreamFacts:
         """Records behind the watermark."""
         return self._rows(LATE_RECORDS)
 
-    def open_windows(self, operator: str) -> pl.Series:
-        """The ends of the windows with results that *operator* holds, one for each."""
+    def held_windows(self, operator: str) -> pl.DataFrame:
+        """Windows whose results *operator* holds: key, window_start, window_end; batch_id is their newest update's."""
         states = _scan(self._home / OPERATOR_STATE.name, OPERATOR_STATE).filter(
             pl.col("operator") == operator, pl.col("batch_id") <= self._newest
         )
-        moved = states.select("batch_id", "key", "held", "window_end").collect().sort("batch_id", maintain_order=True)
-        return moved.unique("key", keep="last", maintain_order=True).filter("held")["window_end"]
+        columns = ["batch_id", "key", "held", "window_start", "window_end"]
+        moved = states.select(columns).collect().sort("batch_id", maintain_order=True)
+        return moved.unique("key", keep="last", maintain_order=True).filter("held").drop("held")
 
     def handed_on(self, repartition: str) -> int:
         """The newest batch that *repartition* handed something on in; -1: none."""

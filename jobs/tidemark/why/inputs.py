@@ -17,6 +17,8 @@ from tidemark.why.findings import Cause, Finding
 from tidemark.why.scene import Scene, first, shown
 from tidemark.why.time_unit import plausible_unit
 
+QUIET_AFTER_MS = 60_000
+"""A source without an idle timeout is quiet when it had no record for longer."""
 UNREAD_AFTER_MS = 10_000
 """What was handed on to the next sub-topology so long ago, by the finish clock of its batch, has been read or waits."""
 

@@ -21,12 +21,11 @@ from tidemark.spec.topology import SubTopology, Topology
 from tidemark.why.drivers import drivers
 from tidemark.why.facts import StreamFacts
 from tidemark.why.findings import Cause, Finding, in_order
-from tidemark.why.inputs import Inputs
-from tidemark.why.scene import Scene, first, shown
+from tidemark.why.inputs import QUIET_AFTER_MS, Inputs
+from tidemark.why.scene import Scene, first
 from tidemark.why.watermarks import Watermarks
+from tidemark.why.windows import HeldWindows
 
-QUIET_AFTER_MS = 60_000
-"""A source without an idle timeout is quiet when it had no record for longer."""
 _LEFT_OUT = {
     "suppressed": (Cause.ALL_SUPPRESSED, "nothing is to be done if the values are the same; suppressed has each skip"),
     "filtered": (Cause.ALL_FILTERED, "look at its `where`"),
@@ -73,6 +72,7 @@ class _Walk:
         self._scene = scene
         self._inputs = Inputs(scene)
         self._watermarks = Watermarks(scene, self._inputs)
+        self._windows = HeldWindows(scene, self._inputs, self._watermarks)
 
     def about(self, name: str) -> list[Finding]:
         """Why the operator *name* gives nothing; never empty."""
@@ -132,29 +132,7 @@ class _Walk:
                 since_ms=since_ms,
             )
         elif isinstance(operator, Aggregate) and operator.windows:
-            ends = self._scene.of(operator.name).open_windows(operator.name)
-            end_ms = ends.min()
-            if isinstance(end_ms, int):
-                needed_ms = end_ms - 1 + operator.windows.allowed_lateness_ms
-                yield from self._open(operator.name, ends.len(), end_ms, needed_ms, since_ms)
-
-    def _open(self, name: str, n: int, end_ms: int, needed_ms: int, since_ms: int | None) -> Iterator[Finding]:
-        """Why *n* windows wait, the first of which ends at *end_ms*, for a watermark of *needed_ms*."""
-        sub = self._scene.sub(name)
-        yield from self._watermarks.holding(sub, needed_ms)
-        mark = self._scene.of(name).marks.get((None, None))
-        held_by = mark.held_by if mark else None
-        source = self._scene.first_source(name)
-        yield self._scene.found(
-            Cause.WINDOW_NOT_CLOSED,
-            name,
-            f"{n:,} results wait, the first for a watermark of {iso(needed_ms)} (window end {iso(end_ms)}); "
-            f"it is at {shown(mark.watermark_ms if mark else None)}",
-            f"a record of {iso(needed_ms + source.bound_ms + 1)} or later in each partition that is not idle closes it",
-            input=held_by or source.name,
-            partition=self._watermarks.slowest(sub, held_by),
-            since_ms=since_ms,
-        )
+            yield from self._windows.waiting(operator, operator.windows, since_ms)
 
     def _in_time(self, name: str) -> Finding:
         """What to say of the operator *name* when nothing explains a silence."""

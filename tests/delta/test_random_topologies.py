@@ -1,0 +1,155 @@
+"""Topologies and inputs drawn at random: the engine, its journal and Delta against a calculation in plain Python.
+
+Inputs are late, ahead of the clock, idle, unkeyed and suppressed; `plain.py` has the rules.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given
+from hypothesis import strategies as st
+from plain import MAX_AHEAD_MS, Event, PlainTopology, Shape
+from playing import Play
+from streaming.oracle_parts import Place
+
+from tidemark.spec.tables import BECAME, CAME_IN
+
+START = 1_400_000_000_000
+AGES_S = (0, 0, 1, 2, 3, 8, 25, 4_000, -5, -10, -11, -86_400)
+"""How long before the decision of its batch a record happened; negative: it is ahead of the clock."""
+
+shapes = st.builds(
+    Shape,
+    bound_ms=st.sampled_from((0, 2_000)),
+    idle_after_ms=st.sampled_from((None, 5_000)),
+    is_filtered=st.booleans(),
+    rule=st.sampled_from(("strictly_newer", "same_instant", "value_only")),
+    strategy=st.sampled_from(("on_change", "on_change", "on_update")),
+    allowed_lateness_ms=st.sampled_from((0, 3_000)),
+    is_behind_hop=st.booleans(),
+)
+events = st.tuples(
+    st.integers(0, 1), st.sampled_from(AGES_S), st.sampled_from(("a", "b", None)), st.integers(0, 2), st.booleans()
+)
+batches = st.lists(st.tuples(st.sampled_from((1, 4, 12)), st.lists(events, max_size=4)), min_size=1, max_size=6)
+
+
+def toml(shape: Shape) -> str:
+    idle = f'idle_after = "{shape.idle_after_ms} ms"' if shape.idle_after_ms else ""
+    where = 'where = "v > 0"' if shape.is_filtered else ""
+    hop = """
+[operators.by_id]
+kind = "repartition"
+input = "mapped"
+key = ["id"]
+columns = ["v"]
+"""
+    window_input = (
+        'sub_topology = "windows"\ninput = "by_id"' if shape.is_behind_hop else 'input = "mapped"\nkey = ["id"]'
+    )
+    return f"""
+name = "drawn"
+[operators.events]
+kind = "source"
+sub_topology = "main"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "{shape.bound_ms} ms"
+max_ahead = "{MAX_AHEAD_MS} ms"
+{idle}
+[operators.mapped]
+kind = "map"
+input = "events"
+select = {{ id = "id", v = "v" }}
+{where}
+[operators.raw]
+kind = "sink"
+input = "mapped"
+table = "raw"
+[operators.newest]
+kind = "table"
+input = "mapped"
+key = ["id"]
+rule = "{shape.rule}"
+strategy = "{shape.strategy}"
+[operators.total]
+kind = "aggregate"
+input = "mapped"
+key = ["id"]
+aggregates = {{ n = "count(*)" }}
+strategy = "on_update"
+{hop if shape.is_behind_hop else ""}
+[operators.per_window]
+kind = "aggregate"
+{window_input}
+window = {{ tumbling = "10 s" }}
+strategy = "on_window_close"
+allowed_lateness = "{shape.allowed_lateness_ms} ms"
+aggregates = {{ n = "count(*)", v = "sum(v)" }}
+[operators.results]
+kind = "sink"
+input = "per_window"
+table = "results"
+"""
+
+
+def play_and_calculate(
+    shape: Shape, drawn: list[tuple[int, list[tuple[int, int, str | None, int, bool]]]], home: Path
+) -> tuple[Play, PlainTopology]:
+    play, plain, now_ms = Play(toml(shape), home, partitions=2), PlainTopology(shape), START
+    for pause_s, found in drawn:
+        now_ms += pause_s * 1_000
+        arrived = [Event(part, now_ms - age_s * 1_000, id_, v) for part, age_s, id_, v, _ in found]
+        rows = [
+            play.row(
+                "events", event.at_ms, partition=event.partition, key="k" if keyed else None, id=event.id, v=event.v
+            )
+            for event, (*_, keyed) in zip(arrived, found, strict=True)
+        ]
+        play.batch(rows, at_ms=now_ms)
+        if shape.is_behind_hop:
+            play.hop("windows", at_ms=now_ms)
+        plain.batch(arrived, now_ms)
+    return play, plain
+
+
+@given(shape=shapes, drawn=batches)
+def test_the_engine_agrees_with_plain_python(
+    shape: Shape, drawn: list[tuple[int, list[tuple[int, int, str | None, int, bool]]]]
+) -> None:
+    with TemporaryDirectory() as folder:
+        play, plain = play_and_calculate(shape, drawn, Path(folder))
+        windows = "windows" if shape.is_behind_hop else "main"
+        place = lambda row: Place("events", row["source_partition"], row["source_offset"])  # noqa: E731
+        assert [place(row) for row in play.rows("raw")] == plain.raw
+        changes = play.rows("changes")
+        newest = [(row["key"], row["value"], row["timestamp"]) for row in changes if row["operator"] == "newest"]
+        assert newest == plain.sent
+        assert {row["key"]: row["value"] for row in changes if row["operator"] == "total"} == {
+            key: f'{{"n":{n}}}' for key, n in plain.counts.items()
+        }
+        assert sorted(
+            (row["id"], row["window_start"], row["n"], row["v"]) for row in play.rows("results", windows)
+        ) == sorted(plain.closed)
+        check_set_aside(play, plain, windows)
+        check_accounting(play)
+
+
+def check_set_aside(play: Play, plain: PlainTopology, windows: str) -> None:
+    """What was late, and what could not be used, with the reason."""
+    late = {
+        (row["operator"], Place("events", row["partition"], row["offset"]))
+        for row in play.rows("late_records", windows)
+    }
+    assert late == plain.late
+    quarantined = {(Place("events", row["partition"], row["offset"]), row["reason"]) for row in play.rows("quarantine")}
+    assert quarantined == plain.quarantined
+
+
+def check_accounting(play: Play) -> None:
+    for sub in play.topology.sub_topologies:
+        for row in play.rows("outcomes", sub.name):
+            assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row

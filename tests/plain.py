@@ -1,0 +1,107 @@
+"""A topology of one source, calculated once more in plain Python: one record after the other, standard library only.
+
+Rules: a record counts towards its partition's time up to the decision time; one beyond MAX_AHEAD_MS is quarantined.
+Only windows declare records late, by the watermark of the batch before. Keys matter only where an operator groups.
+Instants are epoch ms, UTC.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from streaming.oracle_parts import EmitOnChange, Place, Read, SourceTime, is_closed, text
+
+MAX_AHEAD_MS = 10_000
+WINDOW_MS = 10_000
+NEVER_MS = 10**15
+
+
+class Event(NamedTuple):
+    """A record of the source; `id` may be null, and so may Kafka's own key, which no operator here uses."""
+
+    partition: int
+    at_ms: int
+    id: str | None
+    v: int
+
+
+class Shape(NamedTuple):
+    """Which topology was drawn: settings of its source, and of the operators behind it."""
+
+    bound_ms: int
+    idle_after_ms: int | None
+    is_filtered: bool
+    rule: str
+    strategy: str
+    allowed_lateness_ms: int
+    is_behind_hop: bool
+
+
+@dataclass
+class PlainTopology:
+    """What each operator of *shape* must have come to."""
+
+    shape: Shape
+    offsets: Counter[int] = field(default_factory=Counter)
+    raw: list[Place] = field(default_factory=list)
+    late: set[tuple[str, Place]] = field(default_factory=set)
+    quarantined: set[tuple[Place, str]] = field(default_factory=set)
+    counts: dict[str, int] = field(default_factory=dict)
+    open: dict[tuple[str, int], list[int]] = field(default_factory=lambda: defaultdict(list))
+    closed: list[tuple[str, int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.time = SourceTime(self.shape.bound_ms, self.shape.idle_after_ms or NEVER_MS)
+        self.newest = EmitOnChange(self.shape.rule)
+        self.sent: list[tuple[str, str, int]] = []
+
+    def batch(self, events: Sequence[Event], decided_at_ms: int) -> None:
+        """Take in what one batch read, decided at that instant."""
+        for partition in (0, 1):
+            arrived = [event for event in events if event.partition == partition]
+            first = self.offsets[partition]
+            self.offsets[partition] += len(arrived)
+            moves = [
+                min(event.at_ms, decided_at_ms)
+                for offset, event in enumerate(arrived, first)
+                if self._record(Place("events", partition, offset), event, decided_at_ms)
+            ]
+            end = self.offsets[partition]
+            self.time.listen(Read("events", partition, first, end, end), moves, decided_at_ms)
+        self.time.move()
+        self._close()
+
+    def _record(self, place: Place, event: Event, decided_at_ms: int) -> bool:
+        """Whether *event* can be used."""
+        if event.at_ms > decided_at_ms + MAX_AHEAD_MS:
+            self.quarantined.add((place, "timestamp_in_future"))
+            return False
+        if self.shape.is_filtered and event.v == 0:
+            return True
+        self.raw.append(place)
+        if event.id is None:
+            self.quarantined.add((place, "null_key"))
+            return True
+        value = text({"v": event.v})
+        if self.shape.strategy == "on_update" or self.newest.offer(event.id, value, event.at_ms, place):
+            self.sent.append((event.id, value, event.at_ms))
+        self.counts[event.id] = self.counts.get(event.id, 0) + 1
+        self._window(place, event)
+        return True
+
+    def _window(self, place: Place, event: Event) -> None:
+        start_ms = event.at_ms // WINDOW_MS * WINDOW_MS
+        if is_closed(start_ms + WINDOW_MS, self.shape.allowed_lateness_ms, self.time.watermark_ms):
+            self.late.add(("per_window", place))
+        else:
+            self.open[event.id or "", start_ms].append(event.v)
+
+    def _close(self) -> None:
+        """Final results of the windows that the watermark has passed."""
+        for (key, start_ms), values in sorted(self.open.items()):
+            if is_closed(start_ms + WINDOW_MS, self.shape.allowed_lateness_ms, self.time.watermark_ms):
+                self.closed.append((key, start_ms, len(values), sum(values)))
+                del self.open[key, start_ms]
