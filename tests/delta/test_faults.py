@@ -132,6 +132,41 @@ table = "rated_board"
 )
 """And whatever else can be silent."""
 
+HELD = """
+name = "play"
+[operators.events]
+kind = "source"
+sub_topology = "reads"
+topic = "events"
+fields = "id string, amount double, event_time bigint"
+timestamp = "event_time"
+bound = "900 ms"
+[operators.visits]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { session = "15 s" }
+aggregates = { n = "count(*)" }
+strategy = "on_window_close"
+[operators.visits_board]
+kind = "sink"
+input = "visits"
+table = "visits_board"
+[operators.patient]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { tumbling = "10 s" }
+allowed_lateness = "5 min"
+aggregates = { n = "count(*)" }
+strategy = "on_window_close"
+[operators.patient_board]
+kind = "sink"
+input = "patient"
+table = "patient_board"
+"""
+"""Windows that hold their results although records come as they should."""
+
 
 def fresh(table: str, error_after: str = "1 min") -> dict[str, Any]:
     return {"subject": table, "measure": "staleness", "error_after": error_after}
@@ -163,6 +198,7 @@ PROMISES = {
         "nothing_gets_lost": {"subject": "outcomes", "measure": "completeness", "error_after": "1 ms"},
         "contracts_are_kept": {"subject": "tables", "measure": "contract"},
     },
+    HELD: {"visits_are_fresh": fresh("visits_board"), "patient_is_fresh": fresh("patient_board")},
 }  # fmt: skip
 
 
@@ -237,6 +273,13 @@ def slow_operator(flow: Flow) -> float:
     return 104
 
 
+def very_slow_operator(flow: Flow) -> float:
+    """A batch takes longer than the trigger interval of 1 s."""
+    flow.play.slow_ms = {"newest": 1_500}
+    flow.goes_on(82, 92, 102)
+    return 104
+
+
 def slow_operator_behind_a_hop(flow: Flow) -> float:
     flow.play.slow_ms = {"sums": 3_000}
     flow.goes_on(82, 92)
@@ -306,6 +349,22 @@ def dead_source(flow: Flow) -> float:
     for second in (82, 142):
         flow.batch(second)
     return 144
+
+
+def unread(flow: Flow) -> float:
+    """Both partitions are read, and far too slowly."""
+    flow.broker.ends.update({0: 500, 1: 500})
+    for n in range(8):
+        second = 82 + 10 * n
+        flow.batch(second, record(72 + n / 10, "a", second, part=0), record(72 + n / 10, "b", second, part=1))
+    return 154
+
+
+def as_usual(flow: Flow) -> float:
+    """Records of each device come every ten seconds."""
+    for second in range(2, 82, 10):
+        flow.reads(second, *now(second, 0), *now(second, 1))
+    return 84
 
 
 def empty_source(flow: Flow) -> float:
@@ -437,7 +496,12 @@ class Fault:
 
 FAULTS = {
     "slow operator": Fault(slow_operator, "newest_is_quick", "error", "newest"),
-    "slow operator behind a hop": Fault(slow_operator_behind_a_hop, "totals_in_time", "error", "sums"),
+    "operator that fills the trigger interval": Fault(
+        very_slow_operator, "newest_is_quick", "error", "newest", "slow_operator: newest"
+    ),
+    "slow operator behind a hop": Fault(
+        slow_operator_behind_a_hop, "totals_in_time", "error", "sums", "slow_operator: sums"
+    ),
     "error budget burning": Fault(late_device, "totals_in_budget", "error", "before_source"),
     "trigger too long": Fault(waiting, "totals_in_time", "error", "waiting"),
     "late device": Fault(late_device, "totals_in_time", "error", "before_source"),
@@ -458,7 +522,16 @@ FAULTS = {
     "backlog": Fault(backlog, "counts_are_fresh", "error", "events", "backlog: events partition 1"),
     "dead source": Fault(dead_source, "board_is_fresh", "error", "events", "source_quiet: board ← events"),
     "too few records": Fault(dead_source, "enough_records", "error", "events", "source_quiet: newest ← events"),
-    "stuck window": Fault(dead_source, "counts_are_fresh", "error", "events", "window_not_closed: per_minute ← events"),
+    "stuck window": Fault(dead_source, "counts_are_fresh", "error", "events", "time_stands_still: per_minute ← events"),
+    "session that goes on": Fault(
+        as_usual, "visits_are_fresh", "never_loaded", "visits", "session_kept_open: visits", afresh=True
+    ),
+    "allowed lateness too long": Fault(
+        as_usual, "patient_is_fresh", "never_loaded", "patient", "allowed_lateness_holds: patient", afresh=True
+    ),
+    "backlog of partitions that are read": Fault(
+        unread, "board_is_fresh", "error", "events", "backlog: events partition 0"
+    ),
     "source without a record": Fault(
         empty_source, "changes_are_fresh", "never_loaded", "events", "source_empty: events", afresh=True
     ),

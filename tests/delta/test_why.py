@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from playing import Ends, Play, Row, bad, ms, record, tell
 from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
 from tidemark.spec.layout import Layout
+from tidemark.stream import wiring
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.walk import why
@@ -68,6 +70,16 @@ class Asked:
             self._play.hop(sub, at_ms=ms(at_s))
         else:
             self._play.batch([record(self._play) for record in records], at_ms=ms(at_s), sub=sub)
+
+    def sleep(self, seconds: float) -> None:
+        """The clock goes on by that much."""
+        self._play.now_ms += round(seconds * 1_000)
+
+    def slow(self, operator: str, ms_: int) -> None:
+        """Have *operator* work so much longer in each batch; drivers start anew."""
+        self._play.slow_ms = {operator: ms_}
+        for sub in self._play.topology.sub_topologies:
+            self._play.start(sub.name)
 
     def why(self, at_s: float, operator: str | None = None) -> list[Finding]:
         return why(self._play.topology, Layout(self._play.home), at_ms=ms(at_s), operator=operator)
@@ -152,17 +164,33 @@ def test_a_backlog_of_a_partition_that_is_read(tmp_path: Path) -> None:
     finding = first(play, 13)
     assert place(finding) == (Cause.BACKLOG, "events", "events", 0, ms(10))
     # It has read 3 of 100; the newest batch read one.
-    assert finding.seen == "97 records of it wait unread; its last 3 batches read 3 and had 97 left or more each"
+    assert finding.seen == "97 records of it wait unread; its last 3 batches read 3 and left 97 or more each"
 
 
-def test_all_records_dropped_as_duplicates(tmp_path: Path) -> None:
-    play = newest(tmp_path)
+def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = windows(tmp_path, partitions=1)
+    monkeypatch.setattr(wiring, "time", SimpleNamespace(sleep=play.sleep))  # the clock of the play advances
     play.batch(10, record(5))
-    repeated = [sent_as(second, f"shop/out/1/0/{n}") for n, second in enumerate((6, 7), 0)]
-    play.batch(20, *repeated)
-    play.batch(30, *repeated)
-    finding = first(play, 31)
-    assert place(finding) == (Cause.ALL_DUPLICATES, "events", "events", None, ms(30))
+    play.batch(70, record(65))
+    assert first(play, 71).cause is Cause.NOTHING_WRONG
+    play.slow("per_minute", 1_400)
+    for second in (140, 210, 280, 350, 420):
+        play.batch(second, record(second - 5))
+    finding = first(play, 425)
+    assert place(finding) == (Cause.SLOW_OPERATOR, "per_minute", None, None, None)
+    assert finding.seen == (
+        "it works for 1,400 ms in each batch, more than half of the trigger interval (1 s); batches take 1,400 ms"
+    )
+
+
+@pytest.mark.parametrize(
+    ("record_", "field"),
+    [(b'{"id": "a", "amount": "12", "event_time": 7}', "amount"), (b'{"amount": 1, "event_time": "x"}', "event_time")],
+)
+def test_the_field_with_a_wrong_type_is_named(tmp_path: Path, record_: bytes, field: str) -> None:
+    play = newest(tmp_path)
+    play.batch(10, bad("wrong_type", record_), bad("malformed_json"))
+    assert f"are quarantined (1 wrong_type in {field}, 1 malformed_json)" in first(play, 11).seen
 
 
 def test_poison_at_the_head(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tidemark.semantics.watermark import Combined, Progress, bounded_out_of_orde
 class Seen:
     """What one batch read of one partition: offsets from (inclusive) until (exclusive), and its newest record.
 
-    `max_timestamp_ms` is None when it read none that can be used; `latest_offset` is the broker's, None when not asked;
+    `max_timestamp_ms` is None when it read none that can be used; `latest_offset` is the broker's, None without one;
     `held_from` is the offset of the first record that waits (`max_drift`), None when none does. `lost` are offsets,
     from (inclusive) until (exclusive), that are gone and were given up, None when none are.
     """

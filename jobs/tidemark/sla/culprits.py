@@ -28,7 +28,7 @@ NO_EXPLANATION = frozenset({Cause.NOTHING_WRONG, Cause.UNEXPLAINED})
 LATENCIES = frozenset({*QUANTILES, Measure.BURN_RATE, Measure.OPERATOR_LATENCY_P50})
 SILENCE = frozenset(
     {
-        *(Cause.SOURCE_EMPTY, Cause.SOURCE_QUIET, Cause.ALL_SUPPRESSED, Cause.ALL_FILTERED),
+        *(Cause.SOURCE_EMPTY, Cause.SOURCE_QUIET, Cause.TIME_STANDS_STILL, Cause.ALL_SUPPRESSED, Cause.ALL_FILTERED),
         *(Cause.DRIVER_DEAD, Cause.UPSTREAM_DEAD),
     }
 )

@@ -89,8 +89,9 @@ class Reader:
     ) -> Intake:
         read_to: Mapping[int, int] = {number: part.until_offset for number, part in was.partitions.items()}
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
-        offsets = self.offsets(source, set(fresh["partition"]), with_gaps(fresh, read_to), read_to)
-        checked = self._intact.check(source, fresh, read_to, offsets, batch, late_up_to_ms)
+        offsets = self.offsets(source, set(fresh["partition"]), read_to)
+        doubtful = without_records(offsets, set(fresh["partition"]) - {*with_gaps(fresh, read_to)})
+        checked = self._intact.check(source, fresh, read_to, doubtful, batch, late_up_to_ms)
         fresh, read_to = checked.rows, checked.read_to
         if self._processing_time:
             fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))
@@ -140,15 +141,14 @@ class Reader:
         return progress.with_writers(believed(writers, source.written_by))
 
     def offsets(
-        self, source: Source, read: Collection[int], gaps: Iterable[int], read_to: Mapping[int, int]
+        self, source: Source, read: Collection[int], read_to: Mapping[int, int]
     ) -> Mapping[int, tuple[int, int]]:
-        """The earliest and latest offset of partitions that were not *read*, or that have *gaps*."""
-        silent = [number for number in sorted({*range(self._partitions[source.name]), *read_to}) if number not in read]
+        """The earliest and latest offset of every partition of a topic; of other sources, of those not *read*."""
+        known = sorted({*range(self._partitions[source.name]), *read_to})
         if source.topic is None:
             # What is no topic is read to its end by every batch.
-            return {number: (0, read_to.get(number, 0)) for number in silent}
-        asked = [*silent, *gaps]
-        return self._broker.offsets(source.topic, asked) if asked else {}
+            return {number: (0, read_to.get(number, 0)) for number in known if number not in read}
+        return self._broker.offsets(source.topic, known)
 
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch) -> Intake:
         rows = hop_arrivals(source, raw)
@@ -215,6 +215,11 @@ def taken(
     )
 
 
+def without_records(offsets: Mapping[int, tuple[int, int]], read: Collection[int]) -> dict[int, tuple[int, int]]:
+    """The *offsets* of partitions other than those *read* without a gap: only there records may have been lost."""
+    return {number: ends for number, ends in offsets.items() if number not in read}
+
+
 def seen_of(
     seen: Mapping[int, Seen],
     read_to: Mapping[int, int],
@@ -225,9 +230,9 @@ def seen_of(
     """What was *seen* of partitions that had rows, with those that were silent: the broker has their *offsets*."""
     found = dict(seen)
     for number, (earliest, latest) in offsets.items():
-        if number not in found:
-            at = read_to.get(number, earliest)
-            found[number] = Seen(from_offset=at, until_offset=at, latest_offset=latest)
+        at = read_to.get(number, earliest)
+        silent = Seen(from_offset=at, until_offset=at)
+        found[number] = replace(found.get(number, silent), latest_offset=latest)
     return {
         number: replace(part, until_offset=max(part.until_offset, ends.get(number, 0)), lost=losses.get(number))
         for number, part in sorted(found.items())

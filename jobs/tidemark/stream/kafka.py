@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tidemark.clock import Clock
 from tidemark.errors import TidemarkError
@@ -31,6 +32,7 @@ class KafkaBroker:
     def __init__(self, bootstrap: str, topology: str, sub_topology: str, clock: Clock) -> None:
         # The group is never joined: this client only asks for metadata and offsets.
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "tidemark-offsets"})
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
         self._topology, self._writer, self._clock = topology, f"{topology}/{sub_topology}", clock
         self._sent: dict[tuple[str, int], int] = {}
@@ -45,10 +47,16 @@ class KafkaBroker:
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Of each of *partitions* the earliest offset and the one after its newest record."""
-        return {
-            number: self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=TIMEOUT_S, cached=False)
-            for number in partitions
-        }
+        earliest, latest = (
+            self._listed(topic, partitions, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+        )
+        return {number: (earliest[number], latest[number]) for number in partitions}
+
+    def _listed(self, topic: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
+        """The offset of each of *partitions* by *spec*: one request for all of them."""
+        places = {TopicPartition(topic, number): spec for number in partitions}
+        answers = self._admin.list_offsets(places, request_timeout=TIMEOUT_S)
+        return {place.partition: answer.result().offset for place, answer in answers.items()}
 
     def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
         """Send *rows* to the topic of *sink* and return when the broker has all of them; raises PublishError.

@@ -30,7 +30,7 @@ from tidemark.spec.tables import DISORDER_BUCKETS
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.batch import Batch, Moment
 from tidemark.stream.decision import Decider, Decision, Tally, moment
-from tidemark.stream.intake import Reader, seen_of
+from tidemark.stream.intake import Reader, seen_of, without_records
 from tidemark.stream.journal import Entry
 from tidemark.stream.sharing import NotShared, Sharing, sharing
 from tidemark.stream.spread_tasks import SEQ_BITS, Arrived, Arriving, Task, Worked, Working
@@ -236,12 +236,12 @@ class Spread:
                 found[source.name] = followed(before, parts.values(), batch)
                 continue
             read_to = {number: part.until_offset for number, part in before.partitions.items()}
-            gaps = [number for number, part in parts.items() if part.gap]
-            offsets = self._reader.offsets(source, parts.keys(), gaps, read_to)
+            offsets = self._reader.offsets(source, parts.keys(), read_to)
+            doubtful = without_records(offsets, {number for number, part in parts.items() if not part.gap})
             ends = batch.ends.get(source.topic or "", {})
             if any(
                 earliest > read_to[number] or ends.get(number, read_to[number]) < read_to[number]
-                for number, (earliest, _) in offsets.items()
+                for number, (earliest, _) in doubtful.items()
                 if number in read_to and source.topic
             ):
                 return None

@@ -24,6 +24,7 @@ from tidemark.spec.tables import (
     HOP,
     LATE_RECORDS,
     OPERATOR_STATE,
+    OPERATOR_WINDOWS,
     OUTCOMES,
     QUARANTINE,
     WATERMARKS,
@@ -82,7 +83,8 @@ class StreamFacts:
     def batches(self) -> pl.DataFrame:
         """The batches, oldest first."""
         found = _scan(self._home / BATCHES.name, BATCHES).filter(pl.col("finished_at") <= self._at_ms)
-        return found.select("batch_id", "decided_at", "finished_at", "sources").sort("batch_id").collect()
+        columns = ["batch_id", "decided_at", "finished_at", "duration_ms", "sources"]
+        return found.select(columns).sort("batch_id").collect()
 
     @cached_property
     def outcomes(self) -> pl.DataFrame:
@@ -147,6 +149,22 @@ class StreamFacts:
     def late_records(self) -> pl.DataFrame:
         """Records behind the watermark."""
         return self._rows(LATE_RECORDS)
+
+    def busy(self, trigger_ms: int) -> list[tuple[str, int, int]]:
+        """Operators that used most of the trigger interval in the last LATELY batches that closed windows.
+
+        For each its name, and medians in ms: of its work on a batch, and of whole batches, which took longer than
+        *trigger_ms*. The one that worked longest comes first.
+        """
+        closing = self._rows(OPERATOR_WINDOWS).unique(["batch_id", "operator"])
+        last = closing["batch_id"].unique().sort().tail(LATELY)
+        works = closing.filter(pl.col("batch_id").is_in(last.implode())).join(self.batches, on="batch_id")
+        medians = works.group_by("operator").agg(
+            work_ms=(pl.col("ewt_at") - pl.col("started_at")).median(), batch_ms=pl.col("duration_ms").median()
+        )
+        too_long = (pl.col("work_ms") > trigger_ms / 2) & (pl.col("batch_ms") > trigger_ms)
+        found = medians.filter(too_long).sort("work_ms", descending=True)
+        return [(name, round(work_ms), round(batch_ms)) for name, work_ms, batch_ms in found.iter_rows()]
 
     def held_windows(self, operator: str) -> pl.DataFrame:
         """Windows whose results *operator* holds: key, window_start, window_end; batch_id is their newest update's."""

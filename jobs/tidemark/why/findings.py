@@ -21,6 +21,8 @@ class Cause(StrEnum):
     """Its driver lives, and the disk takes no writes."""
     SLOW_BATCH = "slow_batch"
     """Its driver lives, and one batch has been running for long."""
+    SLOW_OPERATOR = "slow_operator"
+    """One operator uses most of the trigger interval, and batches take longer than that."""
     SOURCE_EMPTY = "source_empty"
     """A source never had a record."""
     SOURCE_QUIET = "source_quiet"

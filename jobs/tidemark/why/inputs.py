@@ -16,6 +16,7 @@ from tidemark.why.facts import LATELY, Mark
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.scene import Scene, first, shown
 from tidemark.why.time_unit import plausible_unit
+from tidemark.why.wrong_type import wrong_fields
 
 QUIET_AFTER_MS = 60_000
 """A source without an idle timeout is quiet when it had no record for longer."""
@@ -84,6 +85,8 @@ class Inputs:
         unread = int(reads["unread"].tail(1).sum())
         if mark and mark.activity is Activity.BACKLOGGED and unread:
             return [self._backlog(source, number, unread, reads)]
+        if growing := self._lagging(source, number, reads):
+            return [growing]
         read = reads.filter(pl.col("n") > 0)
         usable = read.filter(pl.col("n") > pl.col("bad"))["batch_id"].max()
         bad = read if usable is None else read.filter(pl.col("batch_id") > usable)
@@ -103,6 +106,23 @@ class Inputs:
             since_ms=last.item() if last.len() else None,
         )
 
+    def _lagging(self, source: Source, number: int, reads: pl.DataFrame) -> Finding | None:
+        """That a partition is read, and its last LATELY batches each left more unread than they read."""
+        last = reads.filter(pl.col("n") > 0).tail(LATELY)
+        newest, least = reads["unread"].tail(1).sum(), last["unread"].min()
+        if not newest or not isinstance(least, int) or not (last["unread"] > last["n"]).all():
+            return None
+        return self._scene.found(
+            Cause.BACKLOG,
+            source.name,
+            f"{newest:,} records of it wait unread; its last {last.height} batches read {last['n'].sum():,} and left "
+            f"{least:,} or more each",
+            "the driver does not keep up: raise max_records or executors_above, or give it more cores",
+            input=source.name,
+            partition=number,
+            since_ms=last["finished_at"].head(1).item(),
+        )
+
     def _poison(self, source: Source, number: int, bad: pl.DataFrame) -> Finding:
         rows = self._scene.of(source.name).quarantine.filter(
             pl.col("source") == source.name,
@@ -118,8 +138,7 @@ class Inputs:
                 f'set timestamp_unit = "{unit}" for {source.name}, or have the producer send {source.timestamp_unit}'
             )
             return self._scene.found(Cause.WRONG_TIME_UNIT, source.name, seen, remedy, **where)
-        reasons = Counter(rows["reason"].to_list()).most_common()
-        seen = f"its newest {rows.height:,} records are quarantined ({', '.join(f'{n:,} {why}' for why, n in reasons)})"
+        seen = f"its newest {rows.height:,} records are quarantined ({reasons_of(source, rows)})"
         remedy = "look at them in the table quarantine, mend the producer, and send them again with tidemark requeue"
         return self._scene.found(Cause.POISON_AT_HEAD, source.name, seen, remedy, **where)
 
@@ -204,3 +223,11 @@ class Inputs:
                 since_ms=since_ms,
             )
         ]
+
+
+def reasons_of(source: Source, quarantined: pl.DataFrame) -> str:
+    """How many of the records *quarantined* there are for each reason, with the fields that have a wrong type."""
+    counts = Counter(quarantined["reason"].to_list()).most_common()
+    mistyped = wrong_fields(source, quarantined.filter(pl.col("reason") == "wrong_type")["value"].to_list())
+    fields = f" in {', '.join(mistyped)}" if mistyped else ""
+    return ", ".join(f"{n:,} {reason}{fields if reason == 'wrong_type' else ''}" for reason, n in counts)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 from tidemark.spec.operators import Source
+from tidemark.why.wrong_type import json_object
 
 _MS_PER = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 
@@ -23,9 +23,5 @@ def plausible_unit(source: Source, values: list[bytes | None]) -> str | None:
 
 def _timestamp(source: Source, value: bytes | None) -> float | None:
     """The number that the JSON record *value* has as its timestamp; None where it has none."""
-    try:
-        record = json.loads(value or b"")
-    except (ValueError, RecursionError):
-        return None
-    number = record.get(source.timestamp) if isinstance(record, dict) else None
+    number = (json_object(value) or {}).get(source.timestamp or "")
     return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None

@@ -79,8 +79,22 @@ class _Walk:
         found = list(drivers(self._scene, name))
         if not self._scene.of(name).batches.height:
             return found
-        found += self._walk(name)
+        found += [*self._walk(name), *self._slow(name)]
         return found or [self._in_time(name)]
+
+    def _slow(self, name: str) -> Iterator[Finding]:
+        """The operators that slow down the driver of *name*, and then those of the drivers it reads from."""
+        trigger_ms = self._scene.topology.trigger_ms
+        for slow, work_ms, batch_ms in self._scene.of(name).busy(trigger_ms):
+            seen = (
+                f"it works for {length(work_ms)} in each batch, more than half of the trigger interval "
+                f"({length(trigger_ms)}); batches take {length(batch_ms)}"
+            )
+            remedy = f"make it do less, give its driver more cores, or try: tidemark whatif {self._scene.topology.name}"
+            yield self._scene.found(Cause.SLOW_OPERATOR, slow, seen, f"{remedy} --operator {slow} --scale 0.5")
+        for operator in self._scene.sub(name).operators:
+            if isinstance(operator, HopSource):
+                yield from self._slow(operator.repartition)
 
     def _walk(self, name: str) -> list[Finding]:
         """The reasons that lie in the operator *name* or, without any, further up."""
