@@ -1,89 +1,25 @@
 """The aggregate functions, each as columns of a state: of one row, merged over several, and the result of it.
 
 A state row has the columns of every aggregate; merging the states of some rows gives the state of all of them, in
-whatever order, but for `first` and `last`, where of values from one instant the earlier or later row counts. `running`
-gives the result after each row. Nulls count in `count(*)` alone.
+whatever order, but for `first` and `last`, where of values from one instant the earlier or later row counts. Sums are
+exact (`sums.py`). `running` gives the result after each row. Nulls count in `count(*)` alone.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Mapping
 
 import polars as pl
 from typing_extensions import override
 
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.aggregate_function import KEY, OLD, AggregateFunction
 from tidemark.kernels.identity import identity_of
-
-OLD = "_old"
-"""Of a record that takes something back: the columns that it replaces, as a struct; null where it replaces nothing."""
-KEY = "_key"
+from tidemark.kernels.sums import DoubleSum, ExactSum, WholeSum
 
 
-@dataclass(frozen=True)
-class AggregateFunction(ABC):
-    """One aggregate: its *name*, the *column* it is of (`*` for whole rows), and the type of that."""
-
-    name: str
-    column: str
-    kind: pl.DataType
-
-    of_numbers: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.of_numbers and not self.kind.is_numeric():
-            msg = f"{self.name} is of {self.column}, a {self.kind}, and needs a number; use count, first or last"
-            raise InvalidArgument(msg)
-
-    @property
-    def state(self) -> str:
-        """The name of its column of state."""
-        return f"@{self.name}"
-
-    @property
-    @abstractmethod
-    def schema(self) -> Mapping[str, pl.DataType]:
-        """Its columns of state."""
-
-    @abstractmethod
-    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
-        """The state of each single record of *rows*."""
-
-    @abstractmethod
-    def merged(self) -> dict[str, pl.Expr]:
-        """The state of a group of state rows."""
-
-    @abstractmethod
-    def result(self) -> pl.Expr:
-        """What the aggregate is, of a state row."""
-
-    @abstractmethod
-    def running(self, states: pl.DataFrame) -> pl.Series:
-        """What the aggregate is after each of *states*, taking in all before it of the same `_key`."""
-
-
-class Additive(AggregateFunction):
-    """An aggregate whose states add up."""
-
-    @override
-    def merged(self) -> dict[str, pl.Expr]:
-        # Added up one after the other, as `running` does: doubles make a difference of it.
-        return {self.state: pl.col(self.state).cum_sum().last()}
-
-    @override
-    def result(self) -> pl.Expr:
-        return pl.col(self.state)
-
-    @override
-    def running(self, states: pl.DataFrame) -> pl.Series:
-        return states.select(pl.col(self.state).cum_sum().over(KEY)).to_series()
-
-
-class Count(Additive):
+class Count(AggregateFunction):
     """count(*) of rows, count(column) of values."""
 
     @property
@@ -100,23 +36,22 @@ class Count(Additive):
             count -= old.is_not_null().cast(pl.Int64)
         return {self.state: count}
 
-
-class Sum(Additive):
-    """sum(column), 0 where there is no value."""
-
-    of_numbers = True
-
-    @property
     @override
-    def schema(self) -> Mapping[str, pl.DataType]:
-        return {self.state: pl.Float64() if self.kind.is_float() else pl.Int64()}
+    def merged(self) -> dict[str, pl.Expr]:
+        return {self.state: pl.col(self.state).sum()}
 
     @override
-    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
-        total = pl.when(~pl.col("_deleted")).then(pl.col(self.column)).cast(self.schema[self.state]).fill_null(0)
-        if OLD in rows.columns:
-            total -= pl.col(OLD).struct.field(self.column).cast(self.schema[self.state]).fill_null(0)
-        return {self.state: total}
+    def result(self) -> pl.Expr:
+        return pl.col(self.state)
+
+    @override
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        return states.select(pl.col(self.state).cum_sum().over(KEY)).to_series()
+
+
+def exact_sum(name: str, column: str, kind: pl.DataType) -> ExactSum:
+    """sum(column), 0 where there is no value: a double for doubles and decimals, else a 64-bit integer."""
+    return (DoubleSum if kind.is_float() or kind.is_decimal() else WholeSum)(name, column, kind)
 
 
 class Average(AggregateFunction):
@@ -125,36 +60,48 @@ class Average(AggregateFunction):
     of_numbers = True
 
     @property
-    def _parts(self) -> tuple[Sum, Count]:
-        return Sum(f"{self.name}@sum", self.column, pl.Float64()), Count(f"{self.name}@n", self.column, self.kind)
+    def _sum(self) -> ExactSum:
+        return exact_sum(f"{self.name}@sum", self.column, self.kind)
+
+    @property
+    def _count(self) -> Count:
+        return Count(f"{self.name}@n", self.column, self.kind)
 
     @property
     @override
     def schema(self) -> Mapping[str, pl.DataType]:
-        total, count = self._parts
-        return {**total.schema, **count.schema}
+        return {**self._sum.schema, **self._count.schema}
+
+    @property
+    @override
+    def earlier(self) -> tuple[str, ...]:
+        return self._sum.earlier
+
+    @override
+    def of_earlier(self) -> dict[str, pl.Expr]:
+        return self._sum.of_earlier()
 
     @override
     def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
-        total, count = self._parts
-        return {**total.of_rows(rows), **count.of_rows(rows)}
+        return {**self._sum.of_rows(rows), **self._count.of_rows(rows)}
 
     @override
     def merged(self) -> dict[str, pl.Expr]:
-        total, count = self._parts
-        return {**total.merged(), **count.merged()}
+        return {**self._sum.merged(), **self._count.merged()}
+
+    @override
+    def settled(self, states: pl.DataFrame) -> dict[str, pl.Series]:
+        return self._sum.settled(states)
 
     @override
     def result(self) -> pl.Expr:
-        total, count = self._parts
-        return pl.when(count.result() > 0).then(total.result() / count.result())
+        return pl.when(self._count.result() > 0).then(self._sum.as_double() / self._count.result())
 
     @override
     def running(self, states: pl.DataFrame) -> pl.Series:
-        total, count = (part.running(states) for part in self._parts)
-        return pl.DataFrame({"sum": total, "n": count}).select(
-            pl.when(pl.col("n") > 0).then(pl.col("sum") / pl.col("n"))
-        ).to_series()  # fmt: skip
+        columns = {"sum": self._sum.running_double(states), "n": self._count.running(states)}
+        average = pl.when(pl.col("n") > 0).then(pl.col("sum") / pl.col("n"))
+        return pl.DataFrame(columns).select(average).to_series()
 
 
 class Extreme(AggregateFunction):
@@ -319,9 +266,9 @@ class ApproxDistinct(AggregateFunction):
         return pl.when((raw <= 2.5 * m) & (empty > 0)).then(counted).otherwise(raw).round().cast(pl.Int64)
 
 
-FUNCTIONS: Mapping[str, type[AggregateFunction]] = {
+FUNCTIONS: Mapping[str, Callable[[str, str, pl.DataType], AggregateFunction]] = {
     "count": Count,
-    "sum": Sum,
+    "sum": exact_sum,
     "avg": Average,
     "min": Minimum,
     "max": Maximum,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tidemark.kernels.aggregates import AggregateFunction
+from tidemark.kernels.aggregate_function import AggregateFunction
 from tidemark.kernels.schemas import META_SCHEMA
 from tidemark.kernels.values import key_text
 from tidemark.kernels.windows import WINDOW, in_windows, is_closed
@@ -49,7 +49,8 @@ class Aggregation:
         windows = [pl.col("window_start").min(), pl.col("window_end").max()] if self.operator.windows else []
         functions = {name: state for f in self.functions for name, state in f.merged().items()}
         groups = states.group_by(by, maintain_order=True)
-        return groups.agg(pl.col(plain).last(), *windows, pl.col("_timestamp_ms").max(), **functions)
+        found = groups.agg(pl.col(plain).last(), *windows, pl.col("_timestamp_ms").max(), **functions)
+        return found.with_columns(**{name: column for f in self.functions for name, column in f.settled(found).items()})
 
     def results(self, states: pl.DataFrame) -> pl.DataFrame:
         """*states* with the aggregates by name."""

@@ -8,7 +8,7 @@ import polars as pl
 
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
-from tidemark.kernels.aggregates import OLD
+from tidemark.kernels.aggregate_function import OLD
 from tidemark.kernels.emission import with_value
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.values import key_text, parsed, partition_of

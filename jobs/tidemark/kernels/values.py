@@ -54,8 +54,15 @@ def key_value(text: str, kind: pl.DataType) -> pl.Expr:
 
 def parsed(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """The JSON objects of column *text*, as `value_text` writes them, as a struct with *schema*; null for null."""
-    read = {name: pl.String() if kind.is_float() else kind for name, kind in schema.items()}
+    read = {name: _written(kind) for name, kind in schema.items()}
     return pl.col(text).str.json_decode(pl.Struct(read)).cast(pl.Struct(dict(schema)))
+
+
+def _written(kind: pl.DataType) -> pl.DataType:
+    """The type as which a value of *kind* is read from JSON: doubles are text, for NaN and infinities are."""
+    if isinstance(kind, pl.List) and isinstance(kind.inner, pl.Float64):
+        return pl.List(pl.String())
+    return pl.String() if kind.is_float() else kind
 
 
 def partition_of(keys: pl.Series, partitions: int) -> pl.Series:

@@ -103,8 +103,10 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
     states = steps.memory.states[operator.name]
     last = rows.sort("batch_id", maintain_order=True).unique("key", keep="last", maintain_order=True)
     columns = {c: kind for c, kind in states.schema.items() if not c.startswith("_") and c not in WINDOW}
+    functions = steps.functions(operator)
+    earlier = {c: pl.String() for f in functions for c in f.earlier}
     loaded = last.filter(pl.col("state").is_not_null()).select(
-        parsed("state", columns).struct.unnest(),
+        parsed("state", columns | earlier).struct.unnest(),
         *(_ms(c).alias(c) for c in WINDOW if c in states.schema),
         _key="key",
         _timestamp_ms=_ms("timestamp"),
@@ -115,6 +117,7 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
         _headers="headers",
         _held="held",
     )
+    loaded = loaded.with_columns(**{name: column for f in functions for name, column in f.of_earlier().items()})
     if GROUP in states.schema and isinstance(operator, Aggregate):
         loaded = loaded.with_columns(key_text(operator.key, loaded.schema).alias(GROUP))
     gone = last.filter(pl.col("state").is_null())["key"]

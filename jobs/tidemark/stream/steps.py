@@ -11,7 +11,7 @@ import polars as pl
 
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels import META, payload
-from tidemark.kernels.aggregates import OLD
+from tidemark.kernels.aggregate_function import OLD, AggregateFunction
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.facts import times_of
 from tidemark.kernels.proofs import as_read, changes_rows, late_rows, suppressed_rows
@@ -146,6 +146,11 @@ class Steps:
             **META_SCHEMA,
             HELD: pl.Boolean(),
         }
+
+    def functions(self, operator: Operator) -> Sequence[AggregateFunction]:
+        """The aggregate functions of *operator*, if it is an aggregate."""
+        aggregating = self._aggregating.get(operator.name)
+        return aggregating.kernel.functions if aggregating else ()
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
         """Make *moves* what the next batch finds, and drop versions that no record still taken in can ask for."""

@@ -1,0 +1,71 @@
+"""What an aggregate function is: columns of a state, of one row, merged over several, and the result of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from tidemark.errors import InvalidArgument
+
+OLD = "_old"
+"""Of a record that takes something back: the columns that it replaces, as a struct; null where it replaces nothing."""
+KEY = "_key"
+
+
+@dataclass(frozen=True)
+class AggregateFunction(ABC):
+    """One aggregate: its *name*, the *column* it is of (`*` for whole rows), and the type of that."""
+
+    name: str
+    column: str
+    kind: pl.DataType
+
+    of_numbers: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.of_numbers and not self.kind.is_numeric():
+            msg = f"{self.name} is of {self.column}, a {self.kind}, and needs a number; use count, first or last"
+            raise InvalidArgument(msg)
+
+    @property
+    def state(self) -> str:
+        """The name of its column of state."""
+        return f"@{self.name}"
+
+    @property
+    @abstractmethod
+    def schema(self) -> Mapping[str, pl.DataType]:
+        """Its columns of state."""
+
+    @property
+    def earlier(self) -> tuple[str, ...]:
+        """Columns that states of earlier versions have in place of others, as text."""
+        return ()
+
+    def of_earlier(self) -> dict[str, pl.Expr]:
+        """Its columns of state, of states that may have those of `earlier` instead."""
+        return {}
+
+    @abstractmethod
+    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
+        """The state of each single record of *rows*."""
+
+    @abstractmethod
+    def merged(self) -> dict[str, pl.Expr]:
+        """The state of a group of state rows."""
+
+    def settled(self, states: pl.DataFrame) -> dict[str, pl.Series]:
+        """The columns of merged *states* that are to be written anew, so that equal states are equal bytes."""
+        return {}
+
+    @abstractmethod
+    def result(self) -> pl.Expr:
+        """What the aggregate is, of a state row."""
+
+    @abstractmethod
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        """What the aggregate is after each of *states*, taking in all before it of the same `_key`."""

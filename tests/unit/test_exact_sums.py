@@ -1,0 +1,130 @@
+"""Sums of aggregates are exact: what is taken back leaves nothing, whatever the order and the cut into batches."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.kernels.aggregate_function import OLD
+from tidemark.kernels.aggregates import aggregate_functions
+from tidemark.kernels.aggregation import Aggregation
+from tidemark.kernels.exact import PARTS, Sums
+from tidemark.kernels.schemas import META_SCHEMA
+from tidemark.kernels.values import parsed, value_text
+from tidemark.spec.operators import Aggregate, Emission, Kind
+
+CALLS = {"total": ("sum", "v"), "mean": ("avg", "v"), "n": ("count", "v")}
+DOUBLE = st.one_of(st.sampled_from([0.1, 0.2, 0.3, 1e16, 1.0, 5e-324, math.nan, math.inf, -math.inf]), st.floats())
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+Values = list[Any]
+
+
+def kernel(kind: pl.DataType) -> Aggregation:
+    schema = {"id": pl.String(), "v": kind, **META_SCHEMA}
+    operator = Aggregate(
+        name="a", kind=Kind.AGGREGATE, key=("id",), windows=None, aggregates=CALLS, select={}, emission=Emission()
+    )
+    return Aggregation(operator, aggregate_functions(CALLS, schema), schema)
+
+
+def states(of: Aggregation, pairs: list[tuple[Any, Any]]) -> pl.DataFrame:
+    """The states of records that each add the first of a pair and take back the second."""
+    meta = {"_key": None, "_timestamp_ms": 0, "_partition": 0, "_offset": 0, "_task": 0, "_headers": None}
+    rows = [{"id": "a", "v": new, "_deleted": new is None, **meta, OLD: {"v": old}} for new, old in pairs]
+    schema = {**of.schema, OLD: pl.Struct({"v": of.schema["v"]})}
+    return of.states_of(pl.DataFrame(rows, schema=schema).with_columns(_key=pl.lit("a")))
+
+
+def text(of: Aggregation, state: pl.DataFrame) -> str | None:
+    """A state as `operator_state` has it; None where there is none."""
+    columns = [c for c in of.state_schema if c.startswith("@")]
+    return None if state.is_empty() else state.select(value_text(columns, state.schema)).item()
+
+
+def merged(of: Aggregation, rows: pl.DataFrame, cuts: list[int]) -> pl.DataFrame:
+    known = rows.clear()
+    for start, end in zip([0, *cuts], [*cuts, rows.height], strict=True):
+        known = of.merged(pl.concat([known, rows[start:end]])).select(rows.columns)
+    return known
+
+
+def check_taken_back(kind: pl.DataType, kept: Values, gone: Values, data: st.DataObject) -> None:
+    of = kernel(kind)
+    steps = [(v, None) for v in [*kept, *gone]] + [(None, v) for v in gone]
+    in_order = states(of, data.draw(st.permutations(steps)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, in_order.height), max_size=3)))
+    plain = merged(of, states(of, [(v, None) for v in kept] or [(None, None)]), [])
+    found = merged(of, in_order, cuts)
+    if steps:
+        assert text(of, found) == text(of, plain)
+        last, want = of.running(in_order.clear(), in_order)[-1], of.results(plain)
+        assert str(last.select(*CALLS).row(0)) == str(want.select(*CALLS).row(0))  # text, since NaN is not NaN
+
+
+@given(st.lists(DOUBLE, max_size=6), st.lists(DOUBLE, max_size=6), st.data())
+def test_doubles_that_are_taken_back_leave_nothing(kept, gone, data):
+    check_taken_back(pl.Float64(), kept, gone, data)
+
+
+@given(st.lists(WHOLE, max_size=6), st.lists(WHOLE, max_size=6), st.data())
+def test_integers_that_are_taken_back_leave_nothing(kept, gone, data):
+    check_taken_back(pl.Int64(), kept, gone, data)
+
+
+@given(st.lists(st.lists(FINITE, max_size=5), min_size=1, max_size=4))
+def test_a_sum_is_rounded_once(rows):
+    sums = Sums.of(pl.Series(rows, dtype=PARTS))
+    for values, nearest, parts in zip(rows, sums.rounded(), sums.expansions(), strict=True):
+        whole = sum(map(Fraction, values), Fraction(0))
+        assert sum(map(Fraction, parts), Fraction(0)) == whole
+        assert nearest == as_double(whole)
+
+
+def as_double(value: Fraction) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+@given(st.lists(WHOLE, min_size=1, max_size=6))
+def test_a_sum_of_integers_may_leave_64_bits_and_come_back(values):
+    of = kernel(pl.Int64())
+    rows = states(of, [(v, None) for v in values])
+    running = of.running(rows.clear(), rows)["total"].to_list()
+    exact = [sum(values[: n + 1]) for n in range(len(values))]
+    assert running == [total if -(2**63) <= total < 2**63 else None for total in exact]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "was", "total", "mean"),
+    [
+        (
+            pl.Float64(),
+            0.2,
+            {"@total": 0.1, "@mean@sum": 0.1, "@mean@n": 1, "@n": 1},
+            0.30000000000000004,
+            0.15000000000000002,
+        ),
+        (pl.Float64(), 2.0, {"@total": "NaN", "@mean@sum": "inf", "@mean@n": 1, "@n": 1}, "NaN", "inf"),
+        (pl.Int64(), 2, {"@total": 2**60 + 1, "@mean@sum": 4.0, "@mean@n": 1, "@n": 1}, 2**60 + 3, 3.0),
+    ],
+)
+def test_states_of_the_version_before_go_on(kind, value, was, total, mean):
+    of = kernel(kind)
+    columns = {c: k for c, k in of.state_schema.items() if c.startswith("@")}
+    columns |= {c: pl.String() for f in of.functions for c in f.earlier}
+    read = pl.DataFrame({"state": [json.dumps(was)]}).select(parsed("state", columns).struct.unnest())
+    read = read.with_columns(**{name: column for f in of.functions for name, column in f.of_earlier().items()})
+    new = states(of, [(value, None)])
+    known = new.with_columns(read.select(c for c in columns if c in new.columns))
+    result = of.results(of.merged(pl.concat([known, new]))).select("total", "mean", "n").row(0)
+    assert [str(found) for found in result] == [str(want).replace("NaN", "nan") for want in (total, mean, 2)]
