@@ -278,6 +278,7 @@ HOP = pl.Struct(
         "source_partition": pl.Int32(),
         "source_offset": pl.Int64(),
         "watermark_ms": pl.Int64(),
+        "idle": pl.Boolean(),
     }
 )
 

@@ -134,14 +134,16 @@ def disorder(timestamps_ms: pl.Series, reached_ms: int | None) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class HopArrivals:
-    """The rows behind a hop, and what their upstream said of its time: watermark, and windows it closed.
+    """The rows behind a hop, and what their upstream said of its time: watermark, status, and windows it closed.
 
+    `idle` is None where it said nothing of that.
     `order` has, for each of the rows, the upstream's `_batch` and the place `_seq` in that.
     """
 
     rows: pl.DataFrame
     order: pl.DataFrame
     watermark_ms: int | None
+    idle: bool | None
     windows: tuple[int, ...]
     last_batch: int | None
 
@@ -151,7 +153,7 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     rows = raw.filter(pl.col("source") == source.name)
     rows = rows.select("partition", "offset", "timestamp_ms", "headers", pl.col(source.name).struct.unnest())
     rows = rows.sort("offset", "seq")
-    is_mark = pl.col("watermark_ms").is_not_null()
+    is_mark = pl.col("watermark_ms").is_not_null() | pl.col("idle").is_not_null()
     marks = rows.filter(is_mark)
     fresh = rows.filter(~is_mark)
     updates = fresh.select(
@@ -170,6 +172,8 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
         updates,
         fresh.select(_batch="offset", _seq="seq"),
         marks["watermark_ms"].max(),  # type: ignore[arg-type]
+        # A mark without a status is of an older version, by which nobody was idle.
+        bool(marks["idle"][-1]) if marks.height else None,
         tuple(starts),
         rows["offset"].max(),  # type: ignore[arg-type]
     )

@@ -116,17 +116,25 @@ def processing_time(was: InputProgress, seen: Mapping[int, Seen], *, now_ms: int
     return replace(was, partitions=partitions, watermark_ms=now_ms - 1, held_by=None, idle=False)
 
 
-def follow(was: InputProgress, seen: Seen, *, watermark_ms: int | None, now_ms: int) -> InputProgress:
-    """The reading end of a hop after a batch: its watermark is the newest one that the upstream handed on."""
+def follow(
+    was: InputProgress, seen: Seen, *, watermark_ms: int | None, idle: bool | None = None, now_ms: int
+) -> InputProgress:
+    """The reading end of a hop after a batch: its watermark is the newest one that the upstream handed on.
+
+    So is whether it is *idle*: a reader does not ask the broker of its upstream's sources (None: it said nothing new).
+    Source: Flink, StatusWatermarkValve, to whose channels a WatermarkStatus comes beside watermarks.
+    """
     before = was.partitions.get(0, PartitionProgress(active_at_ms=now_ms))
     reached_ms = later(was.watermark_ms, watermark_ms)
+    idle = was.idle if idle is None else idle
     part = PartitionProgress(
         max_timestamp_ms=later(before.max_timestamp_ms, seen.max_timestamp_ms),
         watermark_ms=reached_ms,
         active_at_ms=before.active_at_ms if seen.silent else now_ms,
         until_offset=seen.until_offset,
+        activity=Activity.IDLE if idle else Activity.ACTIVE,
     )
-    return replace(was, partitions={0: part}, watermark_ms=reached_ms)
+    return replace(was, partitions={0: part}, watermark_ms=reached_ms, idle=idle)
 
 
 def combined(inputs: Mapping[str, InputProgress], *, previous_ms: int | None) -> Combined:

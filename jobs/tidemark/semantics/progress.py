@@ -59,6 +59,8 @@ class InputProgress:
 class StreamProgress:
     """The whole: per source, per operator, and the windows that wait for the watermark.
 
+    It is `idle` when every source that may hold the watermark back is.
+
     `windows` are the starts of streaming windows that had records and are not closed; `records` counts, per operator
     and window start, the records it finished; `skipped` is each operator's
     idempotent-update-skip total per task.
@@ -69,6 +71,7 @@ class StreamProgress:
     inputs: Mapping[str, InputProgress] = field(default_factory=dict)
     watermark_ms: int | None = None
     held_by: str | None = None
+    idle: bool = False
     windows: tuple[int, ...] = ()
     records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped: Mapping[str, Mapping[int, int]] = field(default_factory=dict)

@@ -408,7 +408,12 @@ HOP = Table(
             ("source_partition", "int", "input partition of the record that caused it"),
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
-            ("watermark", "timestamp", "record time; set on a watermark row, which has nothing else"),
+            ("watermark", "timestamp", "record time; set on a watermark row, which has no update"),
+            (
+                "idle",
+                "boolean",
+                "of a watermark row: whether all is idle upstream; null: an update, or a row of an older version",
+            ),
         ),
     ),
     key=("batch_id", "seq"),

@@ -118,9 +118,10 @@ class ForTables:
         return tables
 
     def mark(self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[int], *, seq: int) -> pa.Table:
-        """What ends a hop's rows: the watermark they come with and the windows it closes, where either is news."""
-        row = {"seq": seq, "partition": 0, "watermark": now.watermark_ms, "value": json.dumps(closed)}
-        news = closed or now.watermark_ms != was.watermark_ms
+        """What ends a hop's rows, where it is news: watermark, whether all is idle, and the windows it closes."""
+        time = {"watermark": now.watermark_ms, "idle": now.idle}
+        row = {"seq": seq, "partition": 0, "value": json.dumps(closed), **time}
+        news = closed or (now.watermark_ms, now.idle) != (was.watermark_ms, was.idle)
         return rows_of(HOP, [row], **self._same, batch_id=batch_id).slice(0, 1 if news else 0)
 
 
@@ -209,6 +210,7 @@ class Decider:
             inputs=inputs,
             watermark_ms=time.watermark_ms,
             held_by=time.held_by,
+            idle=time.idle,
             windows=tuple(sorted({*was.windows, *opened})),
         )
 

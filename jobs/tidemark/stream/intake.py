@@ -154,7 +154,7 @@ class Reader:
         rows = hop_arrivals(source, raw)
         records = self._steps.hop_records(source, rows.rows)
         seen = seen_of_hop(records, rows.last_batch, was)
-        progress = follow(was, seen, watermark_ms=rows.watermark_ms, now_ms=batch.decided_at_ms)
+        progress = follow(was, seen, watermark_ms=rows.watermark_ms, idle=rows.idle, now_ms=batch.decided_at_ms)
         counts = Counter(records_in=records.height, passed=records.height)
         return Intake(_run(batch, records, records, counts), progress, {0: seen}, frozenset(rows.windows))
 

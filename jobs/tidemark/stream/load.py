@@ -61,7 +61,7 @@ def load_memory(
         if operator.name in steps.memory.states:
             _load_states(steps, operator, states.filter(pl.col("operator") == operator.name))
         if isinstance(operator, Repartition):
-            columns = ["seq", "id", "value", "value_hash", "timestamp", "watermark"]
+            columns = ["seq", "id", "value", "value_hash", "timestamp", "watermark", "idle"]
             mine_too = partial(_mine_of_hop, share, operator.name)
             hop = read_before(home / f"hop_{operator.name}", before, columns, after=after, keep=mine_too)
             _load_stored(steps, operator, hop.rename({"id": "key"}))
@@ -76,7 +76,7 @@ def _by_operator(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 def _mine_of_hop(share: Share, operator: str, rows: pl.DataFrame) -> pl.DataFrame:
     """The updates of a hop that belong here; a mark of its watermark is none."""
-    return share(operator, rows.filter(pl.col("watermark").is_null()), "id")
+    return share(operator, rows.filter(pl.col("watermark").is_null(), pl.col("idle").is_null()), "id")
 
 
 def _load_stored(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:

@@ -179,6 +179,7 @@ def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
             "source_partition",
             "source_offset",
             F.unix_millis("watermark").alias("watermark_ms"),
+            "idle",
         ).alias(source.name),
     )
 

@@ -114,6 +114,7 @@ class Arrived:
     windows: frozenset[int] = frozenset()
     per_window: Mapping[int, int] = field(default_factory=dict)
     watermark_ms: int | None = None
+    idle: bool | None = None
     records: str = ""
     files: Written = field(default_factory=dict)
 
@@ -181,6 +182,7 @@ class Arriving(Task):
             windows=frozenset(rows.windows),
             per_window=records_per_window(run.times, window_ms=self.topology.window_ms),
             watermark_ms=rows.watermark_ms,
+            idle=rows.idle,
             records=self._dealt(source.name, records.with_columns(rows.order)),
             files=self.written(ForTables(self.topology, self.sub).tables(self.batch_id, {source.name: run})),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -37,7 +37,7 @@ def of_source(source: Source | HopSource, arrived: Iterable[Arrived]) -> list[Ar
     return sorted((part for part in arrived if part.source == source.name), key=lambda part: part.partition)
 
 
-def followed(before: InputProgress, parts: Iterable[Arrived], batch: Batch) -> Input:
+def followed(before: InputProgress, parts: Collection[Arrived], batch: Batch) -> Input:
     """The reading end of a hop, over all its partitions."""
     at = before.partitions[0].until_offset if 0 in before.partitions else 0
     seen = [part.seen for part in parts if part.seen]
@@ -48,7 +48,9 @@ def followed(before: InputProgress, parts: Iterable[Arrived], batch: Batch) -> I
         max_timestamp_ms=max(newest_ms, default=None),
     )
     watermark_ms = max((part.watermark_ms for part in parts if part.watermark_ms is not None), default=None)
-    return Input(follow(before, whole, watermark_ms=watermark_ms, now_ms=batch.decided_at_ms), {0: whole})
+    idle = next((part.idle for part in parts if part.idle is not None), None)  # one partition alone has marks
+    progress = follow(before, whole, watermark_ms=watermark_ms, idle=idle, now_ms=batch.decided_at_ms)
+    return Input(progress, {0: whole})
 
 
 def arrival(batch: Batch, parts: Iterable[Arrived]) -> Tally:

@@ -25,6 +25,8 @@ class Cause(StrEnum):
     """One operator uses most of the trigger interval, and batches take longer than that."""
     SOURCE_EMPTY = "source_empty"
     """A source never had a record."""
+    UPSTREAM_IDLE = "upstream_idle"
+    """All sources of the sub-topology that it reads from are idle: time stands still there."""
     SOURCE_QUIET = "source_quiet"
     """A source had records, all of them went through, and there are no more."""
     BACKLOG = "backlog"

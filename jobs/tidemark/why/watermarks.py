@@ -28,12 +28,33 @@ class Watermarks:
         tables = sub.table_inputs()
         leading = [o for o in sub.operators if isinstance(o, Source | HopSource) and o.name not in tables]
         names = {o.name for o in leading}
+        all_idle = all(_is_idle(marks.get((o.name, None))) for o in leading)
         ahead = any(_reached(mark, needed_ms) for (name, _), mark in marks.items() if name in names)
         for source in leading:
             if isinstance(source, Source):
                 yield from self._source_holding(source, needed_ms, ahead=ahead)
             elif not _reached(marks.get((source.name, None)), needed_ms):
-                yield from self._inputs.hop(source) or self.holding(self._scene.sub(source.repartition), needed_ms)
+                mark = marks.get((source.name, None))
+                yield from self._inputs.hop(source) or self._hop_holding(source, mark, needed_ms, all_idle=all_idle)
+
+    def _hop_holding(
+        self, source: HopSource, mark: Mark | None, needed_ms: int, *, all_idle: bool
+    ) -> Iterator[Finding]:
+        """What holds the hop of *source* back; an idle one holds nobody else back, but all being idle stops time."""
+        if not _is_idle(mark):
+            yield from self.holding(self._scene.sub(source.repartition), needed_ms)
+        elif all_idle:
+            first = self._scene.first_source(source.repartition)
+            yield self._scene.found(
+                Cause.UPSTREAM_IDLE,
+                source.name,
+                f"its upstream {source.repartition} is idle: nothing comes from {first.name}, and time stands at "
+                f"{shown(mark.watermark_ms if mark else None)}",
+                f"look whether the producer of {first.name} runs; if it may be silent, idle_advances = true for "
+                f"{first.name} lets time go on",
+                input=source.repartition,
+                since_ms=self._inputs.last_read_ms(first),
+            )
 
     def _source_holding(self, source: Source, needed_ms: int, *, ahead: bool) -> Iterator[Finding]:
         partitions = self._inputs.partitions(source.name)
@@ -84,6 +105,10 @@ class Watermarks:
         """The partition that holds the watermark of *source* in *sub* back; None: none does, or none is known."""
         mark = self._scene.of(sub.operators[0].name).marks.get((source, None)) if source else None
         return int(mark.held_by) if mark and mark.held_by is not None else None
+
+
+def _is_idle(mark: Mark | None) -> bool:
+    return mark is not None and mark.activity is Activity.IDLE
 
 
 def _reached(mark: Mark | None, needed_ms: int) -> bool:

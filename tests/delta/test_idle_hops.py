@@ -1,0 +1,155 @@
+"""Idleness crosses a hop: what an idle upstream feeds waits for it no longer than its other readers do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playing import NOON, Play, Row, ms
+
+from tidemark.semantics.idleness import Activity
+from tidemark.spec.layout import Layout
+from tidemark.why.findings import Cause
+from tidemark.why.walk import why
+
+SOURCE = """
+[operators.{name}]
+kind = "source"
+sub_topology = "{name}"
+topic = "{name}"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+idle_after = "30 s"
+[operators.{name}_on]
+kind = "repartition"
+input = "{name}"
+key = ["id"]
+columns = ["v"]
+"""
+TWO = (
+    'name = "play"'
+    + SOURCE.format(name="one")
+    + SOURCE.format(name="two")
+    + """
+[operators.renamed]
+kind = "map"
+sub_topology = "both"
+input = "two_on"
+select = { id = "id", w = "v" }
+[operators.newest]
+kind = "table"
+input = "renamed"
+key = ["id"]
+[operators.newest_board]
+kind = "sink"
+input = "newest"
+table = "newest_board"
+[operators.joined]
+kind = "join"
+input = "one_on"
+table = "newest"
+on = { id = "id" }
+[operators.named]
+kind = "map"
+input = "joined"
+select = { id = "id" }
+[operators.per_minute]
+kind = "aggregate"
+input = "named"
+key = ["id"]
+window = { tumbling = "10 s" }
+aggregates = { n = "count(*)" }
+strategy = "on_window_close"
+[operators.counts]
+kind = "sink"
+input = "per_minute"
+table = "counts"
+"""
+)
+"""Two drivers of a source each, and a third that reads both; `two` is no table input, for it has a sink of its own."""
+
+
+def record(play: Play, source: str, second: float) -> Row:
+    return play.row(source, ms(second), key="a", id="a", v=1)
+
+
+def both_at(play: Play, second: float) -> None:
+    """One record of each source, handed on and read."""
+    for source in ("one", "two"):
+        play.batch([record(play, source, second)], at_ms=ms(second), sub=source)
+    play.hop("both", at_ms=ms(second))
+
+
+def input_of(play: Play, name: str) -> tuple[int | None, bool]:
+    """Watermark, as seconds, and status of an input of the third driver."""
+    progress = play._engines["both"].progress
+    assert progress is not None
+    of = progress.inputs[f"{name}_on_source"]
+    assert of.partitions[0].activity is (Activity.IDLE if of.idle else Activity.ACTIVE)
+    return None if of.watermark_ms is None else (of.watermark_ms + 1 - NOON) // 1_000, of.idle
+
+
+def test_results_go_on_while_one_of_two_upstreams_is_idle(tmp_path: Path) -> None:
+    play = Play(TWO, tmp_path)
+    both_at(play, 1)
+    play.batch([record(play, "one", 35)], at_ms=ms(35), sub="one")
+    play.batch(at_ms=ms(35), sub="two")  # silent for 34 s
+    play.hop("both", at_ms=ms(35))
+    assert (input_of(play, "one"), input_of(play, "two")) == ((34, False), (0, True))
+    assert [(r["window_start"] - NOON, r["n"]) for r in play.rows("counts", "both")] == [(0, 1)]
+
+
+def test_an_upstream_that_wakes_up_is_waited_for_once_it_has_caught_up(tmp_path: Path) -> None:
+    play = Play(TWO, tmp_path)
+    both_at(play, 1)
+    play.batch([record(play, "one", 35)], at_ms=ms(35), sub="one")
+    play.batch(at_ms=ms(35), sub="two")
+    play.hop("both", at_ms=ms(35))
+    play.batch([record(play, "two", 36)], at_ms=ms(36), sub="two")
+    play.batch([record(play, "one", 55)], at_ms=ms(55), sub="one")
+    play.hop("both", at_ms=ms(55))
+    assert (input_of(play, "one"), input_of(play, "two")) == ((54, False), (35, False))
+    assert [(r["window_start"] - NOON, r["n"]) for r in play.rows("counts", "both")] == [(0, 1)]
+    play.batch([record(play, "two", 60)], at_ms=ms(60), sub="two")
+    play.hop("both", at_ms=ms(60))
+    assert [(r["window_start"] - NOON) // 1_000 for r in play.rows("counts", "both")] == [0, 30]
+
+
+def test_an_upstream_that_never_had_a_record_holds_nobody_back_once_it_is_idle(tmp_path: Path) -> None:
+    play = Play(TWO, tmp_path)
+    play.batch([record(play, "one", 1)], at_ms=ms(1), sub="one")
+    play.batch(at_ms=ms(1), sub="two")
+    play.hop("both", at_ms=ms(1))
+    assert input_of(play, "two") == (None, False)
+    play.batch(at_ms=ms(32), sub="two")
+    play.batch([record(play, "one", 32)], at_ms=ms(32), sub="one")
+    play.hop("both", at_ms=ms(32))
+    assert input_of(play, "two") == (None, True)
+    assert [(r["window_start"] - NOON, r["n"]) for r in play.rows("counts", "both")] == [(0, 1)]
+
+
+def test_the_status_is_read_back_by_a_new_driver(tmp_path: Path) -> None:
+    play = Play(TWO, tmp_path)
+    both_at(play, 1)
+    play.batch(at_ms=ms(40), sub="two")
+    play.hop("both", at_ms=ms(40))
+    for sub in ("two", "both"):
+        play.start(sub, epoch=2)
+    play.batch(at_ms=ms(41), sub="two")  # says nothing new
+    play.hop("both", at_ms=ms(41))
+    assert input_of(play, "two") == (0, True)
+
+
+def test_why_names_an_idle_upstream_where_all_is_idle(tmp_path: Path) -> None:
+    play = Play(TWO, tmp_path)
+    both_at(play, 1)
+    for source in ("one", "two"):
+        play.batch(at_ms=ms(40), sub=source)
+    play.hop("both", at_ms=ms(40))
+    found = why(play.topology, Layout(tmp_path), at_ms=ms(41), operator="counts")
+    causes = [(f.cause, f.operator, f.input) for f in found if f.cause is not Cause.NEVER_STARTED]
+    assert causes[:2] == [
+        (Cause.UPSTREAM_IDLE, "one_on_source", "one_on"),
+        (Cause.UPSTREAM_IDLE, "two_on_source", "two_on"),
+    ]
+    assert "idle_advances = true for one" in next(f.remedy for f in found if f.cause is Cause.UPSTREAM_IDLE)
