@@ -32,8 +32,9 @@ from tidemark.stream.sources import TICK
 from tidemark.stream.wiring import Stream, build_engine
 
 TOML = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()
-# Time stands still in silence, so that there is a batch in which nothing at all happens.
-FLIGHTS = parse(tomllib.loads(TOML.replace("idle_advances = true", "")), file="flights.toml")
+# Time stands still in silence, so that there is a batch in which nothing at all happens. The source is strict.
+STRICT = TOML.replace("idle_advances = true", 'allowed_lateness = "0 ms"')
+FLIGHTS = parse(tomllib.loads(STRICT), file="flights.toml")
 NOON = 1_400_000_000_000
 FLIGHT = {"flight": "UA1", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
 CLOCKS = {

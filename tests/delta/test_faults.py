@@ -49,6 +49,7 @@ topic = "events"
 fields = "id string, amount double, event_time bigint"
 timestamp = "event_time"
 bound = "900 ms"
+allowed_lateness = "1 min"
 [operators.newest]
 kind = "table"
 input = "events"

@@ -263,7 +263,7 @@ def batches_in(play: Play, table: str) -> list[int]:
 def test_rows_go_when_their_files_are_older_than_the_topology_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play = Play(NEWEST, tmp_path)
+    play = Play(NEWEST.replace('bound = "1 s"', 'bound = "1 s"\nallowed_lateness = "0 ms"'), tmp_path)
     for number in range(4):
         late = [play.row("events", T - 60_000, id="a", v=0)] if number else []
         play.batch([play.row("events", T + 10_000 * number, id="a", v=number), *late], at_ms=T + 1_000 * number)

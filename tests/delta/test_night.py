@@ -108,7 +108,9 @@ def test_an_aircraft_that_reconnects_shows_in_the_latency_of_the_source_and_move
     night.batch([flight(night, 100.5, JFK, "UA2"), old], at_ms=T + 101_000, sub="status")
     assert watermark_s(night) == before
     (late,) = night.rows("late_records", "status")
-    assert (late["key"], late["lateness_ms"]) == ("UA9", round((before + 80_000) * 1000))
+    assert (late["operator"], late["lateness_ms"]) == ("departures", round((before + 80_000) * 1000)), (
+        "its minute is over"
+    )
     (source,) = [
         (row["n"], row["min_ms"], row["max_ms"])
         for row in night.rows("operator_latency", "status")
@@ -120,4 +122,4 @@ def test_an_aircraft_that_reconnects_shows_in_the_latency_of_the_source_and_move
         for row in night.rows("operator_latency", "status")
         if row["batch_id"] == 1 and row["operator"] == "flight_status"
     ]
-    assert table == (1, 500), "and it is gone behind it"
+    assert table == (2, 80_101_000), "and a table, which closes nothing, has the aircraft"

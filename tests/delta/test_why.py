@@ -264,7 +264,7 @@ def test_a_session_that_its_own_records_keep_open(tmp_path: Path) -> None:
 
 
 def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
-    play = newest(tmp_path)
+    play = newest(tmp_path, source='allowed_lateness = "0 ms"')
     play.batch(10, record(5))
     play.batch(20, record(-10), record(-8), record(-6), record(6))
     assert first(play, 11).cause is Cause.NOTHING_WRONG

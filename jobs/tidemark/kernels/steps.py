@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import polars as pl
 
@@ -55,27 +56,45 @@ MATCHED = "_matched"
 """Of a version of a table: that there is a row, and not the end of one."""
 
 
-def join_valid(operator: Join, records: pl.DataFrame, versions: pl.DataFrame, *, updates: bool) -> pl.DataFrame:
+def join_valid(
+    operator: Join, records: pl.DataFrame, versions: pl.DataFrame, *, updates: bool, kept_from_ms: int | None = None
+) -> pl.DataFrame:
     """*records* with the columns of the version valid at their timestamp; null where none was.
 
     *versions* has the key columns of the table, its value columns, and `_valid_from_ms`; of versions from one instant
-    the last row wins.
+    the last row wins. They are kept from *kept_from_ms* on: a record from before has the oldest one kept, which is the
+    one that was valid then, or else the first one after.
     """
     _check_on(operator, records, versions)
     key = list(operator.on.values())
     right = versions.unique([*key, "_valid_from_ms"], keep="last", maintain_order=True).sort("_valid_from_ms")
-    left = records.with_row_index("_row").sort("_timestamp_ms", maintain_order=True)
-    joined = left.join_asof(
-        right,
-        left_on="_timestamp_ms",
-        right_on="_valid_from_ms",
-        by_left=list(operator.on),
-        by_right=key,
-        strategy="backward",
-        check_sortedness=False,
-    )
+    asked = pl.max_horizontal("_timestamp_ms", pl.lit(kept_from_ms, pl.Int64))
+    left = records.with_row_index("_row").with_columns(_asked_ms=asked).sort("_asked_ms", maintain_order=True)
+    joined = _as_of(operator, left, right, "backward")
+    beyond = pl.col(MATCHED).is_null() & is_beyond(kept_from_ms)
+    first_after = _as_of(operator, joined.filter(beyond).select(left.columns), right, "forward")
+    joined = pl.concat([joined.filter(~beyond), first_after])
     added = [c for c in right.columns if c not in {*key, "_valid_from_ms", MATCHED}]
     return _joined(operator, joined.sort("_row"), records.columns, added, updates=updates)
+
+
+def is_beyond(kept_from_ms: int | None) -> pl.Expr:
+    """Whether a record asks for versions from before *kept_from_ms* (None: all are kept)."""
+    return (pl.col("_timestamp_ms") < pl.lit(kept_from_ms, pl.Int64)).fill_null(value=False)
+
+
+def _as_of(
+    operator: Join, left: pl.DataFrame, right: pl.DataFrame, strategy: Literal["backward", "forward"]
+) -> pl.DataFrame:
+    return left.join_asof(
+        right,
+        left_on="_asked_ms",
+        right_on="_valid_from_ms",
+        by_left=list(operator.on),
+        by_right=list(operator.on.values()),
+        strategy=strategy,
+        check_sortedness=False,
+    )
 
 
 def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame, *, updates: bool) -> pl.DataFrame:

@@ -14,7 +14,7 @@ import polars as pl
 from tidemark.kernels.steps import pruned
 from tidemark.spec.operators import Aggregate, Repartition
 from tidemark.spec.topology import SubTopology, Topology
-from tidemark.stream.steps import asked_behind_ms
+from tidemark.stream.steps import history_ms
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def needed_changes(
             open_ = states.filter(pl.col("operator") == operator.name)["key"]
             newest &= ~mine | rows["key"].is_in(open_.implode())
         if operator.name in joined:
-            newest |= mine & _may_be_asked_for(rows, mine, asked_behind_ms(topology, operator.name), watermark_ms)
+            newest |= mine & _may_be_asked_for(rows, mine, history_ms(topology, operator.name), watermark_ms)
     return newest
 
 

@@ -128,7 +128,8 @@ class Source(Operator):
     `timestamp` is a field of the payload, or None for Kafka's own timestamp. `key` is the field that Kafka's key fills;
     with it a record without a value deletes its key. `other_fields` names the column that takes, as JSON, the fields
     that are not declared. With `idle_advances` time goes on while every partition is idle. `written_by` are the writers
-    (`topology/sub-topology`) whose headers are believed.
+    (`topology/sub-topology`) whose headers are believed. A strict source sets aside what is more than
+    `allowed_lateness_ms` behind its watermark; None: nothing.
     """
 
     topic: str | None = None
@@ -178,13 +179,30 @@ class Map(Operator):
     identity: str | None = None
 
 
+class Beyond(StrEnum):
+    """What becomes of a record that asks a table for a version older than its history: the oldest kept, or late."""
+
+    OLDEST = "oldest"
+    LATE = "late"
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeyedTable(Operator):
-    """The latest value per key."""
+    """The latest value per key.
+
+    For joins its versions are kept for *history_ms* of record time behind the watermark; None: for as long as is usual.
+    """
 
     key: tuple[str, ...]
     columns: tuple[str, ...] = ()
     emission: Emission = Emission()
+    history_ms: int | None = None
+    beyond_history: Beyond = Beyond.OLDEST
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether a record that asks for a version older than its history is late."""
+        return self.beyond_history is Beyond.LATE
 
 
 @dataclass(frozen=True, kw_only=True)

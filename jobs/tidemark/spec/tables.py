@@ -113,7 +113,7 @@ OUTCOMES = Table(
             ("held_before", "bigint", "updates that waited from earlier batches"),
             ("emitted", "bigint", "updates judged changed and sent on"),
             ("suppressed", "bigint", "updates judged unchanged and not sent on"),
-            ("late", "bigint", "records behind the watermark, kept in late_records"),
+            ("late", "bigint", "records that an operator that closes something took no more, kept in late_records"),
             ("quarantined", "bigint", "records that could not be read, kept in quarantine"),
             ("duplicate", "bigint", "records that had been read before"),
             ("filtered", "bigint", "records that the operator's condition left out"),
@@ -122,6 +122,11 @@ OUTCOMES = Table(
             ("held_after", "bigint", "updates that wait for a later batch"),
             ("fan_out", "bigint", "of a repartition: records handed to the next sub-topology for what it emitted"),
             ("repeated", "bigint", "results that a periodic operator sent on again, not an outcome of any update"),
+            (
+                "joined_beyond_history",
+                "bigint",
+                "of a join: records older than the history of its table",
+            ),
         ),
     ),
     key=("batch_id", "operator"),
@@ -267,7 +272,11 @@ LATE_RECORDS = Table(
     (
         *_BATCH,
         *_columns(
-            ("operator", "string", "who found it late: a source, or an aggregate whose windows had closed"),
+            (
+                "operator",
+                "string",
+                "who found it late: an aggregate whose windows had closed, a join or a source that is strict",
+            ),
             ("partition", "int", "input partition"),
             ("offset", "bigint", "its offset there"),
             ("key", "string", "the record's key"),
@@ -275,7 +284,7 @@ LATE_RECORDS = Table(
             ("watermark", "timestamp", "record time: the watermark that it was behind"),
             ("lateness_ms", "bigint", "watermark − record time, ms"),
             ("held_by", "string", "partition, or input of an aggregate, that set that watermark"),
-            ("value", "binary", "the record's bytes; at an aggregate its columns as a JSON object"),
+            ("value", "binary", "the record's bytes; at an aggregate or a join its columns as a JSON object"),
         ),
     ),
 )

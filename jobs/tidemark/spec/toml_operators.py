@@ -15,6 +15,7 @@ from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
 from tidemark.spec.operators import (
     Aggregate,
+    Beyond,
     Decide,
     Emission,
     Format,
@@ -188,6 +189,8 @@ def _table(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
         key=keys.names("key", '["id"]'),
         columns=keys.names("columns", '["status"]', ()),
         emission=_emission(keys, Rule.STRICTLY_NEWER),
+        history_ms=keys.duration("history", "1 h", None),
+        beyond_history=keys.choice("beyond_history", Beyond, Beyond.OLDEST),
     )
 
 

@@ -228,12 +228,24 @@ class _Check:
                 case Repartition(id=()) if operator.inputs[0] in self._updates:
                     remedy = 'give it an id, such as id = ["id"], so that an old value can be taken back'
                     self._fail(operator, "id", f"is missing, and {operator.inputs[0]!r} sends updates", remedy)
+        self._histories()
         read = {name for operator in self._operators.values() for name in operator.inputs}
         for operator in self._operators.values():
             if isinstance(operator, Repartition) and operator.name not in read:
                 self._fail(operator, "", "is read by nobody", "let another operator read it, or take it out")
         self.sinks()
         self._topics()
+
+    def _histories(self) -> None:
+        joined = {operator.table for operator in self._operators.values() if isinstance(operator, Join)}
+        for table in self._operators.values():
+            if not isinstance(table, KeyedTable) or table.name in joined:
+                continue
+            for key, is_said in (("history", table.history_ms is not None), ("beyond_history", table.is_strict)):
+                if is_said:
+                    self._fail(
+                        table, key, "is that of a table that no join asks", "leave it out, or let a join read it"
+                    )
 
     def _edge(self, operator: Operator, read: Operator) -> None:
         if read.kind is Kind.SINK:
@@ -290,23 +302,11 @@ class _Check:
 
 
 def _completed(ordered: Iterable[Operator]) -> list[Operator]:
-    """*ordered* with what follows from the others: the key behind a repartition, the lateness that a source allows.
-
-    That is as much as the windows behind it need, so that a record whose window is still open is taken in.
-    """
+    """*ordered* with what follows from the others: the key of an aggregate behind a repartition."""
     operators = {operator.name: operator for operator in ordered}
-    needed_ms: dict[str, int] = {}
-    for operator in reversed(list(operators.values())):
-        match operator:
-            case Source(allowed_lateness_ms=None):
-                operators[operator.name] = replace(operator, allowed_lateness_ms=needed_ms.get(operator.name, 0))
-            case Aggregate(windows=windows):
-                needed_ms[operator.name] = windows.longest_ms + windows.allowed_lateness_ms if windows else 0
-                read = operators[operator.inputs[0]]
-                if isinstance(read, Repartition):
-                    operators[operator.name] = replace(operator, key=read.key)
-        for name in operator.inputs[:1]:
-            needed_ms[name] = max(needed_ms.get(name, 0), needed_ms.get(operator.name, 0))
+    for operator in operators.values():
+        if isinstance(operator, Aggregate) and isinstance(read := operators[operator.inputs[0]], Repartition):
+            operators[operator.name] = replace(operator, key=read.key)
     return list(operators.values())
 
 

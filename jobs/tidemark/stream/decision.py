@@ -138,11 +138,12 @@ class Decider:
         self._judging = {o.name for o in sub.operators if emission_of(o)}
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
-        """Per source, the instant at or before which a record of the next batch is late."""
+        """Per strict source, the instant at or before which a record of the next batch is late; others have none."""
         return {
-            source.name: watermark_ms - (source.allowed_lateness_ms or 0)
+            source.name: watermark_ms - source.allowed_lateness_ms
             for source in self._leading
-            if (watermark_ms := progress.inputs.get(source.name, InputProgress()).watermark_ms) is not None
+            if source.allowed_lateness_ms is not None
+            and (watermark_ms := progress.inputs.get(source.name, InputProgress()).watermark_ms) is not None
         }
 
     def _allowed_ms(self, progress: StreamProgress) -> int | None:
@@ -202,7 +203,13 @@ class Decider:
         """How far the stream has come when its *inputs* have come so far, and opened *windows* (starts)."""
         leading = {name: part for name, part in inputs.items() if name not in self._table_inputs}
         time = combined(leading, previous_ms=was.watermark_ms)
-        opened = {start for name in leading for start in windows[name]}
+        # A record that comes when its window was passed opens it for nobody.
+        opened = {
+            start
+            for name in leading
+            for start in windows[name]
+            if not is_window_late(start + self.window_ms, was.watermark_ms)
+        }
         return replace(
             was,
             batch_id=batch.batch_id,

@@ -20,6 +20,7 @@ from tidemark.kernels.steps import (
     MATCHED,
     hop_records,
     hop_rows,
+    is_beyond,
     join_newest,
     join_valid,
     map_records,
@@ -45,7 +46,6 @@ from tidemark.spec.operators import (
     Repartition,
     Sink,
     Source,
-    Windows,
     emission_of,
 )
 from tidemark.spec.topology import Topology, updates_tables
@@ -100,7 +100,7 @@ class Steps:
         self._sql = Expressions()
         self._updates = updates_tables(topology.operators)
         self._aggregating: dict[str, Aggregating] = {}
-        self._asked_behind_ms: dict[str, int | None] = {}
+        self._history_ms: dict[str, int | None] = {}
         self._terminals = {name for sub in topology.sub_topologies for name in sub.terminals()}
         self.memory = Memory()
         self.schemas: dict[str, Mapping[str, pl.DataType]] = {}
@@ -125,7 +125,7 @@ class Steps:
                 self._aggregating[operator.name] = Aggregating(operator, schema, self._sql, self.memory)
             case Join(table=str() as table):
                 self.memory.version(table, self.version_schema(table))
-                self._asked_behind_ms[table] = asked_behind_ms(self._topology, table)
+                self._history_ms[table] = history_ms(self._topology, table)
             case KeyedTable() | Repartition() | Map() if (emission := emission_of(operator)) is not None:
                 states = KeyedRows(self.state_schema(operator), key="_key") if emission.holds else None
                 self.memory.keep(operator.name, states)
@@ -156,7 +156,7 @@ class Steps:
         """Make *moves* what the next batch finds, and drop versions that no record still taken in can ask for."""
         self.memory.take(moves)
         for name in moves.versions:
-            table, behind_ms = self._topology.operators[name], self._asked_behind_ms[name]
+            table, behind_ms = self._topology.operators[name], self._history_ms[name]
             if isinstance(table, KeyedTable) and watermark_ms is not None and behind_ms is not None:
                 before_ms = watermark_ms - behind_ms
                 self.memory.versions[name] = pruned(self.memory.versions[name], table.key, before_ms=before_ms)
@@ -189,7 +189,7 @@ class Steps:
             case KeyedTable():
                 return self._table(operator, records, moves, moment)
             case Join():
-                return self._join(operator, records, moves)
+                return self._join(operator, records, moves, moment)
             case Repartition():
                 return self._repartition(operator, records, moves, moment)
             case Aggregate():
@@ -219,15 +219,33 @@ class Steps:
         run = self._newest(operator, mapped, moves, moment, mapped.columns, finished=records)
         return replace(run, counts=run.counts + Counter(records_in=filtered, filtered=filtered))
 
-    def _join(self, operator: Join, records: pl.DataFrame, moves: Moves) -> Run:
+    def _join(self, operator: Join, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         updates = operator.name in self._updates
         if operator.table is not None:
-            output = join_valid(operator, records, self._versions(operator.table, moves), updates=updates)
-        else:
-            output = join_newest(operator, records, self._reference(operator.delta or ""), updates=updates)
+            return self._join_versions(operator, operator.table, records, moves, moment)
+        output = join_newest(operator, records, self._reference(operator.delta or ""), updates=updates)
         filtered = records.height - output.height
         counts = Counter(records_in=records.height, passed=output.height, filtered=filtered)
         return Run(output, times_of(records), counts)
+
+    def _join_versions(self, operator: Join, name: str, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
+        """*records* with the versions of the table *name* that were valid; what asks beyond its history may be late."""
+        table, behind_ms, was_ms = self._topology.operators[name], self._history_ms[name], moment.was_watermark_ms
+        kept_from_ms = None if was_ms is None or behind_ms is None else was_ms - behind_ms
+        beyond = is_beyond(kept_from_ms) & ~pl.col("_deleted")  # what deletes its key looks nothing up
+        is_late = beyond & pl.lit(value=isinstance(table, KeyedTable) and table.is_strict)
+        late, asking = records.filter(is_late), records.filter(~is_late)
+        versions, updates = self._versions(name, moves), operator.name in self._updates
+        output = join_valid(operator, asking, versions, updates=updates, kept_from_ms=kept_from_ms)
+        counts = Counter(
+            records_in=records.height,
+            passed=output.height,
+            filtered=asking.height - output.height,
+            late=late.height,
+            joined_beyond_history=asking.filter(beyond).height,
+        )
+        rows = {"late_records": late_rows(operator.name, as_read(late), was_ms, moment.held_by)}
+        return Run(output, times_of(records), counts, rows)
 
     def _versions(self, table: str, moves: Moves) -> pl.DataFrame:
         """All versions of *table* read so far, this batch's among them."""
@@ -359,27 +377,32 @@ class Steps:
         return {"operator_state": pl.concat([moved, gone], how="diagonal")}
 
 
-def asked_behind_ms(topology: Topology, table: str) -> int | None:
-    """How far behind the watermark a record of *topology* may be that is joined with *table*; None: no limit.
+HISTORY_MS = 3_600_000
+"""For so long of record time a table that is joined keeps its versions, unless the file says otherwise."""
 
-    That is so behind what is periodic: it repeats results however old.
+
+def history_ms(topology: Topology, name: str) -> int | None:
+    """For how long behind the watermark the versions of the table *name* are kept for joins; None: for ever.
+
+    Unless its `history` says so that is HISTORY_MS, or as long as a result of the windows before a join may be behind;
+    and for ever behind what is periodic, which repeats results however old.
     """
-    behind_ms = 0
+    table = topology.operators[name]
+    if isinstance(table, KeyedTable) and table.history_ms is not None:
+        return table.history_ms
+    behind_ms = HISTORY_MS
     for join in topology.operators.values():
-        if not isinstance(join, Join) or join.table != table:
+        if not isinstance(join, Join) or join.table != name:
             continue
-        name: str | None = join.inputs[0]
-        while name is not None:
-            operator = topology.operators[name]
+        read: str | None = join.inputs[0]
+        while read is not None:
+            operator = topology.operators[read]
             emission = emission_of(operator)
             if emission is not None and emission.strategy is Strategy.PERIODIC:
                 return None
-            match operator:
-                case Source():
-                    behind_ms = max(behind_ms, operator.allowed_lateness_ms or 0)
-                case Aggregate(windows=Windows() as windows):
-                    behind_ms = max(behind_ms, windows.longest_ms + windows.allowed_lateness_ms)
-            name = operator.inputs[0] if operator.inputs else None
+            if isinstance(operator, Aggregate) and (windows := operator.windows):
+                behind_ms = max(behind_ms, windows.longest_ms + windows.allowed_lateness_ms)
+            read = operator.inputs[0] if operator.inputs else None
     return behind_ms
 
 
