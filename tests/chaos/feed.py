@@ -47,7 +47,7 @@ def _record(n: int, player: str, now: tuple[str, int], happened_at_ms: int, chan
         case "deletes":
             value = None
         case "no key":
-            key = None
+            key = value = None  # it deletes nobody
         case "cut off":
             value = (value or b"")[:20]
     return Sent(happened_at_ms, TOPIC, partition, key, value, happened_at_ms)

@@ -343,3 +343,44 @@ def test_a_new_partition_that_falls_silent_keeps_its_time(tmp_path: Path) -> Non
     newest = {row["partition"]: row for row in play.rows("watermarks") if row["source"] == "events"}
     assert newest[1]["watermark"] == T + 7_999
     assert play.rows("batches")[-1]["sources"][1]["until_offset"] == 1
+
+
+def test_a_topic_without_keys_reaches_every_operator_that_needs_none(tmp_path: Path) -> None:
+    toml = (
+        SOURCE.replace('key = "id"\n', "")
+        + """
+[operators.now]
+kind = "table"
+input = "events"
+key = ["id"]
+[operators.per_id]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+aggregates = { n = "count(*)" }
+[operators.board]
+kind = "sink"
+input = "events"
+table = "board"
+[operators.out]
+kind = "sink"
+input = "events"
+topic = "out"
+[operators.told]
+kind = "map"
+input = "events"
+select = { v = "v" }
+strategy = "on_change"
+"""
+    )
+    play = Play(toml, tmp_path, partitions=2)
+    rows = [play.row("events", T + n, partition=n % 2, key=None, id="ab"[n % 2], v=n) for n in range(4)]
+    alive = play.row("events", T + 9000, key=None, id=None, v=None)
+    play.batch([*rows, alive], at_ms=T)
+    assert [row["v"] for row in play.rows("board")] == [0, 2, 1, 3]
+    assert [row["_key"] for _, row in play.broker.published] == [None] * 4
+    assert counts(play, "events") == [{"records_in": 5, "filtered": 1, "passed": 4}]
+    assert counts(play, "now") == counts(play, "per_id") == [{"records_in": 4, "emitted": 4}]
+    assert counts(play, "told") == [{"records_in": 4, "quarantined": 4}], "it compares by the record's own key"
+    assert {(row["source"], row["reason"]) for row in play.rows("quarantine")} == {("told", "null_key")}
+    assert [row["n"] for row in play.rows("operator_latency") if row["operator"] == "events"] == [2, 2]

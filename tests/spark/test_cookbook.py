@@ -110,7 +110,7 @@ def test_03_quarantine_has_the_broken_records_by_what_is_wrong_with_them(answers
         ("flight_events", "timestamp_out_of_range", 6),
         ("flight_events", "invalid_utf8", 2),
         ("flight_events", "malformed_json", 2),
-        ("flight_events", "null_key", 2),
+        ("flight_events", "null_value", 2),
     ]
 
 

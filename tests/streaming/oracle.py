@@ -156,7 +156,7 @@ class Oracle:
 
 def fields_of(message: Message) -> Fields | None:
     """The fields of a record, numbers as floats where the topology says double; None when it cannot be used."""
-    if message.key is None or message.value is None:
+    if message.value is None:
         return None
     try:
         content = json.loads(message.value.decode("utf-8"))

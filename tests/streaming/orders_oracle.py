@@ -396,12 +396,10 @@ class Products(Behind):
 
 
 def fields_of(message: Message) -> Fields | str:
-    """The fields of a record, or why it cannot be used; one with nothing but a time needs no key."""
+    """The fields of a record, or why it cannot be used; whether it has a key matters to no operator."""
     if message.value is None:
         return "null_value"
-    found = typed(message.value, TYPES[message.place.topic])
-    needs_key = isinstance(found, str) or not is_alive(found)
-    return "null_key" if message.key is None and needs_key else found
+    return typed(message.value, TYPES[message.place.topic])
 
 
 def is_alive(fields: Fields) -> bool:

@@ -82,7 +82,7 @@ def _faults(start_ms: int) -> list[Sent]:
     sound = _reading("a", at_ms, at_ms, temp_c=20.0, battery=50)
     value = sound.value or b""
     return [
-        sound._replace(key=None),
+        sound._replace(key=None, value=None),
         sound._replace(key=b"\xff"),
         sound._replace(value=value.replace(b"{", b'{"note":"\xff",')),
         sound._replace(value=value[: len(value) // 2]),

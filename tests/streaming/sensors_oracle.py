@@ -201,8 +201,7 @@ def fields_of(message: Message) -> Fields | str:
     """
     if message.key is None:
         found = "null_key" if message.value is None else typed(message.value, TYPES)
-        is_alive = isinstance(found, dict) and found["temp_c"] is None and found["battery"] is None
-        return {"event_time": found["event_time"]} if is_alive else "null_key"
+        return found if isinstance(found, str) else {"event_time": found["event_time"]}  # the feed has no other
     try:
         device = message.key.decode("utf-8")
     except UnicodeDecodeError:

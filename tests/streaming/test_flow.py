@@ -58,7 +58,7 @@ INPUTS = {  # where the records come from that an operator counts as its own
 }
 EDGES = [*INPUTS.items(), ("flight_weather", "weather_now")]
 REASONS = {  # of quarantine, by the fault that the replay injected
-    **{fault: fault for fault in ("malformed_json", "invalid_utf8", "null_key")},
+    **{fault: fault for fault in ("malformed_json", "invalid_utf8", "null_value")},
     **dict.fromkeys(
         ("timestamp_negative", "timestamp_zero", "timestamp_in_seconds", "timestamp_year_9999"),
         "timestamp_out_of_range",

@@ -66,7 +66,8 @@ def body(**fields: Any) -> bytes:
 def test_poison_is_told_apart_and_comes_with_its_bytes(spark: SparkSession, broker: str) -> None:
     large = body(id="x" * 10_000_000, n="no number")
     poison = [
-        (None, body(), "null_key"),
+        (None, None, "null_value"),
+        (None, body(n="five"), "wrong_type"),
         (b"\xff\xfe", body(), "invalid_key"),
         (b"a", None, "null_value"),
         (b"a", b'{"id": "\xff"}', "invalid_utf8"),
@@ -95,7 +96,15 @@ def test_poison_is_told_apart_and_comes_with_its_bytes(spark: SparkSession, brok
 def test_a_record_that_says_only_its_time_needs_no_key(spark: SparkSession, broker: str) -> None:
     send(broker, "alive", (None, body(id=None)), (None, body(id=None, at=-1)), (None, body(id=None, at=None)))
     reasons = [row["reason"] for row in read(spark, broker, source("alive"))]
-    assert reasons == [None, "timestamp_out_of_range", "null_key"]
+    assert reasons == [None, "timestamp_out_of_range", "missing_timestamp"]
+
+
+def test_a_record_without_a_key_can_be_used(spark: SparkSession, broker: str) -> None:
+    send(broker, "unkeyed", (None, body(n=5)), (b"", body(n=6)))
+    rows = read(spark, broker, source("unkeyed"))
+    assert [(row["key"], row["reason"], row["unkeyed"]["n"]) for row in rows] == [(None, None, 5), (b"", None, 6)]
+    keyed = read(spark, broker, source("unkeyed", key="id"))
+    assert [(row["reason"], row["unkeyed"]["id"]) for row in keyed] == [(None, None), (None, "")]
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def payload(message: Message) -> dict[str, Any] | None:
 def sound(messages: list[Message], played: Played) -> list[dict[str, Any]]:
     """Payloads of the messages with which nothing is wrong, as a reader judges who knows nothing of the feed."""
     plausible = range(played.summary["started_at_ms"], played.ended_at_ms + 60_000)
-    payloads = [payload(message) for message in messages if message.key() is not None]
+    payloads = [payload(message) for message in messages if message.value() is not None]
     return [fields for fields in payloads if fields is not None and fields["event_time"] in plausible]
 
 
@@ -122,8 +122,8 @@ def test_injected_bad_records_are_what_a_reader_finds_wrong(played: Played) -> N
     found: Counter[str] = Counter()
     for message in played.messages:
         value, fields = message.value() or b"", payload(message)
-        if message.key() is None:
-            found["null_key"] += 1
+        if message.value() is None:
+            found["null_value"] += 1
         elif fields is None:
             found["malformed_json" if value.isascii() else "invalid_utf8"] += 1
         else:
@@ -132,7 +132,7 @@ def test_injected_bad_records_are_what_a_reader_finds_wrong(played: Played) -> N
         [
             "malformed_json",
             "invalid_utf8",
-            "null_key",
+            "null_value",
             "timestamp_negative",
             "timestamp_zero",
             "timestamp_in_seconds",

@@ -205,7 +205,7 @@ def test_a_bad_timestamp_is_the_only_thing_wrong_with_its_record(fault: Fault, e
     assert json.loads(value) == json.loads(encode(sound, 0)[1]) | {"event_time": event_time}
 
 
-def test_malformed_json_is_cut_off_invalid_utf8_has_a_stray_byte_and_a_null_key_is_none() -> None:
+def test_malformed_json_is_cut_off_invalid_utf8_has_a_stray_byte_and_a_null_value_is_none() -> None:
     sound = of(FLOWN)[1]
     sound_key, sound_value = encode(sound, 5)
     cut = encode(replace(sound, fault=Fault.MALFORMED_JSON), 5)
@@ -214,7 +214,7 @@ def test_malformed_json_is_cut_off_invalid_utf8_has_a_stray_byte_and_a_null_key_
         json.loads(cut[1])
     stray = encode(replace(sound, fault=Fault.INVALID_UTF8), 5)
     assert stray == (sound_key, sound_value.replace(b'"EWR"', b'"\xff"'))
-    assert encode(replace(sound, fault=Fault.NULL_KEY), 5) == (None, sound_value)
+    assert encode(replace(sound, fault=Fault.NULL_VALUE), 5) == (sound_key, None)
 
 
 def test_a_timeline_maps_a_day_to_a_minute_and_delays_are_not_sped_up() -> None:

@@ -34,7 +34,7 @@ class Fault(StrEnum):
 
     MALFORMED_JSON = "malformed_json"
     INVALID_UTF8 = "invalid_utf8"
-    NULL_KEY = "null_key"
+    NULL_VALUE = "null_value"
     TIMESTAMP_NEGATIVE = "timestamp_negative"
     TIMESTAMP_ZERO = "timestamp_zero"
     TIMESTAMP_IN_SECONDS = "timestamp_in_seconds"
@@ -86,7 +86,7 @@ class Timeline:
         return self.mapped_ms(record.sent_at_ms) + record.delay_ms
 
 
-def encode(record: FeedRecord, event_time_ms: int) -> tuple[bytes | None, bytes]:
+def encode(record: FeedRecord, event_time_ms: int) -> tuple[bytes, bytes | None]:
     """Key and value of *record* on the wire, its fault included; the value is JSON whose timestamp is `event_time`."""
     fields: dict[str, object] = {
         "event_time": event_time_ms,
@@ -104,6 +104,8 @@ def encode(record: FeedRecord, event_time_ms: int) -> tuple[bytes | None, bytes]
             fields["event_time"] = YEAR_9999_MS
         case Fault.INVALID_UTF8:
             fields["origin"] = "\udcff"  # encoded below as the single byte FF: sound JSON but for that
-    key = None if record.fault is Fault.NULL_KEY else record.key.encode()
+    key = record.key.encode()
+    if record.fault is Fault.NULL_VALUE:
+        return key, None
     value = json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogateescape")
     return key, value[: len(value) // 2] if record.fault is Fault.MALFORMED_JSON else value

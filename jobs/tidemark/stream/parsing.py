@@ -1,8 +1,9 @@
 """From what a topic, a table or a file has to the rows that a driver gets: fields, record time, or why it is unusable.
 
-A reason is the first that holds: null_key, invalid_key, null_value, invalid_utf8, malformed_json, malformed_avro,
-wrong_type (it can be read, and a field does not fit its type), missing_timestamp, timestamp_out_of_range. Nothing that
-a record has in it raises: it is one row with a reason.
+A reason is the first that holds: invalid_key, null_key (of a record without a value: it deletes nothing), null_value,
+invalid_utf8, malformed_json, malformed_avro, wrong_type (it can be read, and a field does not fit its type),
+missing_timestamp, timestamp_out_of_range. Nothing that a record has in it raises: it is one row with a reason. A record
+without a key can be used: an operator that needs one says so.
 
 JSON may name half a character (a lone surrogate), which no table can keep: all of them would be the same question mark,
 and two keys one. So a record that has one where it is kept is invalid_utf8. Of a field that an object has twice the
@@ -220,11 +221,9 @@ def _reason(source: Source, told: Column, timestamp_ms: Column) -> Column:
     low_ms, high_ms = source.timestamp_range_ms
     unreadable = F.col("_unreadable")
     if source.topic:
-        alive = F.col("value").isNotNull() & unreadable.isNull() & told.isNotNull() & _says_nothing(source)
-        known = F.when(F.col("key").isNull() & ~alive, "null_key")
-        known = known.when(F.col("key").isNotNull() & _key_text().isNull(), "invalid_key")
-        if not source.key:
-            known = known.when(F.col("value").isNull(), "null_value")
+        empty = F.col("value").isNull()
+        known = F.when(F.col("key").isNotNull() & _key_text().isNull(), "invalid_key")
+        known = known.when(empty & F.col("key").isNull(), "null_key") if source.key else known.when(empty, "null_value")
         known = known.when(unreadable.isNotNull(), unreadable)
     else:
         known = F.when(unreadable.isNotNull(), unreadable)
@@ -232,12 +231,6 @@ def _reason(source: Source, told: Column, timestamp_ms: Column) -> Column:
         known.when(told.isNull(), "missing_timestamp")
         .when(timestamp_ms.isNull() | (timestamp_ms < low_ms) | (timestamp_ms >= high_ms), "timestamp_out_of_range")
     )  # fmt: skip
-
-
-def _says_nothing(source: Source) -> Column:
-    """Whether a record has no field but its time and key: it only says that its producer is alive."""
-    others = [F.col(f"_fields.{c}") for c in source.columns if c not in {source.timestamp, source.key}]
-    return ~reduce(or_, (column.isNotNull() for column in others), F.lit(col=False))
 
 
 def _require_fitting(columns: StructType, source: Source) -> None:
