@@ -129,6 +129,31 @@ kind = "sink"
 input = "halved"
 topic = "sent"
 """
+UNITED = """
+[operators.prices]
+kind = "source"
+topic = "prices"
+fields = "grp string, price int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.of_events]
+kind = "map"
+input = "events"
+select = { grp = "grp", n = "v" }
+[operators.of_prices]
+kind = "map"
+input = "prices"
+select = { n = "price", grp = "grp" }
+[operators.both]
+kind = "union"
+inputs = ["of_events", "of_prices"]
+[operators.counts]
+kind = "aggregate"
+input = "both"
+key = ["grp"]
+window = { tumbling = "10 s" }
+aggregates = { n = "count(*)", total = "sum(n)" }
+"""
 TOPOLOGIES = {
     "a table": SOURCE + TABLE + OUT.format("newest"),
     "a table decided once a batch": SOURCE + TABLE + 'decide = "batch"\n' + OUT.format("newest"),
@@ -139,6 +164,7 @@ TOPOLOGIES = {
     "once an interval": SOURCE + COUNTS + 'strategy = "periodic"\ninterval = "15 s"\n' + OUT.format("counts"),
     "a join and a hop": SOURCE + JOINED,
     "a map that tells changes by the key of the record": SOURCE + TOLD + OUT.format("told"),
+    "a union of two sources": SOURCE + UNITED + OUT.format("counts"),
     "no state and a stream behind a hop": SOURCE + STATELESS,
 }  # fmt: skip
 

@@ -40,6 +40,16 @@ def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions) -> pl.Da
     return identified.drop("_told_by")
 
 
+def united(inputs: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """The records of all *inputs*, by the name of the operator that sends them, which have the same columns."""
+    (first, records), *others = inputs.items()
+    for name, other in others:
+        if differing := sorted(f"{c} {kind}" for c, kind in {*other.schema.items()} ^ {*records.schema.items()}):
+            msg = f"the columns of {first} and {name} differ in {', '.join(differing)}; a map makes them the same"
+            raise InvalidArgument(msg)
+    return pl.concat([part.select(records.columns) for part in inputs.values()])
+
+
 def table_updates(operator: KeyedTable, records: pl.DataFrame) -> pl.DataFrame:
     """*records* with the table's key and value; other columns are gone."""
     columns = value_columns(operator, records.columns)

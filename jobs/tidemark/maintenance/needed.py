@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tidemark.kernels.steps import pruned
-from tidemark.spec.operators import Aggregate, Repartition
+from tidemark.spec.operators import Aggregate, Join, Repartition
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.steps import history_ms
 
@@ -62,7 +62,7 @@ def needed_changes(
 
     Of a table that is joined, the versions that records may still ask for after *watermark_ms*, too.
     """
-    joined = {name for operator in topology.operators.values() for name in operator.inputs[1:]}
+    joined = {operator.table for operator in topology.operators.values() if isinstance(operator, Join)}
     newest = is_newest(rows, ["operator", "key"], ["batch_id", "seq"])
     for operator in sub.operators:
         mine = rows["operator"] == operator.name

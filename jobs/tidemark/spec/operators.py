@@ -22,6 +22,7 @@ class Kind(StrEnum):
     MAP = "map"
     TABLE = "table"
     JOIN = "join"
+    UNION = "union"
     REPARTITION = "repartition"
     AGGREGATE = "aggregate"
     SINK = "sink"
@@ -120,6 +121,11 @@ class Operator:
     inputs: tuple[str, ...] = ()
     sub_topology: str | None = None
 
+    @property
+    def flows(self) -> tuple[str, ...]:
+        """Those of the inputs whose records go through it: all of a union, else the first."""
+        return self.inputs if self.kind is Kind.UNION else self.inputs[:1]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Operator):
@@ -217,6 +223,11 @@ class Join(Operator):
     delta: str | None = None
     on: Mapping[str, str]
     inner: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Union(Operator):
+    """Sends on the records of all its inputs, which have the same columns; of a batch, the first input's come first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from tidemark.spec.operators import (
     Shape,
     Sink,
     Source,
+    Union,
     Windows,
 )
 from tidemark.spec.tables import TABLES
@@ -203,6 +204,13 @@ def _join(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
     return Join(**common, **found, inputs=inputs, on=keys.mapping("on", '{ id = "id" }'), inner=how == "inner")
 
 
+def _union(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
+    inputs = keys.names("inputs", '["events", "older_events"]')
+    if len(inputs) < 2:
+        keys.fail("inputs", f"is {list(inputs)}", "name two operators or more; one alone needs no union")
+    return Union(**common, inputs=inputs)
+
+
 def _repartition(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
     partitions = keys.get("partitions", int, "2", 1)
     if partitions < 1:
@@ -317,6 +325,7 @@ _READERS: Mapping[Kind, Callable[[Keys, dict[str, Any], Path | None], Operator]]
         Kind.MAP: _map,
         Kind.TABLE: _table,
         Kind.JOIN: _join,
+        Kind.UNION: _union,
         Kind.REPARTITION: _repartition,
         Kind.AGGREGATE: _aggregate,
         Kind.SINK: _sink,

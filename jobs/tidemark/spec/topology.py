@@ -23,6 +23,7 @@ from tidemark.spec.operators import (
     Sink,
     Source,
     Time,
+    Union,
 )
 from tidemark.spec.retention import Retention, read_retention
 from tidemark.spec.spark_settings import SparkSettings, read_spark
@@ -188,7 +189,7 @@ def updates_tables(operators: Mapping[str, Operator]) -> frozenset[str]:
         match operator:
             case KeyedTable() | Aggregate():
                 found.add(operator.name)
-            case Map() | Join() if operator.inputs[0] in found:
+            case Map() | Join() | Union() if found.intersection(operator.flows):
                 found.add(operator.name)
     return frozenset(found)
 
@@ -225,6 +226,10 @@ class _Check:
                     self._aggregate(operator, self._operators[operator.inputs[0]])
                 case Join(table=str() as table) if self._operators[table].kind is not Kind.TABLE:
                     self._fail(operator, "table", f"is the {self._operators[table].kind} {table!r}", "name a table")
+                case Union() if self._updates.intersection(operator.inputs) not in ({*operator.inputs}, set()):
+                    tables = ", ".join(sorted(self._updates.intersection(operator.inputs)))
+                    remedy = "unite streams with streams, and tables with tables"
+                    self._fail(operator, "inputs", f"has the updates of {tables} beside a stream", remedy)
                 case Repartition(id=()) if operator.inputs[0] in self._updates:
                     remedy = 'give it an id, such as id = ["id"], so that an old value can be taken back'
                     self._fail(operator, "id", f"is missing, and {operator.inputs[0]!r} sends updates", remedy)

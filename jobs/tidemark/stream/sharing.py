@@ -6,7 +6,7 @@ the records as the source gives them, and several such operators in a row must h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -95,9 +95,12 @@ def _place(columns: tuple[str, ...], schema: Mapping[str, pl.DataType], shares: 
 
 @dataclass(frozen=True)
 class _Stream:
-    """What comes out of an operator: its source, the column of that which each of its columns is, and its key."""
+    """What comes out of an operator: its sources, the column of those which each of its columns is, and its key.
 
-    source: str
+    None: it is calculated on the way, or no column of that name in each source.
+    """
+
+    sources: frozenset[str]
     columns: Mapping[str, str | None]
     key: KeyText
 
@@ -118,23 +121,43 @@ def sharing(topology: Topology, sub: SubTopology, steps: Steps) -> Sharing:
         if isinstance(operator, Join) and operator.table and operator.table not in whole:
             msg = f"{operator.name} joins the table {operator.table}, which others read too"
             raise NotShared(msg)
-        read = streams[operator.inputs[0]] if operator.inputs else _source(operator, steps)
+        read = _together([streams[name] for name in operator.flows]) if operator.flows else _source(operator, steps)
         key = _key_of(operator, read, steps)
         streams[operator.name] = _behind(operator, read, key)
         if key is not None and (emission_of(operator) or (isinstance(operator, Sink) and operator.key)):
             keeping[operator.name] = key
         elif key is not None:
             ordering[operator.name] = key
-    sources = {stream.source for stream in streams.values()}
-    by = {source: _common(source, streams, keeping, ordering) for source in sources}
-    return Sharing(by, {name: (streams[name].source, key) for name, key in keeping.items()})
+    by: dict[str, tuple[str, ...]] = {}
+    for sources in _groups(stream.sources for stream in streams.values()):
+        by |= dict.fromkeys(sources, _common(sources, streams, keeping, ordering))
+    return Sharing(by, {name: (min(streams[name].sources), key) for name, key in keeping.items()})
+
+
+def _groups(found: Iterable[frozenset[str]]) -> set[frozenset[str]]:
+    """The sources that some operator unites, together: they are dealt out by the same columns."""
+    groups: set[frozenset[str]] = set()
+    for sources in found:
+        meeting = {group for group in groups if group & sources}
+        groups = (groups - meeting) | {sources.union(*meeting)}
+    return groups
+
+
+def _together(streams: Sequence[_Stream]) -> _Stream:
+    """What a union of *streams* gives; of one it is that."""
+    first = streams[0]
+    same = {c: o if all(s.columns.get(c) == o for s in streams) else None for c, o in first.columns.items()}
+    key = first.key
+    if any(stream.key != key for stream in streams):
+        key = replace(key, columns=dict.fromkeys(key.columns))
+    return _Stream(frozenset().union(*(stream.sources for stream in streams)), same, key)
 
 
 def _source(operator: Operator, steps: Steps) -> _Stream:
     assert isinstance(operator, Source | HopSource)
     columns = {c: c for c in steps.schemas[operator.name] if c not in META}
     key = operator.key if isinstance(operator, Source) and operator.fields.get(operator.key or "") == "string" else None
-    return _Stream(operator.name, columns, KeyText({_KEY: key or _KEY}, {_KEY: pl.String()}))
+    return _Stream(frozenset({operator.name}), columns, KeyText({_KEY: key or _KEY}, {_KEY: pl.String()}))
 
 
 def _key_of(operator: Operator, read: _Stream, steps: Steps) -> KeyText | None:
@@ -178,21 +201,24 @@ def _behind(operator: Operator, read: _Stream, key: KeyText | None) -> _Stream:
 
 
 def _common(
-    source: str, streams: Mapping[str, _Stream], keeping: Mapping[str, KeyText], ordering: Mapping[str, KeyText]
+    sources: frozenset[str],
+    streams: Mapping[str, _Stream],
+    keeping: Mapping[str, KeyText],
+    ordering: Mapping[str, KeyText],
 ) -> tuple[str, ...]:
-    """The columns of *source* that are part of every key behind it; none where no operator keeps anything."""
-    kept = {name: key for name, key in keeping.items() if streams[name].source == source}
+    """The columns of *sources* that are part of every key behind them; none where no operator keeps anything."""
+    kept = {name: key for name, key in keeping.items() if streams[name].sources <= sources}
     if not kept:
         return ()
-    ordered = {name: key for name, key in ordering.items() if streams[name].source == source}
+    ordered = {name: key for name, key in ordering.items() if streams[name].sources <= sources}
     common: set[str] | None = None
     for name, key in (kept | ordered).items():
         origins = {origin for origin in key.columns.values() if origin}
         common = origins if common is None else common & origins
         if not common:
-            of = ", ".join(key.columns)
+            of, named = ", ".join(key.columns), " and ".join(sorted(sources))
             msg = (
-                f"{name} groups by {of}, and no column of {source} is part of this key and of those before it; "
+                f"{name} groups by {of}, and no column of {named} is part of this key and of those before it; "
                 "a repartition before it lets executors share the work"
             )
             raise NotShared(msg)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from tidemark.spec.operators import Aggregate, HopSource, Join, Map, Operator, Sink, Source
+from tidemark.spec.operators import Aggregate, HopSource, Join, Map, Operator, Sink, Source, Union
 
 Columns = Mapping[str, Mapping[str, object]]
 """The columns of each operator's records, by its name."""
@@ -41,6 +41,8 @@ def origin(column: str, operator: Operator, operators: Mapping[str, Operator], c
             return f"{column} of {operator.name}: record time{unit}"
         case Source() | HopSource():
             return f"{column} of {operator.name}"
+        case Union():
+            return f"{column} of {' and '.join(operator.inputs)}"
         case Map() if operator.select.get(column, column) != column:
             return f"{operator.name}: {operator.select[column]}"
         case Aggregate() if column in operator.select:

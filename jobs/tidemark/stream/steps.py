@@ -30,6 +30,7 @@ from tidemark.kernels.steps import (
     repartition_updates,
     stream_hop_rows,
     table_updates,
+    united,
     value_columns,
     with_old_value,
 )
@@ -46,6 +47,7 @@ from tidemark.spec.operators import (
     Repartition,
     Sink,
     Source,
+    Union,
     emission_of,
 )
 from tidemark.spec.topology import Topology, updates_tables
@@ -190,6 +192,9 @@ class Steps:
                 return self._table(operator, records, moves, moment)
             case Join():
                 return self._join(operator, records, moves, moment)
+            case Union():
+                output = united(dict(zip(operator.inputs, inputs, strict=True)))
+                return Run(output, times_of(output), Counter(records_in=output.height, passed=output.height))
             case Repartition():
                 return self._repartition(operator, records, moves, moment)
             case Aggregate():
@@ -394,15 +399,15 @@ def history_ms(topology: Topology, name: str) -> int | None:
     for join in topology.operators.values():
         if not isinstance(join, Join) or join.table != name:
             continue
-        read: str | None = join.inputs[0]
-        while read is not None:
-            operator = topology.operators[read]
+        before = [*join.flows]
+        while before:
+            operator = topology.operators[before.pop()]
             emission = emission_of(operator)
             if emission is not None and emission.strategy is Strategy.PERIODIC:
                 return None
             if isinstance(operator, Aggregate) and (windows := operator.windows):
                 behind_ms = max(behind_ms, windows.longest_ms + windows.allowed_lateness_ms)
-            read = operator.inputs[0] if operator.inputs else None
+            before += operator.flows
     return behind_ms
 
 

@@ -106,7 +106,8 @@ class _Walk:
                 return self._inputs.hop(operator) or self._walk(operator.repartition)
             case _:
                 waiting = [*self._inputs.late(operator), *self._held(operator)]
-                return [*waiting, *self._walk(operator.inputs[0]), *self._left_out(operator)]
+                before = [finding for flow in operator.flows for finding in self._walk(flow)]
+                return [*waiting, *before, *self._left_out(operator)]
 
     def _left_out(self, operator: Operator) -> list[Finding]:
         """What became of all that came in after the newest result of *operator* and does not wait; most first."""
