@@ -314,9 +314,10 @@ def tell(
     reason: str | None = None,
     *,
     batch_s: float | None = None,
+    epoch: int = 1,
 ) -> None:
     """A heartbeat at *at_s* of a driver whose batch has been running since *batch_s*; None: none runs."""
-    beat = Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(at_s), pid=1, reason=reason)
+    beat = Heartbeat(state=state, epoch=epoch, launch_id="", at_ms=ms(at_s), pid=1, reason=reason)
     history.tell(beat, thread_id="t", batch_started_at_ms=None if batch_s is None else ms(batch_s))
 
 

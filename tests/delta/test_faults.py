@@ -50,6 +50,7 @@ fields = "id string, amount double, event_time bigint"
 timestamp = "event_time"
 bound = "900 ms"
 allowed_lateness = "1 min"
+written_by = "shop/out"
 [operators.newest]
 kind = "table"
 input = "events"
@@ -352,6 +353,32 @@ def dead_source(flow: Flow) -> float:
     return 144
 
 
+def repeated(flow: Flow) -> float:
+    """A service sends on the records of 12:01:22 again and again, with their ids."""
+    for n, second in enumerate(range(82, 142, 10)):
+        flow.batch(second, *(sent_as(found, f"shop/out/1/0/{part}") for part in (0, 1) for found in now(81 + n, part)))
+    return 134 + 10
+
+
+def sent_as(sends: Callable[[Play], Row], id_: str) -> Callable[[Play], Row]:
+    """The record of *sends* with that `tidemark-id`."""
+    return lambda play: {**sends(play), "headers": [{"key": "tidemark-id", "value": id_.encode()}]}
+
+
+def starting_driver(flow: Flow) -> float:
+    """A new driver has been starting for 50 s."""
+    driver = Control(flow.layout.control("play", "reads"))
+    driver.beat(Heartbeat(state=StreamState.STARTING, epoch=2, launch_id="", at_ms=ms(134), pid=1, since_ms=ms(84)))
+    return 134
+
+
+def just_killed(flow: Flow) -> float:
+    """Its last beat is four seconds old, and it holds its lease no more."""
+    driver = Control(flow.layout.control("play", "reads"))
+    driver.beat(Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(130), pid=1))
+    return 134
+
+
 def unread(flow: Flow) -> float:
     """Both partitions are read, and far too slowly."""
     flow.broker.ends.update({0: 500, 1: 500})
@@ -554,6 +581,11 @@ FAULTS = {
     ),
     "dead stream": Fault(dead_driver, "board_is_fresh", "error", "board", "driver_dead: board"),
     "silent stream": Fault(killed_driver, "board_is_fresh", "error", "board", "driver_dead: board"),
+    "stream killed seconds ago": Fault(just_killed, "board_is_fresh", "error", "board", "driver_dead: board"),
+    "stream that stays in starting": Fault(
+        starting_driver, "board_is_fresh", "error", "board", "driver_starting: board"
+    ),
+    "records that were read before": Fault(repeated, "board_is_fresh", "error", "events", "all_duplicates: events"),
     "dead stream before a hop": Fault(dead_upstream, "totals_are_fresh", "error", "by_id", "upstream_dead: by_id"),
     "batch that hangs": Fault(hanging_batch, "board_is_fresh", "error", "board", "slow_batch: board"),
     "full disk": Fault(full_disk, "board_is_fresh", "error", "board", "cannot_write: board"),

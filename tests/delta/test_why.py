@@ -71,6 +71,15 @@ class Asked:
         else:
             self._play.batch([record(self._play) for record in records], at_ms=ms(at_s), sub=sub)
 
+    @property
+    def control(self) -> Path:
+        """The control folder of the first driver."""
+        return Layout(self._play.home).control("play", self._play.topology.sub_topologies[0].name)
+
+    def restart(self, epoch: int) -> None:
+        """Have a new driver run the first sub-topology."""
+        self._play.start(self._play.topology.sub_topologies[0].name, epoch=epoch)
+
     def sleep(self, seconds: float) -> None:
         """The clock goes on by that much."""
         self._play.now_ms += round(seconds * 1_000)
@@ -191,6 +200,69 @@ def test_the_field_with_a_wrong_type_is_named(tmp_path: Path, record_: bytes, fi
     play = newest(tmp_path)
     play.batch(10, bad("wrong_type", record_), bad("malformed_json"))
     assert f"are quarantined (1 wrong_type in {field}, 1 malformed_json)" in first(play, 11).seen
+
+
+def test_all_records_dropped_as_duplicates(tmp_path: Path) -> None:
+    play = newest(tmp_path, source='written_by = "shop/out"')
+    play.batch(10, sent_as(5, "shop/out/1/0/0"), sent_as(6, "shop/out/1/0/1"))
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
+    play.batch(20, sent_as(15, "shop/out/1/0/0"), sent_as(16, "shop/out/1/0/1"))
+    finding = first(play, 21)
+    assert place(finding) == (Cause.ALL_DUPLICATES, "events", "events", None, ms(20))
+    assert finding.seen == "all 2 records since its newest result have a tidemark-id that was read before"
+
+
+def sent_as(at_s: float, id_: str) -> Callable[[Play], Row]:
+    """A record with that `tidemark-id`."""
+    header = {"key": "tidemark-id", "value": id_.encode()}
+    return lambda play: {**record(at_s, amount=at_s)(play), "headers": [header]}
+
+
+def test_a_driver_that_was_killed_seconds_ago(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    control = Control(play.control)
+    control.beat(Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(12), pid=1))
+    assert first(play, 13).cause is Cause.NOTHING_WRONG
+    finding = first(play, 16)  # nobody holds the lease, and four beats are missing
+    assert place(finding) == (Cause.DRIVER_DEAD, "board", None, None, ms(12))
+    assert "was killed" in finding.seen
+
+
+def test_a_driver_that_holds_its_lease_is_not_dead(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    driver = Control(play.control)
+    driver.acquire()
+    driver.beat(Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(12), pid=1))
+    assert first(play, 16).cause is Cause.NOTHING_WRONG
+
+
+def test_a_driver_that_stays_in_starting(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    driver = Control(play.control)
+    driver.acquire()
+    beat = Heartbeat(state=StreamState.STARTING, epoch=2, launch_id="", at_ms=ms(50), pid=1, since_ms=ms(20))
+    driver.beat(beat)
+    finding = first(play, 51)
+    assert place(finding) == (Cause.DRIVER_STARTING, "board", None, None, ms(20))
+
+
+def test_a_driver_that_restarted(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    history = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    tell(history, 12)
+    tell(history, 45, epoch=2)
+    play.batch(50, record(20, amount=2), record(30, amount=3))
+    assert first(play, 51).cause is Cause.NOTHING_WRONG  # the first driver's epoch still
+    play.restart(epoch=2)
+    play.batch(60, record(21, amount=4), record(31, amount=5), record(41, amount=6))
+    finding = first(play, 61)
+    assert place(finding) == (Cause.DRIVER_RESTARTED, "board", None, None, ms(50))
+    assert "from 2014-05-13T12:00:50.000Z to 2014-05-13T12:01:00.000Z, and 3 records waited" in finding.seen
+    assert play.why(125)[0].cause is not Cause.DRIVER_RESTARTED
 
 
 def test_poison_at_the_head(tmp_path: Path) -> None:
@@ -404,8 +476,12 @@ def test_a_driver_that_waits_for_a_full_disk_says_so_where_its_tables_cannot(tmp
 
 
 def test_a_driver_without_a_batch(tmp_path: Path) -> None:
-    tell(Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0"), 0, StreamState.STARTING)
+    beats = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    tell(beats, 0, StreamState.STARTING)
     (finding,) = newest(tmp_path).why(1)
+    assert place(finding) == (Cause.DRIVER_STARTING, "board", None, None, ms(0))
+    tell(beats, 20, StreamState.RUNNING)
+    (finding,) = newest(tmp_path).why(21)
     assert (finding.cause, finding.seen) == (
         Cause.NEVER_STARTED,
         "the driver of 0 lives and has not finished a batch yet",

@@ -74,7 +74,8 @@ class Sums:
         exponent = (top - 2 + self.base - 1) * _BITS - shift.astype(np.int64) + _LOWEST
         with np.errstate(over="ignore"):
             found = np.ldexp((word | below).astype(np.float64), exponent)
-        return np.where(negative, -found, found)
+        signed: np.ndarray[Any, np.dtype[Any]] = np.where(negative, -found, found)
+        return signed
 
     def expansions(self) -> pl.Series:
         """Each sum as the one expansion that it has."""

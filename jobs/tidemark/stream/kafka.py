@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.clock import Clock
 from tidemark.errors import TidemarkError
@@ -47,9 +47,8 @@ class KafkaBroker:
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Of each of *partitions* the earliest offset and the one after its newest record."""
-        earliest, latest = (
-            self._listed(topic, partitions, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-        )
+        specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        earliest, latest = (self._listed(topic, partitions, spec) for spec in specs)
         return {number: (earliest[number], latest[number]) for number in partitions}
 
     def _listed(self, topic: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tidemark.control import StreamState
+from tidemark.spec.intervals import iso
 from tidemark.spec.operators import HopSource
 from tidemark.spec.toml_keys import length
 from tidemark.why.findings import Cause, Finding
@@ -13,13 +14,15 @@ from tidemark.why.scene import Scene
 
 BEATS_WITHIN_MS = 60_000
 """A driver that has not beaten for longer, four beats of 15 s, is dead."""
+RESTARTED_WITHIN_MS = 60_000
+"""A restart explains results for as long after the first batch of the new driver."""
 SLOW_AFTER_MS = 60_000
 """A batch that has been running for longer is worth a word."""
 
 
 def drivers(scene: Scene, name: str) -> Iterator[Finding]:
     """What is wrong with the driver of the operator *name*, then with those of the sub-topologies it reads from."""
-    own = _driver(scene, name)
+    own = _driver(scene, name) or _restarted(scene, name)
     if own:
         yield own
     for operator in _upstreams(scene, name):
@@ -42,6 +45,8 @@ def _driver(scene: Scene, name: str) -> Finding | None:
         StreamState.DRAINED: ("was drained", start),
         StreamState.ROTATED: ("ended so that a new one takes its place", f"{start}, unless Airflow just does"),
     }.get(beat.state)
+    if dead is None and beat.is_gone:
+        dead = ("was killed", f"look at its log and {start}, unless Airflow just does")
     if dead is None and scene.at_ms - beat.at_ms > BEATS_WITHIN_MS:
         dead = ("does not beat any more", f"look at its log and {start}")
     if dead is not None:
@@ -50,6 +55,10 @@ def _driver(scene: Scene, name: str) -> Finding | None:
     if beat.reason:
         remedy = "make space, or have the disk take writes; the driver goes on by itself"
         return scene.found(Cause.CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
+    if beat.state is StreamState.STARTING:
+        seen = f"the driver of {sub} is starting since {iso(facts.started_ms)}, and reads nothing yet"
+        remedy = f"wait; if it takes longer than a minute, look at its log or restart the driver of {sub}"
+        return scene.found(Cause.DRIVER_STARTING, name, seen, remedy, since_ms=facts.started_ms)
     began_ms = beat.batch_started_at_ms
     if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
         seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
@@ -59,6 +68,21 @@ def _driver(scene: Scene, name: str) -> Finding | None:
         return None
     seen = f"the driver of {sub} lives and has not finished a batch yet"
     return scene.found(Cause.NEVER_STARTED, name, seen, "wait, or look at its log", since_ms=beat.at_ms)
+
+
+def _restarted(scene: Scene, name: str) -> Finding | None:
+    """That the driver of the operator *name* was replaced lately, and what waited meanwhile."""
+    restart, trigger_ms = scene.of(name).restart, scene.topology.trigger_ms
+    if restart is None or restart.to_ms is None or restart.to_ms - restart.from_ms <= 2 * trigger_ms:
+        return None
+    if scene.at_ms - restart.to_ms > RESTARTED_WITHIN_MS:
+        return None
+    seen = (
+        f"the driver of {scene.sub(name).name} was replaced: nothing was read from {iso(restart.from_ms)} to "
+        f"{iso(restart.to_ms)}, and {restart.waited:,} records waited"
+    )
+    remedy = "nothing is to be done if it was a deployment; otherwise look at the log of the driver before"
+    return scene.found(Cause.DRIVER_RESTARTED, name, seen, remedy, since_ms=restart.from_ms)
 
 
 def _upstreams(scene: Scene, name: str) -> dict[str, None]:

@@ -14,7 +14,7 @@ import polars as pl
 import polars.selectors as cs
 from deltalake import DeltaTable
 
-from tidemark.control import Control, StreamState
+from tidemark.control import ALIVE, Control, StreamState
 from tidemark.delta import scan
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.semantics.idleness import Activity
@@ -34,6 +34,8 @@ from tidemark.spec.tables import (
 LATELY = 5
 """Lately means: the last so many batches in which something came in."""
 
+MISSED_MS = 3_000
+"""A driver beats every second in its control folder; after so many ms without a beat its lease is looked at."""
 GAVE = pl.col("emitted") + pl.col("passed") + pl.col("repeated").fill_null(0)
 """Results that an operator sent on."""
 
@@ -46,6 +48,20 @@ class Beat:
     at_ms: int
     batch_started_at_ms: int | None
     reason: str | None
+    is_gone: bool = False
+    """Whether no driver holds the lease of the stream any more."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """A driver that took the place of another: nothing was read from `from_ms` to `to_ms`, clocks of the drivers.
+
+    Its first batch read the `waited` records that had come meanwhile; None: it has finished none, `to_ms` neither.
+    """
+
+    from_ms: int
+    to_ms: int | None
+    waited: int | None
 
 
 @dataclass(frozen=True)
@@ -69,21 +85,49 @@ class StreamFacts:
 
     @cached_property
     def beat(self) -> Beat | None:
-        """The newest heartbeat; of a driver that cannot write, no table has it."""
-        told = Control(self._control).heartbeat()
-        if told and told.state is StreamState.RUNNING and told.reason and told.at_ms <= self._at_ms:
-            return Beat(told.state, told.at_ms, None, told.reason)
+        """The newest heartbeat: of every second from the control folder, or of every 15 s from the table."""
+        kept = self._beats.tail(1).select("state", "at", "batch_started_at", "reason").rows()
+        newest = Beat(StreamState(kept[0][0]), *kept[0][1:]) if kept else None
+        live = Control(self._control).heartbeat()
+        if live is None or live.at_ms > self._at_ms or (newest and newest.at_ms > live.at_ms):
+            return newest
+        is_gone = live.state in ALIVE and self._at_ms - live.at_ms > MISSED_MS and not Control(self._control).is_held()
+        began_ms = newest.batch_started_at_ms if newest else None
+        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone)
+
+    @cached_property
+    def started_ms(self) -> int:
+        """When the newest driver first beat."""
+        live = Control(self._control).heartbeat()
+        if live is not None and live.state is StreamState.STARTING and live.at_ms <= self._at_ms:
+            return live.since_ms or live.at_ms
+        of_newest = self._beats.filter(pl.col("epoch") == pl.col("epoch").max())["at"].min()
+        return of_newest if isinstance(of_newest, int) else self._at_ms
+
+    @cached_property
+    def restart(self) -> Restart | None:
+        """The newest change of drivers; None: there was none, or so quick that no trigger was missed."""
+        epochs = self._beats["epoch"].unique().sort()
+        if epochs.len() < 2:
+            return None
+        older = pl.col("epoch") < epochs[-1]
+        ends = [self._beats.filter(older)["at"].max(), self.batches.filter(older)["finished_at"].max()]
+        from_ms = max(end for end in ends if isinstance(end, int))
+        first = self.batches.filter(~older).head(1)
+        if not first.height:
+            return Restart(from_ms, None, None)
+        return Restart(from_ms, first["finished_at"].item(), first["records_in"].item())
+
+    @cached_property
+    def _beats(self) -> pl.DataFrame:
         beats = _scan(self._home / HEARTBEATS.name, HEARTBEATS).filter(pl.col("at") <= self._at_ms)
-        newest = beats.sort("at", "epoch").tail(1).select("state", "at", "batch_started_at", "reason").collect()
-        for state, at_ms, batch_started_at_ms, reason in newest.iter_rows():
-            return Beat(StreamState(state), at_ms, batch_started_at_ms, reason)
-        return None
+        return beats.sort("at", "epoch").collect()
 
     @cached_property
     def batches(self) -> pl.DataFrame:
         """The batches, oldest first."""
         found = _scan(self._home / BATCHES.name, BATCHES).filter(pl.col("finished_at") <= self._at_ms)
-        columns = ["batch_id", "decided_at", "finished_at", "duration_ms", "sources"]
+        columns = ["batch_id", "decided_at", "finished_at", "duration_ms", "sources", "epoch", "records_in"]
         return found.select(columns).sort("batch_id").collect()
 
     @cached_property

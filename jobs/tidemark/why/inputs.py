@@ -67,12 +67,29 @@ class Inputs:
         for number in self.partitions(source.name):
             found += self.blocked(source, number, lately=LATELY if gives else 1)
         found += self.late(source)
+        found += self._duplicates(source)
         kept_alive = facts.since_last_result(source.name)["filtered"].sum()
         if kept_alive:
             seen = f"{kept_alive:,} records since its newest result only kept it alive"
             remedy, since_ms = "nothing is to be done", self._scene.since(source.name, "filtered")
             found.append(self._scene.found(Cause.ALL_FILTERED, source.name, seen, remedy, since_ms=since_ms))
         return found
+
+    def _duplicates(self, source: Source) -> Iterator[Finding]:
+        """That all that came in lately had been read before."""
+        rows = self._scene.of(source.name).since_last_result(source.name).filter(pl.col("records_in") > 0)
+        repeated = rows["duplicate"].sum()
+        if not repeated or repeated < rows["records_in"].sum():
+            return
+        writers = ", ".join(source.written_by)
+        yield self._scene.found(
+            Cause.ALL_DUPLICATES,
+            source.name,
+            f"all {repeated:,} records since its newest result have a tidemark-id that was read before",
+            f"look who sends them as {writers}: its warehouse was begun anew, or a service copies its headers",
+            input=source.name,
+            since_ms=first(rows, "duplicate"),
+        )
 
     def blocked(self, source: Source, number: int, *, lately: int = 1) -> list[Finding]:
         """What keeps the records of a partition from being used.
