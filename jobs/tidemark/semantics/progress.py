@@ -61,9 +61,10 @@ class StreamProgress:
 
     It is `idle` when every source that may hold the watermark back is.
 
-    `windows` are the starts of streaming windows that had records and are not closed; `records` counts, per operator
-    and window start, the records it finished; `skipped` is each operator's
-    idempotent-update-skip total per task.
+    `windows` are the starts of the streaming windows that had records, are not closed and are measured; `uncounted`
+    are older ones that are not, by the first and last start of those that follow one another; `records` counts, per
+    operator and window start, the records it finished; `skipped` is each operator's idempotent-update-skip total per
+    task.
     """
 
     batch_id: int = -1
@@ -73,6 +74,7 @@ class StreamProgress:
     held_by: str | None = None
     idle: bool = False
     windows: tuple[int, ...] = ()
+    uncounted: tuple[tuple[int, int], ...] = ()
     records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
@@ -87,7 +89,13 @@ class StreamProgress:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        return asdict(self)
+        # Many numbers, which `asdict` would copy one by one.
+        counts = {"windows": self.windows, "uncounted": self.uncounted, "records": self.records}
+        return {**asdict(self.without_windows()), **counts}
+
+    def without_windows(self) -> StreamProgress:
+        """The same, of which nobody asks for the windows."""
+        return replace(self, windows=(), uncounted=(), records={})
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> StreamProgress:
@@ -96,6 +104,7 @@ class StreamProgress:
         records = {name: {int(k): n for k, n in counts.items()} for name, counts in content["records"].items()}
         skipped = {name: {int(task): n for task, n in counts.items()} for name, counts in content["skipped"].items()}
         counted = {"records": records, "skipped": skipped, "windows": tuple(content["windows"])}
+        counted |= {"uncounted": tuple((first, last) for first, last in content.get("uncounted", ()))}
         return cls(**{**content, **counted, "inputs": inputs})
 
     def same_as(self, other: StreamProgress) -> bool:

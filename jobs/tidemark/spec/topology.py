@@ -58,6 +58,15 @@ class SubTopology:
                 found.add(operator.name)
         return frozenset(found)
 
+    def tables_behind_hops(self) -> frozenset[str]:
+        """Of `table_inputs` those whose records all come from other sub-topologies."""
+        found: set[str] = set()
+        for operator in self.operators:
+            over_hop = isinstance(operator, HopSource) or (operator.inputs and found.issuperset(operator.inputs))
+            if over_hop and operator.name in self.table_inputs():
+                found.add(operator.name)
+        return frozenset(found)
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -67,6 +76,7 @@ class Topology:
     Its SLAs are checked every `check_every_ms`.
     A partition whose watermark is more than `max_drift_ms` ahead of the slowest one of its sub-topology waits.
     A batch of more than `executors_above` records is worked on by Spark's executors.
+    Of streaming windows that are not closed, `max_outstanding_windows` are measured.
     """
 
     name: str
@@ -80,6 +90,7 @@ class Topology:
     retention: Retention = field(default_factory=Retention)
     spark: SparkSettings = field(default_factory=SparkSettings)
     owner: str = "tidemark"
+    max_outstanding_windows: int = 1_000
     check_every_ms: int = 600_000
     file: str = field(default="", compare=False)
 
@@ -93,6 +104,19 @@ class Topology:
         """The physical DAG: a hop's reading end comes after the repartition that writes it."""
         return MappingProxyType(
             {o.name: (o.repartition,) if isinstance(o, HopSource) else o.inputs for o in self.operators.values()}
+        )
+
+    @property
+    def waited_for(self) -> Mapping[str, tuple[str, ...]]:
+        """The operators of `upstreams` that a streaming window waits for, which a table behind a hop is not."""
+        beside = {name for sub in self.sub_topologies for name in sub.tables_behind_hops()}
+        return MappingProxyType(
+            {
+                o.name: ()
+                if isinstance(o, HopSource) and o.name in beside
+                else tuple(name for name in self.upstreams[o.name] if name not in beside or o.name in beside)
+                for o in self.operators.values()
+            }
         )
 
     def sub_topology(self, name: str) -> SubTopology:
@@ -135,6 +159,7 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
     trigger_ms = keys.duration("trigger", "1 s", 1_000)
     max_drift_ms = keys.duration("max_drift", "1 min", None)
     executors_above = keys.count("executors_above", "500_000", 500_000)
+    max_outstanding_windows = keys.count("max_outstanding_windows", "1_000", 1_000)
     retention = read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {}))
     spark = read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {}))
     tables = keys.get("operators", dict, "a table per operator: [operators.NAME]")
@@ -153,6 +178,7 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
         retention=retention,
         spark=spark,
         owner=owner,
+        max_outstanding_windows=max_outstanding_windows,
         check_every_ms=check_every_ms,
         file=file,
     )

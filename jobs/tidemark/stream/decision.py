@@ -29,6 +29,7 @@ from tidemark.stream.journal import Entry
 from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.state import Moves
 from tidemark.stream.steps import Run, Steps
+from tidemark.stream.streaming_windows import ClosedWindow, StreamingWindows
 
 TIMES = "times_of_"
 """Prefix of the entry's tables that hold the record times of an operator whose latency is written."""
@@ -117,10 +118,13 @@ class ForTables:
                 tables[name] = rows_of(HOP, rows, **same) if isinstance(operator, Repartition) else rows.to_arrow()
         return tables
 
-    def mark(self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[int], *, seq: int) -> pa.Table:
+    def mark(
+        self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[ClosedWindow], *, seq: int
+    ) -> pa.Table:
         """What ends a hop's rows, where it is news: watermark, whether all is idle, and the windows it closes."""
+        starts = sorted(window.start_ms for window in closed)
         time = {"watermark": now.watermark_ms, "idle": now.idle}
-        row = {"seq": seq, "partition": 0, "value": json.dumps(closed), **time}
+        row = {"seq": seq, "partition": 0, "value": json.dumps(starts), **time}
         news = closed or (now.watermark_ms, now.idle) != (was.watermark_ms, was.idle)
         return rows_of(HOP, [row], **self._same, batch_id=batch_id).slice(0, 1 if news else 0)
 
@@ -132,6 +136,7 @@ class Decider:
         self._sub, self._reader, self._pipeline, self._steps = sub, reader, pipeline, steps
         self._max_drift_ms = topology.max_drift_ms
         self.window_ms = topology.window_ms
+        self.windows = StreamingWindows(topology.window_ms, topology.max_outstanding_windows)
         self.for_tables = ForTables(topology, sub)
         self._table_inputs = sub.table_inputs()
         self._leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in self._table_inputs]
@@ -181,10 +186,10 @@ class Decider:
         moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
         runs = self._pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, moment(was, now))
         tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
-        now, closed = self.counted(now, tallies)
+        now, closed = self.counted(was, now, tallies)
         tables = self.for_tables.tables(batch.batch_id, runs)
         for name in self.for_tables.hops:
-            mark = self.for_tables.mark(batch.batch_id, was, now, sorted(closed), seq=tables[name].num_rows)
+            mark = self.for_tables.mark(batch.batch_id, was, now, closed, seq=tables[name].num_rows)
             tables[name] = pa.concat_tables([tables[name], mark])
         notes = self.notes(batch, was, now, {name: intake.seen for name, intake in intakes.items()}, tallies, closed)
         return Decision(Entry(batch.batch_id, tables, notes), now, moves)
@@ -210,7 +215,7 @@ class Decider:
             for start in windows[name]
             if not is_window_late(start + self.window_ms, was.watermark_ms)
         }
-        return replace(
+        now = replace(
             was,
             batch_id=batch.batch_id,
             decided_at_ms=batch.decided_at_ms,
@@ -218,35 +223,20 @@ class Decider:
             watermark_ms=time.watermark_ms,
             held_by=time.held_by,
             idle=time.idle,
-            windows=tuple(sorted({*was.windows, *opened})),
         )
+        return self.windows.with_opened(now, opened)
 
     def counted(
-        self, now: StreamProgress, tallies: Mapping[str, Tally]
-    ) -> tuple[StreamProgress, dict[int, dict[str, int]]]:
-        """*now* with the batch's records counted per operator and window, less the windows that its watermark closes.
-
-        Those come beside it: per window start, the records that each operator finished.
-        """
-        records = {name: added(now.records.get(name, {}), tally.windows) for name, tally in tallies.items()}
-        left = tuple(start for start in now.windows if not self._passed(start, now))
-        counts = {
-            start: {name: records[name].get(start, 0) for name in tallies} for start in now.windows if start not in left
-        }
-        kept = {
-            name: {start: n for start, n in per.items() if not self._passed(start, now)}
-            for name, per in records.items()
-        }
+        self, was: StreamProgress, now: StreamProgress, tallies: Mapping[str, Tally]
+    ) -> tuple[StreamProgress, list[ClosedWindow]]:
+        """*now* with what the batch after *was* did counted, less the windows that its watermark closes: beside it."""
+        now, closed = self.windows.counted(was, now, {name: tally.windows for name, tally in tallies.items()})
         skipped = {
             name: added(now.skipped.get(name, {}), tally.skipped)
             for name, tally in tallies.items()
             if name in self._judging
         }
-        return replace(now, windows=left, records=kept, skipped={**now.skipped, **skipped}), counts
-
-    def _passed(self, start_ms: int, now: StreamProgress) -> bool:
-        """Whether the watermark has passed the end of the window that starts at *start_ms*."""
-        return is_window_late(start_ms + self.window_ms, now.watermark_ms)
+        return replace(now, skipped={**now.skipped, **skipped}), closed
 
     def notes(
         self,
@@ -255,14 +245,14 @@ class Decider:
         now: StreamProgress,
         seen: Mapping[str, Mapping[int, Seen]],
         tallies: Mapping[str, Tally],
-        closed: Mapping[int, Mapping[str, int]],
+        closed: Iterable[ClosedWindow],
     ) -> dict[str, Any]:
         """What the journal has beside rows; *seen* are the partitions of each source."""
         return {
             "batch": asdict(batch),
             "progress": now.to_json(),
-            "was": was.to_json(),
-            "closed": [{"start_ms": start, "records": counts} for start, counts in closed.items()],
+            "was": was.without_windows().to_json(),
+            "closed": [window.notes for window in closed],
             "sources": [
                 {"source": name, "partition": number, **asdict(part)}
                 for name, parts in seen.items()

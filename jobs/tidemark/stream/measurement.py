@@ -49,6 +49,7 @@ class Measurer:
     def __init__(self, topology: Topology, sub: SubTopology, *, thread_id: str, host: Host) -> None:
         self._topology, self._sub, self._thread_id, self._host = topology, sub, thread_id, host
         self._terminals = sub.terminals()
+        self._places = _places(topology)
 
     def facts(self, entry: Entry, clocks: Mapping[str, Clocks], *, finished_at_ms: int) -> dict[str, pa.Table]:
         """Rows by table; *clocks* are those of each operator; tables without rows are left out."""
@@ -126,9 +127,11 @@ class Measurer:
                 "ewt_at": clocks[operator.name]["finished_at_ms"],
                 "ewt_adjusted_at": clocks[operator.name]["finished_at_ms"] + (skew_ms or 0),
                 "queued_ms": clocks[operator.name]["queued_ms"],
-                "records": window["records"][operator.name],
+                "records": window["records"] and window["records"][operator.name],
+                "reopened": window.get("reopened", False),
                 "started_at": clocks[operator.name]["started_at_ms"],
                 "recovered": clocks[operator.name]["recovered"],
+                **self._places[operator.name],
                 **of_batch,
             }
             for window in notes["closed"]
@@ -205,6 +208,18 @@ class Measurer:
             ),
             "watermark": notes["progress"]["watermark_ms"],
         }
+
+
+def _places(topology: Topology) -> dict[str, dict[str, str]]:
+    """The columns of `operator_windows` that say where each operator is in *topology*."""
+    read_by: dict[str, list[str]] = {name: [] for name in topology.operators}
+    for name, read in topology.upstreams.items():
+        for each in read:
+            read_by[each].append(name)
+    return {
+        name: {"upstreams": ",".join(waited_for), "read_by": ",".join(read_by[name])}
+        for name, waited_for in topology.waited_for.items()
+    }
 
 
 def _time_of(partition: Mapping[str, Any]) -> dict[str, Any]:

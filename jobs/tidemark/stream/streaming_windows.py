@@ -1,0 +1,110 @@
+"""The streaming windows of one driver: which are outstanding, what was counted in them, which ones a batch closes.
+
+A window is outstanding from its first record until the watermark passes its end. As in Apex
+(THROUGHPUT_CALCULATION_MAX_SAMPLES) only so many are measured: of older ones it is remembered that they are
+outstanding, as spans, and no longer how many records they had. So a batch pays for the windows that it touches or
+closes, and for no more than that number besides. Windows of aggregates are something else: they are state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tidemark.semantics.progress import StreamProgress
+
+NOTHING_PASSED = -(2**63)
+Spans = tuple[tuple[int, int], ...]
+"""The first and the last start of windows that follow one another."""
+
+
+@dataclass(frozen=True)
+class ClosedWindow:
+    """A window that a batch closed, and the records of it that each operator finished; None: they were not counted.
+
+    It is reopened when the watermark had passed it before: late records that were allowed are in it.
+    """
+
+    start_ms: int
+    records: Mapping[str, int] | None
+    is_reopened: bool = False
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What the journal has of it."""
+        return {"start_ms": self.start_ms, "records": self.records, "reopened": self.is_reopened}
+
+
+@dataclass(frozen=True)
+class StreamingWindows:
+    """Windows of *window_ms*, of which *most* are measured while they are outstanding."""
+
+    window_ms: int
+    most: int
+
+    def with_opened(self, now: StreamProgress, starts: Iterable[int]) -> StreamProgress:
+        """*now* with the windows that begin at *starts* outstanding."""
+        fresh = {*starts} - {*now.windows}
+        if now.uncounted:
+            fresh = {start for start in fresh if not any(first <= start <= last for first, last in now.uncounted)}
+        return replace(now, windows=tuple(sorted({*now.windows, *fresh})))
+
+    def counted(
+        self, was: StreamProgress, now: StreamProgress, finished: Mapping[str, Mapping[int, int]]
+    ) -> tuple[StreamProgress, list[ClosedWindow]]:
+        """*now* after a batch in which each operator *finished* so many records by window, and the windows it closes.
+
+        *was* is the progress before that batch.
+        """
+        passed_ms, was_passed_ms = self._passed(now.watermark_ms), self._passed(was.watermark_ms)
+        records = {name: _added(now.records.get(name, {}), per) for name, per in finished.items()}
+        closed = [
+            ClosedWindow(start, None)
+            for first, last in now.uncounted
+            for start in range(first, min(last, passed_ms) + 1, self.window_ms)
+        ]
+        closed += [
+            ClosedWindow(start, {name: per.get(start, 0) for name, per in records.items()}, start <= was_passed_ms)
+            for start in now.windows
+            if start <= passed_ms
+        ]
+        outstanding = [start for start in now.windows if start > passed_ms]
+        too_many, left = outstanding[: -self.most], outstanding[-self.most :]
+        uncounted = self._spans(now.uncounted, too_many, passed_ms)
+        first_ms = left[0] if uncounted and left else passed_ms + 1
+        kept = {name: self._measured(per, first_ms, left) for name, per in records.items()}
+        return replace(now, windows=tuple(left), uncounted=uncounted, records=kept), closed
+
+    def _passed(self, watermark_ms: int | None) -> int:
+        """The latest start of a window that is closed by `is_window_late`."""
+        return NOTHING_PASSED if watermark_ms is None else watermark_ms + 1 - self.window_ms
+
+    def _measured(self, per: Mapping[int, int], first_ms: int, left: Iterable[int]) -> dict[int, int]:
+        """The counts *per* window from *first_ms* on: of those *left*, and of as many others, the newest."""
+        kept = {start: n for start, n in per.items() if start >= first_ms}
+        if len(kept) <= self.most:
+            return kept
+        wanted = {*left, *sorted(kept.keys() - {*left})[-self.most :]}
+        return {start: n for start, n in kept.items() if start in wanted}
+
+    def _spans(self, spans: Spans, more: Iterable[int], passed_ms: int) -> Spans:
+        """*spans* and the windows *more*, less those up to *passed_ms*; what follows one another is one span."""
+        open_ = [(self._after(first, passed_ms), last) for first, last in spans if last > passed_ms]
+        found: list[tuple[int, int]] = []
+        for first, last in sorted([*open_, *((start, start) for start in more)]):
+            if found and first <= found[-1][1] + self.window_ms:
+                found[-1] = (found[-1][0], max(found[-1][1], last))
+            else:
+                found.append((first, last))
+        return tuple(found)
+
+    def _after(self, first: int, passed_ms: int) -> int:
+        """*first*, or the first start after *passed_ms* of the windows that follow it."""
+        if first > passed_ms:
+            return first
+        return first + ((passed_ms - first) // self.window_ms + 1) * self.window_ms
+
+
+def _added(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    return {**one, **{start: one.get(start, 0) + n for start, n in other.items()}}
