@@ -59,7 +59,7 @@ def test_so_many_of_the_newest_windows_are_measured():
 
 def test_progress_is_small_however_many_windows_are_open():
     windows = StreamingWindows(window_ms=10, most=100)
-    starts = {start: 1 for start in range(0, 1_000_000, 10)}
+    starts = dict.fromkeys(range(0, 1000000, 10), 1)
     now, closed = windows.counted(StreamProgress(), windows.with_opened(StreamProgress(), starts), {"a": starts})
     assert (closed, now.uncounted, len(now.windows)) == ([], ((0, 998_990),), 100)
     assert len(json.dumps(now.to_json())) < 5_000
