@@ -1,5 +1,8 @@
 """Finds the critical path of every window of a topology that ends in [--from, --to), across its sub-topologies.
 
+Hours before that are found again where an operator finished a window of theirs since --from, or a window of the day
+before had no path yet: so a driver that was down over night is in the report of the day that it worked on later.
+
 Running it again puts the windows as they are known by then in place of themselves, unless facts about one are gone
 that had its path: then it refuses. With --html it also writes a page about the interval, from the tables as they are
 then.
@@ -7,8 +10,8 @@ then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 import pyarrow as pa
@@ -20,20 +23,25 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.place import location
 from tidemark.report.batch_job import interval_parser, promised, told, writing
-from tidemark.report.critical_paths import critical_windows, looks_back_ms
-from tidemark.report.dag_columns import WINDOW
+from tidemark.report.large_paths import by_executors
 from tidemark.report.page import write_pages
 from tidemark.report.page_facts import READS
 from tidemark.report.promises import promises
 from tidemark.report.report_tables import lies_in, opened, replace_rows, rows_in
-from tidemark.report.window_paths import window_paths
+from tidemark.report.window_graph import Passed
+from tidemark.report.window_paths import STANDS_STILL, Known, looks_back_ms, window_paths
+from tidemark.semantics.critical_path import State
 from tidemark.spark import read_table, session, stream_tables
-from tidemark.spec.intervals import Interval, iso
+from tidemark.spec.intervals import Grain, Interval, iso, joined, utc
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import SlaSpec
-from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
+from tidemark.spec.tables import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
 from tidemark.spec.topology import Topology
 
+log = logging.getLogger("tidemark.critical_path")
+PASSES_WITHIN_MS = 7 * Grain.DAY.length_ms
+"""A driver without a record in a window is looked for so long after it, in record time."""
+NO_WINDOWS = pl.DataFrame(schema={"operator": pl.String(), "window_end": pl.Datetime("us", "UTC")})
 SPARK_ABOVE = 1_000_000
 """Rows of operator_windows that one process still looks through by itself."""
 
@@ -52,9 +60,12 @@ def main() -> None:
     given = arguments.parse_args()
     interval, specs = Interval(given.start_ms, given.end_ms), promised(given.topology)
     with writing(given.warehouse, given.topology.name):
-        run(given.warehouse, given.topology, specs, interval, spark_above=given.spark_above)
+        found = run(given.warehouse, given.topology, specs, interval, spark_above=given.spark_above)
     if given.html:
-        write_pages(Warehouse(given.warehouse.warehouse, READS), given.topology, interval, given.html)
+        tables = Warehouse(given.warehouse.warehouse, READS)
+        others = [] if given.html.suffix == ".html" else found
+        for each in dict.fromkeys([*others, interval]):
+            write_pages(tables, given.topology, each, given.html)
 
 
 def run(
@@ -64,57 +75,118 @@ def run(
     interval: Interval,
     *,
     spark_above: int = SPARK_ABOVE,
-) -> None:
+) -> list[Interval]:
     """Replace the paths, steps and leaves of the windows that end in *interval*; *specs* are what is promised.
 
-    Spark finds them where there are more rows of operator_windows than *spark_above*. The paths come last: one that is
-    there has its steps.
+    So it does in earlier hours that have windows which were finished since; these are returned. Spark finds the paths
+    where there are more rows of operator_windows than *spark_above*. The paths come last: one that is there has its
+    steps.
 
     Raises:
-        InvalidArgument: a window has a path that the facts that are left do not give; nothing was written.
+        InvalidArgument: a window has a path that the facts that are left do not give; nothing of it was written.
     """
+    earlier = list(_finished_later(layout, topology, interval))
+    for hour in earlier:
+        try:
+            _replace(layout, topology, specs, hour, spark_above)
+        except InvalidArgument as error:
+            log.warning("what is stored stays: %s", error)
+    _replace(layout, topology, specs, interval, spark_above)
+    return earlier
+
+
+def _replace(
+    layout: Layout, topology: Topology, specs: Sequence[SlaSpec], interval: Interval, spark_above: int
+) -> None:
+    """Find and replace the paths of the windows that end in *interval*."""
     averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
     facts = [DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name)]
     ends = lies_in("window_end", averaged)
+    known = Known(_passed(layout, topology, averaged), _newest(facts, interval))
     if sum(table.to_pyarrow_dataset().count_rows(filter=ends) for table in facts) > spark_above:
-        spark = session("tidemark-critical-path")
-        finished = read_table(spark, layout, topology.name, OPERATOR_WINDOWS).where(averaged.holds("window_end"))
-        windows = critical_windows(finished, topology, promises(specs)).where(interval.holds("window_end"))
-        found = _tables(pl.DataFrame(windows.toArrow()))
+        finished = read_table(session("tidemark-critical-path"), layout, topology.name, OPERATOR_WINDOWS)
+        found = by_executors(finished, topology, promises(specs), interval, known)
     else:
-        none = arrow_schema(OPERATOR_WINDOWS).empty_table()
-        rows = pa.concat_tables([none, *(rows_of(OPERATOR_WINDOWS, rows_in(table, ends)) for table in facts)])
-        found = window_paths(pl.DataFrame(rows), topology, promises(specs), interval)
-    _check_none_is_lost(layout.report_table(topology.name, CRITICAL_PATHS.name), found[CRITICAL_PATHS], interval)
+        found = window_paths(_rows(facts, ends), topology, promises(specs), interval, known)
+    stored = {table: opened(table, layout.report_table(topology.name, table.name)) for table in found}
+    kept = _kept(stored, found, _rows(facts, ends), interval)
     for table, of_table in found.items():
         path = layout.report_table(topology.name, table.name)
-        replace_rows(of_table, table, path, where=interval.holds("window_end"))
+        rows = pl.concat([of_table, kept[table]], how="diagonal_relaxed") if table in kept else of_table
+        replace_rows(rows, table, path, where=interval.holds("window_end"))
 
 
-def _check_none_is_lost(paths: Path, windows: pl.DataFrame, interval: Interval) -> None:
-    """Raise InvalidArgument when a window of *interval* has a path among the stored *paths* and none in *windows*."""
-    has_path = pc.field("latency_ms").is_valid()
-    stored = rows_in(opened(CRITICAL_PATHS, paths), lies_in("window_end", interval) & has_path)
-    stored_ms, found_ms = (
-        set(rows["window_end"].dt.epoch("ms")) for rows in (stored, windows.filter(pl.col("latency_ms").is_not_null()))
+def _rows(facts: Sequence[DeltaTable], where: pc.Expression) -> pl.DataFrame:
+    none = arrow_schema(OPERATOR_WINDOWS).empty_table()
+    return pl.DataFrame(
+        pa.concat_tables([none, *(rows_of(OPERATOR_WINDOWS, rows_in(table, where)) for table in facts)])
     )
-    if lost_ms := stored_ms - found_ms:
+
+
+def _newest(facts: Sequence[DeltaTable], interval: Interval) -> dict[str, int]:
+    """The end of the newest window that each operator has finished, of those from *interval* on."""
+    later = pc.field("window_end") >= utc(interval.start_ms)
+    rows = (rows_in(table, later, columns=["operator", "window_end"]) for table in facts)
+    newest = pl.concat([NO_WINDOWS, *rows], how="vertical_relaxed").group_by("operator")
+    return dict(newest.agg(pl.col("window_end").max().dt.epoch("ms")).iter_rows())
+
+
+def _passed(layout: Layout, topology: Topology, interval: Interval) -> Passed:
+    """When each driver passed the windows of *interval*."""
+    passed = Interval(interval.start_ms - topology.window_ms, interval.end_ms + PASSES_WITHIN_MS)
+    since = (pc.field("batch_id") == 0) | lies_in("watermark", passed)
+    tables = (DeltaTable(str(path)) for path in stream_tables(layout, topology.name, BATCHES.name))
+    columns = ["sub_topology", "batch_id", "watermark", "started_at", "finished_at"]
+    rows = [rows_in(table, since, columns=columns) for table in tables]
+    return Passed(pl.concat(rows, how="vertical_relaxed") if rows else None)
+
+
+def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> Iterator[Interval]:
+    """The hours before *interval* of windows that were finished since it began, or had no path the day before."""
+    before = pc.field("window_end") < utc(interval.start_ms)
+    finished = before & (pc.field("ewt_adjusted_at") >= utc(interval.start_ms))
+    facts = (DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name))
+    late = [_rows([table], finished).filter(~pl.col("reopened").fill_null(value=False)) for table in facts]
+    day_before = pc.field("window_end") >= utc(interval.start_ms - Grain.DAY.length_ms)
+    open_ = pc.field("state").isin([State.NO_WINDOW_YET.value, State.STUCK.value, State.ESTIMATED.value])
+    paths = opened(CRITICAL_PATHS, layout.report_table(topology.name, CRITICAL_PATHS.name))
+    late.append(rows_in(paths, before & day_before & open_, columns=["window_end"]))
+    hour_ms = Grain.HOUR.length_ms
+    ends_ms = {end_ms for rows in late for end_ms in rows["window_end"].dt.epoch("ms")}
+    for hour in joined({end_ms // hour_ms * hour_ms for end_ms in ends_ms}, Grain.HOUR):
+        for start_ms in range(hour.start_ms, hour.end_ms, hour_ms):
+            if start_ms < interval.start_ms:
+                yield Interval(start_ms, min(start_ms + hour_ms, interval.start_ms))
+
+
+def _kept(
+    stored: Mapping[Table, DeltaTable], found: dict[Table, pl.DataFrame], facts: pl.DataFrame, interval: Interval
+) -> dict[Table, pl.DataFrame]:
+    """The *stored* rows of windows that have a path and none in what was *found*, since the topology has changed.
+
+    Raises InvalidArgument where it is since *facts* are gone.
+    """
+    in_interval = lies_in("window_end", interval)
+    paths = rows_in(stored[CRITICAL_PATHS], in_interval & pc.field("latency_ms").is_valid())
+    has_path = found[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null())
+    lost = paths.join(has_path, on="window_end", how="anti")
+    if lost.is_empty():
+        return {}
+    rows = {table: rows_in(each, in_interval) for table, each in stored.items()}
+    was_finished = pl.col("latency_ms").is_not_null() & ~pl.col("state").is_in([*STANDS_STILL])
+    steps = rows[CRITICAL_PATH_STEPS].filter(was_finished)
+    gone = steps.join(lost, on="window_end", how="semi").join(facts, on=["window_end", "operator"], how="anti")
+    if gone.height:
+        lost_ms = sorted(set(gone["window_end"].dt.epoch("ms")))
         msg = (
-            f"{len(lost_ms)} windows that end from {iso(min(lost_ms))} to {iso(max(lost_ms))} have a path that facts "
-            "do not give any more: some are gone, or the topology has changed; choose another interval, or delete the "
-            f"windows' rows from {CRITICAL_PATHS.name} if they are to go"
+            f"{len(lost_ms)} windows that end from {iso(lost_ms[0])} to {iso(lost_ms[-1])} have a path that facts "
+            "do not give any more, since some are gone; choose another interval, or delete the windows' rows from "
+            f"{CRITICAL_PATHS.name} if they are to go"
         )
         raise InvalidArgument(msg)
-
-
-def _tables(windows: pl.DataFrame) -> dict[Table, pl.DataFrame]:
-    """What `critical_windows` says of *windows*, by table."""
-
-    def each(what: str) -> pl.DataFrame:
-        return windows.select(*WINDOW, what).drop_nulls(what).explode(what).unnest(what)
-
-    paths = windows.drop("steps", "leaves")
-    return {CRITICAL_PATH_STEPS: each("steps"), CRITICAL_PATH_LEAVES: each("leaves"), CRITICAL_PATHS: paths}
+    for table, frame in found.items():
+        found[table] = frame.join(lost, on="window_end", how="anti")
+    return {table: each.join(lost, on="window_end", how="semi") for table, each in rows.items()}
 
 
 if __name__ == "__main__":

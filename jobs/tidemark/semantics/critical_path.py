@@ -13,7 +13,7 @@ windows; `what_if` asks what would have been.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from graphlib import CycleError, TopologicalSorter
 
@@ -124,6 +124,18 @@ def leaves(upstreams: Upstreams) -> tuple[str, ...]:
     return tuple(sorted(set(upstreams) - read))
 
 
+def leading_to(names: Iterable[str], upstreams: Upstreams) -> Upstreams:
+    """Of *upstreams* the operators *names*, and those that they come after."""
+    found: dict[str, Sequence[str]] = {}
+    open_ = [*names]
+    while open_:
+        name = open_.pop()
+        if name not in found:
+            found[name] = upstreams.get(name, ())
+            open_ += found[name]
+    return found
+
+
 def latest(names: Iterable[str], ewt_ms: Instants) -> tuple[str, int] | None:
     """The one of *names* with the latest EWT, and that; None when none has one."""
     known = [(-instant_ms, name) for name in names if (instant_ms := ewt_ms.get(name)) is not None]
@@ -152,6 +164,8 @@ def measure(
     for operator in in_order(upstreams):
         behind = (windows_behind or {}).get(operator, 0)
         steps[operator] = _step(operator, upstreams.get(operator, ()), ewt_ms, _estimate(behind, limits))
+        if ewt_ms.get(operator) is None:
+            steps[operator] = _waiting(steps[operator], upstreams.get(operator, ()), ewt_ms, steps)
     return steps
 
 
@@ -214,6 +228,14 @@ def _step(operator: str, names: Sequence[str], ewt_ms: Instants, estimate: tuple
         unclamped_ms=own_ms,
         slowest_upstream=slowest[0],
     )
+
+
+def _waiting(step: Step, names: Sequence[str], ewt_ms: Instants, steps: Mapping[str, Step]) -> Step:
+    """*step*, which has not finished: it waits for the one of *names* that has not either and is furthest behind."""
+    unfinished = sorted(name for name in names if ewt_ms.get(name) is None)
+    if not unfinished:
+        return step
+    return replace(step, slowest_upstream=max(unfinished, key=lambda name: path_to(name, steps).latency_ms))
 
 
 def _estimate(windows_behind: int, limits: Limits | None) -> tuple[State, int | None]:

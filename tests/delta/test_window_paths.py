@@ -1,0 +1,203 @@
+"""Paths of windows that wait, stand still, are reopened, or ran under another topology, with drivers that are real."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from playing import Play, ms
+
+import critical_path as job
+from tidemark.report.report_tables import opened, rows_in
+from tidemark.spec.intervals import Interval
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
+
+FLOW = """
+name = "play"
+window = "10 s"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+sub_topology = "first"
+[operators.by_id]
+kind = "repartition"
+input = "events"
+key = ["id"]
+columns = ["v"]
+"""
+OTHER = """
+[operators.other]
+kind = "source"
+topic = "other"
+fields = "id string, w int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+sub_topology = "second"
+"""
+SUMS = """
+[operators.sums]
+kind = "aggregate"
+input = "by_id"
+aggregates = { v = "sum(v)" }
+sub_topology = "second"
+[operators.out]
+kind = "sink"
+input = "sums"
+table = "out"
+"""
+JOINED = """
+[operators.now]
+kind = "table"
+input = "by_id"
+key = ["id"]
+columns = ["v"]
+[operators.joined]
+kind = "join"
+input = "other"
+table = "now"
+on = { id = "id" }
+[operators.out]
+kind = "sink"
+input = "joined"
+table = "out"
+"""
+
+
+def found(play: Play, table: Table = CRITICAL_PATHS) -> list[dict[str, Any]]:
+    """The rows of a report, by their windows; instants in seconds of the play."""
+    path = Layout(play.home).report_table("play", table.name)
+    rows = rows_in(opened(table, path)).sort("window_end").to_dicts()
+    return [{**row, "window_start": (row["window_start"].timestamp() * 1000 - ms(0)) / 1000} for row in rows]
+
+
+def paths(play: Play, until_s: float = 3_600, since_s: float = 0) -> dict[float, str | None]:
+    """The paths of the windows that end in an interval, found again, by when the windows start."""
+    job.run(Layout(play.home), play.topology, (), Interval(ms(since_s), ms(until_s)))
+    return {row["window_start"]: row["path"] for row in found(play)}
+
+
+def first(play: Play, *times: float, at_s: float, source: str = "events") -> None:
+    sub = next(s.name for s in play.topology.sub_topologies if source in {o.name for o in s.operators})
+    play.batch([play.row(source, ms(s), id="a") for s in times], at_ms=ms(at_s), sub=sub)
+
+
+def test_a_join_does_not_wait_for_its_table_behind_a_hop(tmp_path: Path) -> None:
+    play = Play(FLOW + OTHER + JOINED, tmp_path)
+    first(play, 1, at_s=2)
+    play.hop("second", at_ms=ms(3))
+    for at_s in (5, 12, 25):
+        first(play, at_s, source="other", at_s=at_s + 0.5)
+    assert paths(play) == {
+        0.0: "other (0 ms) → joined (0 ms) → out (0 ms) = 0 ms",
+        10.0: "other (0 ms) → joined (0 ms) → out (0 ms) = 0 ms",
+    }
+    steps = {row["operator"]: row for row in found(play, CRITICAL_PATH_STEPS) if row["window_start"] == 0}
+    assert (steps["joined"]["slowest_upstream"], steps["by_id_source"]["state"]) == ("other", "input")
+    assert {row["leaf"] for row in found(play, CRITICAL_PATH_LEAVES)} == {"out"}
+
+
+def test_a_window_in_which_one_flow_had_no_record_has_a_path(tmp_path: Path) -> None:
+    play = Play(FLOW + SUMS + OTHER.replace("second", "third") + SEEN, tmp_path)
+    first(play, 1, 12, at_s=13)
+    first(play, 1, source="other", at_s=14)
+    first(play, 31, at_s=32)
+    play.hop("second", at_ms=ms(33))
+    assert paths(play)[10.0] is None  # `other` may still have records of it
+    first(play, 32, source="other", at_s=35)
+    assert paths(play) == {
+        0.0: "events (0 ms) → by_id (0 ms) → by_id_source (20000 ms) → sums (0 ms) → out (0 ms) = 20000 ms",
+        10.0: "events (0 ms) → by_id (0 ms) → by_id_source (1000 ms) → sums (0 ms) → out (0 ms) = 1000 ms",
+    }
+    leaves = {row["leaf"]: row for row in found(play, CRITICAL_PATH_LEAVES) if row["window_start"] == 10}
+    assert (leaves["seen"]["before_source_ms"], leaves["seen"]["latency_ms"]) == (15_000, 0)
+
+
+SEEN = """
+[operators.seen]
+kind = "sink"
+input = "other"
+table = "seen"
+"""
+
+
+def test_a_driver_that_stands_still_is_on_the_path(tmp_path: Path) -> None:
+    play = Play(FLOW + SUMS + COPY, tmp_path)
+    first(play, 1, at_s=2)
+    first(play, 12, at_s=13)
+    play.hop("second", at_ms=ms(14))
+    for at_s in range(22, 73, 10):
+        first(play, at_s, at_s=at_s + 1)
+    told = paths(play)
+    # by_id has finished the windows that end by 70 s, and its reader the one that ends at 10 s: 6 windows of 10 s.
+    assert told[10.0] == (
+        "events (0 ms) → by_id (0 ms) → by_id_source (60000 ms, stuck) → sums (no_window_yet) → out (no_window_yet)"
+        " ≥ 60000 ms"
+    )
+    last = {row["leaf"]: row["latency_ms"] for row in found(play, CRITICAL_PATH_LEAVES) if row["window_start"] == 10}
+    assert last == {"copy": 0, "out": 60_000}
+    play.topology = replace(play.topology, max_outstanding_windows=3)
+    assert "by_id_source (60000 ms, estimated)" in (paths(play)[10.0] or "")
+    play.hop("second", at_ms=ms(90))
+    assert "stuck" not in (paths(play)[10.0] or "stuck")
+
+
+COPY = """
+[operators.copy]
+kind = "sink"
+input = "events"
+table = "copy"
+"""
+
+
+def test_a_window_that_late_records_open_is_as_old_as_when_it_was_passed(tmp_path: Path) -> None:
+    play = Play(FLOW.replace('bound = "1 s"', 'bound = "1 s"\nallowed_lateness = "10 min"') + SUMS, tmp_path)
+    first(play, 1, at_s=2)
+    first(play, 32, at_s=33)
+    play.hop("second", at_ms=ms(34))
+    first(play, 5, 15, at_s=153)
+    play.hop("second", at_ms=ms(154))
+    paths(play)
+    ages = {row["window_start"]: (row["before_source_ms"], row["latency_ms"]) for row in found(play)}
+    assert ages == {0.0: (23_000, 1_000), 10.0: (13_000, 1_000)}
+    reopened = [(row["operator"], row["reopened"]) for row in play.rows("operator_windows", "first")]
+    assert reopened[:2] == [("events", False), ("by_id", False)]
+    assert reopened[2:] == [("events", True), ("by_id", True)] * 2
+
+
+def test_windows_are_measured_against_the_topology_they_ran_under(tmp_path: Path) -> None:
+    play = Play(FLOW + SUMS, tmp_path)
+    ran(play, 2, 32)
+    before = paths(play)
+    assert set(before) == {0.0}
+    grown = Play(FLOW + SUMS + COPY, tmp_path)
+    grown._offsets, grown._batches = play._offsets, play._batches
+    assert paths(grown) == before
+    ran(grown, 42, 62)
+    assert {start: path is not None for start, path in paths(grown).items()} == {0.0: True, 30.0: True, 40.0: True}
+    assert {row["leaf"] for row in found(grown, CRITICAL_PATH_LEAVES) if row["window_start"] == 40} == {"copy", "out"}
+    again = Play(FLOW + SUMS, tmp_path)
+    again._offsets, again._batches = play._offsets, play._batches
+    assert paths(again) == paths(grown)
+    assert {row["leaf"] for row in found(again, CRITICAL_PATH_LEAVES) if row["window_start"] == 40} == {"copy", "out"}
+
+
+def ran(play: Play, *times: float) -> None:
+    for at_s in times:
+        first(play, at_s, at_s=at_s + 1)
+        play.hop("second", at_ms=ms(at_s + 2))
+
+
+def test_a_window_finished_after_its_report_is_reported_then(tmp_path: Path) -> None:
+    play = Play(FLOW + SUMS, tmp_path)
+    first(play, 2, at_s=3)
+    first(play, 12, at_s=13)
+    assert paths(play, until_s=3_600) == {0.0: None}
+    play.hop("second", at_ms=ms(40_000))
+    assert paths(play, since_s=36_000, until_s=43_200) == {
+        0.0: "events (0 ms) → by_id (0 ms) → by_id_source (39987000 ms) → sums (0 ms) → out (0 ms) = 39987000 ms"
+    }
