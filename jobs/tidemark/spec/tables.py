@@ -522,7 +522,11 @@ CRITICAL_PATH_STEPS = Table(
             ("queued_ms", "bigint", "ms of it spent waiting for siblings of the same driver, or for its journal"),
             ("share", "double", "latency_ms / the path's, 0 to 1; null: not on the path"),
             ("slack_ms", "bigint", "ms by which it may grow before the topology gets slower"),
-            ("state", "string", "input | measured | no_window_yet | upstream_missing | estimated | stuck | clamped_negative"),
+            (
+                "state",
+                "string",
+                "input | measured | no_window_yet | upstream_missing | estimated | stuck | clamped_negative",
+            ),
             ("sub_topology", "string", "whose driver runs it"),
             ("kind", "string", "as in operator_windows"),
             ("waited_ms", "bigint", "ms of it before the driver's batch began: trigger, or a batch before it"),
