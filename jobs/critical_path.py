@@ -146,7 +146,7 @@ def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> I
     before = pc.field("window_end") < utc(interval.start_ms)
     finished = before & (pc.field("ewt_adjusted_at") >= utc(interval.start_ms))
     facts = (DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name))
-    late = [_rows([table], finished).filter(~pl.col("reopened").fill_null(value=False)) for table in facts]
+    late = [rows_in(table, finished, columns=["window_end"]) for table in facts]
     day_before = pc.field("window_end") >= utc(interval.start_ms - Grain.DAY.length_ms)
     open_ = pc.field("state").isin([State.NO_WINDOW_YET.value, State.STUCK.value, State.ESTIMATED.value])
     paths = opened(CRITICAL_PATHS, layout.report_table(topology.name, CRITICAL_PATHS.name))

@@ -95,12 +95,9 @@ class Passed:
 
 def places_of(topology: Topology) -> dict[str, Place]:
     """Every operator's place in *topology*."""
-    read_by: dict[str, list[str]] = defaultdict(list)
-    for name, read in topology.upstreams.items():
-        for each in read:
-            read_by[each].append(name)
+    waited_for, read_by = topology.waited_for, topology.read_by
     return {
-        o.name: Place(sub.name, o.kind.value, topology.waited_for[o.name], tuple(read_by[o.name]))
+        o.name: Place(sub.name, o.kind.value, waited_for[o.name], read_by[o.name])
         for sub in topology.sub_topologies
         for o in sub.operators
     }
@@ -125,7 +122,6 @@ class _Row(NamedTuple):
     operator: str
     sub_topology: str
     batch_id: int
-    reopened: bool
     place: Place | None
     did: Did
 
@@ -151,8 +147,6 @@ class _Drivers:
             self._clocks[row.sub_topology] = row.did
             if row.place:
                 told[row.sub_topology][row.operator] = row.place
-            if row.reopened and self._passed.batch(row.sub_topology, window[2]):
-                continue
             place = row.place or self._known.get(row.operator)
             if place and row.operator not in did:
                 did[row.operator], places[row.operator] = row.did, place
@@ -191,25 +185,14 @@ class _Drivers:
 def _rows(operator_windows: pl.DataFrame) -> Iterator[_Row]:
     ms = pl.col("window_start", "window_end", "ewt_adjusted_at", "batch_started_at").dt.epoch("ms")
     did = ("ewt_adjusted_at", "batch_started_at", "queued_ms", "skew_error_ms", "host", "skew_ms")
-    own = ("operator", "sub_topology", "batch_id", "reopened", "kind", "upstreams", "read_by")
+    own = ("operator", "sub_topology", "batch_id", "kind", "upstreams", "read_by")
     rows = operator_windows.with_columns(ms).with_columns(pl.col("batch_started_at") + pl.col("skew_ms").fill_null(0))
     rows = rows.select(*WINDOW, *own, *did).sort("window_end", "window_start", "operator", *did)
-    for (
-        topology,
-        start_ms,
-        end_ms,
-        name,
-        sub,
-        batch_id,
-        reopened,
-        kind,
-        waits_for,
-        read_by,
-        *values,
-    ) in rows.iter_rows():
+    for row in rows.iter_rows():
+        window, (name, sub, batch_id, kind, waits_for, read_by), values = row[:3], row[3:9], row[9:]
         told = waits_for is not None and read_by is not None
         place = Place(sub, kind, _names(waits_for), _names(read_by)) if told else None
-        yield _Row((topology, start_ms, end_ms), name, sub, batch_id, bool(reopened), place, Did(*values))
+        yield _Row(window, name, sub, batch_id, place, Did(*values))
 
 
 @lru_cache(maxsize=1_000)

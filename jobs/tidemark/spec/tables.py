@@ -195,7 +195,6 @@ OPERATOR_WINDOWS = Table(
             ("skew_ms", "bigint", "ms added to ewt_at for the host's clock skew; null: not known, nothing added"),
             ("skew_error_ms", "bigint", "ms by which the host's known skew may be wrong; null: not known"),
             _RECOVERED,
-            ("reopened", "boolean", "the watermark had passed the window before: allowed late records; null: not told"),
             ("upstreams", "string", "operators it waits for as the topology was then, with commas; null: not told"),
             ("read_by", "string", "operators that read it as the topology was then, with commas; null: not told"),
         ),

@@ -107,6 +107,15 @@ class Topology:
         )
 
     @property
+    def read_by(self) -> Mapping[str, tuple[str, ...]]:
+        """The operators that read each: `upstreams` the other way round."""
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(self.operators, ())
+        for name, read in self.upstreams.items():
+            for each in read:
+                found[each] += (name,)
+        return MappingProxyType(found)
+
+    @property
     def waited_for(self) -> Mapping[str, tuple[str, ...]]:
         """The operators of `upstreams` that a streaming window waits for, which a table behind a hop is not."""
         beside = {name for sub in self.sub_topologies for name in sub.tables_behind_hops()}

@@ -186,7 +186,7 @@ class Decider:
         moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
         runs = self._pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, moment(was, now))
         tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
-        now, closed = self.counted(was, now, tallies)
+        now, closed = self.counted(now, tallies)
         tables = self.for_tables.tables(batch.batch_id, runs)
         for name in self.for_tables.hops:
             mark = self.for_tables.mark(batch.batch_id, was, now, closed, seq=tables[name].num_rows)
@@ -226,11 +226,9 @@ class Decider:
         )
         return self.windows.with_opened(now, opened)
 
-    def counted(
-        self, was: StreamProgress, now: StreamProgress, tallies: Mapping[str, Tally]
-    ) -> tuple[StreamProgress, list[ClosedWindow]]:
-        """*now* with what the batch after *was* did counted, less the windows that its watermark closes: beside it."""
-        now, closed = self.windows.counted(was, now, {name: tally.windows for name, tally in tallies.items()})
+    def counted(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> tuple[StreamProgress, list[ClosedWindow]]:
+        """*now* with what the batch did counted, less the windows that its watermark closes, which come beside it."""
+        now, closed = self.windows.counted(now, {name: tally.windows for name, tally in tallies.items()})
         skipped = {
             name: added(now.skipped.get(name, {}), tally.skipped)
             for name, tally in tallies.items()

@@ -128,7 +128,6 @@ class Measurer:
                 "ewt_adjusted_at": clocks[operator.name]["finished_at_ms"] + (skew_ms or 0),
                 "queued_ms": clocks[operator.name]["queued_ms"],
                 "records": window["records"] and window["records"][operator.name],
-                "reopened": window.get("reopened", False),
                 "started_at": clocks[operator.name]["started_at_ms"],
                 "recovered": clocks[operator.name]["recovered"],
                 **self._places[operator.name],
@@ -212,10 +211,7 @@ class Measurer:
 
 def _places(topology: Topology) -> dict[str, dict[str, str]]:
     """The columns of `operator_windows` that say where each operator is in *topology*."""
-    read_by: dict[str, list[str]] = {name: [] for name in topology.operators}
-    for name, read in topology.upstreams.items():
-        for each in read:
-            read_by[each].append(name)
+    read_by = topology.read_by
     return {
         name: {"upstreams": ",".join(waited_for), "read_by": ",".join(read_by[name])}
         for name, waited_for in topology.waited_for.items()

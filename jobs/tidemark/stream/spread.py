@@ -154,7 +154,7 @@ class Spread:
         worked, tallies = self._worked(executors, task, arrived, moment(was, now))
         self._reached("worked on")
         tallies = {o.name: arrival(batch, of_source(o, arrived)) for o in self._sources} | tallies
-        now, closed = self._decider.counted(was, now, tallies)
+        now, closed = self._decider.counted(now, tallies)
         marks = {
             name: self._decider.for_tables.mark(batch.batch_id, was, now, closed, seq=task.shares << SEQ_BITS)
             for name in self._decider.for_tables.hops

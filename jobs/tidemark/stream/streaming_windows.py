@@ -21,19 +21,15 @@ Spans = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class ClosedWindow:
-    """A window that a batch closed, and the records of it that each operator finished; None: they were not counted.
-
-    It is reopened when the watermark had passed it before: late records that were allowed are in it.
-    """
+    """A window that a batch closed, and the records of it that each operator finished; None: they were not counted."""
 
     start_ms: int
     records: Mapping[str, int] | None
-    is_reopened: bool = False
 
     @property
     def notes(self) -> dict[str, Any]:
         """What the journal has of it."""
-        return {"start_ms": self.start_ms, "records": self.records, "reopened": self.is_reopened}
+        return {"start_ms": self.start_ms, "records": self.records}
 
 
 @dataclass(frozen=True)
@@ -51,13 +47,10 @@ class StreamingWindows:
         return replace(now, windows=tuple(sorted({*now.windows, *fresh})))
 
     def counted(
-        self, was: StreamProgress, now: StreamProgress, finished: Mapping[str, Mapping[int, int]]
+        self, now: StreamProgress, finished: Mapping[str, Mapping[int, int]]
     ) -> tuple[StreamProgress, list[ClosedWindow]]:
-        """*now* after a batch in which each operator *finished* so many records by window, and the windows it closes.
-
-        *was* is the progress before that batch.
-        """
-        passed_ms, was_passed_ms = self._passed(now.watermark_ms), self._passed(was.watermark_ms)
+        """*now* after a batch in which operators *finished* so many records by window, and the windows it closes."""
+        passed_ms = self._passed(now.watermark_ms)
         records = {name: _added(now.records.get(name, {}), per) for name, per in finished.items()}
         closed = [
             ClosedWindow(start, None)
@@ -65,7 +58,7 @@ class StreamingWindows:
             for start in range(first, min(last, passed_ms) + 1, self.window_ms)
         ]
         closed += [
-            ClosedWindow(start, {name: per.get(start, 0) for name, per in records.items()}, start <= was_passed_ms)
+            ClosedWindow(start, {name: per.get(start, 0) for name, per in records.items()})
             for start in now.windows
             if start <= passed_ms
         ]
