@@ -31,7 +31,7 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Sink, Source, Time
 from tidemark.spec.topology import load, on_processing_time
 from tidemark.stream.blame import as_reason
-from tidemark.stream.checkpoint import planned_ends
+from tidemark.stream.checkpoint import planned
 from tidemark.stream.clock_skew import ClockSkew
 from tidemark.stream.engine import Engine
 from tidemark.stream.evidence import evidence
@@ -280,8 +280,14 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
             check()
             check_is_not_due_to_rotate(next(begun), options.rotate_after)
             pulse.begin(batch_id)
-            ends = planned_ends(checkpoint, batch_id)
-            engine.process(batch_id, lambda late_up_to_ms: collect(rows, late_up_to_ms), ends, SparkExecutors(rows))
+            plan = planned(checkpoint, batch_id)
+            engine.process(
+                batch_id,
+                lambda late_up_to_ms: collect(rows, late_up_to_ms),
+                plan.ends,
+                SparkExecutors(rows),
+                planned_at_ms=plan.at_ms,
+            )
             pulse.finish(batch_id)
         except Exception as error:
             ended.append(error)

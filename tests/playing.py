@@ -24,7 +24,6 @@ from tidemark.spec.topology import Topology, parse
 from tidemark.stream.engine import Engine
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.measurement import Host
-from tidemark.stream.sources import TICK
 from tidemark.stream.spread import Executors
 from tidemark.stream.wiring import HERE, Stream, build_engine
 
@@ -189,18 +188,19 @@ class Play:
         self._batches[name] = max([self._batches[name], *(row["offset"] + 1 for row in rows)])
         self.batch(rows, at_ms=at_ms, sub=sub)
 
-    def process(self, batch_id: int, rows: Sequence[Row], *, at_ms: int, sub: str) -> None:
-        """Run batch *batch_id* of *sub*."""
+    def process(self, batch_id: int, rows: Sequence[Row], *, at_ms: int, sub: str, now_ms: int | None = None) -> None:
+        """Run batch *batch_id* of *sub*, planned at *at_ms*, when the clock says *now_ms* (None: the same)."""
         if sub not in self._engines:
             self.start(sub)
-        self.now_ms = at_ms
-        tick = {"source": TICK, "partition": 0, "offset": batch_id, "timestamp_ms": at_ms}
-        frame = pl.DataFrame([*rows, tick], schema=self._schema(sub))
+        self.now_ms = at_ms if now_ms is None else now_ms
+        frame = pl.DataFrame(rows, schema=self._schema(sub))
         for source in self.topology.sub_topology(sub).operators:
             if isinstance(source, Source) and source.topic:
                 self.broker.have(source.topic, [row for row in rows if row["source"] == source.name])
         executors = self.executors(frame) if self.executors else None
-        self._engines[sub].process(batch_id, lambda late: frame.to_arrow(), self.broker.read_to(), executors)
+        self._engines[sub].process(
+            batch_id, lambda late: frame.to_arrow(), self.broker.read_to(), executors, planned_at_ms=at_ms
+        )
 
     def start(
         self,

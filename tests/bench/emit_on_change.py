@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import parse
-from tidemark.stream.sources import TICK, collect
+from tidemark.stream.sources import collect
 from tidemark.stream.wiring import Stream, build_engine
 
 UPDATES, CHANGES = 100_000, 10_000
@@ -151,14 +151,13 @@ class Ours:
             reason=pl.lit(None, pl.String),
             updates=pl.struct("id", "status", "amount", "note"),
         )
-        tick = {"source": TICK, "partition": 0, "offset": 0, "timestamp_ms": at_ms + 2_000}
-        _in_two_files(pl.concat([rows, pl.DataFrame([tick], schema=rows.schema)]), self._files)
+        _in_two_files(rows, self._files)
         self._offset += updates.height
         self._broker.have("updates", [{"partition": 0, "offset": self._offset - 1}])
         self._schema = self._schema or self._spark.read.parquet(str(self._files)).schema
         frame = self._spark.read.schema(self._schema).parquet(str(self._files))
         started = time.perf_counter()
-        self.engine.process(next(self._batch_ids), lambda late: collect(frame, late))
+        self.engine.process(next(self._batch_ids), lambda late: collect(frame, late), planned_at_ms=at_ms + 2_000)
         return time.perf_counter() - started
 
     def _sizes(self) -> dict[str, int]:

@@ -28,7 +28,6 @@ from tidemark.spec.topology import Topology, parse
 from tidemark.stream.commit import MANY
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal import Journal
-from tidemark.stream.sources import TICK
 from tidemark.stream.wiring import Stream, build_engine
 
 TOML = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()
@@ -85,15 +84,19 @@ BATCHES = [
 ]
 
 
-def raw(rows: list[dict[str, Any]], batch_id: int) -> pl.DataFrame:
-    """What Spark reads for a batch: *rows*, and a tick 10 s after that of the batch before."""
-    tick = {"source": TICK, "partition": 0, "offset": batch_id, "timestamp_ms": NOON + batch_id * 10_000}
+def at_ms(batch_id: int) -> int:
+    """When Spark planned a batch: 10 s after the one before."""
+    return NOON + batch_id * 10_000
+
+
+def raw(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    """What Spark reads for a batch: *rows*."""
     kinds = {"string": pl.String(), "double": pl.Float64(), "bigint": pl.Int64()}
     payloads = {
         name: pl.Struct({field: kinds[word] for field, word in FLIGHTS.operators[name].fields.items()})
         for name in ("flight_events", "weather")
     }
-    return pl.DataFrame([*rows, tick], schema={**RAW, **payloads})
+    return pl.DataFrame(rows, schema={**RAW, **payloads})
 
 
 def engine(
@@ -113,7 +116,10 @@ def engine(
 def run(engine: Engine, batches: Sequence[int]) -> None:
     for batch_id in batches:
         engine.process(
-            batch_id, lambda late, batch_id=batch_id: raw(BATCHES[batch_id], batch_id).to_arrow(), ends_of(batch_id)
+            batch_id,
+            lambda late, batch_id=batch_id: raw(BATCHES[batch_id]).to_arrow(),
+            ends_of(batch_id),
+            planned_at_ms=at_ms(batch_id),
         )
 
 
@@ -183,7 +189,7 @@ def test_a_replayed_decision_is_not_taken_again(tmp_path):
         run(crashed, [1])
     decided = pl.read_delta(str(tmp_path / "streams/flights/status/changes")).filter(pl.col("batch_id") == 1)
     # Read again, the batch has other rows: what was decided and partly seen stays decided.
-    engine(tmp_path, epoch=3).process(1, lambda late: raw([], 1).to_arrow(), ends_of(0))
+    engine(tmp_path, epoch=3).process(1, lambda late: raw([]).to_arrow(), ends_of(0), planned_at_ms=at_ms(1))
     again = pl.read_delta(str(tmp_path / "streams/flights/status/changes")).filter(pl.col("batch_id") == 1)
     assert again.sort("seq").equals(decided.sort("seq"))
 
@@ -207,7 +213,7 @@ def test_a_batch_that_changes_nothing_writes_nothing(tmp_path):
     quiet = engine(tmp_path)
     run(quiet, [0, 1, 2])
     before = tables(tmp_path)
-    quiet.process(3, lambda late: raw([], 3).to_arrow(), ends_of(2))
+    quiet.process(3, lambda late: raw([]).to_arrow(), ends_of(2), planned_at_ms=at_ms(3))
     assert tables(tmp_path) == before
 
 
@@ -264,7 +270,7 @@ def sent_twice(home: Path, flights: Topology) -> tuple[list[tuple[int, ...]], li
     # The second driver knows from the journal what the first has read.
     for batch_id, rows in enumerate([first, second]):
         engine(home, epoch=batch_id + 1, flights=flights).process(
-            batch_id, lambda late, batch_id=batch_id, rows=rows: raw(rows, batch_id).to_arrow()
+            batch_id, lambda late, rows=rows: raw(rows).to_arrow(), planned_at_ms=at_ms(batch_id)
         )
     tables = home / "streams" / "flights" / "status"
     outcomes = scan(tables / "outcomes").filter(pl.col("operator") == "flight_events").collect().sort("batch_id")
@@ -292,14 +298,14 @@ def test_of_forged_writers_nothing_is_kept(tmp_path):
     for number, flights in enumerate([FLIGHTS, written_by("t/s")]):
         home = tmp_path / str(number)
         driver = engine(home, flights=flights)
-        driver.process(0, lambda late: raw(rows, 0).to_arrow())
+        driver.process(0, lambda late: raw(rows).to_arrow(), planned_at_ms=at_ms(0))
         events = driver.progress.inputs["flight_events"]
         assert [part.writers for part in events.partitions.values()] == [{}, {}, {}]
 
 
 def test_a_journal_that_is_full_of_writers_is_read_and_those_nobody_names_are_forgotten(tmp_path):
     flights = written_by("t/s")
-    engine(tmp_path, flights=flights).process(0, lambda late: raw(BATCHES[0], 0).to_arrow())
+    engine(tmp_path, flights=flights).process(0, lambda late: raw(BATCHES[0]).to_arrow(), planned_at_ms=at_ms(0))
     journal = Journal(Layout(tmp_path).control("flights", "status") / "journal", "data")
     entry = journal.newest()
     assert entry is not None
@@ -310,5 +316,5 @@ def test_a_journal_that_is_full_of_writers_is_read_and_those_nobody_names_are_fo
     home.unlink()
     journal.write(entry)
     later = engine(tmp_path, epoch=2, flights=flights)
-    later.process(1, lambda late: raw(BATCHES[1], 1).to_arrow())
+    later.process(1, lambda late: raw(BATCHES[1]).to_arrow(), planned_at_ms=at_ms(1))
     assert later.progress.inputs["flight_events"].partitions[0].writers == {"t/s": Sent(2, 7, 1)}

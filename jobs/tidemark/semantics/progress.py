@@ -78,14 +78,9 @@ class StreamProgress:
     records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
-    def decided_at(self, newest_tick_ms: int | None, started_at_ms: int) -> int:
-        """The decision time of the next batch: its newest tick; without one that of the batch before.
-
-        It is never earlier than that. The first batch may have none: it is when that *started*.
-        """
-        if newest_tick_ms is None:
-            return started_at_ms if self.decided_at_ms is None else self.decided_at_ms
-        return max(newest_tick_ms, self.decided_at_ms or 0)
+    def decided_at(self, planned_at_ms: int) -> int:
+        """The decision time of the next batch: when it was planned, but never before that of the last batch."""
+        return planned_at_ms if self.decided_at_ms is None else max(planned_at_ms, self.decided_at_ms)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can hold it."""

@@ -82,7 +82,11 @@ BATCHES = Table(
         *_columns(
             ("epoch", "bigint", "lease under which the batch was decided; grows with each driver"),
             ("level", "string", "info | debug | trace"),
-            ("decided_at", "timestamp", "newest tick of the batch: the batch's idea of now, the same on replay"),
+            (
+                "decided_at",
+                "timestamp",
+                "decision time: when Spark planned the batch, the same on replay; never goes back",
+            ),
             ("started_at", "timestamp", "driver clock when the batch began"),
             ("finished_at", "timestamp", "driver clock when its data was committed"),
             ("duration_ms", "bigint", "finished_at − started_at, ms"),
@@ -213,7 +217,7 @@ WATERMARKS = Table(
             ("max_timestamp", "timestamp", "largest record timestamp seen; null: none yet"),
             ("activity", "string", "active | idle | backlogged"),
             ("held_by", "string", "partition or source that holds the combined watermark back; null: none"),
-            ("decided_at", "timestamp", "the batch's idea of now"),
+            ("decided_at", "timestamp", "decision time of the batch"),
         ),
     ),
     key=("batch_id", "source", "partition"),
@@ -267,7 +271,7 @@ EMISSION_METRICS = Table(
         *_columns(
             ("idempotent_update_skip_total", "bigint", "unchanged updates not sent on since the checkpoint began"),
             ("idempotent_update_skip_rate", "double", "of this batch, per second"),
-            ("decided_at", "timestamp", "the batch's idea of now"),
+            ("decided_at", "timestamp", "decision time of the batch"),
         ),
     ),
     key=("batch_id", "operator", "task_id"),
@@ -361,7 +365,7 @@ DISORDER_BUCKETS = Table(
         *_BATCH,
         *_columns(
             ("source", "string", "source operator"),
-            ("decided_at", "timestamp", "the batch's idea of now"),
+            ("decided_at", "timestamp", "decision time of the batch"),
             (
                 "bucket",
                 "int",

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One micro-batch. `decided_at_ms` is its newest tick, the same on replay; the other clocks are the driver's.
+    """One micro-batch.
 
-    All are epoch ms UTC: `started_at_ms` before Spark read the batch, `read_at_ms` after. `ends` are the offsets, per
-    topic and partition, up to which Spark reads it; where they are not known, the newest record tells.
+    `decided_at_ms` is its decision time: when Spark planned it, the same on replay, never before that of the batch
+    before. The other clocks are the driver's: `started_at_ms` before Spark read the batch, `read_at_ms` after. All are
+    epoch ms UTC. `ends` are the offsets, per topic and partition, up to which Spark reads it; where they are not known,
+    the newest record tells.
     """
 
     batch_id: int

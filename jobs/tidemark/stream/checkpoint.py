@@ -1,23 +1,49 @@
-"""What Spark's checkpoint of a stream says: up to where each batch reads, and which batches are done."""
+"""What Spark's checkpoint of a stream says: up to where each batch reads, when it was planned, and which are done."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 Ends = Mapping[str, Mapping[int, int]]
 """Per topic and partition an offset, exclusive."""
 
 
-def planned_ends(checkpoint: Path, batch_id: int) -> Ends:
-    """Up to where Spark reads the topics in batch *batch_id*, as its *checkpoint* has it; raises ValueError if torn."""
+@dataclass(frozen=True)
+class Plan:
+    """One batch before it is read: up to where Spark reads each topic, and when it was planned (epoch ms UTC).
+
+    A batch that is run again has the same plan.
+    """
+
+    ends: Ends
+    at_ms: int
+
+
+def planned(checkpoint: Path, batch_id: int) -> Plan:
+    """The plan of batch *batch_id*, as Spark's *checkpoint* has it; raises ValueError if torn."""
+    told, sources = _plan(checkpoint, batch_id)
+    at_ms = json.loads(told).get("batchTimestampMs")
+    if not isinstance(at_ms, int):
+        msg = f"{checkpoint}/offsets/{batch_id}: a plan says in batchTimestampMs when it was made, got {told!r}"
+        raise ValueError(msg)
+    return Plan(_ends(sources), at_ms)
+
+
+def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:
+    """What the plan of *batch_id* says of the batch, and of each source; raises ValueError if torn."""
     text = (checkpoint / "offsets" / str(batch_id)).read_text()
-    version, _, *sources = text.splitlines() if text.count("\n") > 1 else [""]
+    version, told, *sources = text.splitlines() if text.count("\n") > 1 else ["", ""]
     if version != "v1":
         msg = f"{checkpoint}/offsets/{batch_id}: a plan begins with v1 and has a line per source, got {text!r}"
         raise ValueError(msg)
+    return told, sources
+
+
+def _ends(sources: Iterable[str]) -> Ends:
     ends: dict[str, Mapping[int, int]] = {}
     for offsets in (json.loads(line) for line in sources if line != "-"):
         # A topic has an object of its partitions; other sources have numbers and texts.
@@ -52,7 +78,7 @@ def newest_commit(checkpoint: Path) -> tuple[int | None, bool]:
 
 def _ends_or_none(checkpoint: Path, number: int) -> Ends | None:
     try:
-        return planned_ends(checkpoint, number)
+        return _ends(_plan(checkpoint, number)[1])
     except ValueError:
         return None
 

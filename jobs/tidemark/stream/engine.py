@@ -20,7 +20,6 @@ from tidemark.stream.commit import Committing
 from tidemark.stream.decision import Decider, Decision
 from tidemark.stream.journal import Journal
 from tidemark.stream.load import load_memory
-from tidemark.stream.sources import TICK
 from tidemark.stream.spread import Executors, Spread
 from tidemark.stream.steps import Steps
 
@@ -68,10 +67,13 @@ class Engine:
         collect: Collect,
         ends: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
         executors: Executors | None = None,
+        *,
+        planned_at_ms: int | None = None,
     ) -> None:
         """Have the tables say what becomes of batch *batch_id*, whose rows *collect* reads up to *ends*.
 
-        One that is too large for that is left to *executors*.
+        One that is too large for that is left to *executors*. The batch is judged as of *planned_at_ms*, which must be
+        the same when it is run again (None: the clock).
         """
         if self.progress is None:
             self.progress = self._recover(batch_id)
@@ -81,7 +83,7 @@ class Engine:
         batch = Batch(
             batch_id=batch_id,
             epoch=self._epoch,
-            decided_at_ms=started_at_ms,
+            decided_at_ms=self.progress.decided_at(started_at_ms if planned_at_ms is None else planned_at_ms),
             started_at_ms=started_at_ms,
             read_at_ms=started_at_ms,
             ends=dict(ends),
@@ -105,9 +107,7 @@ class Engine:
             load_memory(self._steps, self._sub, self._home, was, after=self._remembered)
             self._remembered = was.batch_id
         raw = pl.DataFrame(collect(self._decider.late_up_to_ms(was)))
-        newest_ms = raw.filter(pl.col("source") == TICK)["timestamp_ms"].max()
-        decided_at_ms = was.decided_at(newest_ms if isinstance(newest_ms, int) else None, batch.started_at_ms)
-        batch = replace(batch, decided_at_ms=decided_at_ms, read_at_ms=self._clock())
+        batch = replace(batch, read_at_ms=self._clock())
         try:
             return self._decider.decide(raw, batch, was)
         except Exception as error:

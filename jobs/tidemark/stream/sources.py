@@ -2,8 +2,7 @@
 
 Every row has source, partition, offset, key, value, timestamp_ms (record time, epoch ms), reason (why it cannot be
 used; null: it can) and, under the source's name, a struct with its fields. Rows of tables and files have no offset:
-the driver numbers them in the order of `written`. A tick source gives each batch its idea of now, the same again on
-replay, and batches in silence.
+the driver numbers them in the order of `written`. Ticks, which have no rows, make Spark plan batches in silence.
 """
 
 from __future__ import annotations
@@ -31,11 +30,9 @@ from tidemark.stream.parsing import json_lines, kafka_records, nullable, table_r
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TICK = "_tick"
-
 
 def stream(spark: SparkSession, sub: SubTopology, layout: Layout, topology: str, bootstrap: str) -> DataFrame:
-    """All sources of *sub* and the ticks as one streaming frame; raises InvalidArgument when one is not there."""
+    """All sources of *sub* as one frame, also planned in silence; raises InvalidArgument if one is not there."""
     frames = [_ticks(spark)]
     for operator in sub.operators:
         if isinstance(operator, Source):
@@ -54,13 +51,15 @@ def _source(spark: SparkSession, source: Source, warehouse: Path, bootstrap: str
 
 
 def _ticks(spark: SparkSession) -> DataFrame:
+    """No rows, but news every second: Spark plans a batch."""
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).option("numPartitions", 1).load()
-    return ticks.select(
-        F.lit(TICK).alias("source"),
+    columns = ticks.select(
+        F.lit("").alias("source"),
         F.lit(0).alias("partition"),
         F.col("value").alias("offset"),
         F.unix_millis("timestamp").alias("timestamp_ms"),
     )
+    return columns.filter(F.lit(col=False))
 
 
 def _kafka(spark: SparkSession, source: Source, bootstrap: str) -> DataFrame:

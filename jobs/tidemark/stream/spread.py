@@ -95,7 +95,7 @@ class Spread:
                 remove_folder(folder)
 
     def decide(self, executors: Executors, was: StreamProgress, batch: Batch) -> Decision | None:
-        """What becomes of *batch*, of which the clocks of its ticks and its reading are not known yet.
+        """What becomes of *batch*, of which nothing has been read yet.
 
         None where the driver had better look at it: it is not too large, its work cannot be shared, or a topic may have
         lost records.
@@ -143,9 +143,7 @@ class Spread:
         task.folder.mkdir(parents=True, exist_ok=True)
         arrived = executors.arrive(Arriving(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was)))
         self._reached("spread out")
-        tick_ms = max((part.tick_ms for part in arrived if part.tick_ms is not None), default=None)
-        decided_at_ms = was.decided_at(tick_ms, batch.started_at_ms)
-        batch = replace(batch, decided_at_ms=decided_at_ms, read_at_ms=self._clock())
+        batch = replace(batch, read_at_ms=self._clock())
         inputs = self._inputs(was, batch, arrived)
         if inputs is None:
             return None

@@ -47,7 +47,6 @@ from tidemark.stream.intake import seen_of_hop, taken
 from tidemark.stream.load import load_memory
 from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.sharing import Sharing
-from tidemark.stream.sources import TICK
 from tidemark.stream.state import Moves
 from tidemark.stream.steps import Run, Steps
 
@@ -97,7 +96,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
-    """What came in of one partition of a source, in numbers; of ticks `tick_ms`, the newest.
+    """What came in of one partition of a source, in numbers.
 
     `gap`: offsets are missing; `writers` as in the partition's progress; `disorder` is counted by bucket; `windows` are
     the starts of those opened, `per_window` all records per window; `records` is the file in which they are dealt out.
@@ -105,7 +104,6 @@ class Arrived:
 
     source: str
     partition: int = 0
-    tick_ms: int | None = None
     seen: Seen | None = None
     gap: bool = False
     writers: Mapping[str, Sent] = field(default_factory=dict)
@@ -128,10 +126,6 @@ class Arriving(Task):
     def __call__(self, raw: pl.DataFrame) -> Arrived:
         """What the rows *raw*, all of one partition, are."""
         name: str = raw["source"][0]
-        if name == TICK:
-            tick_ms = raw["timestamp_ms"].max()
-            assert isinstance(tick_ms, int)
-            return Arrived(source=TICK, tick_ms=tick_ms)
         source = self.topology.operators[name]
         was = self.was.inputs.get(name, InputProgress())
         if isinstance(source, HopSource):

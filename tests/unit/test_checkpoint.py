@@ -1,0 +1,35 @@
+"""What Spark's offset log says of a batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemark.stream.checkpoint import Plan, planned
+
+OFFSETS = '{"events":{"0":7,"1":3}}'
+"""Of one topic, as Spark writes them; the line before it is the rate source's."""
+
+
+def plan(folder: Path, *lines: str) -> Path:
+    (folder / "offsets").mkdir()
+    (folder / "offsets" / "4").write_text("\n".join(lines))
+    return folder
+
+
+def test_a_plan_says_when_it_was_made(tmp_path: Path) -> None:
+    told = '{"batchWatermarkMs":0,"batchTimestampMs":1399982400000,"conf":{"spark.sql.shuffle.partitions":"4"}}'
+    checkpoint = plan(tmp_path, "v1", told, "4", OFFSETS)
+    assert planned(checkpoint, 4) == Plan({"events": {0: 7, 1: 3}}, at_ms=1_399_982_400_000)
+
+
+def test_a_plan_without_its_time_is_an_error(tmp_path: Path) -> None:
+    checkpoint = plan(tmp_path, "v1", '{"batchWatermarkMs":0}', "4", OFFSETS)
+    with pytest.raises(ValueError, match="offsets/4: a plan says in batchTimestampMs"):
+        planned(checkpoint, 4)
+
+
+def test_a_torn_plan_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="offsets/4: a plan begins with v1"):
+        planned(plan(tmp_path, "v1"), 4)
