@@ -154,6 +154,19 @@ key = ["grp"]
 window = { tumbling = "10 s" }
 aggregates = { n = "count(*)", total = "sum(n)" }
 """
+FAILING = """
+[operators.large]
+kind = "map"
+input = "events"
+select = { id = "id", v = "v * 500000000" }
+where = "cast(case when v = 1 then 'one' else '1' end as int) = 1"
+[operators.top]
+kind = "aggregate"
+input = "large"
+key = ["id"]
+aggregates = { top = "max(v)" }
+select = { top = "(top * 2)::int" }
+"""
 TOPOLOGIES = {
     "a table": SOURCE + TABLE + OUT.format("newest"),
     "a table decided once a batch": SOURCE + TABLE + 'decide = "batch"\n' + OUT.format("newest"),
@@ -165,6 +178,7 @@ TOPOLOGIES = {
     "a join and a hop": SOURCE + JOINED,
     "a map that tells changes by the key of the record": SOURCE + TOLD + OUT.format("told"),
     "a union of two sources": SOURCE + UNITED + OUT.format("counts"),
+    "SQL that fails for some records": SOURCE + FAILING + OUT.format("top"),
     "no state and a stream behind a hop": SOURCE + STATELESS,
 }  # fmt: skip
 

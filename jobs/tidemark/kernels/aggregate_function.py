@@ -66,6 +66,10 @@ class AggregateFunction(ABC):
     def result(self) -> pl.Expr:
         """What the aggregate is, of a state row."""
 
+    def does_not_fit(self) -> pl.Expr | None:
+        """Whether a result cannot be told; None: it always can."""
+        return None
+
     @abstractmethod
     def running(self, states: pl.DataFrame) -> pl.Series:
         """What the aggregate is after each of *states*, taking in all before it of the same `_key`."""

@@ -56,6 +56,15 @@ class Aggregation:
         """*states* with the aggregates by name."""
         return states.with_columns(**{f.name: f.result() for f in self.functions})
 
+    def problems(self, results: pl.DataFrame) -> pl.Series:
+        """What is wrong with each of *results*; null: nothing."""
+        whys = [
+            pl.when(fails).then(pl.lit(f"aggregates.{f.name}: the sum needs more than 64 bits; sum up doubles instead"))
+            for f in self.functions
+            if (fails := f.does_not_fit()) is not None
+        ]
+        return results.select(pl.coalesce(pl.lit(None, pl.String), *whys)).to_series()
+
     def running(self, known: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
         """*states* with the aggregates after each, on top of what is *known* of their keys."""
         both = pl.concat([known, states])

@@ -1,39 +1,103 @@
-"""The SQL that a topology's file holds, in DuckDB's dialect, over frames in memory: no files, no network."""
+"""The SQL that a topology's file holds, in DuckDB's dialect, over frames in memory: no files, no network.
+
+An expression that fails for one record, because a sum overflows or a text is no number, sets that record aside and no
+other. Only where a query failed are its records looked at one by one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import duckdb
 import polars as pl
 
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.determinism import Determinism
+
+PROBLEM = "_problem"
+"""Of a record that was set aside: the key of the SQL that failed for it, and what DuckDB said."""
+
+OF_A_RECORD = (duckdb.DataError, duckdb.InvalidInputException, duckdb.NotSupportedError, duckdb.SequenceException)
+"""Errors that come of the values of a record, while the query as such fits the columns."""
 
 
 class Expressions:
-    """Evaluates select lists and conditions over frames."""
+    """Evaluates select lists and conditions over frames; `failed` are the records that could not be evaluated."""
 
     def __init__(self) -> None:
-        self._duckdb = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "2"})
-        self._duckdb.sql("SET TimeZone = 'UTC'; SET lock_configuration = true")
+        self._duckdb = _connection()
+        self._determinism = Determinism(self._duckdb)
+        self.failed: list[pl.DataFrame] = []
+
+    def check(self, sql: str, columns: Collection[str]) -> None:
+        """Raise InvalidArgument where *sql* depends on more than a record with *columns*."""
+        self._determinism.check(sql, columns)
 
     def select(
-        self, frame: pl.DataFrame, select: Mapping[str, str], *, keep: tuple[str, ...], where: str | None = None
+        self, frame: pl.DataFrame, select: Mapping[str, str], *, keep: Sequence[str], where: str | None = None
     ) -> pl.DataFrame:
         """The named expressions of *select* and the columns *keep*, of the rows where *where* is true, in their order.
+
+        Rows for which one of them fails are left out and added to `failed`.
 
         Raises InvalidArgument with DuckDB's message when an expression does not fit the columns of *frame*.
         """
         columns = [f"({sql}) AS {quoted(name)}" for name, sql in select.items()] + [quoted(name) for name in keep]
         query = f"SELECT {', '.join(columns)} FROM records" + (f" WHERE ({where})" if where else "")
-        self._duckdb.register("records", frame.to_arrow())
         try:
-            return self._duckdb.sql(query).pl()
+            return _run(self._duckdb, query, frame)
         except duckdb.Error as error:
-            msg = f"{query}: {error}"
-            raise InvalidArgument(msg) from error
-        finally:
-            self._duckdb.unregister("records")
+            if frame.is_empty() or not isinstance(error, OF_A_RECORD):
+                msg = f"{query}: {error}"
+                raise InvalidArgument(msg) from error
+        problems = self._problems(frame, select, where)
+        bad = frame.with_columns(pl.Series(PROBLEM, problems, pl.String))
+        self.set_aside(bad.filter(pl.col(PROBLEM).is_not_null()))
+        return _run(self._duckdb, query, frame.filter(bad[PROBLEM].is_null()))
+
+    def set_aside(self, records: pl.DataFrame) -> None:
+        """Have *records*, with their PROBLEM, among those that failed."""
+        self.failed.append(records)
+
+    def _problems(self, frame: pl.DataFrame, select: Mapping[str, str], where: str | None) -> list[str | None]:
+        """What is wrong with each row of *frame*; None: nothing."""
+        named = {"_told_by": "identity", "_kept": "where"}
+        texts = ({"where": where} if where else {}) | {
+            named.get(name, f"select.{name}"): sql for name, sql in select.items()
+        }
+        # TRY makes null of an error, and of nothing else where what it tries is a struct.
+        fails = {key: f"try({{'v': ({sql})}}) IS NULL" for key, sql in texts.items()}
+        asked = f"try(({where})) IS NOT TRUE" if where else "false"
+        flags = [f"({fails[key]}) AS {quoted(key)}" for key in texts]
+        # What is common to two expressions must fail within each TRY, and not before both.
+        careful = _connection("SET disabled_optimizers = 'common_subexpressions'")
+        found = _run(careful, f"SELECT {', '.join(flags)}, ({asked}) AS _unasked FROM records", frame)
+        others = [key for key in texts if key != "where"]
+        found = found.with_columns(pl.col(others) & ~pl.col("_unasked")) if others else found
+        first = pl.coalesce(*(pl.when(pl.col(key)).then(pl.lit(key)) for key in texts))
+        keys = found.select(first).to_series().to_list()
+        return [key and f"{key}: {self._said(frame[row], texts[key])}" for row, key in enumerate(keys)]
+
+    def _said(self, row: pl.DataFrame, sql: str) -> str:
+        try:
+            _run(self._duckdb, f"SELECT ({sql}) FROM records", row)
+        except duckdb.Error as error:
+            return str(error).splitlines()[0]
+        return "fails among other records"
+
+
+def _connection(more: str = "") -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "2"})
+    connection.execute(f"SET TimeZone = 'UTC'; {more}; SET lock_configuration = true")
+    return connection
+
+
+def _run(connection: duckdb.DuckDBPyConnection, query: str, frame: pl.DataFrame) -> pl.DataFrame:
+    connection.register("records", frame.to_arrow())
+    try:
+        return connection.sql(query).pl()
+    finally:
+        connection.unregister("records")
 
 
 def quoted(name: str) -> str:

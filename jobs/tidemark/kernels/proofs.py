@@ -51,6 +51,19 @@ def as_read(records: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def quarantine_rows(operator: str, records: pl.DataFrame, reason: str, detail: pl.Expr | None = None) -> pl.DataFrame:
+    """*records* that *operator* cannot use, as rows of `quarantine`: where they were read, and their columns."""
+    columns = [c for c in payload(records.columns) if not c.startswith("@")]
+    return records.select(
+        source=pl.lit(operator),
+        partition="_partition",
+        offset="_offset",
+        reason=pl.lit(reason),
+        detail=pl.lit(None, pl.String) if detail is None else detail,
+        value=value_text(columns, records.schema).cast(pl.Binary),
+    )
+
+
 def late_rows(operator: str, late: pl.DataFrame, watermark_ms: int | None, held_by: str | None) -> pl.DataFrame:
     """What *operator* found *late*, behind the watermark that *held_by* had set, as rows of `late_records`."""
     watermark = pl.lit(watermark_ms, pl.Int64)

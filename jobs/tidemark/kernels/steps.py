@@ -35,8 +35,9 @@ def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions) -> pl.Da
     columns = tuple(operator.select)
     if operator.identity is None:
         return with_value(records.with_columns(**key), columns)
-    told = sql.select(records, {"_told_by": operator.identity}, keep=())
-    identified = with_value(records.with_columns(told["_told_by"], **key), columns, identity=["_told_by"])
+    told = sql.select(records.with_row_index("_row"), {"_told_by": operator.identity}, keep=("_row",))
+    kept = records if told.height == records.height else records[told["_row"]]
+    identified = with_value(kept.with_columns(told["_told_by"], **key), columns, identity=["_told_by"])
     return identified.drop("_told_by")
 
 

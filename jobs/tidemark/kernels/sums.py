@@ -83,6 +83,10 @@ class WholeSum(ExactSum):
         return pl.when(pl.col(self._high) == 0).then(self._low)
 
     @override
+    def does_not_fit(self) -> pl.Expr:
+        return pl.col(self.name).is_null()
+
+    @override
     def running(self, states: pl.DataFrame) -> pl.Series:
         return self._running(states).cast(pl.Int64, strict=False)
 

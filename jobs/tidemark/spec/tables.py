@@ -312,8 +312,9 @@ QUARANTINE = Table(
                 "reason",
                 "string",
                 "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | wrong_type | "
-                "missing_timestamp | timestamp_out_of_range",
+                "missing_timestamp | timestamp_out_of_range | sql_error",
             ),
+            ("detail", "string", "of sql_error: the key of the SQL that failed, and what it said"),
             ("key", "binary", "the record's key"),
             ("value", "binary", "the record's bytes; further down its columns as a JSON object"),
         ),

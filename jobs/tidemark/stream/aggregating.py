@@ -12,7 +12,7 @@ from tidemark.kernels import META
 from tidemark.kernels.aggregates import aggregate_functions
 from tidemark.kernels.aggregation import Aggregation, in_open_sessions, merged_sessions
 from tidemark.kernels.emission import with_value
-from tidemark.kernels.expressions import Expressions
+from tidemark.kernels.expressions import PROBLEM, Expressions
 from tidemark.kernels.values import key_text
 from tidemark.kernels.windows import is_closed
 from tidemark.spec.operators import Aggregate, Decide, Shape, Windows
@@ -151,9 +151,15 @@ class Aggregating:
         """The updates that *states* are; those that have no results yet are given them."""
         operator = self._operator
         results = states if {*operator.aggregates} <= {*states.columns} else self.kernel.results(states)
-        selected = self._sql.select(results, operator.select, keep=(*self.kernel.key, *META))
-        updates = with_value(selected, tuple(operator.select))
-        return updates.with_columns(_window_end=results["window_end"]) if operator.windows else updates
+        problems = self.kernel.problems(results)
+        if problems.null_count() < len(problems):
+            self._sql.set_aside(results.with_columns(problems.alias(PROBLEM)).filter(problems.is_not_null()))
+            results = results.filter(problems.is_null())
+        beside = ["_window_end"] if operator.windows else []
+        beside += [HELD] if HELD in results.columns else []
+        results = results.with_columns(_window_end="window_end") if operator.windows else results
+        selected = self._sql.select(results, operator.select, keep=(*self.kernel.key, *META, *beside))
+        return with_value(selected, tuple(operator.select))
 
     def _kept(self, states: pl.DataFrame) -> pl.DataFrame:
         if not self._in_sessions:

@@ -83,7 +83,9 @@ class Emitter:
         """
         waiting = newest.with_columns(pl.lit(value=True).alias(HELD)).select(*self._states.schema)
         released, closed = self._released(waiting, gone, moment)
-        rows = self.prepared(released.drop(HELD)).with_columns(released[HELD])
+        rows = self.prepared(released)
+        if HELD not in rows.columns:
+            rows = rows.with_columns(released[HELD])
         if self.emission.strategy is Strategy.ON_WINDOW_CLOSE:
             rows = rows.with_columns(_timestamp_ms=pl.col("_window_end") - 1)
         ended = self._ended(gone)
@@ -95,7 +97,7 @@ class Emitter:
         moves.dropped[self.name] = pl.concat([gone, closed, settled.filter("_deleted")["_key"]])
         overtaken = int(self._states.of(pl.concat([waiting["_key"], gone]))[HELD].sum())
         held_before = self.memory.held[self.name]
-        held_after = held_before - overtaken + waiting.height - int(rows[HELD].sum())
+        held_after = held_before - overtaken + waiting.height - int(released[HELD].sum())
         moves.held[self.name] = held_after
         repeated = rows.filter(~pl.col(HELD) & ~pl.col("_deleted")).drop(HELD)
         superseded = updates - waiting.height + overtaken

@@ -12,9 +12,9 @@ import polars as pl
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels import META, payload
 from tidemark.kernels.aggregate_function import OLD, AggregateFunction
-from tidemark.kernels.expressions import Expressions
+from tidemark.kernels.expressions import PROBLEM, Expressions
 from tidemark.kernels.facts import times_of
-from tidemark.kernels.proofs import as_read, changes_rows, late_rows, suppressed_rows
+from tidemark.kernels.proofs import as_read, changes_rows, late_rows, quarantine_rows, suppressed_rows
 from tidemark.kernels.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.steps import (
     MATCHED,
@@ -115,6 +115,7 @@ class Steps:
                 raise InvalidSpec.at(topology.file, at, problem, f"it reads the columns {known}") from error
 
     def _prepare(self, operator: Operator) -> None:
+        self._check_sql(operator)
         match operator:
             case Source():
                 self.schemas[operator.name] = record_schema(operator.columns)
@@ -183,7 +184,50 @@ class Steps:
         return hop_records(repartition, rows, {column: schema[column] for column in repartition_columns(repartition)})
 
     def run(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """What *operator* decides of its *inputs*; what it will have kept is put into *moves*."""
+        """What *operator* decides of its *inputs*; what it will have kept is put into *moves*.
+
+        Records for which its SQL failed are rows of quarantine.
+        """
+        self._sql.failed.clear()
+        run = self._ran(operator, inputs, moves, moment)
+        known = [rows for rows in [run.rows.get("quarantine")] if rows is not None]
+        if failed := [
+            quarantine_rows(operator.name, rows, "sql_error", pl.col(PROBLEM)) for rows in self._failed if rows.height
+        ]:
+            run.rows["quarantine"] = pl.concat([*known, *failed], how="diagonal")
+        return run
+
+    @property
+    def _failed(self) -> list[pl.DataFrame]:
+        """The records for which SQL failed in this run; a result that is repeated has failed before."""
+        return [rows.filter(HELD) if HELD in rows.columns else rows for rows in self._sql.failed]
+
+    @property
+    def _failed_n(self) -> int:
+        return sum(rows.height for rows in self._failed)
+
+    def _check_sql(self, operator: Operator) -> None:
+        """Raise InvalidSpec where SQL of *operator* depends on more than the record that it is evaluated for."""
+        texts: dict[str, str] = {}
+        columns = {c for name in operator.inputs for c in self.schemas[name]}
+        match operator:
+            case Map():
+                texts = {"where": operator.where or "", "identity": operator.identity or ""}
+            case Aggregate():
+                columns = {*operator.aggregates, *operator.key, *WINDOW}
+            case _:
+                return
+        texts |= {f"select.{name}": sql for name, sql in operator.select.items()}
+        for key, sql in texts.items():
+            try:
+                # An identity is of what was selected.
+                self._sql.check(sql, {*operator.select} if key == "identity" else columns) if sql else None
+            except InvalidArgument as error:
+                problem, _, remedy = str(error).rpartition("; ")
+                at = f"operators.{operator.name}.{key}"
+                raise InvalidSpec.at(self._topology.file, at, f"{sql!r} {problem}", remedy) from error
+
+    def _ran(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
         records = inputs[0]
         match operator:
             case Map():
@@ -217,12 +261,14 @@ class Steps:
 
     def _map(self, operator: Map, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         mapped = self._mapped(operator, records)
-        filtered = records.height - mapped.height
+        failed = self._failed_n
+        filtered = records.height - mapped.height - failed
         if operator.emission is None:
-            counts = Counter(records_in=records.height, passed=mapped.height, filtered=filtered)
+            counts = Counter(records_in=records.height, passed=mapped.height, filtered=filtered, quarantined=failed)
             return Run(mapped, times_of(records), counts)
         run = self._newest(operator, mapped, moves, moment, mapped.columns, finished=records)
-        return replace(run, counts=run.counts + Counter(records_in=filtered, filtered=filtered))
+        others = Counter(records_in=filtered + failed, filtered=filtered, quarantined=failed)
+        return replace(run, counts=run.counts + others)
 
     def _join(self, operator: Join, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         updates = operator.name in self._updates
@@ -340,9 +386,10 @@ class Steps:
         keyed, bad = _with_key(operator, kept, operator.key)
         aggregating = self._aggregating[operator.name]
         done = aggregating.run(keyed, moves, moment)
-        filtered, quarantined = records.height - kept.height, kept.height - keyed.height
+        filtered, no_key = records.height - kept.height, kept.height - keyed.height
+        quarantined = no_key + self._failed_n
         counts = done.emitted.counts + Counter(late=done.late.height, filtered=filtered, quarantined=quarantined)
-        counts["records_in"] = done.updates + done.late.height + filtered + quarantined
+        counts["records_in"] = done.updates + done.late.height + filtered + no_key
         late = {"late_records": late_rows(operator.name, as_read(done.late), moment.was_watermark_ms, moment.held_by)}
         rows = {**self._judged_rows(operator, done.emitted), **self._state_rows(operator, moves), **late, **bad}
         output = done.emitted.output.select(*aggregating.kernel.key, *operator.select, *META)
@@ -417,11 +464,5 @@ def _with_key(
     """*records* whose key is not null, and those where it is as rows of quarantine; the key is `_key` unless named."""
     text = pl.col("_key") if key is None else key_text(key, records.schema)
     bad = records.filter(text.is_null())
-    rows = bad.select(
-        source=pl.lit(operator.name),
-        partition="_partition",
-        offset="_offset",
-        reason=pl.lit("null_key"),
-        value=value_text(payload(bad.columns), bad.schema).cast(pl.Binary),
-    )
+    rows = quarantine_rows(operator.name, bad, "null_key")
     return records.filter(text.is_not_null()), {"quarantine": rows}

@@ -1,0 +1,93 @@
+"""Which SQL of a topology is refused: what may give another result for the same record.
+
+A batch is decided again after a crash, and values are compared with earlier ones; so an expression may read the columns
+of its record and nothing else: no clock, no chance, no setting, no other record. The expression is looked at as DuckDB
+parses it, and the stability of its functions is what DuckDB says of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import duckdb
+
+from tidemark.errors import InvalidArgument
+
+SETTINGS = frozenset({"current_setting", "getenv", "getvariable", "version"})
+"""Functions that DuckDB calls consistent, and that tell what was set where it runs."""
+
+WORDS = frozenset({
+    "current_catalog", "current_date", "current_role", "current_schema", "current_time", "current_timestamp",
+    "current_user", "localtime", "localtimestamp", "session_user", "user",
+})  # fmt: skip
+"""What DuckDB takes for a function where no column has that name."""
+
+CLASSES = {"SUBQUERY": "a subquery", "WINDOW": "a window function"}
+
+FUNCTIONS = """
+    SELECT lower(function_name), bool_or(stability IN ('VOLATILE', 'CONSISTENT_WITHIN_QUERY')),
+           bool_and(function_type = 'aggregate'), list(DISTINCT macro_definition) FILTER (macro_definition IS NOT NULL)
+    FROM duckdb_functions() WHERE function_type IN ('scalar', 'aggregate', 'macro') GROUP BY ALL
+"""
+
+
+class Determinism:
+    """Knows the functions of *connection*."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        known = connection.execute(FUNCTIONS).fetchall()
+        self._unstable = {name for name, unstable, _, _ in known if unstable} | SETTINGS
+        self._aggregates = {name for name, _, aggregate, _ in known if aggregate}
+        self._macros: dict[str, list[str]] = {name: macros for name, _, _, macros in known if macros}
+
+    def check(self, sql: str, columns: Collection[str]) -> None:
+        """Raise InvalidArgument where *sql*, over records with *columns*, does not depend on its record alone."""
+        for word, why in self._offences(sql, {column.lower() for column in columns}, frozenset()):
+            msg = f"uses {word}, {why}; use the record's columns alone, for its time the column of the timestamp"
+            raise InvalidArgument(msg)
+
+    def _offences(self, sql: str, columns: Collection[str], within: frozenset[str]) -> Iterator[tuple[str, str]]:
+        """What *sql* uses that it must not, and why; *within* are the macros that it is the text of."""
+        for node in _nodes(self._parsed(sql)):
+            match node.get("class"):
+                case "SUBQUERY" | "WINDOW" as kind:
+                    yield CLASSES[kind], _OTHERS
+                case "COLUMN_REF":
+                    path = node["column_names"]
+                    if path[-1].lower() in WORDS - {*columns} and len(path) == 1:
+                        yield path[-1].lower(), _UNSTABLE
+                case "FUNCTION":
+                    yield from self._of_function(node["function_name"].lower(), len(node["children"]), within)
+
+    def _of_function(self, name: str, arguments: int, within: frozenset[str]) -> Iterator[tuple[str, str]]:
+        if name in self._unstable or (name == "age" and arguments == 1):  # age(x) is from x to today
+            yield f"{name}()", _UNSTABLE
+        elif name in self._aggregates:
+            yield f"{name}()", _OTHERS
+        elif name not in within:
+            for macro in self._macros.get(name, []):
+                for word, why in self._offences(macro, (), within | {name}):
+                    yield f"{name}(), which is {word}", why
+
+    def _parsed(self, sql: str) -> Any:
+        """What DuckDB makes of *sql*; nothing where it is not an expression, which it will say itself."""
+        asked = self._connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT ({sql})"])
+        (text,) = asked.fetchone() or ("{}",)
+        return json.loads(text)
+
+
+_OTHERS = "which reads other records"
+_UNSTABLE = "which gives another result when the batch is decided again, or elsewhere"
+
+
+def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
+    """Every object in *parsed*, outer ones first."""
+    if isinstance(parsed, dict):
+        yield parsed
+        parsed = list(parsed.values())
+    if isinstance(parsed, list):
+        for part in parsed:
+            yield from _nodes(part)

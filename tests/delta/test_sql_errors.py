@@ -1,0 +1,143 @@
+"""SQL that fails for one record quarantines that record, says what failed, and lets all others go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playing import NOON, Crash, Play, crash_at
+
+from tidemark.spec.tables import BECAME, CAME_IN
+
+SOURCE = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v bigint, t string, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+"""
+MAPPED = """
+[operators.mapped]
+kind = "map"
+input = "events"
+select = { id = "id", double = "v * 2", day = "t::date" }
+where = "t::date < '2030-01-01'"
+"""
+NEWEST = """
+[operators.newest]
+kind = "table"
+input = "mapped"
+key = ["id"]
+[operators.out]
+kind = "sink"
+input = "newest"
+table = "out"
+"""
+TOLD = """
+[operators.told]
+kind = "map"
+input = "events"
+select = { v = "v" }
+strategy = "on_change"
+identity = "v * 2"
+"""
+TOTALS = """
+[operators.totals]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+aggregates = { total = "sum(v)" }
+select = { total = "total" }
+[operators.out]
+kind = "sink"
+input = "totals"
+table = "out"
+"""
+LARGE = 2**62
+
+
+def event(play: Play, number: int, id_: str, v: int, t: str = "2026-01-01") -> dict[str, Any]:
+    return play.row("events", NOON + number, id=id_, v=v, t=t)
+
+
+def quarantined(play: Play) -> list[tuple[str, int, str, str]]:
+    return [(row["source"], row["offset"], row["reason"], row["detail"]) for row in play.rows("quarantine")]
+
+
+def check_accounting(play: Play) -> None:
+    for row in play.rows("outcomes"):
+        assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
+
+
+def some(play: Play) -> list[dict[str, Any]]:
+    return [
+        event(play, 1, "a", 1), event(play, 2, "b", LARGE), event(play, 3, "c", 3, "soon"),
+        event(play, 4, "d", LARGE, "2031-01-01"), event(play, 5, "e", 5),
+    ]  # fmt: skip
+
+
+def test_only_the_record_whose_sql_fails_is_set_aside(tmp_path: Path) -> None:
+    play = Play(SOURCE + MAPPED + NEWEST, tmp_path)
+    play.batch(some(play), at_ms=NOON)
+    play.batch([event(play, 6, "a", 7)], at_ms=NOON + 1_000)
+    assert [(row["id"], row["double"]) for row in play.rows("out")] == [("a", 2), ("e", 10), ("a", 14)]
+    (b, c) = quarantined(play)
+    assert b[:3] == ("mapped", 1, "sql_error")
+    assert b[3].startswith("select.double: Out of Range Error: Overflow in multiplication of INT64")
+    assert c[:3] == ("mapped", 2, "sql_error")
+    assert c[3].startswith("where: Conversion Error: invalid date field format")
+    row = play.rows("quarantine")[0]
+    assert json.loads(row["value"]) == {"id": "b", "v": LARGE, "t": "2026-01-01", "event_time": NOON + 2}
+    (mapped, _) = [row for row in play.rows("outcomes") if row["operator"] == "mapped"]
+    assert (mapped["records_in"], mapped["passed"], mapped["filtered"], mapped["quarantined"]) == (5, 2, 1, 2)
+    check_accounting(play)
+
+
+def test_an_identity_that_fails_sets_its_record_aside(tmp_path: Path) -> None:
+    play = Play(SOURCE + TOLD, tmp_path)
+    play.batch([event(play, 1, "a", 1), event(play, 2, "a", LARGE), event(play, 3, "a", 1)], at_ms=NOON)
+    (row,) = quarantined(play)
+    assert row[:3] == ("told", 1, "sql_error")
+    assert row[3].startswith("identity: Out of Range Error")
+    check_accounting(play)
+
+
+def test_a_sum_that_leaves_64_bits_is_not_shown_until_it_is_back(tmp_path: Path) -> None:
+    play = Play(SOURCE + TOTALS, tmp_path)
+    play.batch([event(play, 1, "a", LARGE), event(play, 2, "a", LARGE), event(play, 3, "b", 1)], at_ms=NOON)
+    play.start("0")
+    play.batch([event(play, 4, "a", -LARGE), event(play, 5, "a", -LARGE)], at_ms=NOON + 1_000)
+    assert [(row["id"], row["total"]) for row in play.rows("out")] == [("a", LARGE), ("b", 1), ("a", LARGE), ("a", 0)]
+    says = "aggregates.total: the sum needs more than 64 bits; sum up doubles instead"
+    assert quarantined(play) == [("totals", 1, "sql_error", says)]
+    check_accounting(play)
+
+
+@pytest.mark.parametrize("strategy", ["periodic", "on_change"])
+def test_a_result_that_fails_is_set_aside_once(tmp_path: Path, strategy: str) -> None:
+    more = f'strategy = "{strategy}"\n' + ('interval = "10 s"\n' if strategy == "periodic" else "")
+    totals = TOTALS.replace('select = { total = "total" }\n', 'select = { total = "total * 2" }\n' + more)
+    play = Play(SOURCE + totals, tmp_path)
+    play.batch([event(play, 1, "a", LARGE), event(play, 2, "b", 1)], at_ms=NOON)
+    for second in (11, 21, 31):
+        play.batch([], at_ms=NOON + second * 1_000)
+    assert {row["total"] for row in play.rows("out")} == {2}
+    assert [row[:3] for row in quarantined(play)] == [("totals", 0, "sql_error")]
+    check_accounting(play)
+
+
+def test_the_same_records_are_set_aside_after_a_crash(tmp_path: Path) -> None:
+    undisturbed, crashed = (Play(SOURCE + MAPPED + NEWEST, tmp_path / name) for name in ("undisturbed", "crashed"))
+    undisturbed.batch(some(undisturbed), at_ms=NOON)
+    rows = some(crashed)
+    crashed.start("0", crash_at("decided"))
+    with pytest.raises(Crash):
+        crashed.process(0, rows, at_ms=NOON, sub="0")
+    crashed.start("0")
+    crashed.process(0, rows, at_ms=NOON, sub="0")
+    assert quarantined(crashed) == quarantined(undisturbed)
+    assert crashed.rows("out") == undisturbed.rows("out")

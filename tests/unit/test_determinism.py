@@ -1,0 +1,75 @@
+"""SQL that may give another result for the same record is refused, with file, key, what it uses and the remedy."""
+
+from __future__ import annotations
+
+import tomllib
+
+import polars as pl
+import pytest
+
+from tidemark.errors import InvalidSpec
+from tidemark.kernels.expressions import Expressions
+from tidemark.spec.topology import parse
+from tidemark.stream.steps import Steps
+
+SOURCE = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, current_date string, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.x]
+input = "events"
+"""
+
+
+@pytest.mark.parametrize(
+    ("operator", "key", "uses"),
+    [
+        ('select = { v = "v" }\nkey = ["v"]\nstrategy = "on_change"\nidentity = "now()"', "identity", "now()"),
+        ('select = { v = "v" }\nstrategy = "on_change"\nidentity = "v + RANDOM()"', "identity", "random()"),
+        ('select = { v = "v" }\nwhere = "v > random()"', "where", "random()"),
+        ('select = { u = "uuid()" }\n', "select.u", "uuid()"),
+        ("select = { u = \"case when v > 1 then nextval('s') end\" }\n", "select.u", "nextval()"),
+        ("select = { u = \"strftime(current_timestamp, '%Y')\" }\n", "select.u", "current_timestamp"),
+        ('select = { u = "list_transform([v], x -> x + random())" }\n', "select.u", "random()"),
+        ("select = { u = \"current_setting('TimeZone')\" }\n", "select.u", "current_setting()"),
+        ('select = { u = "age(make_timestamp(event_time))" }\n', "select.u", "age()"),
+        ('select = { u = "ago(interval 1 day)" }\n', "select.u", "ago(), which is current_timestamp"),
+        ('select = { u = "sum(v)" }\n', "select.u", "sum()"),
+        ('select = { u = "row_number() over ()" }\n', "select.u", "a window function"),
+        ('select = { u = "(select max(v) from records)" }\n', "select.u", "a subquery"),
+    ],
+)
+def test_what_depends_on_more_than_the_record_is_refused(operator, key, uses):
+    topology = parse(tomllib.loads(f'{SOURCE}kind = "map"\n{operator}'), file="play.toml")
+    with pytest.raises(InvalidSpec) as error:
+        Steps(topology, lambda place: None)
+    said = str(error.value)
+    assert said.startswith(f"play.toml: operators.x.{key}: ")
+    assert f"uses {uses}, which " in said
+    assert said.endswith("; use the record's columns alone, for its time the column of the timestamp")
+
+
+def test_an_aggregates_select_is_looked_at_too():
+    aggregate = 'kind = "aggregate"\nkey = ["id"]\naggregates = { n = "count(*)" }\nselect = { n = "n + random()" }'
+    with pytest.raises(InvalidSpec, match=r"operators\.x\.select\.n: .* uses random\(\)"):
+        Steps(parse(tomllib.loads(SOURCE + aggregate), file="play.toml"), lambda place: None)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["current_date", "age(make_timestamp(1), make_timestamp(2))", "list_sum([v, v])", "split_part(id, ',', 1)",
+     "id::timestamptz", "md5(id)", "[x for x in [v] if x > 1]"],
+)  # fmt: skip
+def test_what_the_record_alone_tells_is_accepted(sql):
+    Expressions().check(sql, {"id", "v", "current_date"})
+
+
+def test_a_text_without_a_zone_is_an_instant_in_utc(monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    frame = pl.DataFrame({"t": ["2026-07-01 12:00:00"]})
+    found = Expressions().select(frame, {"ms": "epoch_ms(t::timestamptz)"}, keep=())
+    assert found.item() == 1_782_907_200_000
