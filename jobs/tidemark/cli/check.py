@@ -13,12 +13,15 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.inert import one_line
 from tidemark.report.batch_job import EXPECTATIONS, TOPOLOGIES
 from tidemark.spec import channel_spec, sla_spec
+from tidemark.spec.arrival_order import by_arrival
 from tidemark.spec.topology import Topology, load, load_each
 from tidemark.stream.steps import Steps
 
 
 def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATIONS) -> list[str]:
     """A line for each streaming query that *files* describe; without files, for those of all topologies of the project.
+
+    And one for each warning: what can run, and may give other results than are meant.
 
     Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the folder *expectations*.
 
@@ -40,6 +43,9 @@ def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATI
         lines += [
             f"{one_line(file.name)}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}"
             for sub in topology.sub_topologies
+        ]
+        lines += [
+            f"{one_line(file.name)}: operators.{name}: warning: {problem}" for name, problem in by_arrival(topology)
         ]
     names = {*topologies, *(file.stem for file in of_project)}
     errors += sla_spec.mistakes(expectations / "slas.toml", topologies.values(), names)

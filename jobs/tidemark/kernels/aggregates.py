@@ -1,14 +1,14 @@
 """The aggregate functions, each as columns of a state: of one row, merged over several, and the result of it.
 
 A state row has the columns of every aggregate; merging the states of some rows gives the state of all of them, in
-whatever order, but for `first` and `last`, where of values from one instant the earlier or later row counts. Sums are
+whatever order: of values from one instant `first` and `last` go by the record's partition and offset. Sums are
 exact (`sums.py`). `running` gives the result after each row. Nulls count in `count(*)` alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import polars as pl
 from typing_extensions import override
@@ -16,6 +16,7 @@ from typing_extensions import override
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.aggregate_function import KEY, OLD, AggregateFunction
 from tidemark.kernels.identity import identity_of
+from tidemark.kernels.schemas import META_SCHEMA
 from tidemark.kernels.sums import DoubleSum, ExactSum, WholeSum
 
 
@@ -149,32 +150,36 @@ class Maximum(Extreme):
 
 
 class AtEnd(AggregateFunction):
-    """first(column) or last(column) by record time; of values from one instant the earlier or the later row's."""
+    """first(column) or last(column) by record time; of values from one instant by their partition and offset."""
 
     earliest: bool
 
     @property
-    def _at(self) -> str:
-        return f"{self.state}@at"
+    def _place(self) -> dict[str, str]:
+        """By column of the state the one of a record: where its value is in time, and in its topic."""
+        return {
+            f"{self.state}@at": "_timestamp_ms",
+            f"{self.state}@partition": "_partition",
+            f"{self.state}@offset": "_offset",
+        }
 
     @property
     @override
     def schema(self) -> Mapping[str, pl.DataType]:
-        return {self.state: self.kind, self._at: pl.Int64()}
+        return {self.state: self.kind, **{c: META_SCHEMA[of] for c, of in self._place.items()}}
 
     @override
     def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
-        at = pl.when(pl.col(self.column).is_not_null()).then("_timestamp_ms")
-        return {self.state: pl.col(self.column), self._at: at}
+        has_value = pl.col(self.column).is_not_null()
+        return {self.state: pl.col(self.column), **{c: pl.when(has_value).then(of) for c, of in self._place.items()}}
 
     @override
     def merged(self) -> dict[str, pl.Expr]:
-        at = pl.col(self._at)
         # Values without a time are null: they go to the end that is not asked for.
-        in_order = pl.col(self.state).sort_by(at, nulls_last=self.earliest, maintain_order=True)
-        if self.earliest:
-            return {self.state: in_order.first(), self._at: at.min()}
-        return {self.state: in_order.last(), self._at: at.max()}
+        in_order = {
+            c: pl.col(c).sort_by(*self._place, nulls_last=self.earliest, maintain_order=True) for c in self.schema
+        }
+        return {c: rows.first() if self.earliest else rows.last() for c, rows in in_order.items()}
 
     @override
     def result(self) -> pl.Expr:
@@ -182,11 +187,19 @@ class AtEnd(AggregateFunction):
 
     @override
     def running(self, states: pl.DataFrame) -> pl.Series:
-        at = pl.col(self._at)
-        so_far = (at.cum_min() if self.earliest else at.cum_max()).forward_fill().shift(1)
-        wins = (at < so_far) if self.earliest else (at >= so_far)
-        taken = pl.when(at.is_not_null() & wins.fill_null(value=True)).then(self.state)
-        return states.select(taken.forward_fill().over(KEY)).to_series()
+        has_time = pl.col(next(iter(self._place))).is_not_null()
+        ranked = states.with_columns(_rank=pl.when(has_time).then(places_in_order(states, [*self._place])))
+        rank = pl.col("_rank")
+        so_far = (rank.cum_min() if self.earliest else rank.cum_max()).forward_fill().shift(1)
+        wins = (rank < so_far) if self.earliest else (rank > so_far)
+        taken = pl.when(rank.is_not_null() & wins.fill_null(value=True)).then(self.state)
+        return ranked.select(taken.forward_fill().over(KEY)).to_series()
+
+
+def places_in_order(rows: pl.DataFrame, by: Sequence[str]) -> pl.Series:
+    """The place that each of *rows* has when they are sorted *by* these columns."""
+    in_order = rows.select(by).with_row_index("_row").sort(by, maintain_order=True).with_row_index("_rank")
+    return in_order.sort("_row")["_rank"]
 
 
 class First(AtEnd):

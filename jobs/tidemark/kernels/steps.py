@@ -10,6 +10,7 @@ import polars as pl
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.aggregate_function import OLD
+from tidemark.kernels.aggregates import places_in_order
 from tidemark.kernels.emission import with_value
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.values import key_text, parsed, partition_of
@@ -56,6 +57,19 @@ def table_updates(operator: KeyedTable, records: pl.DataFrame) -> pl.DataFrame:
     columns = value_columns(operator, records.columns)
     kept = records.select(*operator.key, *columns, *META)
     return with_value(kept, columns).with_columns(_key=key_text(operator.key, kept.schema))
+
+
+def newest_by_time(updates: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Those of *updates* that are newer than all before them of their key, of which the newest ones are *known*.
+
+    By record time; of one instant by partition, and then by offset.
+    """
+    places = ["_timestamp_ms", "_partition", "_offset"]
+    both = pl.concat([known.select("_key", *places), updates.select("_key", *places)])
+    rank = both.with_columns(_rank=places_in_order(both, places))
+    before = pl.col("_rank").cum_max().shift().over("_key")
+    is_newest = rank.select((pl.col("_rank") > before).fill_null(value=True)).to_series()
+    return updates.filter(is_newest.slice(known.height))
 
 
 def value_columns(operator: KeyedTable, columns: Sequence[str]) -> tuple[str, ...]:

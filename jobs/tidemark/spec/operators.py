@@ -185,6 +185,13 @@ class Map(Operator):
     identity: str | None = None
 
 
+class NewestBy(StrEnum):
+    """Which row of a key is its newest: the one that was read last, or the one of the latest record time."""
+
+    ARRIVAL = "arrival"
+    EVENT_TIME = "event_time"
+
+
 class Beyond(StrEnum):
     """What becomes of a record that asks a table for a version older than its history: the oldest kept, or late."""
 
@@ -197,6 +204,7 @@ class KeyedTable(Operator):
     """The latest value per key.
 
     For joins its versions are kept for *history_ms* of record time behind the watermark; None: for as long as is usual.
+    `newest_by` is None where nobody has said it: then it is by arrival.
     """
 
     key: tuple[str, ...]
@@ -204,6 +212,7 @@ class KeyedTable(Operator):
     emission: Emission = Emission()
     history_ms: int | None = None
     beyond_history: Beyond = Beyond.OLDEST
+    newest_by: NewestBy | None = None
 
     @property
     def is_strict(self) -> bool:

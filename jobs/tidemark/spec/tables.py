@@ -122,7 +122,11 @@ OUTCOMES = Table(
             ("duplicate", "bigint", "records that had been read before"),
             ("filtered", "bigint", "records that the operator's condition left out"),
             ("passed", "bigint", "records sent on by an operator that judges no change"),
-            ("superseded", "bigint", "held updates overtaken by a newer one"),
+            (
+                "superseded",
+                "bigint",
+                "updates overtaken by a newer one: while held, or of a table that goes by record time",
+            ),
             ("held_after", "bigint", "updates that wait for a later batch"),
             ("fan_out", "bigint", "of a repartition: records handed to the next sub-topology for what it emitted"),
             ("repeated", "bigint", "results that a periodic operator sent on again, not an outcome of any update"),

@@ -23,6 +23,7 @@ from tidemark.spec.operators import (
     KeyedTable,
     Kind,
     Map,
+    NewestBy,
     Operator,
     Repartition,
     Shape,
@@ -192,6 +193,7 @@ def _table(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
         emission=_emission(keys, Rule.STRICTLY_NEWER),
         history_ms=keys.duration("history", "1 h", None),
         beyond_history=keys.choice("beyond_history", Beyond, Beyond.OLDEST),
+        newest_by=keys.choice("newest_by", NewestBy, NewestBy.ARRIVAL) if "newest_by" in keys.content else None,
     )
 
 

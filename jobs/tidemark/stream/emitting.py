@@ -56,7 +56,8 @@ class Emitted:
 class Emitter:
     """Sends on the updates of the operator *name* by its *emission*, and says what is kept of them.
 
-    *prepared* turns state rows into updates, one for each; *windows* are those that the states are about.
+    *prepared* turns state rows into updates, one for each; *windows* are those that the states are about. The states of
+    deleted keys are kept where it *remembers_deleted* ones.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Emitter:
     memory: Memory
     prepared: Callable[[pl.DataFrame], pl.DataFrame]
     windows: Windows | None = None
+    remembers_deleted: bool = False
 
     def at_once(self, updates: pl.DataFrame, moves: Moves, *, superseded: int = 0) -> Emitted:
         """What becomes of *updates* that need not wait; so many were *superseded* on the way to them."""
@@ -94,7 +96,8 @@ class Emitter:
         settled = released.with_columns(pl.lit(value=False).alias(HELD))
         moves.stored[self.name] = result.stored
         moves.states[self.name] = pl.concat([waiting, settled]).unique("_key", keep="last", maintain_order=True)
-        moves.dropped[self.name] = pl.concat([gone, closed, settled.filter("_deleted")["_key"]])
+        forgotten = settled.clear() if self.remembers_deleted else settled.filter("_deleted")
+        moves.dropped[self.name] = pl.concat([gone, closed, forgotten["_key"]])
         overtaken = int(self._states.of(pl.concat([waiting["_key"], gone]))[HELD].sum())
         held_before = self.memory.held[self.name]
         held_after = held_before - overtaken + waiting.height - int(released[HELD].sum())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemark.spec.operators import Aggregate, HopSource, KeyedTable, Map, Operator, Repartition, Sink, Source
+from tidemark.spec.operators import Aggregate, HopSource, KeyedTable, Map, NewestBy, Operator, Repartition, Sink, Source
 from tidemark.spec.topology import SubTopology
 
 SOURCES = "its sources"
@@ -41,7 +41,8 @@ def _of(operator: Operator) -> dict[str, str]:
     at = f"operators.{operator.name}"
     match operator:
         case KeyedTable():
-            return {at: f"a table by {_listed(operator.key)}"}
+            newest = ", the newest by event time" if operator.newest_by is NewestBy.EVENT_TIME else ""
+            return {at: f"a table by {_listed(operator.key)}{newest}"}
         case Map() if operator.emission is not None:
             return {
                 at: f"a map that judges by {_listed(operator.key)} whether {operator.identity or 'its columns'} changed"

@@ -25,6 +25,7 @@ from tidemark.kernels.steps import (
     join_valid,
     map_records,
     map_updates,
+    newest_by_time,
     pruned,
     repartition_columns,
     repartition_updates,
@@ -43,6 +44,7 @@ from tidemark.spec.operators import (
     Join,
     KeyedTable,
     Map,
+    NewestBy,
     Operator,
     Repartition,
     Sink,
@@ -130,7 +132,8 @@ class Steps:
                 self.memory.version(table, self.version_schema(table))
                 self._history_ms[table] = history_ms(self._topology, table)
             case KeyedTable() | Repartition() | Map() if (emission := emission_of(operator)) is not None:
-                states = KeyedRows(self.state_schema(operator), key="_key") if emission.holds else None
+                keeps = emission.holds or _is_by_time(operator)
+                states = KeyedRows(self.state_schema(operator), key="_key") if keeps else None
                 self.memory.keep(operator.name, states)
         inputs = [pl.DataFrame(schema=self.schemas[name]) for name in operator.inputs]
         self.schemas[operator.name] = self.run(operator, inputs, Moves(), BEFORE_TIME).output.schema
@@ -353,11 +356,17 @@ class Steps:
     def _emitted(self, operator: Operator, updates: pl.DataFrame, moves: Moves, moment: Moment) -> Emitted:
         emission = emission_of(operator)
         assert emission is not None
-        emitter = Emitter(operator.name, emission, self.memory, self._prepared(operator))
-        if not emission.holds:
-            return emitter.at_once(updates, moves)
-        newest = updates.unique("_key", keep="last", maintain_order=True)
-        return emitter.hold(newest, updates.height, updates["_key"].clear(), moves, moment)
+        by_time = _is_by_time(operator)
+        prepared = self._prepared(operator)
+        emitter = Emitter(operator.name, emission, self.memory, prepared, remembers_deleted=by_time)
+        kept = newest_by_time(updates, self.memory.states[operator.name].of(updates["_key"])) if by_time else updates
+        newest = kept.unique("_key", keep="last", maintain_order=True)
+        if emission.holds:
+            return emitter.hold(newest, updates.height, updates["_key"].clear(), moves, moment)
+        if by_time:
+            states = newest.with_columns(pl.lit(value=False).alias(HELD))
+            emitter.keep(states.select(*self.state_schema(operator)), updates["_key"].clear(), moves, moment)
+        return emitter.at_once(kept, moves, superseded=updates.height - kept.height)
 
     def _repartition(self, operator: Repartition, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         if not operator.id:
@@ -456,6 +465,10 @@ def history_ms(topology: Topology, name: str) -> int | None:
                 behind_ms = max(behind_ms, windows.longest_ms + windows.allowed_lateness_ms)
             before += operator.flows
     return behind_ms
+
+
+def _is_by_time(operator: Operator) -> bool:
+    return isinstance(operator, KeyedTable) and operator.newest_by is NewestBy.EVENT_TIME
 
 
 def _with_key(

@@ -1,0 +1,144 @@
+"""Results per key and window are the same however the records are cut into batches."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playing import Play
+
+from tidemark.cli.check import check
+from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.spec.topology import load
+
+T = 1_400_000_000_000 - 1_400_000_000_000 % 60_000
+SOURCE = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v double, event_time bigint"
+timestamp = "event_time"
+bound = "2 min"
+"""
+NEWEST = """
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+newest_by = "event_time"
+"""
+AGGREGATES = """aggregates = { n = "count(*)", total = "sum(v)", mean = "avg(v)", low = "min(v)", high = "max(v)", opened = "first(v)", closed = "last(v)", about = "approx_distinct(v)" }
+"""  # noqa: E501
+
+
+def counted(name: str, window: str = "") -> str:
+    return f'[operators.{name}]\nkind = "aggregate"\ninput = "events"\nkey = ["id"]\n{window}\n{AGGREGATES}'
+
+
+EVERYTHING = (
+    SOURCE
+    + NEWEST
+    + counted("rolling")
+    + counted("minutes", 'window = { tumbling = "20 s" }\nstrategy = "on_window_close"')
+    + counted("hops", 'window = { hopping = "20 s", every = "10 s" }')
+    + counted("sessions", 'window = { session = "3 s" }')
+)
+
+
+def event(play: Play, second: float, id_: str, v: float | None, *, part: int = 0) -> dict[str, Any]:
+    return play.row("events", T + round(second * 1000), partition=part, key=None, id=id_, v=v)
+
+
+def results(home: Path, records: list[tuple[float, str, float]], cut: random.Random | None) -> dict[str, Any]:
+    """The last value of each key of each operator, when the partitions' records are *cut* into batches (None: one)."""
+    play = Play(EVERYTHING, home, partitions=3)
+    waiting = [[event(play, *one, part=part) for one in records[part::3]] for part in range(3)]
+    number = 0
+    while any(waiting):
+        taken = [rows[: cut.randrange(12) if cut else None] for rows in waiting]
+        waiting = [rows[len(part) :] for rows, part in zip(waiting, taken, strict=True)]
+        play.batch([row for part in taken for row in part], at_ms=T + number)
+        number += 1
+        if cut and cut.random() < 0.3:
+            play.start("0")
+    play.batch([event(play, 900, "end", 0.0, part=part) for part in range(3)], at_ms=T + number)
+    assert play.rows("late_records") == []
+    for row in play.rows("outcomes"):
+        assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
+    found = {f"{row['operator']} {row['key']}": row["value"] for row in play.rows("changes") if "end" not in row["key"]}
+    return {name: value for name, value in found.items() if value is not None}  # sessions that became part of others
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_final_results_are_the_same_for_every_cut_into_batches(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    # Whole seconds, so that many records are from one instant.
+    records = [(draw.randrange(60), draw.choice("abc"), draw.choice([0.1, 0.2, 0.7, 1e16])) for _ in range(90)]
+    whole = results(tmp_path / "whole", records, None)
+    assert len(whole) > 20
+    for number in range(2):
+        assert results(tmp_path / f"cut {number}", records, random.Random(100 * seed + number)) == whole
+
+
+def test_by_event_time_the_newest_row_is_not_the_last_one_read(tmp_path: Path) -> None:
+    for name, one_by_one in (("together", False), ("apart", True)):
+        play = Play(SOURCE + NEWEST, tmp_path / name, partitions=2)
+        rows = [event(play, 10, "a", 10.0), event(play, 5, "a", 5.0, part=1), event(play, 10, "a", 11.0, part=1)]
+        for batch in [[row] for row in rows] if one_by_one else [rows]:
+            play.batch(batch, at_ms=T)
+            play.start("0")
+        play.batch([event(play, 10, "a", 7.0), event(play, 9, "a", 8.0)], at_ms=T + 1)
+        assert play.rows("changes")[-1]["value"] == '{"v":11.0}', "of one instant the higher partition"
+        (*_, last) = [row for row in play.rows("outcomes") if row["operator"] == "newest"]
+        assert (last["records_in"], last["superseded"]) == (2, 2)
+
+
+def test_by_event_time_an_update_that_said_nothing_new_counts_as_newest(tmp_path: Path) -> None:
+    play = Play(SOURCE + NEWEST, tmp_path, partitions=2)
+    play.batch([event(play, 10, "a", 1.0), event(play, 20, "a", 1.0)], at_ms=T)  # the second is suppressed
+    play.start("0")
+    play.batch([event(play, 15, "a", 2.0, part=1)], at_ms=T + 1)
+    assert [row["value"] for row in play.rows("changes")] == ['{"v":1.0}']
+
+
+@pytest.mark.parametrize("strategy", ["", 'strategy = "periodic"\ninterval = "10 s"\n'])
+def test_by_event_time_a_deleted_key_stays_deleted(tmp_path: Path, strategy: str) -> None:
+    toml = SOURCE.replace('topic = "events"', 'topic = "events"\nkey = "id"') + NEWEST + strategy
+    play = Play(toml, tmp_path)
+    play.batch([play.row("events", T, key="a", id="a", v=1.0)], at_ms=T)
+    play.batch(at_ms=T + 10_000)
+    play.batch([play.row("events", T + 9000, key="a", id="a") | {"deleted": True}], at_ms=T + 20_000)
+    play.start("0")
+    play.batch([play.row("events", T + 5000, key="a", id="a", v=5.0)], at_ms=T + 30_000)
+    play.batch(at_ms=T + 40_000)
+    assert [row["value"] for row in play.rows("changes")] == ['{"v":1.0}', None]
+
+
+@pytest.mark.parametrize(
+    ("source", "operator", "warned"),
+    [
+        ("", 'kind = "table"\ninput = "events"\nkey = ["id"]', True),
+        ("", 'kind = "table"\ninput = "events"\nkey = ["id"]\nnewest_by = "arrival"', False),
+        ("", 'kind = "table"\ninput = "events"\nkey = ["id"]\nnewest_by = "event_time"', False),
+        ('key = "id"', 'kind = "table"\ninput = "events"\nkey = ["id", "v"]', False),
+        ('key = "id"', 'kind = "table"\ninput = "events"\nkey = ["v"]', True),
+        ("", 'kind = "sink"\ninput = "events"\ntable = "board"\nmode = "current"\nkey = ["id"]', True),
+        ("", 'kind = "map"\ninput = "events"\nselect = { v = "v" }\nstrategy = "on_change"', False),
+    ],
+)
+def test_check_warns_where_the_order_of_arrival_decides(
+    tmp_path: Path, source: str, operator: str, *, warned: bool
+) -> None:
+    file = tmp_path / "play.toml"
+    file.write_text(SOURCE + source + "\n[operators.x]\n" + operator + "\n")
+    (tmp_path / "slas.toml").write_text("")
+    (tmp_path / "channels.toml").write_text("")
+    assert load(file).name == "play"
+    warnings = [line for line in check([file], tmp_path, tmp_path) if "warning" in line]
+    assert [line.startswith("play.toml: operators.x: warning: takes the record of") for line in warnings] == [
+        True
+    ] * warned
