@@ -23,7 +23,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.place import location
 from tidemark.report.batch_job import interval_parser, promised, told, writing
-from tidemark.report.large_paths import by_executors
+from tidemark.report.large_paths import by_hours
 from tidemark.report.page import write_pages
 from tidemark.report.page_facts import READS
 from tidemark.report.promises import promises
@@ -43,7 +43,7 @@ PASSES_WITHIN_MS = 7 * Grain.DAY.length_ms
 """A driver without a record in a window is looked for so long after it, in record time."""
 NO_WINDOWS = pl.DataFrame(schema={"operator": pl.String(), "window_end": pl.Datetime("us", "UTC")})
 SPARK_ABOVE = 1_000_000
-"""Rows of operator_windows that one process still looks through by itself."""
+"""Rows of operator_windows that one process still looks through at once."""
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
         metavar="FILE|FOLDER",
         help="write the page there; in a folder also that of the day",
     )
-    spark_above = "rows of operator_windows above which Spark finds the paths (%(default)s)"
+    spark_above = "rows of operator_windows above which Spark reads them, an hour at a time (%(default)s)"
     arguments.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
     given = arguments.parse_args()
     interval, specs = Interval(given.start_ms, given.end_ms), promised(given.topology)
@@ -78,8 +78,8 @@ def run(
 ) -> list[Interval]:
     """Replace the paths, steps and leaves of the windows that end in *interval*; *specs* are what is promised.
 
-    So it does in earlier hours that have windows which were finished since; these are returned. Spark finds the paths
-    where there are more rows of operator_windows than *spark_above*. The paths come last: one that is there has its
+    So it does in earlier hours that have windows which were finished since; these are returned. Spark reads an hour at
+    a time where there are more rows of operator_windows than *spark_above*. The paths come last: one that is there has its
     steps.
 
     Raises:
@@ -105,7 +105,7 @@ def _replace(
     known = Known(_passed(layout, topology, averaged), _newest(facts, interval))
     if sum(table.to_pyarrow_dataset().count_rows(filter=ends) for table in facts) > spark_above:
         finished = read_table(session("tidemark-critical-path"), layout, topology.name, OPERATOR_WINDOWS)
-        found = by_executors(finished, topology, promises(specs), interval, known)
+        found = by_hours(finished, topology, promises(specs), interval, known)
     else:
         found = window_paths(_rows(facts, ends), topology, promises(specs), interval, known)
     stored = {table: opened(table, layout.report_table(topology.name, table.name)) for table in found}

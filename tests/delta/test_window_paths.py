@@ -9,6 +9,7 @@ from typing import Any
 from playing import Play, ms
 
 import critical_path as job
+from tidemark.cli.topology import document
 from tidemark.report.report_tables import opened, rows_in
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
@@ -198,3 +199,25 @@ def test_a_window_finished_after_its_report_is_reported_then(tmp_path: Path) -> 
     assert paths(play, since_s=36_000, until_s=43_200) == {
         0.0: "events (0 ms) → by_id (0 ms) → by_id_source (39987000 ms) → sums (0 ms) → out (0 ms) = 39987000 ms"
     }
+
+
+def test_a_past_topology_is_what_was_known_then(tmp_path: Path) -> None:
+    play = Play(FLOW + SUMS, tmp_path)
+    ran(play, 2, 32)
+    grown = Play(FLOW + SUMS + COPY, tmp_path)
+    grown._offsets, grown._batches = play._offsets, play._batches
+    ran(grown, 42, 62)
+    first(grown, 63, at_s=64)
+    paths(grown)
+
+    def told(topology: Play, at_s: float) -> dict[str, Any]:
+        return document(tmp_path, topology.topology, at_ms=ms(at_s))
+
+    then, now = told(grown, 40), told(grown, 70)
+    assert "copy" not in {row["operator"] for row in then["operators"]}
+    assert "copy" in {row["operator"] for row in now["operators"]}
+    assert (then["latency_ms"], then["age_ms"]) == (1_000, 6_000)  # by 34 s: its window ended at 10 s
+    assert told(grown, 33.5)["critical_path"] == []
+    unread = {row["operator"]: row["unread_records"] for row in now["operators"]}
+    unread_then = {row["operator"]: row["unread_records"] for row in told(grown, 63.5)["operators"]}
+    assert (unread["by_id_source"], unread_then["by_id_source"]) == (1, 1)

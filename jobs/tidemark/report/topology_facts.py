@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Any
 
 from tidemark.control import ALIVE, SILENT_AFTER_MS
-from tidemark.report.path_facts import Row, Tables
+from tidemark.report.path_facts import FINISHED_MS, Row, Tables
 from tidemark.semantics.stram import LATENCY_SAMPLES
 from tidemark.spec.intervals import iso
 from tidemark.spec.operators import HopSource, Kind
@@ -48,16 +48,34 @@ COUNTS = """
     GROUP BY operator
 """
 WATERMARKS = """
-    SELECT sub_topology, source, arg_max(watermark, batch_id) AS watermark
-    FROM watermarks WHERE topology = $1 AND partition IS NULL AND decided_at <= make_timestamptz($2 * 1000) GROUP BY ALL
+    SELECT sub_topology, source, arg_max(watermarks.watermark, batch_id) AS watermark
+    FROM watermarks JOIN batches USING (topology, sub_topology, batch_id)
+    WHERE topology = $1 AND partition IS NULL AND finished_at <= make_timestamptz($2 * 1000) GROUP BY ALL
 """
-NEWEST_PATH = """
-    SELECT p.window_end, any_value(p.latency_ms) AS latency_ms, list(operator ORDER BY step) AS critical_path
-    FROM critical_paths AS p JOIN critical_path_steps AS s USING (topology, window_end)
-    WHERE topology = $1 AND p.latency_ms IS NOT NULL AND step IS NOT NULL
-          AND window_end <= make_timestamptz($2 * 1000)
+NEWEST_PATH = f"""
+    WITH paths AS (
+        SELECT topology, window_end, latency_ms, state,
+               if(state IN ('stuck', 'estimated'), epoch_ms(window_end) + before_source_ms, {FINISHED_MS}) AS known_ms
+        FROM critical_paths WHERE topology = $1 AND latency_ms IS NOT NULL
+    )
+    SELECT p.window_end, p.latency_ms, $2 - p.known_ms AS age_ms, p.state, list(operator ORDER BY step) AS critical_path
+    FROM paths AS p JOIN critical_path_steps AS s USING (topology, window_end)
+    WHERE p.known_ms <= $2 AND step IS NOT NULL
     GROUP BY ALL ORDER BY window_end DESC LIMIT 1
 """
+RAN = """
+    WITH ran AS (
+        SELECT sub_topology, batch_id, operator, kind, ewt_at <= make_timestamptz($2 * 1000) AS is_known
+        FROM operator_windows WHERE topology = $1
+    ), newest AS (
+        SELECT sub_topology, max(batch_id) FILTER (is_known) AS batch_id, bool_or(NOT is_known) AS has_more
+        FROM ran GROUP BY ALL
+    )
+    SELECT r.sub_topology, operator, any_value(kind) AS kind, bool_or(r.batch_id = n.batch_id) AS ran,
+           bool_or(is_known) AS was_known, any_value(has_more) AS has_more
+    FROM ran AS r JOIN newest AS n USING (sub_topology) WHERE n.batch_id IS NOT NULL GROUP BY ALL
+"""
+"""Of drivers that had closed a window by then: every operator of theirs, and whether it was among those that did."""
 READ_TO = """
     WITH parts AS (
         SELECT batch_id, unnest(sources, recursive := true)
@@ -85,11 +103,7 @@ def topology_facts(tables: Tables, topology: Topology, *, at_ms: int) -> Row:
         "window_ms": topology.window_ms,
         **facts.newest_path(),
         "sub_topologies": [facts.driver(sub.name) for sub in topology.sub_topologies],
-        "operators": [
-            facts.operator(name, sub.name)
-            for sub in topology.sub_topologies
-            for name in (o.name for o in sub.operators)
-        ],
+        "operators": facts.operators(),
     }
 
 
@@ -109,7 +123,42 @@ class _Facts:
     def newest_path(self) -> Row:
         """The newest critical path that the reports have found."""
         found = self._ask(NEWEST_PATH)
-        return found[0] if found else {"window_end": None, "latency_ms": None, "critical_path": []}
+        if found:
+            return found[0]
+        return {"window_end": None, "latency_ms": None, "age_ms": None, "state": None, "critical_path": []}
+
+    def operators(self) -> list[Row]:
+        """What each operator does that was there: one that was added later is left out, one that has gone since is in.
+
+        Of that one only the table of windows knows.
+        """
+        ran = {(row["sub_topology"], row["operator"]): row for row in self._ask(RAN)}
+        here = [(sub.name, o.name) for sub in self._topology.sub_topologies for o in sub.operators]
+        added = {place for place, row in ran.items() if not row["was_known"]}
+        gone = [
+            place
+            for place, row in sorted(ran.items())
+            if row["ran"] and row["has_more"] and place[1] not in self._topology.operators
+        ]
+        told = [self.operator(name, sub) for sub, name in here if (sub, name) not in added]
+        return told + [self._gone(name, sub, ran[sub, name]["kind"]) for sub, name in gone]
+
+    def _gone(self, name: str, sub_topology: str, kind: str) -> Row:
+        driver, counts = self.driver(sub_topology), self._counts[name]
+        return {
+            "operator": name,
+            "kind": kind,
+            "sub_topology": sub_topology,
+            "upstreams": [],
+            "moving_average_ms": None,
+            "records_in_per_s": counts.get("records_in_per_s") or 0.0,
+            "records_out_per_s": counts.get("records_out_per_s") or 0.0,
+            "watermark": driver["watermark"],
+            "unread_records": None,
+            "held_records": counts.get("held_records"),
+            "state": driver["state"],
+            "last_heartbeat_at": driver["last_heartbeat_at"],
+        }
 
     def driver(self, sub_topology: str) -> Row:
         """Who runs *sub_topology*, whether it still does, and how far time has come there."""
@@ -151,9 +200,13 @@ class _Facts:
         if not isinstance(operator, HopSource):
             return told.get("unread_records")
         hop = f"hop_{operator.repartition}"
-        text = f'SELECT count(*) AS n FROM "{hop}" WHERE topology = $1 AND watermark IS NULL AND batch_id >= $2'
+        text = (
+            f'SELECT count(*) AS n FROM "{hop}" JOIN batches USING (topology, sub_topology, batch_id) '
+            f'WHERE topology = $1 AND "{hop}".watermark IS NULL AND batch_id >= $2 '
+            "AND finished_at <= make_timestamptz($3 * 1000)"
+        )
         rows = (
-            self._tables.ask(text, [self._topology.name, told.get("read_to", 0)])
+            self._tables.ask(text, [self._topology.name, told.get("read_to", 0), self._at_ms])
             if hop in self._tables.tables
             else None
         )

@@ -82,7 +82,9 @@ class Passed:
         if self.batches is not None:
             ms = pl.col("watermark", "started_at", "finished_at").dt.epoch("ms")
             rows = self.batches.drop_nulls("watermark").with_columns(ms).sort("batch_id")
-            self._by_sub.update((str(sub), part) for (sub,), part in rows.group_by("sub_topology"))
+            # What was passed once stays passed, should time have been set back.
+            rows = rows.with_columns(pl.col("watermark").cum_max().over("sub_topology"))
+            self._by_sub.update((str(sub), part) for (sub,), part in rows.group_by("sub_topology", maintain_order=True))
 
     def batch(self, sub_topology: str, end_ms: int) -> tuple[int, int, int] | None:
         """Number, beginning and end of the first batch of *sub_topology* whose watermark passed *end_ms*."""
