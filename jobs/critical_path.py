@@ -79,8 +79,8 @@ def run(
     """Replace the paths, steps and leaves of the windows that end in *interval*; *specs* are what is promised.
 
     So it does in earlier hours that have windows which were finished since; these are returned. Spark reads an hour at
-    a time where there are more rows of operator_windows than *spark_above*. The paths come last: one that is there has its
-    steps.
+    a time where there are more rows of operator_windows than *spark_above*. The paths come last: one that is there has
+    its steps.
 
     Raises:
         InvalidArgument: a window has a path that the facts that are left do not give; nothing of it was written.
