@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from tidemark.clock import wall_clock_ms
 from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState, digest
 from tidemark.disk import Disk
+from tidemark.errors import TidemarkError
 from tidemark.inert import log_to_stderr
 from tidemark.place import location
 from tidemark.report.batch_job import told
@@ -43,6 +44,7 @@ from tidemark.stream.measurement import Host
 from tidemark.stream.soundness import refuse_unless_sound
 from tidemark.stream.sources import collect, explained, read_again, stream
 from tidemark.stream.spread_spark import SparkExecutors
+from tidemark.stream.unread import begun
 from tidemark.stream.wiring import Stream, build_engine
 
 log = logging.getLogger("tidemark.stream")
@@ -52,6 +54,10 @@ CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
 """Spark's word for a file of the checkpoint that was there already when it was about to be written."""
 DISTURBED_AT_MOST = 3
 """Times that a query is started again for that. An older driver that wakes up commits a batch and plans another."""
+
+
+KILLED = frozenset({StreamState.STARTING, StreamState.RUNNING})
+"""States in which nobody leaves who is asked to."""
 
 
 class Ended(Exception):
@@ -81,6 +87,9 @@ def main() -> int:
         log.error("%s", error)
         return 3
     stream_of = Stream(topology, sub, Layout(options.warehouse))
+    before = control.heartbeat()
+    if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
+        log.warning("the driver before was killed: %s", reading)
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running)
     try:
@@ -90,6 +99,8 @@ def main() -> int:
         log.error("%s", error)
         return 3
     except Exception as error:
+        if not isinstance(error, TidemarkError) and (reading := begun(stream_of.control, sub)):
+            error.add_note(reading)
         log.exception("stream %s/%s failed", topology.name, sub.name)
         pulse.end(StreamState.FAILED, reason=as_reason(error)[:2_000])
         return 1

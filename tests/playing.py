@@ -17,10 +17,12 @@ import polars.selectors as cs
 from tidemark.control import Heartbeat, StreamState
 from tidemark.delta import scan
 from tidemark.disk import UntilWritten, at_once
+from tidemark.kernels.limits import Limits
 from tidemark.kernels.schemas import HEADERS, record_schema
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Sink, Source
 from tidemark.spec.topology import Topology, parse
+from tidemark.stream.broker import Refused
 from tidemark.stream.engine import Engine
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.measurement import Host
@@ -77,6 +79,8 @@ class Silence:
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
         self.earliest = 0
+        self.topic_limits: dict[str, Limits] = {}
+        self.refuses: Callable[[Row], bool] = lambda row: False
 
     def partitions(self, topic: str) -> int:
         return self._partitions if isinstance(self._partitions, int) else self._partitions[topic]
@@ -97,8 +101,15 @@ class Silence:
             place = (topic, row["partition"])
             self._ends[place] = max(self._ends[place], row["offset"] + 1)
 
-    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
-        self.published += [(sink.topic or "", row) for row in rows.to_dicts()]
+    def limits(self, topic: str) -> Limits:
+        """What `topic_limits` says; without it a topic takes all."""
+        return self.topic_limits.get(topic, Limits())
+
+    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> list[Refused]:
+        refused = [Refused(number, "refused") for number, row in enumerate(rows.to_dicts()) if self.refuses(row)]
+        places = {place.row for place in refused}
+        self.published += [(sink.topic or "", r) for n, r in enumerate(rows.to_dicts()) if n not in places]
+        return refused
 
 
 class Ends(Silence):

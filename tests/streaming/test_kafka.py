@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import time
 
 import fastavro
 import polars as pl
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tidemark.embedded import broker as embedded
+from tidemark.embedded.process import wait_until
+from tidemark.kernels.limits import Limits
 from tidemark.kernels.schemas import record_schema
 from tidemark.spec.operators import Format, Kind, Sink
 from tidemark.stream.encoding import Misfit
@@ -61,6 +65,52 @@ def test_a_record_is_sent_with_its_headers_and_one_that_deletes_has_no_value(bro
     assert first.headers() == [("trace", b"t"), ("tidemark-id", b"t/s/2/7/0"), hop]
     assert (second.key(), second.value()) == (b"a", None)
     assert second.headers() == [("tidemark-id", b"t/s/2/7/1"), hop]
+
+
+def test_the_limits_of_a_topic_are_those_that_the_broker_tells(broker: str) -> None:
+    sending = sender(broker, "by_default")
+    assert sending.limits("by_default") == Limits(max_bytes=1_048_588, before_ms=2**63 - 1, after_ms=3_600_000)
+    settle(broker, "by_default", {"max.message.bytes": "2000", "message.timestamp.type": "LogAppendTime"})
+    assert sender(broker, "by_default").limits("by_default") == Limits(max_bytes=2_000)
+    assert sending.limits("by_default").max_bytes == 1_048_588  # asked a moment ago
+
+
+def test_only_what_a_topic_refuses_does_not_arrive(broker: str) -> None:
+    sending = sender(broker, "refusing")
+    sending.limits("refusing")
+    settle(broker, "refusing", {"max.message.bytes": "2000"})  # lowered since
+    far = int(time.time() * 1_000) + 30 * 86_400_000
+    batch = rows({"id": "a"}, {"id": "x" * 5_000}, {"id": "b"}, {"id": "f", "_timestamp_ms": far}, {"id": "c"})
+    refused = sending.publish(sink("out", "refusing"), batch, batch_id=7, epoch=1)
+    assert [place.row for place in refused] == [1, 3]
+    assert sorted(json.loads(m.value() or b"")["id"] for m in sent(broker, "refusing", 3)) == ["a", "b", "c"]
+    places = [int(dict(m.headers() or [])["tidemark-id"].rsplit(b"/")[-1]) for m in sent(broker, "refusing", 3)]
+    assert places == sorted(set(places))
+
+
+def test_small_records_reach_a_topic_that_takes_little_at_once(broker: str) -> None:
+    sending = sender(broker, "narrow")
+    settle(broker, "narrow", {"max.message.bytes": "1500"})
+    batch = rows(*({"id": f"{n:0300}"} for n in range(200)))
+    assert sending.publish(sink("out", "narrow"), batch, batch_id=7, epoch=1) == []
+    assert [json.loads(m.value() or b"")["id"] for m in sent(broker, "narrow", 200)] == batch["id"].to_list()
+
+
+def settle(address: str, topic: str, settings: dict[str, str]) -> None:
+    """Give *topic* other *settings*, and wait until the broker tells them."""
+    client = AdminClient({"bootstrap.servers": address})
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+    ]
+    place = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    client.incremental_alter_configs([place])[place].result(30)
+
+    def told() -> bool:
+        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        found = client.describe_configs([asked])[asked].result(30)
+        return all(found[name].value == value for name, value in settings.items())
+
+    wait_until(told, f"settings of {topic}", 30)
 
 
 def test_two_sinks_with_one_topic_number_their_records_in_one_sequence_which_a_repetition_repeats(broker: str) -> None:

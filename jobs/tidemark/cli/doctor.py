@@ -7,6 +7,7 @@ import argparse
 from tidemark.control import Control
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import Topology
+from tidemark.stream import unread
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import Finding, findings
 from tidemark.stream.wiring import Stream
@@ -37,6 +38,13 @@ def doctor(topology: Topology, layout: Layout, sub_topology: str | None, *, remo
             faults = findings(evidence(stream))
         found[stream.sub.name] = "\n".join(fault.lines for fault in faults)
     return found
+
+
+def begun(topology: Topology, layout: Layout, sub_topology: str | None) -> dict[str, str]:
+    """Per sub-topology what its driver had begun to read and not decided, as part of a sentence; none where nothing."""
+    subs = [topology.sub_topology(sub_topology)] if sub_topology else topology.sub_topologies
+    found = {sub.name: unread.begun(layout.control(topology.name, sub.name), sub) for sub in subs}
+    return {name: text for name, text in found.items() if text}
 
 
 def _remove(stream: Stream, faults: list[Finding]) -> None:

@@ -270,6 +270,8 @@ def _doctor(options: argparse.Namespace) -> int:
         _say(f"{sub_topology}: {'unsound' if faults else 'sound'}")
         if faults:
             _say(faults)
+    for sub_topology, reading in doctor.begun(topology(options.topology), layout, options.sub_topology).items():
+        _say(f"{sub_topology}: its newest batch is not decided: {reading}")
     return 1 if any(found.values()) else 0
 
 

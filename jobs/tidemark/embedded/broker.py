@@ -31,8 +31,8 @@ JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 UP_WITHIN_S = 60.0
 ANSWER_WITHIN_S = 10.0
 
-# Timestamps of records are those of a replay, which a broker must neither refuse nor take as a reason to delete; but
-# Spark fails on those beyond 9.2e15 ms.
+# Timestamps of records are those of a replay, which a broker must not take as a reason to delete. What it takes of a
+# record, its size and its time, is as by default: a stream must get on with that.
 SERVER_PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -41,7 +41,6 @@ controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
 auto.create.topics.enable=false
-log.message.timestamp.after.max.ms=9000000000000000
 log.retention.ms=-1
 offsets.topic.num.partitions=1
 offsets.topic.replication.factor=1

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.spec.tables import CHANGES, LATE_RECORDS, OPERATOR_STATE, QUARANTINE
+from tidemark.spec.tables import CHANGES, LATE_RECORDS, OPERATOR_STATE, QUARANTINE, UNDELIVERABLE
 from tidemark.spec.toml_keys import Keys
 
 FOR_EVER = "for ever"
@@ -36,7 +36,7 @@ class Retention:
 
     def of_stream(self, table: str) -> int | None:
         """For how long rows of *table*, one of those that every stream has, are kept."""
-        if table in {LATE_RECORDS.name, QUARANTINE.name}:
+        if table in {LATE_RECORDS.name, QUARANTINE.name, UNDELIVERABLE.name}:
             return self.set_aside_ms
         return {CHANGES.name: self.changes_ms, OPERATOR_STATE.name: self.state_ms}.get(table, self.facts_ms)
 

@@ -308,7 +308,11 @@ QUARANTINE = Table(
     (
         *_BATCH,
         *_columns(
-            ("source", "string", "who could not use it: a source, or the operator whose key was null"),
+            (
+                "source",
+                "string",
+                "who could not use it: a source, an operator whose key was null, or a sink whose topic refuses it",
+            ),
             ("topic", "string", "Kafka topic; null: it came from none, or was read further down"),
             ("partition", "int", "Kafka partition"),
             ("offset", "bigint", "Kafka offset"),
@@ -316,11 +320,28 @@ QUARANTINE = Table(
                 "reason",
                 "string",
                 "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | wrong_type | "
-                "missing_timestamp | timestamp_out_of_range | sql_error",
+                "missing_timestamp | timestamp_out_of_range | sql_error | too_large_for_topic | time_refused_by_topic",
             ),
             ("detail", "string", "of sql_error: the key of the SQL that failed, and what it said"),
             ("key", "binary", "the record's key"),
             ("value", "binary", "the record's bytes; further down its columns as a JSON object"),
+        ),
+    ),
+)
+UNDELIVERABLE = Table(
+    "undeliverable",
+    "record that a topic refused after its batch was decided, as when a limit of the topic was lowered meanwhile",
+    (
+        *_BATCH,
+        *_columns(
+            ("operator", "string", "name of the sink"),
+            ("topic", "string", "Kafka topic that did not take it"),
+            ("key", "binary", "the record's key"),
+            ("value", "binary", "the record's bytes; null: it deletes its key"),
+            ("timestamp", "timestamp", "record time"),
+            ("source_partition", "int", "input partition of the record that caused it"),
+            ("source_offset", "bigint", "its offset there"),
+            ("error", "string", "what the broker, or its client, said"),
         ),
     ),
 )
@@ -721,6 +742,7 @@ TABLES = MappingProxyType(
             EMISSION_METRICS,
             LATE_RECORDS,
             QUARANTINE,
+            UNDELIVERABLE,
             OPERATOR_STATE,
             HELD_RECORDS,
             DISORDER_BUCKETS,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tidemark.kernels.limits import Limits
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
@@ -28,7 +30,7 @@ class Batch:
 class Moment:
     """How far time has come in a batch, and had come before it: record time, and decision time (epoch ms UTC).
 
-    `held_by` is what held the watermark back before it.
+    `held_by` is what held the watermark back before it; `limits` are those of the topic of each sink.
     """
 
     was_watermark_ms: int | None
@@ -36,3 +38,4 @@ class Moment:
     held_by: str | None
     was_decided_at_ms: int | None
     decided_at_ms: int
+    limits: Mapping[str, Limits] = field(default_factory=dict)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import polars as pl
 
+from tidemark.kernels.limits import Limits
 from tidemark.spec.operators import Sink
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A record that its topic did not take: its place among the rows that were to be sent, and what was said."""
+
+    row: int
+    error: str
 
 
 class Broker(Protocol):
@@ -19,5 +29,8 @@ class Broker(Protocol):
     def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Of each of *partitions* the earliest offset and the one after its newest record."""
 
-    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
-        """Send *rows* to the topic of *sink* and return once the broker has all of them."""
+    def limits(self, topic: str) -> Limits:
+        """What *topic* takes, as far as the broker tells; asked again from time to time."""
+
+    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> list[Refused]:
+        """Send *rows* to the topic of *sink* and return once the broker has all of them but those that it refused."""

@@ -36,10 +36,12 @@ from tidemark.spec.tables import (
     QUARANTINE,
     SUPPRESSED,
     TABLES,
+    UNDELIVERABLE,
 )
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.broker import Broker
 from tidemark.stream.journal import Entry, Journal
+from tidemark.stream.limits import undeliverable_rows
 from tidemark.stream.measurement import Clocks, Measurer
 from tidemark.stream.sink_columns import commented
 from tidemark.stream.tidying import Tidying
@@ -80,6 +82,7 @@ class Committing:
         ]
         self._tidying, self._hops = Tidying(committer), frozenset(_hops(sub))
         newest = facts.newest()
+        self._undeliverable: list[pl.DataFrame] = []
         self._newest_batches: dict[str, int] = dict(newest.notes.get(NEWEST_BATCHES, {})) if newest else {}
 
     def laid_out(self, entry: Entry) -> Entry:
@@ -105,6 +108,9 @@ class Committing:
         facts = self._facts.read(entry.batch_id)
         if facts is None:
             tables = self._measurer.facts(entry, clocks, finished_at_ms=self._clock())
+            if self._undeliverable:
+                refused = pl.concat(self._undeliverable)
+                tables[UNDELIVERABLE.name] = self._measurer.of_batch(UNDELIVERABLE, refused, entry)
             self._newest_batches |= dict.fromkeys(tables, entry.batch_id)
             facts = Entry(entry.batch_id, tables, {NEWEST_BATCHES: self._newest_batches})
             self._facts.write(facts)
@@ -116,6 +122,7 @@ class Committing:
 
     def _commit_data(self, entry: Entry, *, recovers: bool) -> dict[str, Clocks]:
         """Commit the data of *entry*; per operator when it started, finished and was queued."""
+        self._undeliverable = []
         carried_ms = self._clock()
         ready_ms = self._commit(CHANGES.name, entry.tables.get(CHANGES.name), entry.batch_id)
         notes = entry.notes["operators"]
@@ -153,7 +160,8 @@ class Committing:
                 epoch = entry.notes["batch"]["epoch"]
                 self._check_lease()
                 for part in frames(rows):
-                    self._broker.publish(operator, part, batch_id=entry.batch_id, epoch=epoch)
+                    if refused := self._broker.publish(operator, part, batch_id=entry.batch_id, epoch=epoch):
+                        self._undeliverable.append(undeliverable_rows(operator, part, refused))
                 self._reached(f"committed {operator.name}")
                 return self._clock()
         return None

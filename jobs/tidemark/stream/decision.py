@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.kernels.facts import records_per_window
+from tidemark.kernels.limits import Limits
 from tidemark.kernels.schemas import rows_of
 from tidemark.semantics.alignment import max_allowed_ms
 from tidemark.semantics.event_time import Seen, combined
@@ -184,7 +185,9 @@ class Decider:
         if not moved and not self._is_due(was, batch):
             return None
         moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
-        runs = self._pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, moment(was, now))
+        runs = self._pipeline.run(
+            {name: intake.run for name, intake in intakes.items()}, moves, moment(was, now, self.limits())
+        )
         tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
         now, closed = self.counted(now, tallies)
         tables = self.for_tables.tables(batch.batch_id, runs)
@@ -193,6 +196,10 @@ class Decider:
             tables[name] = pa.concat_tables([tables[name], mark])
         notes = self.notes(batch, was, now, {name: intake.seen for name, intake in intakes.items()}, tallies, closed)
         return Decision(Entry(batch.batch_id, tables, notes), now, moves)
+
+    def limits(self) -> dict[str, Limits]:
+        """What the topic of each sink takes now."""
+        return self._reader.limits([o for o in self._sub.operators if isinstance(o, Sink)])
 
     def _is_due(self, was: StreamProgress, batch: Batch) -> bool:
         """Whether an operator has something to say although nothing came in."""
@@ -260,8 +267,8 @@ class Decider:
         }
 
 
-def moment(was: StreamProgress, now: StreamProgress) -> Moment:
-    """How far time has come *now*, and *was* before."""
+def moment(was: StreamProgress, now: StreamProgress, limits: Mapping[str, Limits]) -> Moment:
+    """How far time has come *now*, and *was* before; with the *limits* of the topics of sinks."""
     assert now.decided_at_ms is not None
     return Moment(
         was_watermark_ms=was.watermark_ms,
@@ -269,6 +276,7 @@ def moment(was: StreamProgress, now: StreamProgress) -> Moment:
         held_by=was.held_by,
         was_decided_at_ms=was.decided_at_ms,
         decided_at_ms=now.decided_at_ms,
+        limits=limits,
     )
 
 

@@ -11,12 +11,13 @@ import polars as pl
 from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order
 from tidemark.kernels.facts import times_of, windows_of
 from tidemark.kernels.headers import believed, told_apart
+from tidemark.kernels.limits import Limits
 from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.proofs import late_rows
 from tidemark.kernels.values import value_text
 from tidemark.semantics.event_time import Seen, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress, Sent
-from tidemark.spec.operators import HopSource, Source
+from tidemark.spec.operators import HopSource, Sink, Source
 from tidemark.spec.tables import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
 from tidemark.stream.batch import Batch
 from tidemark.stream.broker import Broker
@@ -57,6 +58,10 @@ class Reader:
         self._broker, self._steps, self._intact, self._window_ms = broker, steps, intact, window_ms
         self._processing_time = processing_time
         self._partitions = {s.name: broker.partitions(s.topic) if s.topic else 1 for s in sources}
+
+    def limits(self, sinks: Iterable[Sink]) -> dict[str, Limits]:
+        """What the topic of each of *sinks* takes now, by the sink's name."""
+        return {sink.name: self._broker.limits(sink.topic) for sink in sinks if sink.topic}
 
     def take(
         self,

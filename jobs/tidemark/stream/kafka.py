@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.clock import Clock
 from tidemark.errors import TidemarkError
 from tidemark.kernels.headers import headers_to_send
+from tidemark.kernels.limits import Limits
 from tidemark.spec.operators import Sink
+from tidemark.stream.broker import Refused
 from tidemark.stream.encoding import values_to_send
 
+log = logging.getLogger("tidemark.stream")
+
 TIMEOUT_S = 10.0
+ASKED_EVERY_MS = 60_000
+"""A topic's limits are asked for again after so long: somebody may change them beside a stream."""
+UNLIMITED_BYTES = 1_000_000_000
+"""What a client may send at most; a topic whose limit nobody tells says itself what is too large."""
+OF_A_RECORD = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.INVALID_RECORD,
+        KafkaError._INVALID_DIFFERENT_RECORD,
+    }
+)
+"""What a broker refuses one record for, and with it those that were sent together with it."""
 
 
 class PublishError(TidemarkError):
@@ -32,8 +50,9 @@ class KafkaBroker:
     def __init__(self, bootstrap: str, topology: str, sub_topology: str, clock: Clock) -> None:
         # The group is never joined: this client only asks for metadata and offsets.
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "tidemark-offsets"})
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
+        self._admin, self._bootstrap = AdminClient({"bootstrap.servers": bootstrap}), bootstrap
+        self._producers: dict[str, tuple[int, Producer]] = {}
+        self._limits: dict[str, tuple[int, Limits]] = {}
         self._topology, self._writer, self._clock = topology, f"{topology}/{sub_topology}", clock
         self._sent: dict[tuple[str, int], int] = {}
 
@@ -57,37 +76,134 @@ class KafkaBroker:
         answers = self._admin.list_offsets(places, request_timeout=TIMEOUT_S)
         return {place.partition: answer.result().offset for place, answer in answers.items()}
 
-    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> None:
-        """Send *rows* to the topic of *sink* and return when the broker has all of them; raises PublishError.
+    def limits(self, topic: str) -> Limits:
+        """What *topic* takes, asked again after ASKED_EVERY_MS; what the broker does not tell is no limit."""
+        asked_at_ms, known = self._limits.get(topic, (None, Limits()))
+        if asked_at_ms is None or self._clock() - asked_at_ms >= ASKED_EVERY_MS:
+            self._limits[topic] = self._clock(), self._asked(topic, known)
+        return self._limits[topic][1]
 
-        A row that deletes its key has no value.
+    def _asked(self, topic: str, known: Limits) -> Limits:
+        """The limits of *topic* as the broker tells them; those *known* where it does not."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            settings = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            log.warning("topic %s: the broker does not tell its limits: %s", topic, error)
+            return known
+        said = {name: entry.value for name, entry in settings.items()}
+        by_broker = said.get("message.timestamp.type") == "LogAppendTime"
+        before, after = (None if by_broker else said.get(f"message.timestamp.{side}.max.ms") for side in _SIDES)
+        return Limits(
+            max_bytes=_number(said.get("max.message.bytes")), before_ms=_number(before), after_ms=_number(after)
+        )
+
+    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> list[Refused]:
+        """Send *rows* to the topic of *sink* and return when the broker has all but those that it refused.
+
+        A row that deletes its key has no value. One that the topic does not take, for its size or its time, is refused;
+        those that were sent together with it are sent again, alone. Raises PublishError for whatever else went wrong.
         """
-        failed: list[str] = []
-
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failed.append(error.str())
-
         topic = sink.topic or ""
         # Two sinks with one topic count on, or the records of the second would look like repeats of the first.
         first = self._sent.get((topic, batch_id), 0)
         hop = f"{self._topology}/{sink.name}:{self._clock()}"
         partitions = self.partitions(topic) if rows["_key"].null_count() or (rows["_key"] == "").any() else 1
-        records = zip(
-            rows.select("_key", "_timestamp_ms", "_headers").iter_rows(), values_to_send(sink, rows), strict=True
-        )
-        for sequence, ((key, timestamp_ms, received), value) in enumerate(records, first):
+        sending = _Sending(self._producer(topic), topic)
+        places = rows.select("_key", "_timestamp_ms", "_headers")
+
+        def send(row: int, value: str | bytes | None, sequence: int) -> None:
+            key, timestamp_ms, received = places.row(row)
             id_ = f"{self._writer}/{epoch}/{batch_id}/{sequence}"
             headers = headers_to_send(received, id_=id_, hop=hop)
             # Without a key a partition is drawn by lot, and a record that is sent again would be no repeat there.
-            where = -1 if key else sequence % partitions
-            self._producer.produce(
-                topic, value, key, where, timestamp=timestamp_ms, headers=headers, on_delivery=delivered
-            )
-            self._producer.poll(0)
+            sending.send(row, value, key, -1 if key else (first + row) % partitions, timestamp_ms, headers)
+
+        values = list(values_to_send(sink, rows))
+        for row, value in enumerate(values):
+            send(row, value, first + row)
+        failed = sending.failed()
+        sequence = first + rows.height
+        refused = []
+        for row in sorted(row for row, error in failed.items() if error.code() in OF_A_RECORD):
+            # With a number of its own: records behind it have arrived, and it would be a repeat of one before these.
+            send(row, values[row], sequence)
+            sequence += 1
+            again = sending.failed()
+            if row not in again:
+                del failed[row]
+            elif again[row].code() in OF_A_RECORD:
+                del failed[row]
+                refused.append(Refused(row, again[row].str()))
         self._sent = {place: n for place, n in self._sent.items() if place[1] == batch_id and place[0] != topic}
-        self._sent[topic, batch_id] = first + rows.height
-        unsent = self._producer.flush(TIMEOUT_S)
-        if failed or unsent:
-            msg = f"topic {topic!r} took all but {len(failed) + unsent} of {rows.height} records: {failed[:1]}"
+        self._sent[topic, batch_id] = sequence
+        if failed:
+            errors = [error.str() for error in failed.values()][:1]
+            msg = f"topic {topic!r} took all but {len(failed)} of {rows.height} records: {errors}"
             raise PublishError(msg)
+        return refused
+
+    def _producer(self, topic: str) -> Producer:
+        """The producer for *topic*, which puts no more records together than the topic takes at once."""
+        most = self.limits(topic).max_bytes or UNLIMITED_BYTES
+        if topic not in self._producers or self._producers[topic][0] != most:
+            settings = {
+                "bootstrap.servers": self._bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.max.bytes": min(max(most, 1_000), UNLIMITED_BYTES),
+                "batch.size": min(most, 1_000_000),
+            }
+            self._producers[topic] = most, Producer(settings)
+        return self._producers[topic][1]
+
+
+class _Sending:
+    """Records on their way to *topic*, by their row."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self._producer, self._topic = producer, topic
+        self._errors: dict[int, KafkaError] = {}
+
+    def send(
+        self,
+        row: int,
+        value: str | bytes | None,
+        key: str | None,
+        partition: int,
+        timestamp_ms: int,
+        headers: list[tuple[str, str | bytes | None]],
+    ) -> None:
+        """Hand *row* to the client; one whose queue is full takes it when there is room again."""
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                self._errors[row] = error
+
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, value, key, partition, timestamp=timestamp_ms, headers=headers, on_delivery=delivered
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+                continue
+            except KafkaException as error:
+                self._errors[row] = error.args[0]
+            self._producer.poll(0)
+            return
+
+    def failed(self) -> dict[int, KafkaError]:
+        """Once the broker has answered: the rows since the last call that it does not have, and why."""
+        if unsent := self._producer.flush(TIMEOUT_S):
+            msg = f"topic {self._topic!r}: the broker did not answer for {unsent} records"
+            raise PublishError(msg)
+        failed, self._errors = self._errors, {}
+        return failed
+
+
+_SIDES = ("before", "after")
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)

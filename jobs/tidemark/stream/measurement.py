@@ -25,6 +25,7 @@ from tidemark.spec.tables import (
     OUTCOMES,
     TABLES,
     WATERMARKS,
+    Table,
 )
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.decision import TIMES
@@ -61,9 +62,15 @@ class Measurer:
             EMISSION_METRICS.name: self._emission(notes),
             BATCHES.name: [self._batch(notes, finished_at_ms)],
         }
-        same = {"topology": self._topology.name, "sub_topology": self._sub.name, "batch_id": entry.batch_id}
-        facts = {name: rows_of(TABLES[name], part, **same) for name, part in rows.items() if part}
-        return {**self._latency(entry, clocks, same), **facts}
+        facts = {name: self.of_batch(TABLES[name], part, entry) for name, part in rows.items() if part}
+        return {**self._latency(entry, clocks, self._same(entry)), **facts}
+
+    def of_batch(self, table: Table, rows: pl.DataFrame | list[dict[str, Any]], entry: Entry) -> pa.Table:
+        """*rows* of *table* about the batch of *entry*."""
+        return rows_of(table, rows, **self._same(entry))
+
+    def _same(self, entry: Entry) -> dict[str, Any]:
+        return {"topology": self._topology.name, "sub_topology": self._sub.name, "batch_id": entry.batch_id}
 
     def _latency(self, entry: Entry, clocks: Mapping[str, Clocks], same: Mapping[str, Any]) -> dict[str, pa.Table]:
         stats: list[dict[str, Any]] = []

@@ -149,7 +149,7 @@ class Spread:
             return None
         opened = {o.name: {w for part in of_source(o, arrived) for w in part.windows} for o in self._sources}
         now = self._decider.progress(was, {name: part.progress for name, part in inputs.items()}, opened, batch)
-        worked, tallies = self._worked(executors, task, arrived, moment(was, now))
+        worked, tallies = self._worked(executors, task, arrived, moment(was, now, self._decider.limits()))
         self._reached("worked on")
         tallies = {o.name: arrival(batch, of_source(o, arrived)) for o in self._sources} | tallies
         now, closed = self._decider.counted(now, tallies)

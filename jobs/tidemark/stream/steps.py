@@ -52,11 +52,13 @@ from tidemark.spec.operators import (
     Union,
     emission_of,
 )
+from tidemark.spec.tables import QUARANTINE
 from tidemark.spec.topology import Topology, updates_tables
 from tidemark.stream.aggregating import Aggregating
 from tidemark.stream.batch import Moment
 from tidemark.stream.emitting import HELD, Emitted, Emitter, is_due
 from tidemark.stream.keyed_rows import KeyedRows
+from tidemark.stream.limits import within_limits
 from tidemark.stream.state import Memory, Moves
 
 HOP_RECORDS: Mapping[str, pl.DataType] = {"value": pl.String(), "old_value": pl.String(), **META_SCHEMA}
@@ -253,8 +255,7 @@ class Steps:
                 if operator.table and (own := sorted(SINK_COLUMNS & set(records.columns))):
                     msg = f"{own} are columns that a Delta sink adds itself; name them anew in a map"
                     raise InvalidArgument(msg)
-                counts = Counter(records_in=records.height, passed=records.height)
-                return Run(records, times_of(records), counts, {operator.name: records})
+                return _sent(operator, records, moment)
             case _:
                 msg = f"{operator.name}: a {operator.kind} has no step"
                 raise InvalidArgument(msg)
@@ -436,6 +437,16 @@ class Steps:
         known = dropped.filter(dropped.is_in(self.memory.states[operator.name].of(dropped)["_key"].implode()))
         gone = pl.DataFrame({"operator": pl.Series([operator.name] * known.len(), dtype=pl.String), "key": known})
         return {"operator_state": pl.concat([moved, gone], how="diagonal")}
+
+
+def _sent(sink: Sink, records: pl.DataFrame, moment: Moment) -> Run:
+    """What *sink* hands out of *records*: all, or what its topic takes."""
+    rows = {}
+    kept = records
+    if sink.topic and (limits := moment.limits.get(sink.name)):
+        kept, rows[QUARANTINE.name] = within_limits(sink, records, limits, now_ms=moment.decided_at_ms)
+    counts = Counter(records_in=records.height, passed=kept.height, quarantined=records.height - kept.height)
+    return Run(kept, times_of(kept), counts, {sink.name: kept, **rows})
 
 
 HISTORY_MS = 3_600_000

@@ -48,7 +48,13 @@ def _driver(scene: Scene, name: str) -> Finding | None:
     if dead is None and beat.is_gone:
         dead = ("was killed", f"look at its log and {start}, unless Airflow just does")
     if dead is None and scene.at_ms - beat.at_ms > BEATS_WITHIN_MS:
-        dead = ("does not beat any more", f"look at its log and {start}")
+        reading = facts.reading(scene.sub(name))
+        dead = (
+            f"does not beat any more; {reading}" if reading else "does not beat any more",
+            f"look at its log and {start}; if it dies of the same records again, one of them may be too large unpacked"
+            if reading
+            else f"look at its log and {start}",
+        )
     if dead is not None:
         said, remedy = dead
         return scene.found(Cause.DRIVER_DEAD, name, f"the driver of {sub} {said}", remedy, since_ms=beat.at_ms)

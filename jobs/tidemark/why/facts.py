@@ -30,6 +30,8 @@ from tidemark.spec.tables import (
     WATERMARKS,
     Table,
 )
+from tidemark.spec.topology import SubTopology
+from tidemark.stream.unread import begun
 
 LATELY = 5
 """Lately means: the last so many batches in which something came in."""
@@ -122,6 +124,10 @@ class StreamFacts:
     def _beats(self) -> pl.DataFrame:
         beats = _scan(self._home / HEARTBEATS.name, HEARTBEATS).filter(pl.col("at") <= self._at_ms)
         return beats.sort("at", "epoch").collect()
+
+    def reading(self, sub: SubTopology) -> str:
+        """What the driver of *sub* had begun to read and not decided, as part of a sentence; empty: nothing."""
+        return begun(self._control, sub)
 
     @cached_property
     def batches(self) -> pl.DataFrame:

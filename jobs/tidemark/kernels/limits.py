@@ -1,0 +1,40 @@
+"""Which records a topic would refuse, for their size or their time: they are told apart before a batch is decided.
+
+Source: Kafka's topic settings `max.message.bytes` and `message.timestamp.before.max.ms` and `…after.max.ms`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+TOO_LARGE = "too_large_for_topic"
+REFUSED_TIME = "time_refused_by_topic"
+AROUND = 512
+"""Bytes, at most, that a record has beside its key, its value and the headers that it came with."""
+AROUND_HEADER = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a topic takes: bytes of a record, and ms before and after the broker's clock; None: all there is."""
+
+    max_bytes: int | None = None
+    before_ms: int | None = None
+    after_ms: int | None = None
+
+
+def refused(records: pl.DataFrame, values: pl.Series, limits: Limits, *, now_ms: int) -> pl.Series:
+    """Per record, to be sent as *values* (null: it deletes its key), why its topic would refuse it; null: it takes it.
+
+    *now_ms* is the clock, epoch ms UTC, by which the batch is decided.
+    """
+    header = pl.element().struct.field("key").str.len_bytes().fill_null(0) + AROUND_HEADER
+    header += pl.element().struct.field("value").bin.size().fill_null(0)
+    headers = pl.col("_headers").list.eval(header).list.sum().fill_null(0)
+    size = values.cast(pl.Binary).bin.size().fill_null(0) + records["_key"].str.len_bytes().fill_null(0)
+    ahead_ms = pl.col("_timestamp_ms") - now_ms
+    reason = pl.when(pl.lit(size) + headers + AROUND > pl.lit(limits.max_bytes, pl.Int64)).then(pl.lit(TOO_LARGE))
+    wrong_time = (ahead_ms > pl.lit(limits.after_ms, pl.Int64)) | (-ahead_ms > pl.lit(limits.before_ms, pl.Int64))
+    return records.select(reason=reason.when(wrong_time).then(pl.lit(REFUSED_TIME)))["reason"]

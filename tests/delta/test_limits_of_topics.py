@@ -1,0 +1,101 @@
+"""One record that a topic does not take ends no stream: it is set aside at that sink, and all others keep it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playing import NEWEST_SENT, NOON, Crash, Play, Row, crash_at, ms
+
+from tidemark.kernels.limits import Limits
+
+HOUR_MS = 3_600_000
+WIDE = NEWEST_SENT.replace("v int", "v int, note string").replace('columns = ["v"]', 'columns = ["v", "note"]')
+
+
+def play_with(home: Path, limits: Limits) -> Play:
+    play = Play(WIDE, home)
+    play.broker.topic_limits["out"] = limits
+    return play
+
+
+def row(play: Play, id_: str, second: float, note: str = "") -> Row:
+    return play.row("events", ms(second), key=id_, id=id_, v=1, note=note)
+
+
+def sent(play: Play) -> list[str]:
+    return [record["id"] for topic, record in play.broker.published if topic == "out"]
+
+
+def outcome(play: Play, operator: str) -> tuple[int, int, int]:
+    rows = [r for r in play.rows("outcomes") if r["operator"] == operator]
+    return tuple(sum(r[word] for r in rows) for word in ("records_in", "passed", "quarantined"))  # type: ignore
+
+
+@pytest.mark.parametrize(
+    ("note", "second", "limits", "reason"),
+    [
+        ("x" * 3_000, 3, Limits(max_bytes=2_048), "too_large_for_topic"),
+        ("\x00" * 300, 3, Limits(max_bytes=2_048), "too_large_for_topic"),  # six bytes each in JSON
+        ("", 4_000, Limits(after_ms=HOUR_MS), "time_refused_by_topic"),
+        ("", -4_000, Limits(before_ms=HOUR_MS), "time_refused_by_topic"),
+    ],
+)
+def test_what_a_topic_would_refuse_is_quarantined_there(
+    tmp_path: Path, note: str, second: float, limits: Limits, reason: str
+) -> None:
+    play = play_with(tmp_path, limits)
+    play.batch([row(play, "a", 1), row(play, "b", second, note), row(play, "c", 2)], at_ms=NOON)
+    assert sent(play) == ["a", "c"]
+    (bad,) = play.rows("quarantine")
+    assert (bad["source"], bad["reason"], bad["offset"], bad["key"]) == ("out", reason, 1, b"b")
+    assert b'"id":"b"' in bad["value"]
+    assert sorted(r["id"] for r in play.rows("board")) == ["a", "b", "c"]
+    assert (outcome(play, "out"), outcome(play, "board")) == ((3, 2, 1), (3, 3, 0))
+
+
+def test_headers_count_and_what_just_fits_is_sent(tmp_path: Path) -> None:
+    play = play_with(tmp_path, Limits(max_bytes=2_048, after_ms=HOUR_MS, before_ms=HOUR_MS))
+    large = [{"key": "trace", "value": b"t" * 2_000}]
+    play.batch([{**row(play, "a", 1), "headers": large}, row(play, "b", 2, "x" * 1_400)], at_ms=NOON)
+    play.batch([row(play, "c", 3_600)], at_ms=NOON)
+    assert sent(play) == ["b", "c"]
+
+
+def test_limits_of_now_count_and_a_replay_sends_what_was_decided(tmp_path: Path) -> None:
+    play = play_with(tmp_path, Limits())
+    play.start("0", crash_at("decided"))
+    rows = [row(play, "a", 1), row(play, "b", 2, "x" * 3_000)]
+    with pytest.raises(Crash):
+        play.batch(rows, at_ms=NOON)
+    play.broker.topic_limits["out"] = Limits(max_bytes=1_024)
+    play.start("0", epoch=2)
+    play.batch(rows, at_ms=NOON)
+    assert sent(play) == ["a", "b"]
+    play.batch([row(play, "c", 3, "x" * 3_000)], at_ms=NOON)
+    assert sent(play) == ["a", "b"]
+
+
+@pytest.mark.parametrize("step", ["committed out", "measured", "committed undeliverable"])
+def test_a_refusal_after_the_decision_is_one_row_on_replay_too(tmp_path: Path, step: str) -> None:
+    play = Play(NEWEST_SENT, tmp_path)
+    play.broker.refuses = lambda record: record["id"] == "b"
+    rows = [play.row("events", ms(n), key=id_, id=id_, v=n) for n, id_ in enumerate("abc")]
+    play.start("0", crash_at(step))
+    with pytest.raises(Crash):
+        play.batch(rows, at_ms=NOON)
+    play.start("0", epoch=2)
+    play.batch(rows, at_ms=NOON)
+    play.batch([play.row("events", ms(9), key="a", id="a", v=9)], at_ms=NOON)
+    (row,) = play.rows("undeliverable")
+    found = {name: row[name] for name in ("batch_id", "operator", "topic", "key", "source_offset", "error")}
+    assert found == {
+        "batch_id": 0,
+        "operator": "out",
+        "topic": "out",
+        "key": b"b",
+        "source_offset": 1,
+        "error": "refused",
+    }
+    assert (row["value"], row["timestamp"]) == (b'{"id":"b","v":1}', ms(1))
+    assert [record["id"] for _, record in play.broker.published][-1] == "a"

@@ -1,0 +1,70 @@
+"""Whatever kills a driver while it reads is named by topic, partition and offsets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from playing import NEWEST, NOON, Play, ms, tell
+
+from tidemark.cli.doctor import begun
+from tidemark.spec.layout import Layout
+from tidemark.stream.heartbeats import Heartbeats
+from tidemark.stream.unread import unread
+from tidemark.why.findings import Cause
+from tidemark.why.walk import why
+
+BOMB = ["topic 'events', partition 0, offsets 2 until 7", "topic 'events', partition 1, offsets 0 until 3"]
+
+
+def plan(play: Play, batch_id: int, **ends: int) -> None:
+    """Have Spark's checkpoint plan a batch up to the offsets *ends* of partitions p0, p1, …"""
+    offsets = control(play) / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    until = {"events": {name[1:]: end for name, end in ends.items()}}
+    (offsets / str(batch_id)).write_text("\n".join(["v1", "{}", "5", json.dumps(until)]))
+
+
+def control(play: Play) -> Path:
+    return Layout(play.home).control("play", "0")
+
+
+def killed(home: Path) -> Play:
+    """A stream of two partitions whose driver was killed over its second batch."""
+    play = Play(NEWEST, home, partitions=2)
+    rows = [play.row("events", ms(n), key="a", id="a", v=n) for n in range(2)]
+    plan(play, 0, p0=2, p1=0)
+    play.batch(rows, at_ms=NOON)
+    plan(play, 1, p0=7, p1=3)
+    return play
+
+
+def test_a_batch_that_nobody_decided_is_named_by_its_offsets(tmp_path: Path) -> None:
+    play = killed(tmp_path)
+    assert unread(control(play), play.topology.sub_topologies[0]) == BOMB
+    assert begun(play.topology, Layout(tmp_path), None) == {"0": f"it had begun to read {'; '.join(BOMB)}"}
+
+
+def test_nothing_is_named_once_it_is_decided(tmp_path: Path) -> None:
+    play = killed(tmp_path)
+    play.batch([play.row("events", ms(3), key="a", id="a", v=3)], at_ms=ms(3))
+    assert unread(control(play), play.topology.sub_topologies[0]) == []
+    assert begun(play.topology, Layout(tmp_path), None) == {}
+
+
+def test_a_batch_that_changed_nothing_and_was_done_is_not_named(tmp_path: Path) -> None:
+    play = killed(tmp_path)
+    commits = control(play) / "checkpoint" / "commits"
+    commits.mkdir()
+    (commits / "1").write_text("v1\n{}")
+    assert unread(control(play), play.topology.sub_topologies[0]) == []
+
+
+def test_why_says_what_a_dead_driver_had_begun_to_read(tmp_path: Path) -> None:
+    play = killed(tmp_path)
+    home = Layout(tmp_path).stream("play", "0")
+    tell(Heartbeats(home, topology="play", sub_topology="0"), 5)
+    found = why(play.topology, Layout(tmp_path), at_ms=ms(300))
+    dead = next(finding for finding in found if finding.cause is Cause.DRIVER_DEAD)
+    assert all(place in dead.seen for place in BOMB)
+    assert "too large unpacked" in dead.remedy

@@ -1,0 +1,37 @@
+"""What is done with a client whose queue is full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemark.stream import kafka
+
+
+class Full:
+    """A producer that has room for two records, and for more each time it is polled with patience."""
+
+    def __init__(self) -> None:
+        self.queue: list[Any] = []
+        self.arrived: list[Any] = []
+
+    def produce(self, topic: str, value: str, *_: Any, **__: Any) -> None:
+        if len(self.queue) == 2:
+            raise BufferError
+        self.queue.append(value)
+
+    def poll(self, timeout_s: float) -> None:
+        if timeout_s:
+            self.arrived.append(self.queue.pop(0))
+
+    def flush(self, _: float) -> int:
+        self.arrived += self.queue
+        return 0
+
+
+def test_a_full_queue_waits_until_there_is_room() -> None:
+    producer = Full()
+    sending = kafka._Sending(producer, "out")  # type: ignore[arg-type]
+    for row in range(9):
+        sending.send(row, str(row), "k", 0, 0, [])
+    assert sending.failed() == {}
+    assert producer.arrived == [str(row) for row in range(9)]
