@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import write_deltalake
 
 from tidemark.cli.requeue import options, requeue
@@ -16,7 +17,8 @@ from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.spec.layout import Layout
-from tidemark.spec.tables import BATCHES, QUARANTINE
+from tidemark.spec.tables import BATCHES, LATE_RECORDS, QUARANTINE
+from tidemark.spec.topology import Topology, parse
 
 NOON = 1_400_000_000_000  # 2014-05-13T16:53:20Z
 
@@ -96,3 +98,68 @@ def test_mistakes_are_named(warehouse: Path) -> None:
         requeue(asked("--source", "others", "--dry-run"), warehouse, None)
     with pytest.raises(InvalidArgument, match=r"'t' has none"):
         requeue(asked(), warehouse / "elsewhere", None)
+
+
+LATE = """
+name = "t"
+[operators.events]
+kind = "source"
+sub_topology = "s"
+topic = "late"
+fields = "id string, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+allowed_lateness = "1 min"
+[operators.ids]
+kind = "map"
+input = "events"
+select = { id = "id" }
+[operators.minutes]
+kind = "aggregate"
+input = "ids"
+key = ["id"]
+window = { tumbling = "1 min" }
+aggregates = { n = "count(*)" }
+"""
+
+
+def test_late_records_go_back_to_the_topic_of_their_source(warehouse: Path, broker: str) -> None:
+    embedded.create_topics(broker, {"late": 1})
+    producer = Producer({"bootstrap.servers": broker})
+    for number in range(4):
+        producer.produce("late", b'{"id": "%d"}' % number, b"\xff", 0)
+    assert producer.flush(20) == 0
+    rows = [
+        {"operator": "events", "offset": 1, "key": "k", "value": b"as it was kept"},
+        {"operator": "minutes", "offset": 2, "key": None, "value": b'{"id":"2"}'},
+        {"operator": "minutes", "offset": 3, "key": None, "value": b'{"id":"3"}'},
+        {"operator": "minutes", "offset": 99, "key": None, "value": b'{"id":"99"}'},
+    ]
+    path = Layout(warehouse).stream_table("t", "s", LATE_RECORDS.name)
+    create(path, arrow_schema(LATE_RECORDS))
+    told = [{**row, "batch_id": 0, "partition": 0} for row in rows]
+    write_deltalake(path, rows_of(LATE_RECORDS, told, topology="t", sub_topology="s"), mode="append")
+
+    def described(_: str) -> Topology:
+        return parse(tomllib.loads(LATE), file="t.toml")
+
+    assert (
+        requeue(asked("--late", "--dry-run"), warehouse, None, described=described)
+        == "4 of 4 records would be sent again"
+    )
+    said = requeue(asked("--late"), warehouse, broker, lambda: NOON, described)
+    assert said == "3 of 4 records were sent again; 1 are no longer in their topics"
+    consumer = Consumer({"bootstrap.servers": broker, "group.id": "test", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("late", 0, 4)])
+    sent = [(m.key(), m.value(), m.headers()) for m in consumer.consume(3, timeout=30)]
+    consumer.close()
+    assert sent == [
+        (b"k", b"as it was kept", [("tidemark-requeued", b"0/1")]),
+        (b"\xff", b'{"id": "2"}', [("tidemark-requeued", b"0/2")]),
+        (b"\xff", b'{"id": "3"}', [("tidemark-requeued", b"0/3")]),
+    ]
+    assert set(scan(Layout(warehouse).report_table("t", "requeued")).collect()["reason"]) == {"late"}
+    assert (
+        requeue(asked("--late", "--dry-run"), warehouse, None, described=described)
+        == "1 of 4 records would be sent again"
+    )

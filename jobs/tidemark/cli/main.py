@@ -115,7 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
     doctor.options(command("doctor", _doctor, "see whether checkpoints, journals and tables tell one story"))
     accept_loss.options(command("accept-loss", _accept_loss, "go on without records that a topic lost unread"))
-    requeue.options(command("requeue", _requeue, "send records from quarantine to their topics again, each once"))
+    requeue.options(
+        command("requeue", _requeue, "send records from quarantine, or late ones, to their topics again, each once")
+    )
     command(PASSED_ON, _replay, "play real flights of 2013 into Kafka; `tidemark replay --help` shows how")
     return parser
 

@@ -1,8 +1,9 @@
-"""`tidemark requeue`: send records from quarantine to their topics again, each of them once."""
+"""`tidemark requeue`: send records from quarantine, or late ones, to their topics again, each of them once."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,13 +12,15 @@ import polars as pl
 from confluent_kafka import KafkaError, Message, Producer
 from deltalake import DeltaTable
 
+from tidemark.cli.requeue_late import late_rows, with_bytes
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.delta import append, create, scan
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.report.batch_job import told, writing
+from tidemark.report.batch_job import told, topology, writing
 from tidemark.spec.layout import Layout, usable
 from tidemark.spec.tables import QUARANTINE, REQUEUED
+from tidemark.spec.topology import Topology
 
 HEADER = "tidemark-requeued"
 """`<partition>/<offset>` of the record that was sent again."""
@@ -29,6 +32,8 @@ AT_ONCE = 1_000
 def options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("topology", type=told(usable))
+    late = "what was found late, and not what is in quarantine; all that reads the topic reads it again"
+    parser.add_argument("--late", action="store_true", help=late)
     parser.add_argument("--source", help="only what this source operator read")
     parser.add_argument("--reason", help="only what was set aside for this reason, such as malformed_json")
     parser.add_argument("--from", dest="first", metavar="T", help="only what was set aside at or after this instant")
@@ -37,8 +42,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="say how many records it would send")
 
 
-def requeue(asked: argparse.Namespace, warehouse: Path, bootstrap: str | None, clock: Clock = wall_clock_ms) -> str:
+def requeue(
+    asked: argparse.Namespace,
+    warehouse: Path,
+    bootstrap: str | None,
+    clock: Clock = wall_clock_ms,
+    described: Callable[[str], Topology] = topology,
+) -> str:
     """Send what was *asked* for and has not been sent; the answer says how much that was.
+
+    Which source late records are from is *described* by the topology's file.
 
     Records are sent AT_ONCE at a time and then written down as sent: who is interrupted may send as many twice. Two of
     these must not run at once. A record that is unusable still comes to quarantine with an offset of its own, and may
@@ -46,12 +59,14 @@ def requeue(asked: argparse.Namespace, warehouse: Path, bootstrap: str | None, c
     """
     layout = Layout(warehouse)
     with writing(layout, asked.topology):
-        return _requeued(asked, layout, bootstrap, clock)
+        rows = late_rows(described(asked.topology), layout) if asked.late else _quarantined(layout, asked.topology)
+        return _requeued(asked, _chosen(rows, asked), layout, bootstrap, clock)
 
 
-def _requeued(asked: argparse.Namespace, layout: Layout, bootstrap: str | None, clock: Clock) -> str:
+def _requeued(
+    asked: argparse.Namespace, rows: pl.DataFrame, layout: Layout, bootstrap: str | None, clock: Clock
+) -> str:
     path = layout.report_table(asked.topology, REQUEUED.name)
-    rows = _quarantined(layout, asked)
     waiting = rows.join(_sent(path), on=list(PLACE), how="anti").sort(PLACE)
     if asked.dry_run:
         return f"{waiting.height} of {rows.height} records would be sent again"
@@ -59,14 +74,17 @@ def _requeued(asked: argparse.Namespace, layout: Layout, bootstrap: str | None, 
         msg = "no broker runs here: start one with `tidemark up`, or name one with --bootstrap"
         raise InvalidArgument(msg)
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
-    for part in waiting.iter_slices(AT_ONCE):
+    there = with_bytes(waiting, bootstrap or "") if asked.late else waiting
+    for part in there.iter_slices(AT_ONCE):
         taken, failed = _send(part, bootstrap or "")
         done = taken.select("sub_topology", "source", *PLACE, "reason")
         append(path, rows_of(REQUEUED, done, topology=asked.topology, requeued_at=clock()))
         if failed:
             msg = f"{bootstrap}: {len(failed)} of {part.height} records were not taken: {failed[0]}; run this again"
             raise TidemarkError(msg)
-    return f"{waiting.height} of {rows.height} records were sent again"
+    gone = waiting.height - there.height
+    lost = f"; {gone} are no longer in their topics" if gone else ""
+    return f"{there.height} of {rows.height} records were sent again{lost}"
 
 
 def _sent(path: Path) -> pl.DataFrame:
@@ -76,15 +94,19 @@ def _sent(path: Path) -> pl.DataFrame:
     return scan(path).select(PLACE).collect()
 
 
-def _quarantined(layout: Layout, asked: argparse.Namespace) -> pl.DataFrame:
-    """The records of topics in quarantine that were *asked* for, once each."""
-    pattern = layout.stream_table(asked.topology, "*", QUARANTINE.name).relative_to(layout.warehouse)
+def _quarantined(layout: Layout, name: str) -> pl.DataFrame:
+    """The records in quarantine of the topology *name*."""
+    pattern = layout.stream_table(name, "*", QUARANTINE.name).relative_to(layout.warehouse)
     paths = sorted(layout.warehouse.glob(str(pattern)))
     if not paths:
-        msg = f"{layout.warehouse}: a topology that has run has a quarantine; {asked.topology!r} has none"
+        msg = f"{layout.warehouse}: a topology that has run has a quarantine; {name!r} has none"
         raise InvalidArgument(msg)
-    frames = [_decided_at(path) for path in paths]
-    rows = pl.concat(frames).filter(pl.col("topic").is_not_null())
+    return pl.concat([_decided_at(path) for path in paths])
+
+
+def _chosen(rows: pl.DataFrame, asked: argparse.Namespace) -> pl.DataFrame:
+    """The records of topics among *rows* that were *asked* for, once each."""
+    rows = rows.filter(pl.col("topic").is_not_null())
     for column, wanted in (("source", asked.source), ("reason", asked.reason)):
         if wanted is not None:
             known = sorted(rows[column].drop_nulls().unique())

@@ -689,15 +689,15 @@ DQ_RESULTS = Table(
 )
 REQUEUED = Table(
     "requeued",
-    "record that `tidemark requeue` took from quarantine and sent to its topic again",
+    "record that `tidemark requeue` took from quarantine or late_records and sent to its topic again",
     _columns(
         ("topology", "string", "name of the topology"),
         ("sub_topology", "string", "the operators that run in one streaming query"),
         ("source", "string", "source operator"),
         ("topic", "string", "Kafka topic"),
         ("partition", "int", "Kafka partition"),
-        ("offset", "bigint", "Kafka offset of the record in quarantine, not of the one sent again"),
-        ("reason", "string", "as in quarantine"),
+        ("offset", "bigint", "Kafka offset of the record that was set aside, not of the one sent again"),
+        ("reason", "string", "as in quarantine; late: from late_records"),
         ("requeued_at", "timestamp", "clock of the command after the broker had it"),
     ),
     "report",
