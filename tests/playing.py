@@ -290,12 +290,14 @@ HOP = pl.Struct(
         "source_offset": pl.Int64(),
         "watermark_ms": pl.Int64(),
         "idle": pl.Boolean(),
+        "newest_ms": pl.Int64(),
+        "repeated": pl.Boolean(),
     }
 )
 
 
 def _hop_row(source: str, row: Row) -> Row:
-    renamed = {"old_timestamp_ms": row["old_timestamp"], "watermark_ms": row["watermark"]}
+    renamed = {"old_timestamp_ms": row["old_timestamp"], "watermark_ms": row["watermark"], "newest_ms": row["newest"]}
     struct = {name: renamed.get(name, row.get(name)) for name in HOP.to_schema()}
     return {
         "source": source, "partition": row["partition"], "offset": row["batch_id"], "timestamp_ms": row["timestamp"],

@@ -21,7 +21,7 @@ Record = tuple[str, int | None, int]
 
 
 def frame(records: list[Record]) -> pl.DataFrame:
-    rows = [(value, key, at_ms, 0, offset, 0, False, None) for offset, (key, value, at_ms) in enumerate(records)]
+    rows = [(v, key, at_ms, 0, n, 0, False, None, at_ms, False) for n, (key, v, at_ms) in enumerate(records)]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 

@@ -38,7 +38,7 @@ BY_CARRIER = Repartition(
 
 def records(schema: dict[str, pl.DataType], *rows: tuple[Any, ...]) -> pl.DataFrame:
     """Payload columns, then the record time; offsets count from 0 in partition 0."""
-    full = [(*row[:-1], None, row[-1], 0, offset, 0, False, None) for offset, row in enumerate(rows)]
+    full = [(*row[:-1], None, row[-1], 0, offset, 0, False, None, row[-1], False) for offset, row in enumerate(rows)]
     return pl.DataFrame(full, schema={**schema, **META_SCHEMA}, orient="row")
 
 

@@ -1,7 +1,8 @@
 """What an aggregate makes of one batch, given the states of the keys that it touches.
 
 A state row has the key columns, WINDOW where there are windows, the columns of the aggregate functions, and the meta
-columns: `_key` names key and window start, `_timestamp_ms` is the newest record time taken in.
+columns: `_key` names key and window start, `_timestamp_ms` is the newest record time taken in, and it is `_repeated` if
+all that it took in is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from tidemark.kernels.schemas import META_SCHEMA
 from tidemark.kernels.values import key_text
 from tidemark.kernels.windows import WINDOW, in_windows, is_closed
 from tidemark.spec.operators import Aggregate, Shape, Windows
+
+_GROWING = ("_timestamp_ms", "_newest_ms")
+"""Times of which a state has the largest."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +49,14 @@ class Aggregation:
 
     def merged(self, states: pl.DataFrame, by: str = "_key") -> pl.DataFrame:
         """One state row for each group of *states*: their newest record's place, their latest time."""
-        plain = [c for c in self.state_schema if not c.startswith("@") and c not in {by, "_timestamp_ms", *WINDOW}]
+        plain = [
+            c for c in self.state_schema if not c.startswith("@") and c not in {by, *_GROWING, "_repeated", *WINDOW}
+        ]
         windows = [pl.col("window_start").min(), pl.col("window_end").max()] if self.operator.windows else []
         functions = {name: state for f in self.functions for name, state in f.merged().items()}
         groups = states.group_by(by, maintain_order=True)
-        found = groups.agg(pl.col(plain).last(), *windows, pl.col("_timestamp_ms").max(), **functions)
+        times = pl.col(_GROWING).max(), pl.col("_repeated").all()
+        found = groups.agg(pl.col(plain).last(), *windows, *times, **functions)
         return found.with_columns(**{name: column for f in self.functions for name, column in f.settled(found).items()})
 
     def results(self, states: pl.DataFrame) -> pl.DataFrame:
@@ -68,7 +75,7 @@ class Aggregation:
     def running(self, known: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
         """*states* with the aggregates after each, on top of what is *known* of their keys."""
         both = pl.concat([known, states])
-        growing = ["_timestamp_ms", *(("window_end",) if self.operator.windows else ())]
+        growing = [*_GROWING, *(("window_end",) if self.operator.windows else ())]
         so_far = pl.col(growing).cum_max().over("_key")
         return both.with_columns(so_far, **{f.name: f.running(both) for f in self.functions}).slice(known.height)
 
@@ -145,10 +152,9 @@ def merged_sessions(
     whole = whole.join(parts, on="_session").filter("_new").sort("last")
     closed = whole.filter(is_closed(windows, watermark_ms))
     moved = whole.join(closed, on="_session", how="anti", maintain_order="left")
-    at = moved.select("_session", "_partition", "_offset", "_task", _into="_key", _timestamp_ms="_timestamp_ms")
-    gone = (
-        states.filter(~pl.col("_new")).drop("_partition", "_offset", "_task", "_timestamp_ms").join(at, on="_session")
-    )
+    place = ("_partition", "_offset", "_task", *_GROWING, "_repeated")
+    at = moved.select("_session", *place, _into="_key")
+    gone = states.filter(~pl.col("_new")).drop(place).join(at, on="_session")
     late = states.filter("_new").join(closed, on="_session", how="semi")["_row"].sort() - known.height
     columns = list(kernel.state_schema)
     return Sessions(

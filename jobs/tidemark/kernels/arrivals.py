@@ -91,6 +91,8 @@ def arrivals(
         _task="partition",
         _deleted="deleted",
         _headers="headers",
+        _newest_ms="timestamp_ms",
+        _repeated=pl.lit(value=False),
     )
     here = pl.concat([waiting, fresh]).sort("_partition", "_offset")
     newest = pl.col("_partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
@@ -152,6 +154,8 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     """The rows of *source* in *raw*, in the order in which the upstream wrote them."""
     rows = raw.filter(pl.col("source") == source.name)
     rows = rows.select("partition", "offset", "timestamp_ms", "headers", pl.col(source.name).struct.unnest())
+    if "newest_ms" not in rows.columns:
+        rows = rows.with_columns(newest_ms=pl.lit(None, pl.Int64), repeated=pl.lit(None, pl.Boolean))
     rows = rows.sort("offset", "seq")
     is_mark = pl.col("watermark_ms").is_not_null() | pl.col("idle").is_not_null()
     marks = rows.filter(is_mark)
@@ -166,6 +170,8 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
         _task="partition",
         _deleted=pl.col("value").is_null(),
         _headers="headers",
+        _newest_ms=pl.coalesce("newest_ms", "timestamp_ms"),
+        _repeated=pl.col("repeated").fill_null(value=False),
     )
     starts = marks["value"].str.json_decode(pl.List(pl.Int64)).explode().drop_nulls()
     return HopArrivals(

@@ -64,9 +64,15 @@ def sent_on(updates: pl.DataFrame, stored: pl.DataFrame, emission: Emission) -> 
     """What becomes of *updates*, in their order, by a strategy that holds nothing; *stored* are those of their keys."""
     kept = updates
     if emission.decide is Decide.BATCH:
-        kept = updates.unique("_key", keep="last", maintain_order=True)
+        kept = newest_per_key(updates)
     result = judged(kept, stored, emission.rule) if emission.strategy is Strategy.ON_CHANGE else replacing(kept, stored)
     return replace(result, superseded=updates.height - kept.height)
+
+
+def newest_per_key(updates: pl.DataFrame) -> pl.DataFrame:
+    """The last of *updates* of each key; it only repeats what was sent on if all of them do."""
+    together = updates.with_columns(pl.col("_repeated").all().over("_key"))
+    return together.unique("_key", keep="last", maintain_order=True)
 
 
 def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> Judged:

@@ -11,20 +11,36 @@ from tidemark.kernels.buckets import bucket_of
 from tidemark.kernels.windows import window_start
 from tidemark.semantics.latency import Times, latency_at
 
-TIMES: Mapping[str, pl.DataType] = {"_timestamp_ms": pl.Int64(), "_task": pl.Int32(), "n": pl.UInt32()}
-"""What latency needs to know of records: how many have a time and the task that had them."""
+TIMES: Mapping[str, pl.DataType] = {
+    "_timestamp_ms": pl.Int64(),
+    "_newest_ms": pl.Int64(),
+    "_task": pl.Int32(),
+    "n": pl.UInt32(),
+}
+"""What is kept of finished records: how many have a record time, a newest record, and the task that had them."""
 
 
 def times_of(records: pl.DataFrame) -> pl.DataFrame:
-    """*records* counted by time and task."""
-    return records.group_by("_timestamp_ms", "_task").agg(n=pl.len()).select(*TIMES)
+    """*records* counted by their times and task; what only repeats others is no record that was finished."""
+    fresh = records.filter(~pl.col("_repeated")) if "_repeated" in records.columns else records
+    per_time = _with_newest(fresh.lazy()).group_by("_timestamp_ms", "_newest_ms", "_task").agg(n=pl.len())
+    return per_time.select(*TIMES).collect()
+
+
+def _with_newest(times: pl.LazyFrame) -> pl.LazyFrame:
+    """*times* of which it is not known whether they reflect others: each reflects itself."""
+    is_known = "_newest_ms" in times.collect_schema()
+    return times if is_known else times.with_columns(_newest_ms="_timestamp_ms")
 
 
 def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:
-    """By `_task`: n, min_ms, max_ms, sum_ms of the latencies at *finished_at_ms*, and negative_n of them (KIP-613)."""
-    timestamp, n = pl.col("_timestamp_ms"), pl.col("n").cast(pl.Int64)
+    """By `_task`: n, min_ms, max_ms, sum_ms of the latencies at *finished_at_ms*, and negative_n of them (KIP-613).
+
+    That of a result is the latency of the newest record that it reflects.
+    """
+    timestamp, n = pl.col("_newest_ms"), pl.col("n").cast(pl.Int64)
     per_task = (
-        times.lazy()
+        _with_newest(times.lazy())
         .group_by("_task")
         .agg(
             n.sum(),
@@ -46,7 +62,7 @@ def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) ->
 
 def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> pl.DataFrame:
     """Per `_task` and bucket: n records whose latency falls in it."""
-    latency = times.lazy().select("_task", "n", bucket=bucket_of(finished_at_ms - pl.col("_timestamp_ms")))
+    latency = _with_newest(times.lazy()).select("_task", "n", bucket=bucket_of(finished_at_ms - pl.col("_newest_ms")))
     per_bucket = latency.group_by("_task", "bucket").agg(pl.col("n").sum())
     return per_bucket.sort("_task", "bucket").collect(engine="streaming")
 

@@ -36,6 +36,8 @@ META_SCHEMA: Mapping[str, pl.DataType] = {
     "_task": pl.Int32(),
     "_deleted": pl.Boolean(),
     "_headers": HEADERS,
+    "_newest_ms": pl.Int64(),
+    "_repeated": pl.Boolean(),
 }
 
 

@@ -228,6 +228,8 @@ def _rows_of_hop(operator: Repartition, rows: pl.DataFrame) -> pl.DataFrame:
         source_partition="_partition",
         source_offset="_offset",
         headers="_headers",
+        newest="_newest_ms",
+        repeated="_repeated",
     )
 
 

@@ -67,8 +67,8 @@ _RECOVERED = (
     "they were committed before, by that of the log; null: not known",
 )
 _STATS = _columns(
-    ("n", "bigint", "records measured"),
-    ("min_ms", "bigint", "smallest e2e latency, ms: finish clock − record timestamp, signed"),
+    ("n", "bigint", "records measured; what a periodic operator sent on again is none"),
+    ("min_ms", "bigint", "smallest e2e latency, ms: finish clock − time of the newest record reflected, signed"),
     ("max_ms", "bigint", "largest e2e latency, ms"),
     ("sum_ms", "bigint", "sum of the e2e latencies, ms"),
     ("negative_n", "bigint", "records whose timestamp lay after the finish clock"),
@@ -363,6 +363,8 @@ OPERATOR_STATE = Table(
             ("source_partition", "int", "input partition of that record"),
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
+            ("newest", "timestamp", "record time of the newest record that it reflects; null: timestamp"),
+            ("repeated", "boolean", "whether all that it says was sent on before; null: unless it is held"),
         ),
     ),
     key=("batch_id", "operator", "key"),
@@ -459,6 +461,8 @@ HOP = Table(
                 "boolean",
                 "of a watermark row: whether all is idle upstream; null: an update, or a row of an older version",
             ),
+            ("newest", "timestamp", "record time of the newest record that it reflects; null: timestamp"),
+            ("repeated", "boolean", "whether all that it says was sent on before; null: no"),
         ),
     ),
     key=("batch_id", "seq"),

@@ -83,7 +83,7 @@ class Emitter:
 
         The keys *gone* are part of others now.
         """
-        waiting = newest.with_columns(pl.lit(value=True).alias(HELD)).select(*self._states.schema)
+        waiting = self._waiting(newest)
         released, closed = self._released(waiting, gone, moment)
         rows = self.prepared(released)
         if HELD not in rows.columns:
@@ -93,7 +93,7 @@ class Emitter:
         ended = self._ended(gone)
         updates_now = pl.concat([ended, rows.filter(HELD).drop(HELD)])
         result = replacing(updates_now, self.memory.stored[self.name].of(updates_now["_key"]))
-        settled = released.with_columns(pl.lit(value=False).alias(HELD))
+        settled = released.with_columns(pl.lit(value=False).alias(HELD), _repeated=pl.lit(value=True))
         moves.stored[self.name] = result.stored
         moves.states[self.name] = pl.concat([waiting, settled]).unique("_key", keep="last", maintain_order=True)
         forgotten = settled.clear() if self.remembers_deleted else settled.filter("_deleted")
@@ -105,6 +105,13 @@ class Emitter:
         repeated = rows.filter(~pl.col(HELD) & ~pl.col("_deleted")).drop(HELD)
         superseded = updates - waiting.height + overtaken
         return Emitted(replace(result, superseded=superseded), repeated, held_before, held_after, ended.height)
+
+    def _waiting(self, newest: pl.DataFrame) -> pl.DataFrame:
+        """The states *newest*, held: they only repeat what was sent on if those that they replace do, too."""
+        known = self._states.of(newest["_key"]).select("_key", _known="_repeated")
+        rows = newest.join(known, on="_key", how="left", maintain_order="left")
+        repeated = pl.col("_repeated") & pl.col("_known").fill_null(value=True)
+        return rows.with_columns(pl.lit(value=True).alias(HELD), _repeated=repeated).select(*self._states.schema)
 
     def _ended(self, gone: pl.Series) -> pl.DataFrame:
         """What deletes the keys *gone*, of those that were sent on."""

@@ -115,6 +115,8 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
         _task="partition",
         _deleted="deleted",
         _headers="headers",
+        _newest_ms=pl.coalesce(_ms("newest"), _ms("timestamp")),
+        _repeated=pl.coalesce("repeated", ~pl.col("held")),
         _held="held",
     )
     loaded = loaded.with_columns(**{name: column for f in functions for name, column in f.of_earlier().items()})
@@ -154,6 +156,8 @@ def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProg
         _task="partition",
         _deleted=pl.col("value").is_null(),
         _headers="headers",
+        _newest_ms=_ms("timestamp"),
+        _repeated=pl.lit(value=False),
     ).sort("_partition", "_offset")
 
 

@@ -179,6 +179,8 @@ def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
             "source_offset",
             F.unix_millis("watermark").alias("watermark_ms"),
             "idle",
+            F.unix_millis("newest").alias("newest_ms"),
+            "repeated",
         ).alias(source.name),
     )
 

@@ -12,6 +12,7 @@ import polars as pl
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels import META, payload
 from tidemark.kernels.aggregate_function import OLD, AggregateFunction
+from tidemark.kernels.emission import newest_per_key
 from tidemark.kernels.expressions import PROBLEM, Expressions
 from tidemark.kernels.facts import times_of
 from tidemark.kernels.proofs import as_read, changes_rows, late_rows, quarantine_rows, suppressed_rows
@@ -361,7 +362,7 @@ class Steps:
         prepared = self._prepared(operator)
         emitter = Emitter(operator.name, emission, self.memory, prepared, remembers_deleted=by_time)
         kept = newest_by_time(updates, self.memory.states[operator.name].of(updates["_key"])) if by_time else updates
-        newest = kept.unique("_key", keep="last", maintain_order=True)
+        newest = newest_per_key(kept)
         if emission.holds:
             return emitter.hold(newest, updates.height, updates["_key"].clear(), moves, moment)
         if by_time:
@@ -429,6 +430,8 @@ class Steps:
             deleted="_deleted",
             headers="_headers",
             timestamp="_timestamp_ms",
+            newest="_newest_ms",
+            repeated="_repeated",
             partition="_task",
             source_partition="_partition",
             source_offset="_offset",
