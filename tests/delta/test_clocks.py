@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import NEWEST_SENT, Play
+from playing import NEWEST_SENT, Play, Silence
 
 from tidemark.clock import wall_clock_ms
 from tidemark.semantics.critical_path import Path as Walk
@@ -99,6 +100,49 @@ def test_a_row_says_whose_clock_it_has_and_what_was_added(
     assert told == {("far", skew_ms, error_ms)}
     assert {row["ewt_at"] for row in rows} == {T + 8_000 - BEHIND_MS}
     assert {row["ewt_adjusted_at"] for row in rows} == {T + 8_000 - BEHIND_MS + (skew_ms or 0)}
+
+
+RATES = """
+[operators.rates]
+kind = "source"
+topic = "rates"
+fields = "rid string, rate int, at bigint"
+timestamp = "at"
+bound = "1 s"
+[operators.rate]
+kind = "table"
+input = "rates"
+key = ["rid"]
+[operators.rated]
+kind = "join"
+input = "newest"
+table = "rate"
+on = { id = "rid" }
+"""
+
+
+class SlowBroker(Silence):
+    """Each question to it takes a second."""
+
+    def __init__(self, play: Play) -> None:
+        super().__init__()
+        self._play = play
+
+    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        self._play.now_ms += 1_000
+        return super().offsets(topic, partitions)
+
+
+def test_what_a_source_takes_in_is_its_own_work(tmp_path: Path) -> None:
+    """Each of the sources asks the broker for a second, `rates` after `events`."""
+    play = Play('level = "trace"' + NEWEST_SENT + RATES, tmp_path, partitions=2)
+    play.broker = SlowBroker(play)
+    play.batch([{**play.row("events", T, id="a", v=1), "offset": 5}], at_ms=T + 10_000)
+    spent = {row["operator"]: (row["finished_at"] - T, row["queued_ms"]) for row in play.rows("operator_latency")}
+    assert spent == {
+        "events": (11_000, 0), "newest": (12_000, 1_000),
+        "board": (12_000, 0), "out": (12_000, 0), "rated": (12_000, 0),
+    }  # fmt: skip
 
 
 def test_a_row_says_when_its_batch_and_its_operator_began(tmp_path: Path) -> None:

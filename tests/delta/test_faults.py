@@ -305,6 +305,7 @@ def late_device(flow: Flow) -> float:
 
 def skewed_host(flow: Flow) -> float:
     """The second driver runs on a host whose clock is 5 s ahead."""
+    flow.play.hosts["reads"] = Host("a", lambda: Skew(offset_ms=0, error_ms=3))
     flow.play.hosts["sums"] = Host("b", lambda: Skew(offset_ms=-5_000, error_ms=3))
     for second in (82, 92):
         flow.reads(second, *now(second, 0), *now(second, 1))

@@ -24,11 +24,12 @@ def rows(ewt=EWT, *, window=0, **changes):
             {
                 "sub_topology": FIRST[name], "operator": name, "window_start": window * 5_000,
                 "window_end": (window + 1) * 5_000, "ewt_adjusted_at": at, "batch_started_at": BEGAN[FIRST[name]],
-                "queued_ms": QUEUED.get(name, 0), "skew_ms": None, **changes,
+                "queued_ms": QUEUED.get(name, 0), "host": FIRST[name], "skew_ms": None, "skew_error_ms": None,
+                **changes,
             }
             for name, at in ewt.items()
         ],
-        schema_overrides={"skew_ms": pl.Int64, "batch_started_at": pl.Int64},
+        schema_overrides={"skew_ms": pl.Int64, "skew_error_ms": pl.Int64, "batch_started_at": pl.Int64},
     ).with_columns(
         pl.from_epoch(pl.col("window_start", "window_end", "ewt_adjusted_at", "batch_started_at"), time_unit="ms")
     )  # fmt: skip

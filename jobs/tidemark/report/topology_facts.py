@@ -26,9 +26,16 @@ BEATS = """
 """
 LATENCIES = """
     WITH reads AS (SELECT unnest($3::VARCHAR[]) AS operator, unnest($4::VARCHAR[]) AS upstream),
-    finished AS (
-        SELECT operator, window_end, min(epoch_ms(ewt_adjusted_at)) AS ewt_ms
-        FROM operator_windows WHERE topology = $1 AND ewt_at <= make_timestamptz($2 * 1000) GROUP BY ALL
+    told AS (
+        SELECT *, arg_min(skew_ms, skew_error_ms) OVER (PARTITION BY window_end, host) AS offset_ms
+        FROM operator_windows WHERE topology = $1 AND ewt_at <= make_timestamptz($2 * 1000)
+    ), set_right AS (
+        SELECT operator, window_end,
+               epoch_ms(ewt_at) + if(bool_and(offset_ms IS NOT NULL) OVER (PARTITION BY window_end), offset_ms, 0)
+               AS ewt_ms
+        FROM told
+    ), finished AS (
+        SELECT operator, window_end, min(ewt_ms) AS ewt_ms FROM set_right GROUP BY ALL
     ), measured AS (
         SELECT own.operator, own.window_end, greatest(0, any_value(own.ewt_ms) - max(read.ewt_ms)) AS latency_ms
         FROM finished AS own JOIN reads USING (operator)

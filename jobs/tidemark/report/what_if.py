@@ -15,6 +15,7 @@ import polars as pl
 import polars.selectors as cs
 
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.clocks import on_one_clock
 from tidemark.semantics.critical_path import Path, Step, Upstreams, critical_path, measure, parts
 from tidemark.semantics.timetable import Batch, Timetable
 from tidemark.semantics.what_if import sooner
@@ -92,7 +93,7 @@ def what_if(
 def _closed(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[dict[str, dict[str, Any]]]:
     """Per closed window its rows by operator, instants as epoch ms."""
     rows = (
-        operator_windows.with_columns(cs.datetime().dt.epoch("ms"))
+        on_one_clock(operator_windows.with_columns(cs.datetime().dt.epoch("ms")))
         .filter(pl.col("batch_started_at").is_not_null())
         .sort("window_end", "ewt_adjusted_at")
         .unique(["window_start", "window_end", "operator"], keep="first", maintain_order=True)

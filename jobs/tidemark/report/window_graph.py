@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from tidemark.kernels.clocks import on_one_clock
 from tidemark.semantics.critical_path import Upstreams
 from tidemark.spec.operators import Kind
 from tidemark.spec.topology import Topology
@@ -188,7 +189,8 @@ def _rows(operator_windows: pl.DataFrame) -> Iterator[_Row]:
     ms = pl.col("window_start", "window_end", "ewt_adjusted_at", "batch_started_at").dt.epoch("ms")
     did = ("ewt_adjusted_at", "batch_started_at", "queued_ms", "skew_error_ms", "host", "skew_ms")
     own = ("operator", "sub_topology", "batch_id", "kind", "upstreams", "read_by")
-    rows = operator_windows.with_columns(ms).with_columns(pl.col("batch_started_at") + pl.col("skew_ms").fill_null(0))
+    rows = on_one_clock(operator_windows.with_columns(ms))
+    rows = rows.with_columns(pl.col("batch_started_at") + pl.col("skew_ms").fill_null(0))
     rows = rows.select(*WINDOW, *own, *did).sort("window_end", "window_start", "operator", *did)
     for row in rows.iter_rows():
         window, (name, sub, batch_id, kind, waits_for, read_by), values = row[:3], row[3:9], row[9:]

@@ -25,7 +25,7 @@ from tidemark.spec.operators import HopSource, Repartition, Sink, Source, emissi
 from tidemark.spec.tables import HOP, TABLES
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.batch import Batch, Moment
-from tidemark.stream.intake import Reader
+from tidemark.stream.intake import Intake, Reader
 from tidemark.stream.journal import Entry
 from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.state import Moves
@@ -140,6 +140,7 @@ class Decider:
         self.windows = StreamingWindows(topology.window_ms, topology.max_outstanding_windows)
         self.for_tables = ForTables(topology, sub)
         self._table_inputs = sub.table_inputs()
+        self._sources = [o for o in sub.operators if isinstance(o, Source | HopSource)]
         self._leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in self._table_inputs]
         self._judging = {o.name for o in sub.operators if emission_of(o)}
 
@@ -167,8 +168,10 @@ class Decider:
         """What becomes of the rows *raw* of *batch* after the progress that *was*; None when it changes nothing."""
         late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._allowed_ms(was)
         leading = {source.name for source in self._leading}
-        intakes = {
-            operator.name: self._reader.take(
+        intakes: dict[str, Intake] = {}
+        turn_ms = batch.read_at_ms
+        for operator in self._sources:
+            intake = intakes[operator.name] = self._reader.take(
                 operator,
                 raw,
                 was.inputs.get(operator.name, InputProgress()),
@@ -176,9 +179,8 @@ class Decider:
                 late_up_to_ms=late_up_to_ms.get(operator.name),
                 allowed_ms=allowed_ms if operator.name in leading else None,
             )
-            for operator in self._sub.operators
-            if isinstance(operator, Source | HopSource)
-        }
+            intake.run.queued_ms = max(0, turn_ms - batch.read_at_ms)
+            turn_ms = intake.run.finished_at_ms
         inputs = {name: intake.progress for name, intake in intakes.items()}
         now = self.progress(was, inputs, {name: intake.windows for name, intake in intakes.items()}, batch)
         moved = not now.same_as(was) or any(intake.run.counts["records_in"] for intake in intakes.values())

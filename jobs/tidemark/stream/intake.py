@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from tidemark.clock import Clock
 from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order
 from tidemark.kernels.facts import times_of, windows_of
 from tidemark.kernels.headers import believed, told_apart
@@ -42,6 +43,7 @@ class Intake:
 class Reader:
     """Takes in a batch at *sources*; asks the *broker* about partitions that were silent.
 
+    Taking in is a source's work: it has finished when the *clock* is read after that.
     With *processing_time* the instant of a batch is the record time of all that it reads.
     """
 
@@ -51,10 +53,12 @@ class Reader:
         broker: Broker,
         steps: Steps,
         intact: Intact,
+        clock: Clock,
         *,
         window_ms: int,
         processing_time: bool = False,
     ) -> None:
+        self._clock = clock
         self._broker, self._steps, self._intact, self._window_ms = broker, steps, intact, window_ms
         self._processing_time = processing_time
         self._partitions = {s.name: broker.partitions(s.topic) if s.topic else 1 for s in sources}
@@ -115,7 +119,7 @@ class Reader:
             told.rows.seen(read_to), read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses
         )
         progress = self.progress(source, was, seen, told.writers, batch)
-        run = _run(batch, told.rows.on_time, told.rows.measured, told.counts)
+        run = self._run(batch, told.rows.on_time, told.rows.measured, told.counts)
         run.rows = dict(told.tables)
         if not self._processing_time:
             run.rows[DISORDER_BUCKETS.name] = told.disorder.with_columns(
@@ -161,7 +165,11 @@ class Reader:
         seen = seen_of_hop(records, rows.last_batch, was)
         progress = follow(was, seen, watermark_ms=rows.watermark_ms, idle=rows.idle, now_ms=batch.decided_at_ms)
         counts = Counter(records_in=records.height, passed=records.height)
-        return Intake(_run(batch, records, records, counts), progress, {0: seen}, frozenset(rows.windows))
+        return Intake(self._run(batch, records, records, counts), progress, {0: seen}, frozenset(rows.windows))
+
+    def _run(self, batch: Batch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:
+        times, started_at_ms = times_of(measured), batch.started_at_ms
+        return Run(records, times, counts, started_at_ms=started_at_ms, finished_at_ms=self._clock())
 
 
 @dataclass(frozen=True)
@@ -253,10 +261,6 @@ def seen_of_hop(records: pl.DataFrame, last_batch: int | None, was: InputProgres
         until_offset=read_to if last_batch is None else last_batch + 1,
         max_timestamp_ms=newest if isinstance(newest, int) else None,
     )
-
-
-def _run(batch: Batch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:
-    return Run(records, times_of(measured), counts, started_at_ms=batch.started_at_ms, finished_at_ms=batch.read_at_ms)
 
 
 def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:

@@ -92,7 +92,13 @@ def build_engine(
     pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
     intact = Intact(f"{topology.name} {sub.name}", Control(stream.control).accepted_loss, reread)
     reader = Reader(
-        sources, broker, steps, intact, window_ms=topology.window_ms, processing_time=topology.time is Time.PROCESSING
+        sources,
+        broker,
+        steps,
+        intact,
+        clock,
+        window_ms=topology.window_ms,
+        processing_time=topology.time is Time.PROCESSING,
     )
     decider = Decider(topology, sub, reader, pipeline, steps)
     journal_home = stream.control / "journal"
