@@ -166,4 +166,4 @@ def test_a_sink_whose_result_waits_for_a_slow_sibling_is_queued_and_does_not_wor
     play.batch([play.row("events", T + 6_500, id="a", v=1)], at_ms=T + 7_000)
     rows = {row["operator"]: row for row in play.rows("operator_latency") if row["batch_id"] == 0}
     assert rows["board"]["queued_ms"] >= 200
-    assert rows["out"]["queued_ms"] < 200
+    assert rows["out"]["queued_ms"] < rows["board"]["queued_ms"]

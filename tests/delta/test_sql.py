@@ -121,22 +121,19 @@ def test_latency_and_emission_are_there_under_kafka_s_names(tmp_path: Path) -> N
         | {"n": 1, "min_ms": 7, "max_ms": 7, "sum_ms": 7},
     ]
     write(layout, OPERATOR_LATENCY, latencies)
-    assert Warehouse(tmp_path).ask("from kafka_metrics where metric like '%-avg' order by node_id") == Answer(
-        ("metric", "metric_group", "thread_id", "task_id", "node_id", "recording_level", "value", "at"),
-        (
-            (
-                "record-e2e-latency-avg",
-                "stream-processor-node-metrics",
-                "app-1",
-                "status_0",
-                "weather",
-                "INFO",
-                5.5,
-                NOON,
-            ),
-            ("record-e2e-latency-avg", "stream-state-metrics", "app-1", "status_0", "weather_now", "TRACE", 7.0, NOON),
-        ),
-    )
+    assert Warehouse(tmp_path).ask("from kafka_metrics where metric like '%-avg' order by node_id").objects == [
+        {
+            "topology": "flights", "sub_topology": "status", "metric": "record-e2e-latency-avg",
+            "metric_group": group, "thread_id": "app-1", "task_id": "status_0", "node_id": node,
+            "recording_level": level, "value": value, "n": n, "at": NOON,
+        }
+        for group, node, level, value, n in (
+            ("stream-processor-node-metrics", "weather", "INFO", 5.5, 4),
+            ("stream-state-metrics", "weather_now", "TRACE", 7.0, 1),
+        )
+    ]  # fmt: skip
+    average = "select sum(value * n) / sum(n) from kafka_metrics where metric = 'record-e2e-latency-avg'"
+    assert Warehouse(tmp_path).ask(average).rows == ((5.8,),)
     skips = {"idempotent_update_skip_total": 12, "idempotent_update_skip_rate": 0.5, "decided_at": 1_767_268_800_250}
     write(layout, EMISSION_METRICS, [{**task, "operator": "weather_now", **skips}])
     found = (

@@ -7,16 +7,20 @@ from tidemark.warehouse import View
 VIEW = View(
     "kafka_metrics",
     "metric of KIP-613 or KIP-557, task and node; a stateful operator's latency is that of its store (level TRACE); "
-    "value: ms, updates, or updates per second; at: finish clock of the batch, of emission the batch's idea of now",
+    "value: ms, updates, or updates per second; n: the records of which a latency tells, null of emission, so that "
+    "sum(value * n) / sum(n) is the true average of record-e2e-latency-avg over rows; at: finish clock of the batch, "
+    "of emission the batch's idea of now",
     """
-    SELECT metric, metric_group, thread_id, task_id, node_id, recording_level, value, "at" FROM (
+    SELECT topology, sub_topology, metric, metric_group, thread_id, task_id, node_id, recording_level, value, n, "at"
+    FROM (
     SELECT unnest([
                {metric: 'record-e2e-latency-min', value: min_ms::DOUBLE},
                {metric: 'record-e2e-latency-avg', value: sum_ms / n},
                {metric: 'record-e2e-latency-max', value: max_ms::DOUBLE}
            ], recursive := true),
            if(level = 'trace', 'stream-state-metrics', 'stream-processor-node-metrics') AS metric_group,
-           thread_id, task_id, operator AS node_id, upper(level) AS recording_level, finished_at AS "at"
+           topology, sub_topology, thread_id, task_id, operator AS node_id, upper(level) AS recording_level, n,
+           finished_at AS "at"
     FROM operator_latency
     UNION ALL BY NAME
     SELECT unnest([
@@ -24,7 +28,8 @@ VIEW = View(
                {metric: 'idempotent-update-skip-rate', value: idempotent_update_skip_rate}
            ], recursive := true),
            'stream-processor-node-metrics' AS metric_group,
-           thread_id, task_id, operator AS node_id, 'DEBUG' AS recording_level, decided_at AS "at"
+           topology, sub_topology, thread_id, task_id, operator AS node_id, 'DEBUG' AS recording_level,
+           NULL::BIGINT AS n, decided_at AS "at"
     FROM emission_metrics)
     """,
 )

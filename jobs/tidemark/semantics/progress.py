@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.skip_rate import Skips
 
 
 class Sent(NamedTuple):
@@ -64,7 +65,7 @@ class StreamProgress:
     `windows` are the starts of the streaming windows that had records, are not closed and are measured; `uncounted`
     are older ones that are not, by the first and last start of those that follow one another; `records` counts, per
     operator and window start, the records it finished; `skipped` is each operator's idempotent-update-skip total per
-    task.
+    task, and `skipped_lately` has those of the last minute, at level debug and above.
     """
 
     batch_id: int = -1
@@ -77,6 +78,7 @@ class StreamProgress:
     uncounted: tuple[tuple[int, int], ...] = ()
     records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    skipped_lately: Mapping[str, Skips] = field(default_factory=dict)
 
     def decided_at(self, planned_at_ms: int) -> int:
         """The decision time of the next batch: when it was planned, but never before that of the last batch."""
@@ -100,6 +102,8 @@ class StreamProgress:
         skipped = {name: {int(task): n for task, n in counts.items()} for name, counts in content["skipped"].items()}
         counted = {"records": records, "skipped": skipped, "windows": tuple(content["windows"])}
         counted |= {"uncounted": tuple((first, last) for first, last in content.get("uncounted", ()))}
+        lately = content.get("skipped_lately", {}).items()
+        counted |= {"skipped_lately": {name: tuple((at, task, n) for at, task, n in of) for name, of in lately}}
         return cls(**{**content, **counted, "inputs": inputs})
 
     def same_as(self, other: StreamProgress) -> bool:

@@ -274,7 +274,11 @@ EMISSION_METRICS = Table(
         *_TASK,
         *_columns(
             ("idempotent_update_skip_total", "bigint", "unchanged updates not sent on since the checkpoint began"),
-            ("idempotent_update_skip_rate", "double", "of this batch, per second"),
+            (
+                "idempotent_update_skip_rate",
+                "double",
+                "per second, over the minute that ends with the batch; 0 in silence",
+            ),
             ("decided_at", "timestamp", "decision time of the batch"),
         ),
     ),

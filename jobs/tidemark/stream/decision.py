@@ -17,11 +17,13 @@ import pyarrow as pa
 from tidemark.kernels.facts import records_per_window
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.schemas import rows_of
+from tidemark.semantics import skip_rate
 from tidemark.semantics.alignment import max_allowed_ms
 from tidemark.semantics.event_time import Seen, combined
 from tidemark.semantics.progress import InputProgress, StreamProgress
+from tidemark.semantics.skip_rate import Skips
 from tidemark.semantics.watermark import Progress, is_window_late
-from tidemark.spec.operators import HopSource, Repartition, Sink, Source, emission_of, latency_level
+from tidemark.spec.operators import HopSource, Level, Repartition, Sink, Source, emission_of, latency_level
 from tidemark.spec.tables import HOP, TABLES
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.batch import Batch, Moment
@@ -142,6 +144,7 @@ class Decider:
         self._table_inputs = sub.table_inputs()
         self._sources = [o for o in sub.operators if isinstance(o, Source | HopSource)]
         self._leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in self._table_inputs]
+        self._tells_skips = topology.level.includes(Level.DEBUG)
         self._judging = {o.name for o in sub.operators if emission_of(o)}
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
@@ -205,7 +208,9 @@ class Decider:
 
     def _is_due(self, was: StreamProgress, batch: Batch) -> bool:
         """Whether an operator has something to say although nothing came in."""
-        return any(self._steps.is_due(o, was.decided_at_ms, batch.decided_at_ms) for o in self._sub.operators)
+        ended = (skip_rate.has_ended(of, now_ms=batch.decided_at_ms) for of in was.skipped_lately.values())
+        due = (self._steps.is_due(o, was.decided_at_ms, batch.decided_at_ms) for o in self._sub.operators)
+        return any(ended) or any(due)
 
     def progress(
         self,
@@ -243,7 +248,18 @@ class Decider:
             for name, tally in tallies.items()
             if name in self._judging
         }
-        return replace(now, skipped={**now.skipped, **skipped}), closed
+        lately = self._skipped_lately(now, tallies)
+        return replace(now, skipped={**now.skipped, **skipped}, skipped_lately=lately), closed
+
+    def _skipped_lately(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> dict[str, Skips]:
+        if not self._tells_skips:
+            return {}
+        assert now.decided_at_ms is not None
+        return {
+            name: skip_rate.lately(now.skipped_lately.get(name, ()), tally.skipped, now_ms=now.decided_at_ms)
+            for name, tally in tallies.items()
+            if name in self._judging
+        }
 
     def notes(
         self,

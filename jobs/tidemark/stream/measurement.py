@@ -13,6 +13,7 @@ from tidemark.files import lazy
 from tidemark.kernels.facts import latency_histogram, latency_stats
 from tidemark.kernels.schemas import rows_of
 from tidemark.semantics.skew import Skew
+from tidemark.semantics.skip_rate import per_second
 from tidemark.spec.operators import Kind, Level, latency_level
 from tidemark.spec.tables import (
     BATCHES,
@@ -169,20 +170,20 @@ class Measurer:
     def _emission(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not self._topology.level.includes(Level.DEBUG):
             return []
-        batch, was, now = notes["batch"], notes["was"]["skipped"], notes["progress"]["skipped"]
-        seconds = max(batch["decided_at_ms"] - (notes["was"]["decided_at_ms"] or batch["decided_at_ms"]), 1_000) / 1_000
+        was, now = (notes[name].get("skipped_lately", {}) for name in ("was", "progress"))
+        silent = {name for name, skips in was.items() if skips and not now.get(name)}
         return [
             {
                 "operator": name,
                 "thread_id": self._thread_id,
                 "task_id": self._task(task),
                 "idempotent_update_skip_total": total,
-                "idempotent_update_skip_rate": (total - was.get(name, {}).get(task, 0)) / seconds,
-                "decided_at": batch["decided_at_ms"],
+                "idempotent_update_skip_rate": per_second(now.get(name, ()), int(task)),
+                "decided_at": notes["batch"]["decided_at_ms"],
             }
-            for name, tasks in now.items()
+            for name, tasks in notes["progress"]["skipped"].items()
             for task, total in tasks.items()
-            if notes["operators"][name]["counts"].get("records_in")
+            if name in silent or notes["operators"][name]["counts"].get("records_in")
         ]
 
     def _batch(self, notes: Mapping[str, Any], finished_at_ms: int) -> dict[str, Any]:

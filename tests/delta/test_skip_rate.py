@@ -1,0 +1,46 @@
+"""How many unchanged updates a second were not sent on, over the last minute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playing import NEWEST, Play
+
+T = 1_770_033_600_000
+
+
+def rates(play: Play) -> list[tuple[int, float]]:
+    found = play.rows("emission_metrics")
+    return [(row["idempotent_update_skip_total"], row["idempotent_update_skip_rate"]) for row in found]
+
+
+def played(home: Path, *batches: tuple[int, int]) -> Play:
+    """Batches at so many ms after T, each with so many records of one value; the first of all is no repetition."""
+    play = Play(f'level = "debug"{NEWEST}', home)
+    for after_ms, n in batches:
+        at_ms = T + after_ms
+        play.batch([play.row("events", at_ms - 500 + i, id="a", v=1) for i in range(n)], at_ms=at_ms)
+    return play
+
+
+def test_the_minute_of_a_rate_slides(tmp_path: Path) -> None:
+    play = played(tmp_path, (0, 7), (30_000, 12), (59_999, 3), (60_000, 3), (120_000, 1))
+    assert rates(play) == [(6, 0.1), (18, 0.3), (21, 0.35), (24, 0.3), (25, 1 / 60)]
+
+
+def test_batches_of_less_than_a_second_do_not_raise_it(tmp_path: Path) -> None:
+    play = played(tmp_path, *((200 * i, 4) for i in range(6)))
+    assert rates(play)[-1] == (23, 23 / 60)
+
+
+def test_in_silence_it_is_0_and_said_once(tmp_path: Path) -> None:
+    play = played(tmp_path, (0, 7), (59_999, 0), (60_000, 0), (60_001, 0), (500_000, 0))
+    assert rates(play) == [(6, 0.1), (6, 0.0)]
+
+
+def test_a_new_driver_knows_the_last_minute(tmp_path: Path) -> None:
+    play = played(tmp_path, (0, 7))
+    play.start("0", epoch=2)
+    play.batch([play.row("events", T + 30_000, id="a", v=2)], at_ms=T + 30_000)
+    play.batch(at_ms=T + 60_000)
+    assert rates(play) == [(6, 0.1), (6, 0.1), (6, 0.0)]
