@@ -32,7 +32,7 @@ from tidemark.report.window_graph import Passed
 from tidemark.report.window_paths import STANDS_STILL, Known, looks_back_ms, window_paths
 from tidemark.semantics.critical_path import State
 from tidemark.spark import read_table, session, stream_tables
-from tidemark.spec.intervals import Grain, Interval, iso, joined, utc
+from tidemark.spec.intervals import Grain, Interval, iso, utc
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import SlaSpec
 from tidemark.spec.tables import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
@@ -109,7 +109,7 @@ def _replace(
     else:
         found = window_paths(_rows(facts, ends), topology, promises(specs), interval, known)
     stored = {table: opened(table, layout.report_table(topology.name, table.name)) for table in found}
-    kept = _kept(stored, found, _rows(facts, ends), interval)
+    kept = _kept(stored, found, facts, interval)
     for table, of_table in found.items():
         path = layout.report_table(topology.name, table.name)
         rows = pl.concat([of_table, kept[table]], how="diagonal_relaxed") if table in kept else of_table
@@ -142,25 +142,32 @@ def _passed(layout: Layout, topology: Topology, interval: Interval) -> Passed:
 
 
 def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> Iterator[Interval]:
-    """The hours before *interval* of windows that were finished since it began, or had no path the day before."""
+    """The hours before *interval* of windows that were finished since it began, or had no path the day before.
+
+    What is before the oldest window that was ever reported is not looked at.
+    """
+    paths = opened(CRITICAL_PATHS, layout.report_table(topology.name, CRITICAL_PATHS.name))
     before = pc.field("window_end") < utc(interval.start_ms)
+    oldest_ms = rows_in(paths, before, columns=["window_end"])["window_end"].dt.epoch("ms").min()
+    if not isinstance(oldest_ms, int):
+        return
     finished = before & (pc.field("ewt_adjusted_at") >= utc(interval.start_ms))
     facts = (DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name))
     late = [rows_in(table, finished, columns=["window_end"]) for table in facts]
     day_before = pc.field("window_end") >= utc(interval.start_ms - Grain.DAY.length_ms)
     open_ = pc.field("state").isin([State.NO_WINDOW_YET.value, State.STUCK.value, State.ESTIMATED.value])
-    paths = opened(CRITICAL_PATHS, layout.report_table(topology.name, CRITICAL_PATHS.name))
     late.append(rows_in(paths, before & day_before & open_, columns=["window_end"]))
     hour_ms = Grain.HOUR.length_ms
     ends_ms = {end_ms for rows in late for end_ms in rows["window_end"].dt.epoch("ms")}
-    for hour in joined({end_ms // hour_ms * hour_ms for end_ms in ends_ms}, Grain.HOUR):
-        for start_ms in range(hour.start_ms, hour.end_ms, hour_ms):
-            if start_ms < interval.start_ms:
-                yield Interval(start_ms, min(start_ms + hour_ms, interval.start_ms))
+    for start_ms in sorted({end_ms // hour_ms * hour_ms for end_ms in ends_ms if end_ms >= oldest_ms}):
+        yield Interval(max(start_ms, oldest_ms), min(start_ms + hour_ms, interval.start_ms))
 
 
 def _kept(
-    stored: Mapping[Table, DeltaTable], found: dict[Table, pl.DataFrame], facts: pl.DataFrame, interval: Interval
+    stored: Mapping[Table, DeltaTable],
+    found: dict[Table, pl.DataFrame],
+    facts: Sequence[DeltaTable],
+    interval: Interval,
 ) -> dict[Table, pl.DataFrame]:
     """The *stored* rows of windows that have a path and none in what was *found*, since the topology has changed.
 
@@ -175,7 +182,9 @@ def _kept(
     rows = {table: rows_in(each, in_interval) for table, each in stored.items()}
     was_finished = pl.col("latency_ms").is_not_null() & ~pl.col("state").is_in([*STANDS_STILL])
     steps = rows[CRITICAL_PATH_STEPS].filter(was_finished)
-    gone = steps.join(lost, on="window_end", how="semi").join(facts, on=["window_end", "operator"], how="anti")
+    gone = steps.join(lost, on="window_end", how="semi").join(
+        _rows(facts, in_interval), on=["window_end", "operator"], how="anti"
+    )
     if gone.height:
         lost_ms = sorted(set(gone["window_end"].dt.epoch("ms")))
         msg = (

@@ -12,6 +12,7 @@ from tidemark.semantics.critical_path import (
     Step,
     critical_path,
     in_order,
+    leading_to,
     leaves,
     measure,
     path_to,
@@ -168,3 +169,15 @@ def test_the_order_in_which_operators_are_listed_does_not_matter(run, random):
 
 def test_a_path_without_steps_has_no_latency():
     assert Path(()).latency_ms == 0
+
+
+def test_who_has_not_finished_waits_for_who_is_furthest_behind():
+    upstreams = {"b": ("a",), "d": ("c",), "e": ("b", "d")}
+    limits = Limits(window_ms=1_000, heartbeat_timeout_ms=3_000)
+    steps = measure(upstreams, {"a": 0, "c": 2}, windows_behind={"b": 4, "d": 5}, limits=limits)
+    assert str(path_to("e", steps)) == "c (0 ms) → d (5000 ms, stuck) → e (no_window_yet) ≥ 5000 ms"
+
+
+def test_only_what_leads_to_some_operators_is_left():
+    upstreams = {"b": ("a",), "c": ("b",), "d": ("a",), "a": ()}
+    assert leading_to(["c"], upstreams) == {"c": ("b",), "b": ("a",), "a": ()}
