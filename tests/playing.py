@@ -79,6 +79,7 @@ class Silence:
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
         self.earliest = 0
+        self.marked: list[tuple[str, int | None, bool]] = []
         self.topic_limits: dict[str, Limits] = {}
         self.refuses: Callable[[Row], bool] = lambda row: False
 
@@ -104,6 +105,9 @@ class Silence:
     def limits(self, topic: str) -> Limits:
         """What `topic_limits` says; without it a topic takes all."""
         return self.topic_limits.get(topic, Limits())
+
+    def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
+        self.marked.append((sink.topic or "", watermark_ms, idle))
 
     def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> list[Refused]:
         refused = [Refused(number, "refused") for number, row in enumerate(rows.to_dicts()) if self.refuses(row)]

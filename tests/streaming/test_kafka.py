@@ -96,6 +96,23 @@ def test_small_records_reach_a_topic_that_takes_little_at_once(broker: str) -> N
     assert [json.loads(m.value() or b"")["id"] for m in sent(broker, "narrow", 200)] == batch["id"].to_list()
 
 
+def test_marks_of_time_reach_every_partition_and_no_compacted_topic(broker: str) -> None:
+    embedded.create_topics(broker, {"marked": 2})
+    sending = KafkaBroker(broker, "t", "s", lambda: int(time.time() * 1_000))
+    assert not sending.is_compacted("marked")
+    sending.mark(sink("out", "marked"), NOON, idle=True)
+    for number in (0, 1):
+        consumer = Consumer({"bootstrap.servers": broker, "group.id": "test", "enable.auto.commit": False})
+        consumer.assign([TopicPartition("marked", number, 0)])
+        (mark,) = consumer.consume(1, timeout=30)
+        consumer.close()
+        assert (mark.key(), mark.value()) == (None, None)
+        assert mark.headers() == [("tidemark-mark", b"t/s:1400000000000:idle")]
+    settle(broker, "marked", {"cleanup.policy": "compact"})
+    assert sending.is_compacted("marked")
+    sending.mark(sink("out", "marked"), NOON, idle=False)  # refused, and nobody's end
+
+
 def settle(address: str, topic: str, settings: dict[str, str]) -> None:
     """Give *topic* other *settings*, and wait until the broker tells them."""
     client = AdminClient({"bootstrap.servers": address})

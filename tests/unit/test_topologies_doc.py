@@ -31,6 +31,8 @@ NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be m
     ("sink", "topic"): {"table": None},
     ("sink", "format"): {"table": None, "topic": "alerts"},
     ("sink", "avro_schema"): {"table": None, "topic": "alerts", "format": "avro"},
+    ("sink", "marks"): {"table": None, "topic": "alerts"},
+    ("sink", "mark_every"): {"table": None, "topic": "alerts", "marks": True},
     ("sink", "mode"): {"key": ["device"]},
     ("sink", "key"): {"mode": "current"},
 }

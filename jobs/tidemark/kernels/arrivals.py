@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -27,6 +27,7 @@ class Arrivals:
     late: pl.DataFrame
     bad: pl.DataFrame
     repeated: pl.DataFrame
+    told_idle: Mapping[int, bool] = field(default_factory=dict)
 
     @property
     def measured(self) -> pl.DataFrame:
@@ -54,6 +55,7 @@ class Arrivals:
                 until_offset=max(last + 1, read_to.get(partition, 0)),
                 max_timestamp_ms=newest.get(partition),
                 held_from=held_from.get(partition),
+                told_idle=self.told_idle.get(partition),
             )
             for partition, first, last in ends.iter_rows()
         }

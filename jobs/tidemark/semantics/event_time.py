@@ -19,7 +19,8 @@ class Seen:
 
     `max_timestamp_ms` is None when it read none that can be used; `latest_offset` is the broker's, None without one;
     `held_from` is the offset of the first record that waits (`max_drift`), None when none does. `lost` are offsets,
-    from (inclusive) until (exclusive), that are gone and were given up, None when none are.
+    from (inclusive) until (exclusive), that are gone and were given up, None when none are. `told_idle` is whether its
+    writer said last that nothing comes; None when nothing was read.
     """
 
     from_offset: int
@@ -28,6 +29,7 @@ class Seen:
     latest_offset: int | None = None
     held_from: int | None = None
     lost: tuple[int, int] | None = None
+    told_idle: bool | None = None
 
     @property
     def silent(self) -> bool:
@@ -90,13 +92,17 @@ def _partition(
     # A partition that never had a record has been silent since the first batch looked at it.
     active_at_ms = was.active_at_ms if seen.silent and was.active_at_ms is not None else now_ms
     newest_ms = later(was.max_timestamp_ms, seen.max_timestamp_ms)
+    told_idle = was.told_idle if seen.told_idle is None else seen.told_idle
     return PartitionProgress(
         max_timestamp_ms=newest_ms,
         watermark_ms=bounded_out_of_orderness(newest_ms, bound_ms=bound_ms),
         active_at_ms=active_at_ms,
         until_offset=seen.until_offset,
         done_until_offset=seen.until_offset if seen.held_from is None else seen.held_from,
-        activity=activity(
+        told_idle=told_idle,
+        activity=Activity.IDLE
+        if told_idle and seen.caught_up
+        else activity(
             silent_since_ms=active_at_ms if seen.silent else None,
             now_ms=now_ms,
             idle_after_ms=idle_after_ms,

@@ -22,12 +22,20 @@ class Sent(NamedTuple):
     sequence: int
 
 
+class Marked(NamedTuple):
+    """The newest mark of time that a sink sent: decision time of its batch, and what it said."""
+
+    at_ms: int
+    watermark_ms: int | None
+    idle: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class PartitionProgress:
     """One input partition: newest record, watermark, when it last had a record, and the offset after that.
 
     Everything before `done_until_offset` was sent on; what lies between it and `until_offset` waits. `writers` are
-    those that number their records (`tidemark-id`), by name.
+    those that number their records (`tidemark-id`), by name. `told_idle` is what its writer said last.
     """
 
     max_timestamp_ms: int | None = None
@@ -37,6 +45,7 @@ class PartitionProgress:
     done_until_offset: int = 0
     activity: Activity = Activity.ACTIVE
     writers: Mapping[str, Sent] = field(default_factory=dict)
+    told_idle: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +74,8 @@ class StreamProgress:
     `windows` are the starts of the streaming windows that had records, are not closed and are measured; `uncounted`
     are older ones that are not, by the first and last start of those that follow one another; `records` counts, per
     operator and window start, the records it finished; `skipped` is each operator's idempotent-update-skip total per
-    task, and `skipped_lately` has those of the last minute, at level debug and above.
+    task, and `skipped_lately` has those of the last minute, at level debug and above; `marks` are the newest marks of
+    time by sink.
     """
 
     batch_id: int = -1
@@ -79,6 +89,7 @@ class StreamProgress:
     records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped_lately: Mapping[str, Skips] = field(default_factory=dict)
+    marks: Mapping[str, Marked] = field(default_factory=dict)
 
     def decided_at(self, planned_at_ms: int) -> int:
         """The decision time of the next batch: when it was planned, but never before that of the last batch."""
@@ -104,7 +115,8 @@ class StreamProgress:
         counted |= {"uncounted": tuple((first, last) for first, last in content.get("uncounted", ()))}
         lately = content.get("skipped_lately", {}).items()
         counted |= {"skipped_lately": {name: tuple((at, task, n) for at, task, n in of) for name, of in lately}}
-        return cls(**{**content, **counted, "inputs": inputs})
+        marks = {name: Marked(*mark) for name, mark in content.get("marks", {}).items()}
+        return cls(**{**content, **counted, "inputs": inputs, "marks": marks})
 
     def same_as(self, other: StreamProgress) -> bool:
         """Whether nothing moved but the batch and its decision time: such a batch writes nothing."""

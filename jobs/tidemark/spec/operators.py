@@ -271,13 +271,18 @@ class Aggregate(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class Sink(Operator):
-    """Writes to a Kafka *topic*, or to a Delta *table*: appends, or keeps the current row of each *key*."""
+    """Writes to a Kafka *topic*, or to a Delta *table*: appends, or keeps the current row of each *key*.
+
+    With `marks` its topic gets marks of time (kernels/marks.py), at most one each `mark_every_ms` and partition.
+    """
 
     topic: str | None = None
     format: Format = Format.JSON
     avro_schema: str | None = None
     table: str | None = None
     key: tuple[str, ...] = ()
+    marks: bool = False
+    mark_every_ms: int = 10_000
 
 
 def emission_of(operator: Operator) -> Emission | None:

@@ -314,7 +314,17 @@ def _sink(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator:
         **_sink_format(keys, place, folder),
         inputs=(keys.text("input", "events"),),
         key=keys.names("key", '["id"]') if mode == "current" else (),
+        **(_marks(keys) if "topic" in place else {}),
     )
+
+
+def _marks(keys: Keys) -> dict[str, Any]:
+    """Whether, and how often, a sink's topic gets marks of time."""
+    marks = keys.get("marks", bool, "true", False)
+    every_ms = keys.duration("mark_every", "10 s", None)
+    if every_ms is not None and not marks:
+        keys.fail("mark_every", "is there without marks", "write marks = true, or leave it out")
+    return {"marks": marks, "mark_every_ms": every_ms or 10_000}
 
 
 def _sink_format(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:

@@ -32,5 +32,8 @@ class Broker(Protocol):
     def limits(self, topic: str) -> Limits:
         """What *topic* takes, as far as the broker tells; asked again from time to time."""
 
+    def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
+        """Send a mark of time to each partition of the topic of *sink*, behind all that was published."""
+
     def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> list[Refused]:
         """Send *rows* to the topic of *sink* and return once the broker has all of them but those that it refused."""

@@ -138,6 +138,10 @@ class Committing:
         for operator in self._handing_out:
             began_ms, own_ms = self._clock(), clocks[operator.name]["finished_at_ms"]
             finished_ms = self._hand_out(operator, entry)
+            if isinstance(operator, Sink) and (mark := entry.notes.get("marks", {}).get(operator.name)):
+                self._check_lease()
+                self._broker.mark(operator, mark["watermark_ms"], idle=mark["idle"])
+                self._reached(f"marked {operator.name}")
             if finished_ms is not None:
                 waited = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
                 clocks[operator.name] = shown(clocks[operator.name], finished_ms, *waited, recovers=recovers)

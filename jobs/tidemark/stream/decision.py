@@ -20,7 +20,7 @@ from tidemark.kernels.schemas import rows_of
 from tidemark.semantics import skip_rate
 from tidemark.semantics.alignment import max_allowed_ms
 from tidemark.semantics.event_time import Seen, combined
-from tidemark.semantics.progress import InputProgress, StreamProgress
+from tidemark.semantics.progress import InputProgress, Marked, StreamProgress
 from tidemark.semantics.skip_rate import Skips
 from tidemark.semantics.watermark import Progress, is_window_late
 from tidemark.spec.operators import HopSource, Level, Repartition, Sink, Source, emission_of, latency_level
@@ -143,6 +143,7 @@ class Decider:
         self.for_tables = ForTables(topology, sub)
         self._table_inputs = sub.table_inputs()
         self._sources = [o for o in sub.operators if isinstance(o, Source | HopSource)]
+        self._marking = [o for o in sub.operators if isinstance(o, Sink) and o.marks]
         self._leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in self._table_inputs]
         self._tells_skips = topology.level.includes(Level.DEBUG)
         self._judging = {o.name for o in sub.operators if emission_of(o)}
@@ -187,8 +188,10 @@ class Decider:
         inputs = {name: intake.progress for name, intake in intakes.items()}
         now = self.progress(was, inputs, {name: intake.windows for name, intake in intakes.items()}, batch)
         moved = not now.same_as(was) or any(intake.run.counts["records_in"] for intake in intakes.values())
-        if not moved and not self._is_due(was, batch):
+        marks = self.marks(was, now)
+        if not moved and not marks and not self._is_due(was, batch):
             return None
+        now = replace(now, marks={**was.marks, **marks})
         moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
         runs = self._pipeline.run(
             {name: intake.run for name, intake in intakes.items()}, moves, moment(was, now, self.limits())
@@ -199,8 +202,20 @@ class Decider:
         for name in self.for_tables.hops:
             mark = self.for_tables.mark(batch.batch_id, was, now, closed, seq=tables[name].num_rows)
             tables[name] = pa.concat_tables([tables[name], mark])
-        notes = self.notes(batch, was, now, {name: intake.seen for name, intake in intakes.items()}, tallies, closed)
+        seen = {name: intake.seen for name, intake in intakes.items()}
+        notes = self.notes(batch, was, now, seen, tallies, closed, marks)
         return Decision(Entry(batch.batch_id, tables, notes), now, moves)
+
+    def marks(self, was: StreamProgress, now: StreamProgress) -> dict[str, Marked]:
+        """The marks of time that sinks send in this batch: where it moved, and it is time for another one."""
+        assert now.decided_at_ms is not None
+        mark = Marked(now.decided_at_ms, now.watermark_ms, now.idle)
+        found = {}
+        for sink in self._marking:
+            last = was.marks.get(sink.name, Marked(now.decided_at_ms - sink.mark_every_ms, None, idle=False))
+            if mark[1:] != last[1:] and mark.at_ms - last.at_ms >= sink.mark_every_ms:
+                found[sink.name] = mark
+        return found
 
     def limits(self) -> dict[str, Limits]:
         """What the topic of each sink takes now."""
@@ -269,9 +284,11 @@ class Decider:
         seen: Mapping[str, Mapping[int, Seen]],
         tallies: Mapping[str, Tally],
         closed: Iterable[ClosedWindow],
+        marks: Mapping[str, Marked],
     ) -> dict[str, Any]:
         """What the journal has beside rows; *seen* are the partitions of each source."""
         return {
+            "marks": {name: {"watermark_ms": mark.watermark_ms, "idle": mark.idle} for name, mark in marks.items()},
             "batch": asdict(batch),
             "progress": now.to_json(),
             "was": was.without_windows().to_json(),

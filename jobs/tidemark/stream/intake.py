@@ -14,6 +14,7 @@ from tidemark.kernels.facts import times_of, windows_of
 from tidemark.kernels.headers import believed, told_apart
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.loss import with_gaps
+from tidemark.kernels.marks import with_marks
 from tidemark.kernels.proofs import late_rows
 from tidemark.kernels.values import value_text
 from tidemark.semantics.event_time import Seen, advance, follow, processing_time
@@ -200,12 +201,14 @@ def taken(
     window_ms: int,
 ) -> Taken:
     """What the *fresh* rows of *source*, in offset order from *read_to*, are, after those *waiting*."""
+    fresh, told_idle = with_marks(source, fresh)
     sent = {number: part.writers for number, part in was.partitions.items()}
     new, repeated, writers = told_apart(fresh, sent, source.written_by)
     newest_ms = {n: part.max_timestamp_ms for n, part in was.partitions.items() if part.max_timestamp_ms is not None}
     rows = arrivals(
         source, new, waiting, newest_ms, repeated=repeated, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms
     )
+    rows = replace(rows, told_idle=told_idle)
     counts = Counter(
         records_in=fresh.height,
         duplicate=repeated.height,
@@ -221,7 +224,7 @@ def taken(
         QUARANTINE.name: _bad_rows(source, rows.bad),
         HELD_RECORDS.name: _held_rows(source, rows.held, read_to),
     }
-    usable = new.filter(pl.col("reason").is_null())["timestamp_ms"]
+    usable = new.filter(pl.col("reason").is_null(), pl.col("timestamp_ms").is_not_null())["timestamp_ms"]
     reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
     return Taken(
         rows, counts, writers, tables, disorder(usable, reached_ms), windows_of(rows.on_time, window_ms=window_ms)

@@ -13,6 +13,7 @@ from tidemark.clock import Clock
 from tidemark.errors import TidemarkError
 from tidemark.kernels.headers import headers_to_send
 from tidemark.kernels.limits import Limits
+from tidemark.kernels.marks import MARK, mark_text
 from tidemark.spec.operators import Sink
 from tidemark.stream.broker import Refused
 from tidemark.stream.encoding import values_to_send
@@ -85,18 +86,24 @@ class KafkaBroker:
 
     def _asked(self, topic: str, known: Limits) -> Limits:
         """The limits of *topic* as the broker tells them; those *known* where it does not."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        try:
-            settings = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
-        except (KafkaException, TimeoutError) as error:
-            log.warning("topic %s: the broker does not tell its limits: %s", topic, error)
+        said = self._settings(topic)
+        if said is None:
             return known
-        said = {name: entry.value for name, entry in settings.items()}
         by_broker = said.get("message.timestamp.type") == "LogAppendTime"
         before, after = (None if by_broker else said.get(f"message.timestamp.{side}.max.ms") for side in _SIDES)
         return Limits(
             max_bytes=_number(said.get("max.message.bytes")), before_ms=_number(before), after_ms=_number(after)
         )
+
+    def _settings(self, topic: str) -> dict[str, str] | None:
+        """The settings of *topic*; None where the broker does not tell."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            settings = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            log.warning("topic %s: the broker does not tell its settings: %s", topic, error)
+            return None
+        return {name: entry.value for name, entry in settings.items()}
 
     def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> list[Refused]:
         """Send *rows* to the topic of *sink* and return when the broker has all but those that it refused.
@@ -142,6 +149,27 @@ class KafkaBroker:
             msg = f"topic {topic!r} took all but {len(failed)} of {rows.height} records: {errors}"
             raise PublishError(msg)
         return refused
+
+    def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
+        """Send a mark of time to each partition of the topic of *sink*, behind all that was published.
+
+        A topic that takes none, as one that has been compacted since, goes without: a mark is no record.
+        """
+        topic = sink.topic or ""
+        sending = _Sending(self._producer(topic), topic)
+        headers: list[tuple[str, str | bytes | None]] = [(MARK, mark_text(self._writer, watermark_ms, idle=idle))]
+        for number in range(self.partitions(topic)):
+            sending.send(number, None, None, number, self._clock(), headers)
+        failed = sending.failed()
+        if others := [error.str() for error in failed.values() if error.code() not in OF_A_RECORD]:
+            msg = f"topic {topic!r} did not take marks of time: {others[:1]}"
+            raise PublishError(msg)
+        if failed:
+            log.warning("topic %s refuses marks of time: %s", topic, next(iter(failed.values())).str())
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether *topic* keeps the newest record of each key, as far as the broker tells: it takes none without."""
+        return "compact" in (self._settings(topic) or {}).get("cleanup.policy", "")
 
     def _producer(self, topic: str) -> Producer:
         """The producer for *topic*, which puts no more records together than the topic takes at once."""

@@ -153,6 +153,8 @@ class Spread:
         self._reached("worked on")
         tallies = {o.name: arrival(batch, of_source(o, arrived)) for o in self._sources} | tallies
         now, closed = self._decider.counted(now, tallies)
+        marked = self._decider.marks(was, now)
+        now = replace(now, marks={**was.marks, **marked})
         marks = {
             name: self._decider.for_tables.mark(batch.batch_id, was, now, closed, seq=task.shares << SEQ_BITS)
             for name in self._decider.for_tables.hops
@@ -160,7 +162,7 @@ class Spread:
         files = [*(part.files for part in arrived), *(share.files for share in worked), task.written(marks)]
         tables = {DISORDER_BUCKETS.name: self._disorder(batch, arrived), **together(files)}
         seen = {name: part.seen for name, part in inputs.items()}
-        notes = self._decider.notes(batch, was, now, seen, tallies, closed)
+        notes = self._decider.notes(batch, was, now, seen, tallies, closed, marked)
         return Decision(Entry(batch.batch_id, tables, notes), now, None)
 
     def _worked(

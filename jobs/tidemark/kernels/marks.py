@@ -1,0 +1,65 @@
+"""Marks of time in a topic: what its writer says of record time where no record says it.
+
+A mark is a record without key and value that has the header `tidemark-mark`: `<writer>:<watermark>:<active|idle>`, the
+watermark as epoch ms, or `-` before there is one. It says of its partition that nothing at or before the watermark
+follows, and whether anything comes at all. Only the mark of a source's one writer (`written_by`) is believed; of
+several none can speak for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from tidemark.semantics.idleness import Activity
+from tidemark.spec.operators import Source
+
+MARK = "tidemark-mark"
+_FORM = r"^(?<writer>.+):(?<watermark>-|-?\d{1,16}):(?<status>active|idle)$"
+_WITHOUT_A_VALUE = ("null_value", "null_key", "missing_timestamp")
+
+
+def mark_text(writer: str, watermark_ms: int | None, *, idle: bool) -> str:
+    """The value of the header of a mark of *writer*."""
+    status = Activity.IDLE if idle else Activity.ACTIVE
+    return f"{writer}:{'-' if watermark_ms is None else watermark_ms}:{status.value}"
+
+
+def with_marks(source: Source, rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, bool]]:
+    """The *rows* of *source*, whose marks are keep-alive records now; and per partition with rows whether it is idle.
+
+    The time of such a record is the one that makes the watermark of its partition that of the mark; of a mark that is
+    not believed it is null. A partition is idle whose newest row is a mark that says so.
+    """
+    nothing = pl.all_horizontal(
+        pl.col("key").is_null(),
+        pl.col("reason").is_null() | pl.col("reason").is_in(_WITHOUT_A_VALUE),
+        *(pl.col(source.name).struct.field(column).is_null() for column in source.columns),
+    )
+    header = pl.col("headers").list.eval(
+        pl.element().struct.field("value").filter(pl.element().struct.field("key") == MARK)
+    )
+    text = header.list.last().cast(pl.String, strict=False)
+    found = rows.with_columns(_mark=pl.when(nothing).then(text))
+    if not found["_mark"].is_not_null().any():
+        return rows, dict.fromkeys(rows["partition"].unique().to_list(), False)
+    told = pl.col("_mark").str.extract_groups(_FORM).struct
+    believed = told.field("writer").is_in(_believed(source))
+    watermark_ms = pl.when(believed).then(told.field("watermark")).cast(pl.Int64, strict=False)
+    found = found.with_columns(
+        _idle=(believed & (told.field("status") == Activity.IDLE.value)).fill_null(value=False),
+        _at_ms=watermark_ms + source.bound_ms + 1,
+    )
+    newest = found.group_by("partition", maintain_order=True).agg(pl.col("_idle").last())
+    is_mark = pl.col("_mark").is_not_null()
+    alive = found.with_columns(
+        timestamp_ms=pl.when(is_mark).then("_at_ms").otherwise("timestamp_ms"),
+        reason=pl.when(~is_mark).then("reason"),
+        deleted=pl.col("deleted") & ~is_mark,
+    )
+    return alive.drop("_mark", "_idle", "_at_ms"), dict(newest.iter_rows())
+
+
+def _believed(source: Source) -> Sequence[str]:
+    return source.written_by if len(source.written_by) == 1 else ()
