@@ -45,6 +45,7 @@ from tidemark.stream.soundness import refuse_unless_sound
 from tidemark.stream.sources import collect, explained, read_again, stream
 from tidemark.stream.spread_spark import SparkExecutors
 from tidemark.stream.unread import begun
+from tidemark.stream.usage import Usage, bytes_in
 from tidemark.stream.wiring import Stream, build_engine
 
 log = logging.getLogger("tidemark.stream")
@@ -159,6 +160,7 @@ class Pulse:
         self.epoch = epoch
         self._control, self._history, self._launch_id, self._digest = control, history, launch_id, digest
         self._doing, self._since_ms, self._batches = "starting", wall_clock_ms(), 0
+        self._usage = Usage(os.getpid())
         self._engine: Engine | None = None
         self._disk: Disk | None = None
         self._thread_id: str | None = None
@@ -230,7 +232,15 @@ class Pulse:
         )
         self._control.beat(beat)
         batch_started_at_ms = self._engine.batch_started_at_ms if self._engine else None
-        self._history.tell(beat, thread_id=self._thread_id, batch_started_at_ms=batch_started_at_ms)
+        self._history.tell(
+            beat, thread_id=self._thread_id, batch_started_at_ms=batch_started_at_ms, usage=self._measured
+        )
+
+    def _measured(self) -> dict[str, object]:
+        """What the driver takes of its host, and how much there is to do."""
+        folders = [bytes_in(self._control.home / name) for name in ("checkpoint", "journal")]
+        checkpoint = {"checkpoint_bytes": None if None in folders else sum(size or 0 for size in folders)}
+        return {**self._usage.now(), **checkpoint, **(self._engine.load if self._engine else {})}
 
 
 def check_may_go_on(control: Control, epoch: int) -> None:

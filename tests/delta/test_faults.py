@@ -469,6 +469,16 @@ def hanging_batch(flow: Flow) -> float:
     return 134
 
 
+def short_of_memory(flow: Flow) -> float:
+    """The driver takes 950 MiB, and 50 more are left."""
+    mib = 2**20
+    memory = {"memory_bytes": 950 * mib, "memory_free_bytes": 50 * mib, "state_bytes": 700 * mib}
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(133), pid=1)
+    history = Heartbeats(flow.layout.stream("play", "reads"), topology="play", sub_topology="reads")
+    history.tell(beat, thread_id="t", batch_started_at_ms=ms(72), usage=lambda: memory)
+    return 134
+
+
 def full_disk(flow: Flow) -> float:
     reason = "cannot write: No space left on device"
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(133), pid=1, reason=reason)
@@ -589,6 +599,7 @@ FAULTS = {
     "records that were read before": Fault(repeated, "board_is_fresh", "error", "events", "all_duplicates: events"),
     "dead stream before a hop": Fault(dead_upstream, "totals_are_fresh", "error", "by_id", "upstream_dead: by_id"),
     "batch that hangs": Fault(hanging_batch, "board_is_fresh", "error", "board", "slow_batch: board"),
+    "driver short of memory": Fault(short_of_memory, "board_is_fresh", "error", "board", "short_of_memory: board"),
     "full disk": Fault(full_disk, "board_is_fresh", "error", "board", "cannot_write: board"),
     "update that is lost": Fault(lost_update, "nothing_gets_lost", "error", "newest"),
     "broken contract": Fault(broken_contract, "contracts_are_kept", "error", "newest"),

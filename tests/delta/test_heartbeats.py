@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playing import NEWEST, Ends, Play
 
 import stream
+from tidemark.cli.sql import Warehouse
 from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.delta import scan
+from tidemark.spec.layout import Layout
 from tidemark.stream.heartbeats import Heartbeats
 
 NOON = 1_400_000_000_000
@@ -64,3 +67,40 @@ def test_a_driver_tells_of_its_start_and_of_its_end(tmp_path: Path) -> None:
     pulse = stream.Pulse(control, history(tmp_path), control.acquire(), "l")
     pulse.end(StreamState.FAILED, reason="ValueError: no")
     assert rows(tmp_path, "state", "reason") == [("starting", None), ("failed", "ValueError: no")]
+
+
+def test_a_beat_says_what_the_driver_takes(tmp_path: Path) -> None:
+    control = Control(tmp_path / "control")
+    pulse = stream.Pulse(control, history(tmp_path), control.acquire(), "l")
+    pulse.end(StreamState.DRAINED)
+    columns = ("cpu_share", "memory_bytes", "memory_free_bytes", "checkpoint_bytes", "records_waiting")
+    (_, _, free, _, _), (cpu, memory, _, checkpoint, waiting) = rows(tmp_path, *columns)
+    assert free > 0
+    assert memory > 10 * 2**20
+    assert cpu >= 0
+    assert (checkpoint, waiting) == (0, None)
+
+
+def test_an_engine_tells_how_much_there_is_to_do(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    play.broker = Ends(1)
+    play.broker.ends = {0: 9}
+    play.write_ms = 1_000
+    play.batch([play.row("events", NOON, id="a", v=1), play.row("events", NOON, id="b", v=1)], at_ms=NOON)
+    load = play._engines["0"].load
+    assert (load["records_waiting"], load["last_batch_ms"] >= 3_000) == (7, True)
+    assert load["state_bytes"] > 0
+
+
+def test_the_newest_beat_of_each_driver_is_its_load(tmp_path: Path) -> None:
+    told = history(Layout(tmp_path).stream("flights", "status"))
+    for second, free in ((0, 100), (15, 300)):
+        beat = replace(BEAT, at_ms=NOON + second * 1_000)
+        told.tell(
+            beat,
+            thread_id=None,
+            batch_started_at_ms=None,
+            usage=lambda free=free: {"memory_bytes": 100, "memory_free_bytes": free},
+        )
+    text = "select sub_topology, memory_bytes, memory_free_bytes, memory_share, records_waiting from driver_load"
+    assert Warehouse(tmp_path).ask(text).rows == (("status", 100, 300, 0.25, None),)

@@ -18,7 +18,7 @@ from tidemark.stream.batch import Batch
 from tidemark.stream.blame import blame
 from tidemark.stream.commit import Committing
 from tidemark.stream.decision import Decider, Decision
-from tidemark.stream.journal import Journal
+from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_memory
 from tidemark.stream.spread import Executors, Spread
 from tidemark.stream.steps import Steps
@@ -37,7 +37,8 @@ class Engine:
     How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and
     carried out; only then does what is kept in memory move. The first batch that needs it rebuilds that from the
     tables, and so does one after others that executors worked on, for what these moved.
-    `batch_started_at_ms` is the clock at which the batch that runs now began; None between batches.
+    `batch_started_at_ms` is the clock at which the batch that runs now began; None between batches. `load` has what the
+    last batches say of how much there is to do, as columns of `heartbeats`.
     Known limitation: between a record's arrival in a Kafka sink and the end of the batch a crash sends it twice.
     """
 
@@ -60,6 +61,7 @@ class Engine:
         self._remembered = -1
         self.progress: StreamProgress | None = None
         self.batch_started_at_ms: int | None = None
+        self.load: Mapping[str, int] = {}
 
     def process(
         self,
@@ -99,6 +101,8 @@ class Engine:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
                 self._remembered = batch_id
             self.progress = decision.progress
+            self.load = {**self.load, "records_waiting": _waiting(entry), "state_bytes": self._steps.memory.bytes()}
+        self.load = {**self.load, "last_batch_ms": self._clock() - started_at_ms}
         self.batch_started_at_ms = None
 
     def _collected(self, batch: Batch, collect: Collect, was: StreamProgress) -> Decision | None:
@@ -126,3 +130,12 @@ class Engine:
         if newest is not None and newest.batch_id == batch_id:
             self._committing.carry_out(newest, recovers=True)
         return StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()
+
+
+def _waiting(entry: Entry) -> int:
+    """The records that the batch of *entry* left unread, as far as the broker was asked, or held back."""
+    sources, operators = entry.notes["sources"], entry.notes["operators"].values()
+    ends = [(part["latest_offset"], part["until_offset"]) for part in sources if part["latest_offset"] is not None]
+    unread: int = sum(max(0, latest - until) for latest, until in ends)
+    held: int = sum(operator["counts"].get("held_after", 0) for operator in operators)
+    return unread + held

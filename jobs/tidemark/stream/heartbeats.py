@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tidemark.control import Heartbeat, StreamState
@@ -49,8 +50,18 @@ class Heartbeats:
         self._history = History(home, HEARTBEATS, topology=topology, sub_topology=sub_topology)
         self._kept_at_ms: int | None = None
 
-    def tell(self, beat: Heartbeat, *, thread_id: str | None, batch_started_at_ms: int | None) -> None:
-        """Keep *beat* if it is due; *batch_started_at_ms* (epoch ms) is None when no batch runs."""
+    def tell(
+        self,
+        beat: Heartbeat,
+        *,
+        thread_id: str | None,
+        batch_started_at_ms: int | None,
+        usage: Callable[[], Mapping[str, object]] = dict,
+    ) -> None:
+        """Keep *beat* if it is due, with the columns that *usage* measures then.
+
+        *batch_started_at_ms* (epoch ms) is None when no batch runs.
+        """
         kept_ago_ms = None if self._kept_at_ms is None else beat.at_ms - self._kept_at_ms
         if beat.state not in _LAST and kept_ago_ms is not None and 0 <= kept_ago_ms < EVERY_MS:
             return
@@ -64,5 +75,6 @@ class Heartbeats:
                 "batch_id": beat.batch_id,
                 "batch_started_at": batch_started_at_ms,
                 "reason": beat.reason,
+                **usage(),
             }
         )

@@ -50,6 +50,10 @@ class KeyedRows:
         """How many keys have a row."""
         return sum(run.living for run in self._runs)
 
+    def bytes(self) -> int:
+        """What the rows take, dead ones too, by the estimate of polars."""
+        return sum(int(run.rows.estimated_size()) for run in self._runs)
+
     def of(self, keys: pl.Series) -> pl.DataFrame:
         """The rows of those *keys* that have one, once each."""
         unique = keys.unique(maintain_order=True)

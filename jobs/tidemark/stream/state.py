@@ -51,6 +51,12 @@ class Memory:
         """Have the *table* keep its versions for joins."""
         self.versions[table] = pl.DataFrame(schema=dict(schema))
 
+    def bytes(self) -> int:
+        """What it takes, by the estimate of polars."""
+        frames = [*self.versions.values(), *self.waiting.values()]
+        kept = sum(rows.bytes() for rows in (*self.stored.values(), *self.states.values()))
+        return kept + sum(int(frame.estimated_size()) for frame in frames)
+
     def take(self, moves: Moves) -> None:
         """Make *moves* what the next batch finds."""
         for name, rows in moves.stored.items():

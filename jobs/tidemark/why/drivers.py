@@ -9,9 +9,11 @@ from tidemark.control import StreamState
 from tidemark.spec.intervals import iso
 from tidemark.spec.operators import HopSource
 from tidemark.spec.toml_keys import length
+from tidemark.why.facts import Beat
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.scene import Scene
 
+MIB = 2**20
 BEATS_WITHIN_MS = 60_000
 """A driver that has not beaten for longer, four beats of 15 s, is dead."""
 RESTARTED_WITHIN_MS = 60_000
@@ -57,7 +59,15 @@ def _driver(scene: Scene, name: str) -> Finding | None:
         )
     if dead is not None:
         said, remedy = dead
+        if beat.is_short_of_memory:
+            said, remedy = f"{said}; before, {_memory(beat)}", f"give it more memory: {remedy}"
         return scene.found(Cause.DRIVER_DEAD, name, f"the driver of {sub} {said}", remedy, since_ms=beat.at_ms)
+    return _living(scene, name, beat)
+
+
+def _living(scene: Scene, name: str, beat: Beat) -> Finding | None:
+    """What keeps the driver of the operator *name*, which lives and has told *beat*, from its work."""
+    facts, sub = scene.of(name), scene.sub(name).name
     if beat.reason:
         remedy = "make space, or have the disk take writes; the driver goes on by itself"
         return scene.found(Cause.CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
@@ -65,6 +75,9 @@ def _driver(scene: Scene, name: str) -> Finding | None:
         seen = f"the driver of {sub} is starting since {iso(facts.started_ms)}, and reads nothing yet"
         remedy = f"wait; if it takes longer than a minute, look at its log or restart the driver of {sub}"
         return scene.found(Cause.DRIVER_STARTING, name, seen, remedy, since_ms=facts.started_ms)
+    if beat.is_short_of_memory:
+        remedy = "give its host or container more memory, or let executors take large batches (executors_above)"
+        return scene.found(Cause.SHORT_OF_MEMORY, name, f"the driver of {sub}: {_memory(beat)}", remedy)
     began_ms = beat.batch_started_at_ms
     if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
         seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
@@ -74,6 +87,12 @@ def _driver(scene: Scene, name: str) -> Finding | None:
         return None
     seen = f"the driver of {sub} lives and has not finished a batch yet"
     return scene.found(Cause.NEVER_STARTED, name, seen, "wait, or look at its log", since_ms=beat.at_ms)
+
+
+def _memory(beat: Beat) -> str:
+    """What the driver of *beat* had of memory, in words."""
+    used, free, state = (round((n or 0) / MIB) for n in (beat.memory_bytes, beat.memory_free_bytes, beat.state_bytes))
+    return f"it took {used:,} MiB, of which what the operators keep {state:,}, and {free:,} MiB were left"
 
 
 def _restarted(scene: Scene, name: str) -> Finding | None:

@@ -41,6 +41,8 @@ MISSED_MS = 3_000
 GAVE = pl.col("emitted") + pl.col("passed") + pl.col("repeated").fill_null(0)
 """Results that an operator sent on."""
 
+_MEMORY = ("memory_bytes", "memory_free_bytes", "state_bytes")
+
 
 @dataclass(frozen=True)
 class Beat:
@@ -52,6 +54,16 @@ class Beat:
     reason: str | None
     is_gone: bool = False
     """Whether no driver holds the lease of the stream any more."""
+    memory_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    state_bytes: int | None = None
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether less than a tenth of the memory that the driver may take is left."""
+        if self.memory_bytes is None or self.memory_free_bytes is None:
+            return False
+        return self.memory_free_bytes * 9 < self.memory_bytes
 
 
 @dataclass(frozen=True)
@@ -88,14 +100,15 @@ class StreamFacts:
     @cached_property
     def beat(self) -> Beat | None:
         """The newest heartbeat: of every second from the control folder, or of every 15 s from the table."""
-        kept = self._beats.tail(1).select("state", "at", "batch_started_at", "reason").rows()
-        newest = Beat(StreamState(kept[0][0]), *kept[0][1:]) if kept else None
+        kept = self._beats.tail(1).select("state", "at", "batch_started_at", "reason", *_MEMORY).rows()
+        memory = dict(zip(_MEMORY, kept[0][4:], strict=True)) if kept else {}
+        newest = Beat(StreamState(kept[0][0]), *kept[0][1:4], **memory) if kept else None
         live = Control(self._control).heartbeat()
         if live is None or live.at_ms > self._at_ms or (newest and newest.at_ms > live.at_ms):
             return newest
         is_gone = live.state in ALIVE and self._at_ms - live.at_ms > MISSED_MS and not Control(self._control).is_held()
         began_ms = newest.batch_started_at_ms if newest else None
-        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone)
+        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, **memory)
 
     @cached_property
     def started_ms(self) -> int:

@@ -23,6 +23,8 @@ class Cause(StrEnum):
     """Its driver was replaced, and records waited meanwhile."""
     CANNOT_WRITE = "cannot_write"
     """Its driver lives, and the disk takes no writes."""
+    SHORT_OF_MEMORY = "short_of_memory"
+    """Its driver has less than a tenth of the memory left that it may take."""
     SLOW_BATCH = "slow_batch"
     """Its driver lives, and one batch has been running for long."""
     SLOW_OPERATOR = "slow_operator"

@@ -1,0 +1,12 @@
+-- driver: what its newest heartbeat says of CPU (1: one core), memory, records that wait, its last batch, and space
+SELECT topology, sub_topology, beat_at, state, epoch, batch_id, cpu_share, memory_bytes, memory_free_bytes,
+       memory_bytes / (memory_bytes + memory_free_bytes) AS memory_share, records_waiting, last_batch_ms,
+       checkpoint_bytes, state_bytes
+FROM (
+    SELECT topology, sub_topology, heartbeats.at AS beat_at, state, epoch, batch_id, cpu_share, memory_bytes,
+           memory_free_bytes, records_waiting, last_batch_ms, checkpoint_bytes, state_bytes, row_number() OVER (
+               PARTITION BY topology, sub_topology ORDER BY heartbeats.at DESC, epoch DESC, batch_id DESC
+           ) AS place
+    FROM heartbeats
+) beat
+WHERE place = 1
