@@ -32,13 +32,15 @@ STORED: Mapping[str, pl.DataType] = {
 class Judged:
     """Updates told apart: those sent on, one row per run of those suppressed, and how many these are of each task.
 
-    `superseded` were overtaken by a newer one of their key before anything was decided.
+    `superseded` were overtaken by a newer one of their key before anything was decided; all others are `asserted`, in
+    their order.
     """
 
     emitted: pl.DataFrame
     suppressed: pl.DataFrame
     skipped: Mapping[int, int] = field(default_factory=dict)
     superseded: int = 0
+    asserted: pl.DataFrame = field(default_factory=pl.DataFrame)
 
     @property
     def suppressed_n(self) -> int:
@@ -65,8 +67,11 @@ def sent_on(updates: pl.DataFrame, stored: pl.DataFrame, emission: Emission) -> 
     kept = updates
     if emission.decide is Decide.BATCH:
         kept = newest_per_key(updates)
-    result = judged(kept, stored, emission.rule) if emission.strategy is Strategy.ON_CHANGE else replacing(kept, stored)
-    return replace(result, superseded=updates.height - kept.height)
+    if emission.strategy is Strategy.ON_CHANGE:
+        result = judged(kept, stored, emission.rule)
+    else:
+        result = replacing(kept, stored, everything=True)
+    return replace(result, superseded=updates.height - kept.height, asserted=kept)
 
 
 def newest_per_key(updates: pl.DataFrame) -> pl.DataFrame:
@@ -85,12 +90,18 @@ def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> Judged:
     rows = updates.with_columns(
         _emit=verdicts["emit"], _old_identity=verdicts["old_value"], _old_timestamp_ms=verdicts["old_timestamp_ms"]
     )
+    # A run ends where an update was sent on in between.
+    stands = pl.struct("_key", "_timestamp_ms").is_last_distinct()  # of one instant the last one counts
+    rows = rows.with_columns(_run=pl.col("_emit").cum_sum().over("_key"), _stands=stands)
     per_task = dict(rows.group_by("_task").agg((~pl.col("_emit")).sum()).iter_rows())
-    return Judged(rows.filter("_emit").drop("_emit"), _runs(rows.filter(~pl.col("_emit"))), per_task)
+    return Judged(rows.filter("_emit").drop("_emit", "_run", "_stands"), _runs(rows.filter(~pl.col("_emit"))), per_task)
 
 
-def replacing(updates: pl.DataFrame, stored: pl.DataFrame) -> Judged:
-    """All of *updates* sent on, each in place of the one before; but not what deletes a key that is not there."""
+def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool = False) -> Judged:
+    """All of *updates* sent on, each in place of the one before.
+
+    Unless *everything* is to be, what deletes a key that is not there is not.
+    """
     old = stored.select(_key="key", _stored_identity="identity", _stored_ms="timestamp_ms")
     rows = updates.join(old, on="_key", how="left", maintain_order="left").with_columns(
         _old_identity=pl.col("_identity").shift().over("_key"),
@@ -102,15 +113,21 @@ def replacing(updates: pl.DataFrame, stored: pl.DataFrame) -> Judged:
         _old_timestamp_ms=pl.when(first).then("_stored_ms").otherwise("_old_timestamp_ms"),
     )
     rows = rows.drop("_stored_identity", "_stored_ms")
-    nothing = pl.col("_deleted") & pl.col("_old_identity").is_null()
+    nothing = pl.col("_deleted") & pl.col("_old_identity").is_null() & pl.lit(value=not everything)
     per_task = dict(rows.group_by("_task").agg(nothing.sum()).iter_rows())
-    return Judged(rows.filter(~nothing), _runs(rows.filter(nothing)), per_task)
+    return Judged(
+        rows.filter(~nothing),
+        _runs(rows.filter(nothing).with_columns(_run=pl.lit(0), _stands=pl.lit(value=False))),
+        per_task,
+    )
 
 
 def _runs(skipped: pl.DataFrame) -> pl.DataFrame:
-    return skipped.group_by("_key", "_identity", "_old_timestamp_ms", "_partition", maintain_order=True).agg(
+    run = ("_key", "_run", "_identity", "_old_timestamp_ms", "_partition")
+    return skipped.group_by(run, maintain_order=True).agg(
         n=pl.len(),
         first_offset=pl.col("_offset").min(),
         last_offset=pl.col("_offset").max(),
         max_timestamp=pl.col("_timestamp_ms").max(),
+        asserted_ms=pl.col("_timestamp_ms").filter(pl.col("_stands")),
     )

@@ -25,9 +25,11 @@ def changes_rows(operator: str, result: Judged, **more: str) -> pl.DataFrame:
     )
 
 
-def suppressed_rows(operator: str, result: Judged) -> pl.DataFrame:
-    """The runs of updates that *operator* did not send on, as rows of `suppressed`."""
+def suppressed_rows(operator: str, result: Judged, *, joined: bool = False) -> pl.DataFrame:
+    """The runs of updates that *operator* did not send on, as rows of `suppressed`; of a *joined* table all times."""
+    times = pl.concat_str(pl.lit("["), pl.col("asserted_ms").cast(pl.List(pl.String)).list.join(","), pl.lit("]"))
     return result.suppressed.select(
+        times.alias("asserted_ms") if joined else pl.lit(None, pl.String).alias("asserted_ms"),
         "n",
         "first_offset",
         "last_offset",

@@ -197,6 +197,8 @@ def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
     taken_back = rows.filter(moved & pl.col("_old_group").is_not_null()).with_columns(_group="_old_group", _value=none)
     added = rows.with_columns(_old_value=pl.when(moved).then(none).otherwise("_old_value"))
     both = pl.concat([taken_back, added]).sort("_row", maintain_order=True)
+    # What deletes an id that was not there tells the groups nothing.
+    both = both.filter(pl.col("_value").is_not_null() | pl.col("_old_value").is_not_null())
     return _rows_of_hop(operator, both)
 
 

@@ -262,6 +262,7 @@ SUPPRESSED = Table(
             ("old_timestamp", "timestamp", "record time of the stored value they equal; null: no value"),
             ("max_timestamp", "timestamp", "newest record time among them"),
             ("value_hash", "string", "identity of the value that they all have, as in changes; null: deleted"),
+            ("asserted_ms", "string", "of a table that is joined: their record times, epoch ms, as a JSON array"),
         ),
     ),
 )

@@ -18,7 +18,7 @@ from tidemark.kernels.values import key_text, key_value, parsed
 from tidemark.kernels.windows import WINDOW
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.spec.operators import Aggregate, KeyedTable, Operator, Repartition, Source, emission_of
-from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE
+from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE, SUPPRESSED
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.aggregating import GROUP
 from tidemark.stream.emitting import HELD
@@ -26,6 +26,9 @@ from tidemark.stream.steps import Steps
 
 SAME = ("topology", "sub_topology", "batch_id")
 
+
+AFTER_ALL = 2**62
+"""Where updates that were not sent on stand among those of their batch that were: none of one instant came later."""
 
 Share = Callable[[str, pl.DataFrame, str], pl.DataFrame]
 """Of the rows of an operator those whose keys, texts in the column named, belong here."""
@@ -52,6 +55,11 @@ def load_memory(
     changes = read_before(home / CHANGES.name, before, columns, after=after, keep=mine)
     columns = [c for c in OPERATOR_STATE.names if c not in SAME]
     states = read_before(home / OPERATOR_STATE.name, before, columns, after=after, keep=mine)
+    columns = ["operator", "key", "value_hash", "asserted_ms"]
+    joined = pl.col("operator").is_in([*steps.memory.versions]) & pl.col("asserted_ms").is_not_null()
+    asserted = _asserted(
+        read_before(home / SUPPRESSED.name, before, columns, after=after, keep=lambda rows: mine(rows.filter(joined)))
+    )
     for operator in sub.operators:
         emission = emission_of(operator)
         if isinstance(operator, Source):
@@ -66,7 +74,9 @@ def load_memory(
             hop = read_before(home / f"hop_{operator.name}", before, columns, after=after, keep=mine_too)
             _load_stored(steps, operator, hop.rename({"id": "key"}))
         else:
-            _load_stored(steps, operator, changes.filter(pl.col("operator") == operator.name))
+            of_it = pl.col("operator") == operator.name
+            _load_stored(steps, operator, changes.filter(of_it))
+            _load_versions(steps, operator, changes.filter(of_it), asserted.filter(of_it))
 
 
 def _by_operator(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -86,15 +96,38 @@ def _load_stored(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
         in_order = in_order.filter(pl.col("key").is_in(open_.implode()))
     stored = in_order.select("key", "value", identity="value_hash", timestamp_ms=_ms("timestamp"))
     steps.memory.stored[operator.name].put(stored)
+
+
+def _asserted(rows: pl.DataFrame) -> pl.DataFrame:
+    """The updates that *rows* of `suppressed` are about, one row each."""
+    times = pl.col("asserted_ms").str.json_decode(pl.List(pl.Int64))
+    return rows.with_columns(times).explode("asserted_ms").drop_nulls("asserted_ms")
+
+
+def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asserted: pl.DataFrame) -> None:
+    """The versions of a table that is joined: each update, sent on or not; of one instant the last one counts."""
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
         schema = {c: kind for c, kind in steps.schemas[operator.name].items() if c not in META}
         values = {c: kind for c, kind in schema.items() if c not in operator.key}
+        values_of = changes.select("key", "value_hash", "value").unique(["key", "value_hash"])
+        on = ["key", "value_hash"]
+        known = values_of.filter(pl.col("value_hash").is_not_null())
+        again = asserted.join(known, on=on, how="left").filter(
+            pl.col("value").is_not_null() | pl.col("value_hash").is_null()
+        )
+        rows = pl.concat(
+            [
+                changes.select("batch_id", "seq", "key", "value", at=_ms("timestamp")),
+                again.select("batch_id", pl.lit(AFTER_ALL).alias("seq"), "key", "value", at="asserted_ms"),
+            ]
+        )
+        in_order = rows.sort("batch_id", "seq", maintain_order=True)
         versions = in_order.with_columns(_value=parsed("value", values), **_key_columns(operator, schema))
         later = versions.select(
             *operator.key,
             pl.col("_value").struct.field(*values),
             pl.col("value").is_not_null().alias(MATCHED),
-            _valid_from_ms=_ms("timestamp"),
+            _valid_from_ms="at",
         ).select(steps.version_schema(operator.name).keys())
         steps.memory.versions[operator.name] = pl.concat([steps.memory.versions[operator.name], later])
 

@@ -79,7 +79,8 @@ class Run:
     """What one operator did in one batch.
 
     `output`: the records that the next operators read; `times`: of what it finished, how many of each record time and
-    task; `counts`: updates by outcome; `skipped`: suppressed updates per task; `rows`: what its tables get, by table;
+    task; `counts`: updates by outcome; `skipped`: suppressed updates per task; `asserted`: of a table its updates, sent
+    on or not, which are its versions; `rows`: what its tables get, by table;
     clocks (epoch ms): when it began, when its result was there, and how long it had waited for a sibling branch before
     it began.
     """
@@ -89,6 +90,7 @@ class Run:
     counts: Counter[str]
     rows: dict[str, pl.DataFrame] = field(default_factory=dict)
     skipped: Mapping[int, int] = field(default_factory=dict)
+    asserted: pl.DataFrame = field(default_factory=pl.DataFrame)
     started_at_ms: int = 0
     finished_at_ms: int = 0
     queued_ms: int = 0
@@ -313,7 +315,7 @@ class Steps:
         run = self._newest(operator, records, moves, moment, [*columns, *META], finished=records)
         if operator.name in self.memory.versions:
             valid = [pl.when(~pl.col("_deleted")).then(c).alias(c) for c in columns if c not in operator.key]
-            moves.versions[operator.name] = run.output.select(
+            moves.versions[operator.name] = run.asserted.select(
                 *operator.key, *valid, (~pl.col("_deleted")).alias(MATCHED), _valid_from_ms="_timestamp_ms"
             )
         return run
@@ -334,7 +336,9 @@ class Steps:
         rows = {**self._judged_rows(operator, emitted), **self._state_rows(operator, moves), **bad}
         counts = emitted.counts + Counter(records_in=records.height, quarantined=records.height - updates.height)
         times = self._finished(operator, finished, emitted)
-        return Run(emitted.output.select(columns), times, counts, rows, emitted.judged.skipped)
+        emission = emission_of(operator)
+        asserted = emitted.output if emission is not None and emission.holds else emitted.judged.asserted
+        return Run(emitted.output.select(columns), times, counts, rows, emitted.judged.skipped, asserted)
 
     def _finished(self, operator: Operator, records: pl.DataFrame, emitted: Emitted) -> pl.DataFrame:
         """The times of what *operator* finished: *records*, or where it holds and nobody reads it, what it sends on."""
@@ -412,7 +416,8 @@ class Steps:
         if isinstance(operator, Aggregate) and operator.windows:
             window = {"window_start": "window_start", "window_end": "_window_end"}
         changes = changes_rows(operator.name, emitted.judged, **window)
-        return {"changes": changes, "suppressed": suppressed_rows(operator.name, emitted.judged)}
+        joined = operator.name in self.memory.versions
+        return {"changes": changes, "suppressed": suppressed_rows(operator.name, emitted.judged, joined=joined)}
 
     def _state_rows(self, operator: Operator, moves: Moves) -> dict[str, pl.DataFrame]:
         """The states that moved, and those that are gone, as rows of their table."""

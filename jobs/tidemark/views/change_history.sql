@@ -1,12 +1,35 @@
 -- value of a key, and the record time for which it was valid: from valid_from, inclusive, to valid_to, exclusive;
--- valid_to null: it still is; of updates at one instant the last one sent on is valid, the others for no time
+-- valid_to null: it still is; of updates at one instant the last one is valid, the others for no time; an update that was
+-- not sent on has a row where another value lies between it and the equal one that was (of a run of them the newest)
 SELECT topology, sub_topology, operator, key, value, valid_from, valid_to, window_start, window_end, batch_id, seq
 FROM (
-    SELECT topology, sub_topology, operator, key, value, timestamp AS valid_from,
-           lead(timestamp) OVER (
-               PARTITION BY topology, sub_topology, operator, key ORDER BY timestamp, batch_id, seq
-           ) AS valid_to,
-           window_start, window_end, batch_id, seq
-    FROM changes
-) in_order
+    SELECT topology, sub_topology, operator, key, value, valid_from, window_start, window_end, batch_id, seq,
+           lead(valid_from) OVER (
+               PARTITION BY topology, sub_topology, operator, key ORDER BY valid_from, batch_id, seq
+           ) AS valid_to
+    FROM (
+        SELECT topology, sub_topology, operator, key, value, valid_from, window_start, window_end, batch_id, seq,
+               value_hash, is_sent,
+               lag(value_hash) OVER (
+                   PARTITION BY topology, sub_topology, operator, key ORDER BY valid_from, batch_id, seq
+               ) AS hash_before
+        FROM (
+            SELECT topology, sub_topology, operator, key, value, timestamp AS valid_from, window_start, window_end,
+                   batch_id, seq, value_hash, true AS is_sent
+            FROM changes
+            UNION ALL
+            SELECT again.topology, again.sub_topology, again.operator, again.key, known.value,
+                   again.max_timestamp AS valid_from, known.window_start, known.window_end, again.batch_id,
+                   4611686018427387904 AS seq, again.value_hash, false AS is_sent
+            FROM suppressed again
+            JOIN (
+                SELECT DISTINCT topology, sub_topology, operator, key, value, value_hash, window_start, window_end
+                FROM changes WHERE value IS NOT NULL
+            ) known
+            ON again.topology = known.topology AND again.sub_topology = known.sub_topology
+               AND again.operator = known.operator AND again.key = known.key AND again.value_hash = known.value_hash
+        ) asserted
+    ) in_order
+    WHERE is_sent OR hash_before IS NULL OR hash_before <> value_hash
+) told
 WHERE value IS NOT NULL

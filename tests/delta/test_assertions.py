@@ -1,0 +1,167 @@
+"""What is suppressed is known all the same: a table says what it would say if it had sent everything on."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playing import NOON, Play
+
+from tidemark.cli.sql import Warehouse
+from tidemark.spec.tables import BECAME, CAME_IN
+
+TOPOLOGY = """
+name = "play"
+[operators.sensors]
+kind = "source"
+topic = "sensors"
+fields = "id string, room string, v double, event_time bigint"
+timestamp = "event_time"
+key = "id"
+bound = "1 min"
+[operators.newest]
+kind = "table"
+input = "sensors"
+key = ["id"]
+columns = ["room", "v"]
+strategy = "STRATEGY"
+[operators.asks]
+kind = "source"
+topic = "asks"
+fields = "id string, event_time bigint"
+timestamp = "event_time"
+bound = "1 min"
+[operators.asked]
+kind = "join"
+input = "asks"
+table = "newest"
+on = { id = "id" }
+[operators.answers]
+kind = "sink"
+input = "asked"
+table = "answers"
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+[operators.by_room]
+kind = "repartition"
+input = "newest"
+id = ["id"]
+key = ["room"]
+columns = ["v"]
+[operators.rooms]
+kind = "aggregate"
+input = "by_room"
+aggregates = { n = "count(*)", total = "sum(v)" }
+select = { n = "n", total = "total" }
+"""
+
+
+def topology(strategy: str) -> str:
+    return TOPOLOGY.replace("STRATEGY", strategy)
+
+
+def sensor(play: Play, second: float, v: float | None, id_: str = "a", room: str = "r") -> dict[str, Any]:
+    row = play.row("sensors", NOON + round(second * 1_000), key=id_, id=id_, room=room, v=v)
+    return row if v is not None else row | {"deleted": True}
+
+
+def ask(play: Play, second: float, id_: str = "a") -> dict[str, Any]:
+    return play.row("asks", NOON + round(second * 1_000), id=id_)
+
+
+def answers(play: Play) -> list[Any]:
+    return sorted((row["timestamp"] - NOON, row["id"], row["v"]) for row in play.rows("answers"))
+
+
+def check_accounting(play: Play) -> None:
+    for sub in play.topology.sub_topologies:
+        for row in play.rows("outcomes", sub.name):
+            assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
+
+
+@pytest.mark.parametrize("strategy", ["on_change", "on_update"])
+@pytest.mark.parametrize("drivers", [1, 2])
+def test_a_join_finds_the_value_that_was_asserted_last(tmp_path: Path, strategy: str, drivers: int) -> None:
+    play = Play(topology(strategy), tmp_path)
+    play.batch([sensor(play, 10, 1.0), sensor(play, 20, 1.0), sensor(play, 15, 2.0)], at_ms=NOON + 21_000)
+    if drivers > 1:
+        play.start("0")
+    play.batch([ask(play, 12), ask(play, 17), ask(play, 25)], at_ms=NOON + 26_000)
+    assert answers(play) == [(12_000, "a", 1.0), (17_000, "a", 2.0), (25_000, "a", 1.0)]
+    emitted = [row["timestamp"] - NOON for row in play.rows("changes") if row["operator"] == "newest"]
+    assert emitted == {"on_change": [10_000, 15_000], "on_update": [10_000, 20_000, 15_000]}[strategy]
+
+
+def played(home: Path, strategy: str, seed: int) -> dict[str, Any]:
+    draw, play = random.Random(seed), Play(topology(strategy), home)
+    for number in range(3):
+        rows = [
+            sensor(play, draw.randrange(30), draw.choice([0.1, 0.2, 0.2, None]), draw.choice("ab"), draw.choice("rs"))
+            for _ in range(draw.randrange(12))
+        ]
+        rows += [ask(play, draw.randrange(30), draw.choice("abc")) for _ in range(4)]
+        if number == 2:
+            play.start("0")
+        play.batch(rows, at_ms=NOON + 30_000 + number * 1_000, sub="0")
+        play.hop("1", at_ms=NOON + 30_000 + number * 1_000)
+    check_accounting(play)
+    rooms = {row["key"]: row["value"] for row in play.rows("changes", "1")}
+    board = {row["id"]: (row["room"], row["v"]) for row in play.rows("board")}
+    return {"answers": answers(play), "board": board, "rooms": rooms}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_table_says_the_same_by_either_strategy(tmp_path: Path, seed: int) -> None:
+    on_change, on_update = (played(tmp_path / name, name, seed) for name in ("on_change", "on_update"))
+    assert on_change == on_update
+
+
+def test_the_latest_state_says_when_a_key_was_last_seen(tmp_path: Path) -> None:
+    play = Play(topology("on_change"), tmp_path)
+    play.batch([sensor(play, 10, 1.0), sensor(play, 10, 1.0, "dead"), sensor(play, 20, 1.0)], at_ms=NOON + 21_000)
+    rows = (
+        Warehouse(tmp_path)
+        .ask("SELECT key, epoch_ms(timestamp), epoch_ms(last_seen_at) FROM latest_state WHERE operator = 'newest'")
+        .rows
+    )
+    assert sorted(rows) == [("a", NOON + 10_000, NOON + 20_000), ("dead", NOON + 10_000, NOON + 10_000)]
+
+
+def test_on_update_sends_on_what_deletes_a_key_that_is_not_there(tmp_path: Path) -> None:
+    play = Play(topology("on_update"), tmp_path)
+    play.batch([sensor(play, 10, None)], at_ms=NOON + 11_000)
+    (row,) = [row for row in play.rows("outcomes") if row["operator"] == "newest"]
+    assert (row["records_in"], row["emitted"], row["suppressed"]) == (1, 1, 0)
+    assert [(row["key"], row["value"]) for row in play.rows("changes")] == [("a", None)]
+    play.hop("1", at_ms=NOON + 12_000)
+    assert play.rows("quarantine", "1") == []
+    check_accounting(play)
+
+
+def test_a_run_of_the_ledger_ends_where_an_update_was_sent_on(tmp_path: Path) -> None:
+    play = Play(topology("on_change"), tmp_path)
+    rows = [sensor(play, at, v) for at, v in [(10, 1.0), (11, 1.0), (12, 1.0), (9, 2.0), (10, 1.0), (13, 1.0)]]
+    play.batch(rows, at_ms=NOON + 21_000)
+    runs = [(row["n"], row["first_offset"], row["last_offset"]) for row in play.rows("suppressed")
+            if row["operator"] == "newest"]  # fmt: skip
+    assert runs == [(2, 1, 2), (1, 5, 5)]
+
+
+def test_a_value_that_is_asserted_again_is_valid_again(tmp_path: Path) -> None:
+    play = Play(topology("on_change"), tmp_path)
+    play.batch([sensor(play, 10, 1.0), sensor(play, 20, 1.0), sensor(play, 15, 2.0)], at_ms=NOON + 21_000)
+    rows = (
+        Warehouse(tmp_path)
+        .ask("SELECT value, epoch_ms(valid_from), epoch_ms(valid_to) FROM change_history WHERE operator = 'newest'")
+        .rows
+    )
+    ten, fifteen, twenty = NOON + 10_000, NOON + 15_000, NOON + 20_000
+    assert sorted((row[1], row[2], '"v":2' in row[0]) for row in rows) == [
+        (ten, fifteen, False), (fifteen, twenty, True), (twenty, None, False),
+    ]  # fmt: skip
