@@ -42,7 +42,7 @@ from tidemark.stream.kafka import KafkaBroker
 from tidemark.stream.meanings import meanings
 from tidemark.stream.measurement import Host
 from tidemark.stream.soundness import refuse_unless_sound
-from tidemark.stream.sources import collect, explained, read_again, stream
+from tidemark.stream.sources import collect, explained, future_after_ms, read_again, stream
 from tidemark.stream.spread_spark import SparkExecutors
 from tidemark.stream.unread import begun
 from tidemark.stream.usage import Usage, bytes_in
@@ -280,7 +280,8 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
 
     def reread(source: Source, offsets: Offsets, late_up_to_ms: int | None) -> pl.DataFrame:
         late = {} if late_up_to_ms is None else {source.name: late_up_to_ms}
-        return pl.DataFrame(collect(read_again(spark, source, options.bootstrap, offsets), late))
+        again = read_again(spark, source, options.bootstrap, offsets)
+        return pl.DataFrame(collect(again, late, {source.name: 0}))  # whichever is too far ahead has its bytes
 
     check_lease = partial(control.check_lease, pulse.epoch)
     check = partial(check_may_go_on, control, pulse.epoch)
@@ -312,7 +313,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
             plan = planned(checkpoint, batch_id)
             engine.process(
                 batch_id,
-                lambda late_up_to_ms: collect(rows, late_up_to_ms),
+                lambda late_up_to_ms: collect(rows, late_up_to_ms, future_after_ms(sub.operators, plan.at_ms)),
                 plan.ends,
                 SparkExecutors(rows),
                 planned_at_ms=plan.at_ms,

@@ -46,13 +46,13 @@ def watched(reached: Callable[[str], None]) -> Callable[..., Engine]:
         engine = build_engine(*arguments, **options, reached=reached)
         process = engine.process
 
-        def process_watched(batch_id: int, collect: Collect, *more: Any) -> None:
+        def process_watched(batch_id: int, collect: Collect, *more: Any, **planned: Any) -> None:
             def collect_watched(late_up_to_ms: Mapping[str, int]) -> Any:
                 threading.Timer(INTO_THE_READING_S, reached, ["reading"]).start()
                 return collect(late_up_to_ms)
 
             reached("planned")
-            process(batch_id, collect_watched, *more)
+            process(batch_id, collect_watched, *more, **planned)
             reached("done")
 
         engine.process = process_watched  # type: ignore[method-assign, assignment]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from playing import NOON, Play, ms
 
+from tidemark.spec.topology import on_processing_time
+
 HOUR = 3_600
 COUNTED = """
 name = "play"
@@ -60,3 +62,56 @@ def test_a_clock_set_back_does_not_set_time_back(tmp_path: Path) -> None:
     play.batch([play.row("events", ms(0))], at_ms=ms(60))
     play.batch([play.row("events", ms(1))], at_ms=ms(50))
     assert decided(play) == [60, 60]
+
+
+def taken(toml: str, home: Path, *ahead_s: float, processing: bool = False) -> Play:
+    """Batches at 10, 20 and 40 s: records of 5 s, then those *ahead_s* of 20 s, then of 21 s and 39 s; new drivers."""
+    play = Play(toml, home, change=on_processing_time if processing else lambda topology: topology)
+    times = [[5.0], [20 + s for s in ahead_s], [21.0, 39.0]]
+    for number, (at_s, records) in enumerate(zip((10, 20, 40), times, strict=True)):
+        play.start("0")
+        rows = [play.row("events", ms(s), id="a") | {"value": b"sent"} for s in records]
+        play.process(number, rows, at_ms=ms(at_s), sub="0")
+    return play
+
+
+def watermarks(play: Play) -> list[float]:
+    """Those of the whole stream, by batch."""
+    return [seconds(row["watermark"]) for row in play.rows("batches")]
+
+
+def results(play: Play) -> list[tuple[float, int]]:
+    """The starts of the windows that were closed, and their counts."""
+    return [(seconds(row["window_start"]), row["n"]) for row in play.rows("out")]
+
+
+def test_a_record_from_2090_is_set_aside_and_moves_nothing(tmp_path: Path) -> None:
+    play = taken(COUNTED, tmp_path, 66 * 365 * 24 * HOUR)
+    assert [(row["reason"], row["value"]) for row in play.rows("quarantine")] == [("timestamp_in_future", b"sent")]
+    assert watermarks(play) == [1.999, 1.999, 35.999]
+    assert results(play) == [(0, 1), (20, 1)]
+
+
+def test_a_record_that_is_ahead_moves_time_up_to_the_clock(tmp_path: Path) -> None:
+    play = taken(COUNTED, tmp_path, 1800)
+    assert play.rows("quarantine") == []
+    assert watermarks(play) == [1.999, 16.999, 35.999], "20 s and 39 s less the bound"
+    assert results(play) == [(0, 1), (20, 1)], "the record of 21 s is on time"
+
+
+def test_max_ahead_is_the_most_that_is_accepted(tmp_path: Path) -> None:
+    play = taken(COUNTED, tmp_path, HOUR, HOUR + 0.001)
+    assert [row["offset"] for row in play.rows("quarantine")] == [2]
+
+
+def test_an_unlimited_source_follows_its_records(tmp_path: Path) -> None:
+    toml = COUNTED.replace('bound = "3 s"', 'bound = "3 s"\nmax_ahead = "unlimited"')
+    play = taken(toml, tmp_path, 10 * HOUR)
+    assert play.rows("quarantine") == []
+    assert watermarks(play)[1:] == [20 + 10 * HOUR - 3.001] * 2
+
+
+def test_on_processing_time_nothing_is_ahead(tmp_path: Path) -> None:
+    play = taken(COUNTED, tmp_path, 10 * HOUR, processing=True)
+    assert play.rows("quarantine") == []
+    assert watermarks(play) == [9.999, 19.999, 39.999]

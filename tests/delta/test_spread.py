@@ -215,6 +215,9 @@ def batches(play: Play, seed: int = 1) -> list[tuple[int, list[Row]]]:
             fields = {"id": draw.choice([*"abcdefgh", None]), "grp": draw.choice("xyz"), "v": draw.randrange(7)}
             row = play.row("events", at_ms, partition=draw.randrange(3), **fields)
             rows.append(row | {"reason": "malformed_json", "value": b"?"} if draw.random() < 0.05 else row)
+        for ahead_ms in (2_000, 4_000_000):  # one that is ahead of the clock, and one that is too far ahead
+            ahead = play.row("events", T + 10_000 * (number + 1) + ahead_ms, id="a", grp="x", v=1)
+            rows.insert(number, ahead | {"value": b"ahead"})
         if "prices" in play.topology.operators:
             rows += [
                 play.row("prices", T + number * 8_000 + n, grp=draw.choice("xyz"), price=draw.randrange(9))

@@ -12,6 +12,9 @@ from tidemark.kernels.proofs import as_read
 from tidemark.semantics.event_time import Seen
 from tidemark.spec.operators import HopSource, Source
 
+IN_FUTURE = "timestamp_in_future"
+"""Why a record that is too far ahead of the clock is quarantined."""
+
 
 @dataclass(frozen=True)
 class Arrivals:
@@ -35,11 +38,14 @@ class Arrivals:
         late = self.late.select(_timestamp_ms="timestamp_ms", _task="partition")
         return pl.concat([self.on_time.select("_timestamp_ms", "_task"), late])
 
-    def seen(self, read_to: Mapping[int, int]) -> dict[int, Seen]:
-        """Per partition with rows: offsets and newest record; *read_to* is where earlier batches ended."""
+    def seen(self, read_to: Mapping[int, int], counts_up_to_ms: int | None = None) -> dict[int, Seen]:
+        """Per partition with rows: offsets and newest record; *read_to* is where earlier batches ended.
+
+        A record after *counts_up_to_ms* moves time no further than that (None: as far as it says).
+        """
         alive = self.alive.select(_timestamp_ms="timestamp_ms", _task="partition")
         newest = dict(
-            pl.concat([self.measured, alive]).group_by("_task").agg(pl.col("_timestamp_ms").max()).iter_rows()
+            pl.concat([self.measured, alive]).group_by("_task").agg(_counted(counts_up_to_ms).max()).iter_rows()
         )
         held_from = dict(self.held.group_by("_partition").agg(pl.col("_offset").min()).iter_rows())
         records = [rows.select(partition="_partition", offset="_offset") for rows in (self.on_time, self.held)]
@@ -70,11 +76,13 @@ def arrivals(
     repeated: pl.DataFrame,
     late_up_to_ms: int | None,
     allowed_ms: int | None,
+    counts_up_to_ms: int | None = None,
 ) -> Arrivals:
     """The *rows* of *source* in offset order, less those *repeated*, after the records that were *waiting*.
 
     A record at or before *late_up_to_ms* is late (None: none is). What comes in a partition after a watermark above
-    *allowed_ms* is held (None: nothing is); *newest_ms* is the newest record that each partition has sent on.
+    *allowed_ms* is held (None: nothing is); *newest_ms* is the newest record that each partition has sent on. A record
+    moves time up to *counts_up_to_ms* at most (None: as far as it says).
     """
     usable = rows.filter(pl.col("reason").is_null())
     payload = pl.col(source.name).struct
@@ -98,7 +106,7 @@ def arrivals(
     )
     here = pl.concat([waiting, fresh]).sort("_partition", "_offset")
     newest = pl.col("_partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
-    before = pl.max_horizontal(newest, pl.col("_timestamp_ms").cum_max().shift().over("_partition"))
+    before = pl.max_horizontal(newest, _counted(counts_up_to_ms).cum_max().shift().over("_partition"))
     held = (before - source.bound_ms - 1 > pl.lit(allowed_ms, pl.Int64)).fill_null(value=False)
     here = here.with_columns(_held=held)
     released, ahead = here.filter(~pl.col("_held")).drop("_held"), here.filter("_held").drop("_held")
@@ -112,6 +120,21 @@ def arrivals(
         late=pl.concat([_late(records.filter(late)), behind]),
         bad=rows.filter(pl.col("reason").is_not_null()),
         repeated=repeated,
+    )
+
+
+def _counted(up_to_ms: int | None) -> pl.Expr:
+    """How far each record moves time: up to *up_to_ms* at most."""
+    return pl.min_horizontal("_timestamp_ms", pl.lit(up_to_ms, pl.Int64))
+
+
+def with_future(source: Source, rows: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
+    """The *rows* of *source*, those too far ahead of the batch decided at *decided_at_ms* as `timestamp_in_future`."""
+    if source.max_ahead_ms is None:
+        return rows
+    ahead = pl.col("timestamp_ms") > decided_at_ms + source.max_ahead_ms
+    return rows.with_columns(
+        reason=pl.when(pl.col("reason").is_null() & ahead).then(pl.lit(IN_FUTURE)).otherwise("reason")
     )
 
 

@@ -13,6 +13,7 @@ from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
 
 DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
 
 
 class Kind(StrEnum):
@@ -135,7 +136,8 @@ class Source(Operator):
     with it a record without a value deletes its key. `other_fields` names the column that takes, as JSON, the fields
     that are not declared. With `idle_advances` time goes on while every partition is idle. `written_by` are the writers
     (`topology/sub-topology`) whose headers are believed. A strict source sets aside what is more than
-    `allowed_lateness_ms` behind its watermark; None: nothing.
+    `allowed_lateness_ms` behind its watermark; None: nothing. A record moves time up to the decision time at most, and
+    more than `max_ahead_ms` after that it is quarantined; None: neither.
     """
 
     topic: str | None = None
@@ -151,6 +153,7 @@ class Source(Operator):
     idle_after_ms: int | None = None
     idle_advances: bool = False
     allowed_lateness_ms: int | None = None
+    max_ahead_ms: int | None = HOUR_MS
     key: str | None = None
     other_fields: str | None = None
     max_records: int | None = None

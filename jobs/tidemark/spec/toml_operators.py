@@ -14,6 +14,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
 from tidemark.spec.operators import (
+    HOUR_MS,
     Aggregate,
     Beyond,
     Decide,
@@ -45,6 +46,9 @@ TAKES_BACK = frozenset({"count", "sum", "avg"})
 
 RESERVED = frozenset({"source", "partition", "offset", "key", "value", "headers", "deleted", "timestamp_ms", "reason"})
 """Names that rows have on their way from a source to an operator."""
+
+UNLIMITED = "unlimited"
+"""What `max_ahead` says where record time is not wall time."""
 
 MAX_RECORDS = 200_000
 """Of a topic a batch takes in no more, unless the file says so: a backlog does not fill the driver."""
@@ -105,11 +109,20 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
         idle_after_ms=idle_after_ms,
         idle_advances=idle_advances,
         allowed_lateness_ms=keys.duration("allowed_lateness", "1 min", None, zero=True),
+        max_ahead_ms=_max_ahead_ms(keys),
         key=key,
         other_fields=other_fields,
         max_records=max_records,
         written_by=_written_by(keys, place),
     )
+
+
+def _max_ahead_ms(keys: Keys) -> int | None:
+    """How far ahead of the clock a record may be; None: as far as it likes."""
+    if keys.text("max_ahead", "1 h", "1 h") == UNLIMITED:
+        return None
+    limit_ms: int = keys.duration("max_ahead", "1 h", HOUR_MS, zero=True)
+    return limit_ms
 
 
 def _written_by(keys: Keys, place: Mapping[str, str]) -> tuple[str, ...]:

@@ -199,7 +199,7 @@ def on_processing_time(topology: Topology) -> Topology:
     What it would send to Kafka topics it appends to Delta tables named after the sinks: nobody behind is to see it.
     """
     subs = tuple(
-        replace(sub, operators=tuple(_without_topic(operator) for operator in sub.operators))
+        replace(sub, operators=tuple(_on_processing_time(operator) for operator in sub.operators))
         for sub in topology.sub_topologies
     )
     operators = {operator.name: operator for sub in subs for operator in sub.operators}
@@ -208,9 +208,12 @@ def on_processing_time(topology: Topology) -> Topology:
     return replace(topology, name=name, time=Time.PROCESSING, sub_topologies=subs)
 
 
-def _without_topic(operator: Operator) -> Operator:
+def _on_processing_time(operator: Operator) -> Operator:
+    """*operator* without a topic that it would send to; of what it reads nothing is ahead."""
     if isinstance(operator, Sink) and operator.topic:
         return replace(operator, topic=None, table=operator.name)
+    if isinstance(operator, Source):
+        return replace(operator, max_ahead_ms=None)
     return operator
 
 

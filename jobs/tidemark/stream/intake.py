@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from tidemark.clock import Clock
-from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order
+from tidemark.kernels.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order, with_future
 from tidemark.kernels.facts import times_of, windows_of
 from tidemark.kernels.headers import believed, told_apart
 from tidemark.kernels.limits import Limits
@@ -115,10 +115,9 @@ class Reader:
             late_up_to_ms=late_up_to_ms,
             allowed_ms=allowed_ms,
             window_ms=self._window_ms,
+            decided_at_ms=batch.decided_at_ms,
         )
-        seen = seen_of(
-            told.rows.seen(read_to), read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses
-        )
+        seen = seen_of(told.seen, read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses)
         progress = self.progress(source, was, seen, told.writers, batch)
         run = self._run(batch, told.rows.on_time, told.rows.measured, told.counts)
         run.rows = dict(told.tables)
@@ -178,7 +177,8 @@ class Taken:
     """The rows of a source, or of some of its partitions, told apart.
 
     `counts` are those of the source, by outcome; `writers` as in its progress; `tables` get these rows; `disorder` is
-    how far behind the watermark they are; `windows` are the starts of those that they open.
+    how far behind the watermark they are; `windows` are the starts of those that they open. `seen` is
+    what was read of each partition that has rows.
     """
 
     rows: Arrivals
@@ -187,6 +187,7 @@ class Taken:
     tables: dict[str, pl.DataFrame]
     disorder: pl.DataFrame
     windows: frozenset[int]
+    seen: Mapping[int, Seen]
 
 
 def taken(
@@ -199,14 +200,24 @@ def taken(
     late_up_to_ms: int | None,
     allowed_ms: int | None,
     window_ms: int,
+    decided_at_ms: int,
 ) -> Taken:
     """What the *fresh* rows of *source*, in offset order from *read_to*, are, after those *waiting*."""
     fresh, told_idle = with_marks(source, fresh)
+    fresh = with_future(source, fresh, decided_at_ms)
+    counts_up_to_ms = None if source.max_ahead_ms is None else decided_at_ms
     sent = {number: part.writers for number, part in was.partitions.items()}
     new, repeated, writers = told_apart(fresh, sent, source.written_by)
     newest_ms = {n: part.max_timestamp_ms for n, part in was.partitions.items() if part.max_timestamp_ms is not None}
     rows = arrivals(
-        source, new, waiting, newest_ms, repeated=repeated, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms
+        source,
+        new,
+        waiting,
+        newest_ms,
+        repeated=repeated,
+        late_up_to_ms=late_up_to_ms,
+        allowed_ms=allowed_ms,
+        counts_up_to_ms=counts_up_to_ms,
     )
     rows = replace(rows, told_idle=told_idle)
     counts = Counter(
@@ -227,7 +238,13 @@ def taken(
     usable = new.filter(pl.col("reason").is_null(), pl.col("timestamp_ms").is_not_null())["timestamp_ms"]
     reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
     return Taken(
-        rows, counts, writers, tables, disorder(usable, reached_ms), windows_of(rows.on_time, window_ms=window_ms)
+        rows,
+        counts,
+        writers,
+        tables,
+        disorder(usable, reached_ms),
+        windows_of(rows.on_time, window_ms=window_ms),
+        rows.seen(read_to, counts_up_to_ms),
     )
 
 

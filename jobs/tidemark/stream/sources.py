@@ -8,9 +8,10 @@ the driver numbers them in the order of `written`. Ticks, which have no rows, ma
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -22,7 +23,7 @@ from pyspark.sql.types import StructType
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.spark import is_table
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Format, HopSource, Source
+from tidemark.spec.operators import Format, HopSource, Operator, Source
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.intact import Offsets
 from tidemark.stream.parsing import json_lines, kafka_records, nullable, table_rows
@@ -185,22 +186,36 @@ def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
     )
 
 
-def collect(rows: DataFrame, late_up_to_ms: Mapping[str, int]) -> pa.Table:
+def collect(
+    rows: DataFrame, late_up_to_ms: Mapping[str, int], future_after_ms: Mapping[str, int] = MappingProxyType({})
+) -> pa.Table:
     """The *rows* of a batch, with those bytes that `with_needed_bytes` leaves."""
-    return with_modification_times(pl.DataFrame(with_needed_bytes(rows, late_up_to_ms).toArrow())).to_arrow()
+    needed = with_needed_bytes(rows, late_up_to_ms, future_after_ms)
+    return with_modification_times(pl.DataFrame(needed.toArrow())).to_arrow()
 
 
-def with_needed_bytes(rows: DataFrame, late_up_to_ms: Mapping[str, int]) -> DataFrame:
+def future_after_ms(operators: Iterable[Operator], decided_at_ms: int) -> dict[str, int]:
+    """Per source the instant after which a record is too far ahead of a batch decided at *decided_at_ms*, or later."""
+    return {
+        o.name: decided_at_ms + o.max_ahead_ms
+        for o in operators
+        if isinstance(o, Source) and o.max_ahead_ms is not None
+    }
+
+
+def with_needed_bytes(
+    rows: DataFrame, late_up_to_ms: Mapping[str, int], future_after_ms: Mapping[str, int] = MappingProxyType({})
+) -> DataFrame:
     """The *rows* of a batch, with raw bytes only where a table will show them.
 
-    That is where records are unusable, or late: at or behind the instant of their source in *late_up_to_ms*.
+    That is where records are unusable, late, which is at or behind the instant of their source in *late_up_to_ms*, or
+    after that in *future_after_ms*.
     """
-    late = [
-        (F.col("source") == name) & (F.col("timestamp_ms") <= watermark_ms)
-        for name, watermark_ms in late_up_to_ms.items()
-    ]
+    time = F.col("timestamp_ms")
+    late = [(F.col("source") == name) & (time <= instant_ms) for name, instant_ms in late_up_to_ms.items()]
+    future = [(F.col("source") == name) & (time > instant_ms) for name, instant_ms in future_after_ms.items()]
     if "value" in rows.columns:
-        needed = reduce(lambda one, other: one | other, late, F.col("reason").isNotNull())
+        needed = reduce(lambda one, other: one | other, [*late, *future], F.col("reason").isNotNull())
         rows = rows.withColumn("value", F.when(needed, F.col("value")))
     return rows
 

@@ -141,7 +141,9 @@ class Spread:
     def _shared(self, executors: Executors, task: Task, was: StreamProgress, batch: Batch) -> Decision | None:
         """What *executors* make of *batch*; None where a topic may have lost records."""
         task.folder.mkdir(parents=True, exist_ok=True)
-        arrived = executors.arrive(Arriving(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was)))
+        arrived = executors.arrive(
+            Arriving(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was), decided_at_ms=batch.decided_at_ms)
+        )
         self._reached("spread out")
         batch = replace(batch, read_at_ms=self._clock())
         inputs = self._inputs(was, batch, arrived)

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tidemark.stream.sources import with_modification_times, with_needed_bytes
+from tidemark.stream.sources import future_after_ms, with_modification_times, with_needed_bytes
 from tidemark.stream.spread_tasks import Arrived, Arriving, Worked, Working
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class SparkExecutors:
 
     def arrive(self, task: Arriving) -> list[Arrived]:
         """Run *task* on the rows of each partition of each source."""
-        rows = with_needed_bytes(self.rows, task.late_up_to_ms)
+        rows = with_needed_bytes(self.rows, task.late_up_to_ms, future_after_ms(task.sub.operators, task.decided_at_ms))
         # A hash puts partitions into tasks: of many tasks few get two, and one without any costs next to nothing.
         by_partition = rows.repartition(8 * self.parallelism(), "source", "partition").groupBy("source", "partition")
         told = by_partition.applyInArrow(_arriving(task), "arrived binary").collect()

@@ -122,6 +122,7 @@ class Arriving(Task):
     """Takes in the rows of one partition of a source; a record at or before *late_up_to_ms* of its source is late."""
 
     late_up_to_ms: Mapping[str, int]
+    decided_at_ms: int
 
     def __call__(self, raw: pl.DataFrame) -> Arrived:
         """What the rows *raw*, all of one partition, are."""
@@ -145,6 +146,7 @@ class Arriving(Task):
             late_up_to_ms=self.late_up_to_ms.get(source.name),
             allowed_ms=None,
             window_ms=self.topology.window_ms,
+            decided_at_ms=self.decided_at_ms,
         )
         number: int = fresh["partition"][0]
         times = times_of(told.rows.measured)
@@ -152,7 +154,7 @@ class Arriving(Task):
         return Arrived(
             source=source.name,
             partition=number,
-            seen=told.rows.seen(read_to)[number],
+            seen=told.seen[number],
             gap=bool(with_gaps(fresh, read_to)),
             writers=told.writers.get(number, {}),
             counts=told.counts,
