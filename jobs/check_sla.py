@@ -36,6 +36,7 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import CONTRACTS_OVER_MS, Measure, SlaSpec, load_usable
 from tidemark.spec.tables import (
     BATCHES,
+    CLOCK_SKEW,
     DQ_RESULTS,
     HEARTBEATS,
     LATENCY_BUCKETS,
@@ -47,7 +48,7 @@ from tidemark.spec.topology import Topology
 
 CLOCKS_APART_MS = 60_000
 """An instant may be so far ahead: the scheduler that says what is now has a clock of its own."""
-READ_HERE = {table.name for table in (BATCHES, HEARTBEATS, LATENCY_BUCKETS, OUTCOMES, WATERMARKS)}
+READ_HERE = {table.name for table in (BATCHES, CLOCK_SKEW, HEARTBEATS, LATENCY_BUCKETS, OUTCOMES, WATERMARKS)}
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ class Change(StrEnum):
 
 CHECKS = "checks_are_made"
 """In place of an SLA's name: somebody looks at the SLAs at all."""
-_RANKS = {Verdict.WARN: 1, Verdict.NEVER_LOADED: 2, Verdict.ERROR: 2}
+_RANKS = {Verdict.WARN: 1, Verdict.NEVER_LOADED: 2, Verdict.AHEAD_OF_CLOCK: 2, Verdict.ERROR: 2}
 BROKEN = frozenset(_RANKS)
 """The verdicts of an SLA that does not hold."""
 

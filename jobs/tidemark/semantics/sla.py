@@ -21,6 +21,8 @@ class Verdict(StrEnum):
     PASS = "pass"
     WARN = "warn"
     ERROR = "error"
+    AHEAD_OF_CLOCK = "ahead_of_clock"
+    """What is measured lies ahead of the clock by more than its error: a producer's clock is wrong."""
     NEVER_LOADED = "never_loaded"
     UNKNOWN = "unknown"
 
@@ -122,17 +124,27 @@ def judge(measured_ms: float | None, sla: Sla) -> Verdict:
     return Verdict.WARN if sla.warn_after_ms is not None and measured_ms >= sla.warn_after_ms else Verdict.PASS
 
 
-def judge_staleness(newest_ms: int | None, *, now_ms: int, sla: Sla, source: Activity | None = None) -> Judgement:
+def is_ahead(newest_ms: int | None, *, now_ms: int, clock_error_ms: int) -> bool:
+    """Whether *newest_ms* lies further ahead of *now_ms* than that may be wrong by."""
+    return newest_ms is not None and newest_ms - now_ms > clock_error_ms
+
+
+def judge_staleness(
+    newest_ms: int | None, *, now_ms: int, sla: Sla, source: Activity | None = None, clock_error_ms: int = 0
+) -> Judgement:
     """The verdict on a table whose newest visible event is *newest_ms*, None when it has never had one.
 
     A table is not stale when its *source* is idle, which is silent and read to its end. A backlogged one excuses
-    nothing, nor does one of which nothing is known. Staleness is negative when the newest event lies ahead of *now_ms*.
+    nothing, nor does one of which nothing is known. Staleness is negative when the newest event lies ahead of *now_ms*:
+    by more than *clock_error_ms* that is no pass, idle or not.
     """
     idle = source is Activity.IDLE
     if newest_ms is None:
         return Judgement(verdict=Verdict.NEVER_LOADED, staleness_ms=None, source_idle=idle)
     staleness_ms = now_ms - newest_ms
     verdict = Verdict.PASS if idle else judge(staleness_ms, sla)
+    if is_ahead(newest_ms, now_ms=now_ms, clock_error_ms=clock_error_ms):
+        verdict = Verdict.AHEAD_OF_CLOCK
     return Judgement(verdict=verdict, staleness_ms=staleness_ms, source_idle=idle)
 
 

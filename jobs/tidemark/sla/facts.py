@@ -41,6 +41,8 @@ LIVING = f"""
     ) USING (sub_topology)
 """
 """By sub-topology with a batch: whether its driver lives at $2."""
+JUDGED_BY_CLOCKS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS})
+"""What lies ahead of the clock where a producer's clock is wrong."""
 MEASURED = ", ".join(f"'{state}'" for state in (State.INPUT, State.MEASURED, State.CLAMPED_NEGATIVE))
 ACCOUNTS = f"""
     WITH {KNOWN},
@@ -98,8 +100,11 @@ def _parts(specs: list[SlaSpec], at_ms: int) -> Iterator[str]:
         lengths = {length for spec in specs if spec.measure in measures for length in spec.lengths_ms}
         return (Interval(at_ms - over_ms, at_ms) for over_ms in sorted(lengths))
 
-    if any(spec.ignore_when_idle or spec.measure is Measure.WATERMARK_LAG for spec in specs):
+    of_watermarks = {Measure.WATERMARK_LAG, Measure.COMPLETENESS}
+    if any(spec.ignore_when_idle or spec.measure in of_watermarks for spec in specs):
         yield from _watermarks()
+    if any(spec.measure in JUDGED_BY_CLOCKS for spec in specs):
+        yield _clocks(at_ms)
     for over in overs(Measure.RECORDS):
         yield _records(over)
     for over in overs(*QUANTILES, Measure.BURN_RATE):
@@ -118,6 +123,13 @@ def _watermarks() -> Iterator[str]:
     yield f"{of_source} {combined} AND t.source IS NOT NULL GROUP BY t.source"
     of_sub = _row(What.SUB_TOPOLOGY, "sub_topology", at_ms=at_ms)
     yield f"{of_sub} {combined} AND t.source IS NULL GROUP BY sub_topology"
+
+
+def _clocks(at_ms: int) -> str:
+    """By host how wrong its clock may be against the brokers', as its drivers said in the day before *at_ms*."""
+    wrong_ms = _row(What.CLOCK, "host", n="max(abs(offset_ms) + error_ms)")
+    day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1)
+    return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {day.holds('at')} GROUP BY host"
 
 
 def _records(over: Interval) -> str:

@@ -30,7 +30,7 @@ INCIDENTS_OF = f"""
     SELECT * FROM incident_history WHERE topology = $1
     ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT {MOST_INCIDENTS}
 """
-WORST_FIRST = {"error": 0, "never_loaded": 1, "warn": 2, "unknown": 3, "pass": 4}
+WORST_FIRST = {"error": 0, "ahead_of_clock": 1, "never_loaded": 2, "warn": 3, "unknown": 4, "pass": 5}
 
 
 def sla_page(warehouse: Path, topology: str) -> str:

@@ -22,6 +22,7 @@ from tidemark.semantics.sla import (
     Sla,
     Verdict,
     budget,
+    is_ahead,
     judge,
     judge_burn,
     judge_contract,
@@ -33,6 +34,8 @@ from tidemark.spec.sla_spec import ALL_TABLES, QUANTILES, Measure, Severity, Sla
 from tidemark.spec.topology import SubTopology, Topology
 
 Rows = Sequence[Mapping[str, Any]]
+LEAST_CLOCK_ERROR_MS = 1_000
+"""Clocks are trusted no further than that, however well that of the driver is known: producers have their own."""
 MOST_TOLD, MOST_LETTERS = 3, 200
 """How many breaks of contracts are told in a sentence, and how much of the key of a row."""
 
@@ -50,6 +53,8 @@ class What(StrEnum):
     """Of an operator and bucket: n records with that end-to-end latency."""
     RECORDS = "records"
     """Of an operator: n records that came in."""
+    CLOCK = "clock"
+    """Of a host: n, the ms by which its clock may be wrong."""
     ADDED = "added"
     """Of an operator and bucket: n windows to which it added that."""
 
@@ -97,6 +102,27 @@ class _Found:
         """The newest instant of such facts; None when there is none."""
         return max((fact["at_ms"] for fact in self._of(what, subject) if fact["at_ms"] is not None), default=None)
 
+    @property
+    def clock_error_ms(self) -> int:
+        """By how much any clock that is known may be wrong."""
+        errors_ms = (
+            n for by_host in self._facts.get((What.CLOCK.value, None), {}).values() for n in (f["n"] for f in by_host)
+        )
+        return max([LEAST_CLOCK_ERROR_MS, *errors_ms])
+
+    def ahead(self, now_ms: int) -> str | None:
+        """The first subject, in their order, whose newest instant lies ahead of the clock; None: none does."""
+        error_ms = self.clock_error_ms
+        return next(
+            (
+                subject
+                for what in (What.SOURCE, What.SUB_TOPOLOGY, What.NEWEST)
+                for subject in sorted(self._facts.get((what.value, None), {}))
+                if is_ahead(self.at_ms(what, subject), now_ms=now_ms, clock_error_ms=error_ms)
+            ),
+            None,
+        )
+
     def is_idle(self, source: str) -> bool:
         """Whether *source* is known to have nothing to send."""
         return any(fact["idle"] for fact in self._of(What.SOURCE, source))
@@ -136,11 +162,15 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, found: _Found, accounts
         case Measure.STALENESS | Measure.WATERMARK_LAG:
             idle = spec.ignore_when_idle and _is_idle(spec, topology, found)
             source = Activity.IDLE if idle else None
-            judgement = judge_staleness(_newest_ms(spec, found), now_ms=at_ms, sla=sla, source=source)
+            judgement = judge_staleness(
+                _newest_ms(spec, found), now_ms=at_ms, sla=sla, source=source, clock_error_ms=found.clock_error_ms
+            )
             return Status(spec, judgement.verdict, judgement.staleness_ms, idle=idle)
         case Measure.COMPLETENESS:
             if not accounts:
                 return Status(spec, Verdict.NEVER_LOADED)
+            if (ahead := found.ahead(at_ms)) is not None:
+                return Status(spec, Verdict.AHEAD_OF_CLOCK, culprit=ahead)
             open_since_ms, operator = min(_not_closed(accounts), default=(at_ms, None))
             return Status(spec, judge(at_ms - open_since_ms, sla), at_ms - open_since_ms, operator)
         case Measure.OPERATOR_LATENCY_P50:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidemark.semantics.sla import AtLeast, BurnRate, Kept, Sla
+from tidemark.semantics.sla import AtLeast, BurnRate, Kept, Sla, Verdict
 from tidemark.sla.status import Status
 from tidemark.spec.toml_keys import length
 
@@ -52,7 +52,8 @@ def said(status: Status) -> str:
                 {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {:,.0f} ms on"
             )
             seen = "nothing measured" if status.observed_ms is None else f"{status.observed_ms:,.0f} ms"
-            return f"{spec.measure} of {spec.subject} is {seen}{_excuse(status)}; {limits}"
+            ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
+            return f"{spec.measure} of {spec.subject} is {seen}{ahead}{_excuse(status)}; {limits}"
 
 
 def _excuse(status: Status) -> str:

@@ -614,7 +614,7 @@ SLA_RESULTS = Table(
         ),
         ("checked_at", "timestamp", "the instant for which it was judged"),
         ("run_id", "string", "Airflow run that asked"),
-        ("verdict", "string", "pass | warn | error | never_loaded | unknown"),
+        ("verdict", "string", "pass | warn | error | ahead_of_clock | never_loaded | unknown"),
         ("observed_ms", "double", "what was measured, ms; null: nothing was, or no length of time"),
         ("warn_after_ms", "double", "threshold, ms; null: none"),
         ("error_after_ms", "double", "threshold, ms; null: none"),
