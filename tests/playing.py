@@ -42,6 +42,7 @@ topic = "events"
 fields = "id string, v int, event_time bigint"
 timestamp = "event_time"
 bound = "1 s"
+max_ahead = "unlimited"
 [operators.newest]
 kind = "table"
 input = "events"

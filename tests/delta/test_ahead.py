@@ -6,6 +6,7 @@ from pathlib import Path
 
 from playing import NOON, Play, ms
 
+from tidemark.semantics.buckets import value_of
 from tidemark.spec.topology import on_processing_time
 
 HOUR = 3_600
@@ -90,6 +91,7 @@ def test_a_record_from_2090_is_set_aside_and_moves_nothing(tmp_path: Path) -> No
     assert [(row["reason"], row["value"]) for row in play.rows("quarantine")] == [("timestamp_in_future", b"sent")]
     assert watermarks(play) == [1.999, 1.999, 35.999]
     assert results(play) == [(0, 1), (20, 1)]
+    assert all(value_of(row["bucket"]) < 60_000 for row in play.rows("disorder_buckets")), "tidemark bound adds them up"
 
 
 def test_a_record_that_is_ahead_moves_time_up_to_the_clock(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ topic = "events"
 fields = "id string, v string, event_time bigint"
 timestamp = "event_time"
 bound = "1 s"
+max_ahead = "unlimited"
 [operators.numbers]
 kind = "map"
 input = "events"

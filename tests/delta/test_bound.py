@@ -19,6 +19,7 @@ topic = "events"
 fields = "id string, amount double, event_time bigint"
 timestamp = "event_time"
 bound = "1 s"
+max_ahead = "unlimited"
 [operators.board]
 kind = "sink"
 input = "events"

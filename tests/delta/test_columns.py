@@ -36,6 +36,7 @@ topic = "readings"
 fields = "room string, celsius double, read_at bigint"
 timestamp = "read_at"
 bound = "1 s"
+max_ahead = "unlimited"
 [operators.everything]
 kind = "sink"
 input = "readings"

@@ -22,6 +22,7 @@ topic = "events"
 fields = "id string, v double, event_time bigint"
 timestamp = "event_time"
 bound = "2 min"
+max_ahead = "unlimited"
 """
 NEWEST = """
 [operators.newest]

@@ -19,6 +19,7 @@ topic = "{name}"
 fields = "id string, v int, event_time bigint"
 timestamp = "event_time"
 bound = "1 s"
+max_ahead = "unlimited"
 idle_after = "30 s"
 [operators.{name}_on]
 kind = "repartition"

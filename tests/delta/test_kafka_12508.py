@@ -25,6 +25,7 @@ topic = "events"
 fields = "id string, v string, event_time bigint"
 timestamp = "event_time"
 bound = "1 min"
+max_ahead = "unlimited"
 [operators.newest]
 kind = "table"
 input = "events"

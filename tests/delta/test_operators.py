@@ -24,6 +24,7 @@ topic = "events"
 fields = "id string, v int, event_time bigint"
 timestamp = "event_time"
 bound = "1 s"
+max_ahead = "unlimited"
 """
 COUNTS = """
 [operators.counts]

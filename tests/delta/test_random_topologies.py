@@ -58,6 +58,7 @@ topic = "events"
 fields = "id string, v int, event_time bigint"
 timestamp = "event_time"
 bound = "{shape.bound_ms} ms"
+max_ahead = "unlimited"
 {idle}
 [operators.mapped]
 kind = "map"

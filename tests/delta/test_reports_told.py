@@ -162,6 +162,7 @@ topic = "events"
 fields = "id string, v int, event_time bigint"
 timestamp = "event_time"
 bound = "1 s"
+max_ahead = "unlimited"
 idle_after = "5 s"
 [operators.newest]
 kind = "table"

@@ -19,6 +19,7 @@ topic = "events"
 fields = "id string, v bigint, t string, event_time bigint"
 timestamp = "event_time"
 bound = "1 s"
+max_ahead = "unlimited"
 """
 MAPPED = """
 [operators.mapped]

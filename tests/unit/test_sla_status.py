@@ -239,3 +239,19 @@ def test_what_was_found_is_said_in_words():
         "50.00% of the records of carrier_delays took longer than 100 ms in 1 min, 5 times 10.00%; warning from 1 on, "
         "error from 5 on"
     )
+
+
+@pytest.mark.parametrize(("ahead_ms", "error_ms", "verdict"), [
+    (1_000, None, Verdict.PASS),
+    (1_001, None, Verdict.AHEAD_OF_CLOCK),
+    (1_001, 5_000, Verdict.PASS),
+    (30 * 86_400_000, 5_000, Verdict.AHEAD_OF_CLOCK),
+])  # fmt: skip
+def test_what_is_ahead_of_every_clock_that_is_known_is_no_pass(ahead_ms, error_ms, verdict):
+    facts = [fact("newest", "flight_board", NOW + ahead_ms), fact("sub_topology", "status", NOW + ahead_ms)]
+    if error_ms is not None:
+        facts.append(fact("clock", "host", n=error_ms))
+    assert status(Measure.STALENESS, "flight_board", facts=facts).verdict is verdict
+    assert status(Measure.WATERMARK_LAG, "status", facts=facts).verdict is verdict
+    accounts = [{"operator": "flight_events", "open_since_ms": None}]
+    assert status(Measure.COMPLETENESS, "outcomes", facts=facts, accounts=accounts).verdict is verdict

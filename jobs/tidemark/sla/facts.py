@@ -129,7 +129,8 @@ def _clocks(at_ms: int) -> str:
     """By host how wrong its clock may be against the brokers', as its drivers said in the day before *at_ms*."""
     wrong_ms = _row(What.CLOCK, "host", n="max(abs(offset_ms) + error_ms)")
     day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1)
-    return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {day.holds('at')} GROUP BY host"
+    lately = day.holds('"at"')
+    return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {lately} GROUP BY host"
 
 
 def _records(over: Interval) -> str:

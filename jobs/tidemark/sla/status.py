@@ -105,10 +105,8 @@ class _Found:
     @property
     def clock_error_ms(self) -> int:
         """By how much any clock that is known may be wrong."""
-        errors_ms = (
-            n for by_host in self._facts.get((What.CLOCK.value, None), {}).values() for n in (f["n"] for f in by_host)
-        )
-        return max([LEAST_CLOCK_ERROR_MS, *errors_ms])
+        by_host = self._facts.get((What.CLOCK.value, None), {})
+        return max(LEAST_CLOCK_ERROR_MS, *(int(fact["n"]) for facts in by_host.values() for fact in facts), 0)
 
     def ahead(self, now_ms: int) -> str | None:
         """The first subject, in their order, whose newest instant lies ahead of the clock; None: none does."""
