@@ -125,7 +125,8 @@ def arrivals(
 
 def _counted(up_to_ms: int | None) -> pl.Expr:
     """How far each record moves time: up to *up_to_ms* at most."""
-    return pl.min_horizontal("_timestamp_ms", pl.lit(up_to_ms, pl.Int64))
+    time, most = pl.col("_timestamp_ms"), pl.lit(up_to_ms, pl.Int64)
+    return pl.when(time > most).then(most).otherwise(time)
 
 
 def with_future(source: Source, rows: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
