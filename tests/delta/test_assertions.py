@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playing import NOON, Play
 
+from tidemark.cli.check import check
 from tidemark.cli.sql import Warehouse
 from tidemark.spec.tables import BECAME, CAME_IN
 
@@ -165,3 +166,14 @@ def test_a_value_that_is_asserted_again_is_valid_again(tmp_path: Path) -> None:
     assert sorted((row[1], row[2], '"v":2' in row[0]) for row in rows) == [
         (ten, fifteen, False), (fifteen, twenty, True), (twenty, None, False),
     ]  # fmt: skip
+
+
+def test_check_says_who_reads_a_stream_of_updates(tmp_path: Path) -> None:
+    file = tmp_path / "play.toml"
+    log = '[operators.log]\nkind = "sink"\ninput = "newest"\ntable = "log"\n'
+    file.write_text(topology("on_change") + log)
+    notes = [line for line in check([file], tmp_path) if ": note: " in line]
+    assert notes == [
+        "play.toml: operators.log: note: reads a stream of updates, of which on_change has fewer than on_update by "
+        "definition; as a table, both say the same"
+    ]

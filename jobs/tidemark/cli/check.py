@@ -14,7 +14,8 @@ from tidemark.inert import one_line
 from tidemark.report.batch_job import EXPECTATIONS, TOPOLOGIES
 from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.arrival_order import by_arrival
-from tidemark.spec.topology import Topology, load, load_each
+from tidemark.spec.operators import Sink
+from tidemark.spec.topology import Topology, load, load_each, updates_tables
 from tidemark.stream.steps import Steps
 
 
@@ -47,12 +48,24 @@ def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATI
         lines += [
             f"{one_line(file.name)}: operators.{name}: warning: {problem}" for name, problem in by_arrival(topology)
         ]
+        lines += [
+            f"{one_line(file.name)}: operators.{name}: note: reads a stream of updates, of which on_change has fewer "
+            "than on_update by definition; as a table, both say the same"
+            for name in _readers_of_updates(topology)
+        ]
     names = {*topologies, *(file.stem for file in of_project)}
     errors += sla_spec.mistakes(expectations / "slas.toml", topologies.values(), names)
     errors += channel_spec.mistakes(expectations / "channels.toml")
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
     return lines
+
+
+def _readers_of_updates(topology: Topology) -> list[str]:
+    """The operators for which each update of a table is a record of its own."""
+    updates = updates_tables(topology.operators)
+    sinks = [o for o in topology.operators.values() if isinstance(o, Sink) and not o.key]
+    return [sink.name for sink in sinks if updates.intersection(sink.inputs)]
 
 
 def _loaded(file: Path) -> Topology:
