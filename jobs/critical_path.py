@@ -31,6 +31,7 @@ from tidemark.report.report_tables import lies_in, opened, replace_rows, rows_in
 from tidemark.report.window_graph import Passed
 from tidemark.report.window_paths import STANDS_STILL, Known, looks_back_ms, window_paths
 from tidemark.semantics.critical_path import State
+from tidemark.report.window_verdicts import with_verdicts
 from tidemark.spark import read_table, session, stream_tables
 from tidemark.spec.intervals import Grain, Interval, iso, utc
 from tidemark.spec.layout import Layout
@@ -108,6 +109,7 @@ def _replace(
         found = by_hours(finished, topology, promises(specs), interval, known)
     else:
         found = window_paths(_rows(facts, ends), topology, promises(specs), interval, known)
+    found = with_verdicts(found, layout, topology, promises(specs), interval)
     stored = {table: opened(table, layout.report_table(topology.name, table.name)) for table in found}
     kept = _kept(stored, found, facts, interval)
     for table, of_table in found.items():

@@ -25,7 +25,10 @@ from tidemark_spark import BatchJob
 
 WRITES = {
     "rollup": (tables.LATENCY_BUCKET_ROLLUP, tables.LATENCY_ROLLUP),
-    "critical_path": (tables.CRITICAL_PATHS, tables.CRITICAL_PATH_STEPS, tables.CRITICAL_PATH_LEAVES),
+    "critical_path": (
+        *(tables.CRITICAL_PATHS, tables.CRITICAL_PATH_STEPS, tables.CRITICAL_PATH_LEAVES),
+        tables.WINDOW_PARTS,
+    ),
     "check_sla": (tables.SLA_RESULTS, tables.DQ_RESULTS, tables.INCIDENTS),
     "maintain": (tables.TABLE_FILES,),
 }

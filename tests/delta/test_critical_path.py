@@ -2,17 +2,24 @@ from __future__ import annotations
 
 import shutil
 
-import polars as pl
 import pytest
 from deltalake import DeltaTable
 from planted import WINDOW_MS, reading
 
 import critical_path as job
 from tidemark.errors import InvalidArgument
-from tidemark.report.promises import Promises
-from tidemark.report.window_paths import window_paths
+from tidemark.semantics.buckets import bucket_of
+from tidemark.semantics.sla import Sla
 from tidemark.spec.intervals import Interval
-from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
+from tidemark.spec.sla_spec import Measure, SlaSpec
+from tidemark.spec.tables import (
+    CRITICAL_PATH_LEAVES,
+    CRITICAL_PATH_STEPS,
+    CRITICAL_PATHS,
+    LATENCY_BUCKETS,
+    OPERATOR_LATENCY,
+    OPERATOR_WINDOWS,
+)
 
 SEED = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
 SEED_EWT = {"A": 0, "B": 5, "C": 100, "D": 35, "E": 120, "F": 102}
@@ -138,20 +145,16 @@ def test_rows_that_do_not_say_when_their_batch_began_leave_waiting_and_work_open
     assert (step["waited_ms"], step["worked_ms"]) == (None, None)
 
 
-def test_a_window_is_over_its_sla_when_it_is_older_than_its_leaf_promises_or_an_operator_works_longer(warehouse):
+def test_a_window_is_over_its_sla_when_its_records_or_an_operators_work_are(warehouse):
     for window, (a, b) in enumerate([(6_000, 6_300), (11_000, 11_301), (16_700, 16_999)]):
         finished(warehouse, window, {"A": a, "B": b}, began=a - 10)
-    upstreams = {"A": (), "B": ("A",)}
+    latencies(warehouse, 0, finished_at=4_000, latency_ms=1_990)
+    latencies(warehouse, 1, finished_at=9_000, latency_ms=1_990)
+    latencies(warehouse, 2, finished_at=17_099, latency_ms=2_100)  # its timestamp is the last of the third window
 
-    assert over_sla(warehouse, upstreams, end_to_end_ms={"B": 1_998}, work_ms={"B": 300}) == [
-        ("A (0 ms) → B (300 ms) = 300 ms", 1_998, False),  # 1000 + 300 and 300 ms of work
-        ("A (0 ms) → B (301 ms) = 301 ms", 1_998, True),
-        ("A (0 ms) → B (299 ms) = 299 ms", 1_998, True),  # 1700 + 299
-    ]
-    assert [row[1:] for row in over_sla(warehouse, upstreams)] == [(None, None)] * 3
-    assert [row[1:] for row in over_sla(warehouse, upstreams, work_ms={"B": 300})] == [
-        (None, False), (None, True), (None, False),
-    ]  # fmt: skip
+    assert over_sla(warehouse, latency_ms=2_000, work_ms=300) == [(2_000, False), (2_000, True), (2_000, True)]
+    assert over_sla(warehouse) == [(None, None)] * 3
+    assert over_sla(warehouse, work_ms=300) == [(None, False), (None, True), (None, False)]
 
 
 def test_the_error_of_a_path_is_that_of_its_worst_clock_and_none_where_there_is_one_clock(warehouse):
@@ -240,7 +243,20 @@ def paths_in_order(warehouse):
     return sorted(warehouse.report(CRITICAL_PATHS), key=lambda row: row["window_end"])
 
 
-def over_sla(warehouse, upstreams, **promised):
-    facts = pl.read_delta(str(warehouse.layout.stream_table("t", "s", OPERATOR_WINDOWS.name)))
-    found = window_paths(facts, reading(upstreams), Promises(**promised), Interval(0, 100_000))[CRITICAL_PATHS]
-    return found.select("path", "sla_ms", "over_sla").rows()
+def latencies(warehouse, batch_id, *, finished_at, latency_ms):
+    """Ten records of one latency that B finished."""
+    batch = {"batch_id": batch_id, "operator": "B", "task_id": "s_0", "finished_at": finished_at, "n": 10}
+    warehouse.write(LATENCY_BUCKETS, [batch | {"bucket": bucket_of(latency_ms)}])
+    warehouse.write(OPERATOR_LATENCY, [batch | {"min_ms": latency_ms, "max_ms": latency_ms}])
+
+
+def over_sla(warehouse, *, latency_ms=None, work_ms=None):
+    """By window what B promises of records, and whether a promise was broken."""
+    promised = {Measure.LATENCY_P99: latency_ms, Measure.OPERATOR_LATENCY_P50: work_ms}
+    specs = [
+        SlaSpec(name=measure.value, subject="B", measure=measure, limits=Sla(error_after_ms=ms), owner="o",
+                over_ms=600_000, ignore_when_idle=False)
+        for measure, ms in promised.items() if ms is not None
+    ]  # fmt: skip
+    job.run(warehouse.layout, reading({"A": (), "B": ("A",)}), specs, Interval(0, 100_000))
+    return [(row["sla_ms"], row["over_sla"]) for row in paths_in_order(warehouse)]

@@ -544,11 +544,13 @@ FAULTS = {
     "slow operator behind a hop": Fault(
         slow_operator_behind_a_hop, "totals_in_time", "error", "sums", "slow_operator: sums"
     ),
-    "error budget burning": Fault(late_device, "totals_in_budget", "error", "before_source"),
+    "error budget burning": Fault(
+        late_device, "totals_in_budget", "error", "late_producer", "late_producer: events partition 1"
+    ),
     "trigger too long": Fault(waiting, "totals_in_time", "error", "waiting"),
-    "late device": Fault(late_device, "totals_in_time", "error", "before_source"),
+    "late device": Fault(late_device, "totals_in_time", "error", "late_producer", "late_producer: events partition 1"),
     "clock skew of a host": Fault(skewed_host, "the_hop_is_quick", "pass"),
-    "clock skew that nobody knows": Fault(skewed_host_of_unknown_skew, "the_hop_is_quick", "error", "by_id_source"),
+    "clock skew that nobody knows": Fault(skewed_host_of_unknown_skew, "the_hop_is_quick", "pass"),
     "idle partition": Fault(
         idle_partition, "counts_are_fresh", "error", "events", "partition_idle_holds_back: events partition 1"
     ),

@@ -16,7 +16,7 @@ from tidemark.spark import PROJECT, read_table
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import load
-from tidemark.spec.tables import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, SLA_RESULTS
+from tidemark.spec.tables import BATCHES, CRITICAL_PATHS, OPERATOR_WINDOWS, SLA_RESULTS, WINDOW_PARTS
 from tidemark.stream.wiring import Stream, build_engine
 
 VIEW = (files("tidemark") / "views" / "critical_path_blame.sql").read_text(encoding="utf-8")
@@ -26,83 +26,49 @@ WINDOW_MS = 5_000
 IN_ORDER = ("grain", "interval_start", "rank")
 
 
-def test_an_operator_that_broke_its_promise_is_to_blame_and_not_who_waited_longer(warehouse):
-    window(warehouse, 0, a=20, b=100, waited=500)
-    window(warehouse, 1, a=30, b=420, waited=3_000, over=True)
+def test_a_part_counts_once_for_whom_it_was_longest(warehouse):
+    window(warehouse, 0, a=20, b=100)
+    window(warehouse, 0, subject="c", a=50, c=10)
+    window(warehouse, 1, over=False, a=900)
 
-    found = blamed(who(warehouse), "window")
-
-    assert found == [(NOON + WINDOW_MS, "b", 1, 120, 420, 100, 1)]
-
-
-def test_without_a_window_over_its_sla_nobody_is_to_blame(warehouse):
-    window(warehouse, 0, a=20, b=100, waited=3_000)
-    assert who(warehouse) == []
-
-
-def test_all_that_a_window_older_than_its_leaf_promises_spent_beyond_the_usual_is_ranked(warehouse):
-    for number, a in enumerate((20, 40, 30)):
-        window(warehouse, number, a=a, b=100, waited=500, sla=10_000)
-    window(warehouse, 3, a=25, b=350, waited=2_000, before=9_000, over=True, sla=10_000)
-
-    found = blamed(who(warehouse), "window")
-
-    # usual: a 30, b 100 and a promise of 300, waiting 500, before_source 1000
-    assert [row[1:] for row in found] == [
-        ("before_source", 1, 8_000, 9_000, 1_000, 1),
-        ("waiting", 2, 1_500, 2_000, 500, 1),
-        ("b", 3, 50, 350, 100, 1),
-    ]
-
-
-def test_without_a_window_that_kept_its_sla_all_time_counts(warehouse):
-    window(warehouse, 0, a=7_000, b=310, waited=2_000, before=0, over=True, sla=9_000)
-    assert [row[1:4] for row in blamed(who(warehouse), "window")] == [
-        ("a", 1, 7_000), ("waiting", 2, 2_000), ("b", 3, 10),
-    ]  # fmt: skip
-
-
-def test_equals_are_ranked_by_name_and_what_is_off_the_path_is_not_to_blame(warehouse):
-    window(warehouse, 0, a=500, b=800, waited=0, before=0, over=True, sla=900, off_path=9_000)
-    assert [row[1:4] for row in blamed(who(warehouse), "window")] == [("a", 1, 500), ("b", 2, 500)]
+    assert [row[1:4] for row in blamed(who(warehouse), "window")] == [("b", 1, 100), ("a", 2, 50), ("c", 3, 10)]
 
 
 def test_hours_and_days_sum_what_their_windows_say(warehouse):
     an_hour = HOUR_MS // WINDOW_MS
-    window(warehouse, 0, a=20, b=100, waited=500)
-    for number, b in ((1, 420), (2, 310), (an_hour - 1, 400)):  # the last one ends with the hour: it is the next one's
-        window(warehouse, number, a=20, b=b, waited=0, over=True)
+    for number, b in ((1, 120), (2, 10), (an_hour - 1, 100)):  # the last one ends with the hour: it is the next one's
+        window(warehouse, number, b=b)
 
     found = who(warehouse)
     assert blamed(found, "hour") == [
-        (NOON, "b", 1, 130, 730, 100, 2),
-        (NOON + HOUR_MS, "b", 1, 100, 400, 100, 1),
+        (NOON, "b", 1, 130, 330, 100, 2),
+        (NOON + HOUR_MS, "b", 1, 100, 200, 100, 1),
     ]
-    assert blamed(found, "day") == [(NOON - 12 * HOUR_MS, "b", 1, 230, 1_130, 100, 3)]
+    assert blamed(found, "day") == [(NOON - 12 * HOUR_MS, "b", 1, 230, 530, 100, 3)]
 
 
 def test_a_breach_blames_for_the_windows_that_it_judged(warehouse):
     for number in range(4):
-        window(warehouse, number, a=20, b=400 + number, waited=0, over=True)
+        window(warehouse, number, b=100 + number)
+    window(warehouse, 1, subject="c", c=9_000)  # on another path
     breach = {"sla": "quick", "topology": "t", "verdict": "error", "checked_at": NOON + 20_000, "over_ms": 10_000}
+    breach |= {"subject": "b"}
     kept = {**breach, "sla": "kept", "verdict": "pass"}
     warehouse.write(SLA_RESULTS, [breach, breach, kept])  # checked twice at one instant
 
-    # of the windows that end at 5, 10, 15 and 20 s it judged those of 10 and 15 s
+    # of the windows that were finished at 6, 11, 16 and 21 s it judged those of 11 and 16 s
     found = who(warehouse)
-    assert blamed(found, "breach") == [(NOON + 10_000, "b", 1, 203, 803, None, 2)]
+    assert blamed(found, "breach") == [(NOON + 10_000, "b", 1, 203, 403, 100, 2)]
     assert {row["sla"] for row in found if row["grain"] == "breach"} == {"quick"}
 
 
 def test_spark_says_the_same(spark, warehouse):
     for number, (a, b) in enumerate([(20, 100), (30, 200), (20, 420), (500, 310)]):
-        window(warehouse, number, a=a, b=b, waited=700, over=b > 300, sla=2_000)
-    window(warehouse, 4, a=100, b=200, waited=None, over=True, sla=1_200)
-    window(warehouse, 5, a=0, b=400, waited=0, before=-2_000, over=True)
-    window(warehouse, 6, a=20, b=9_000, waited=0, over=None)
+        window(warehouse, number, over=b > 300, a=a, b=b)
+    window(warehouse, 6, over=None, a=20)
     breach = {"sla": "quick", "topology": "t", "verdict": "warn", "checked_at": NOON + 26_001, "over_ms": 12_345}
-    warehouse.write(SLA_RESULTS, [breach])
-    for table in (CRITICAL_PATHS, CRITICAL_PATH_STEPS, SLA_RESULTS):
+    warehouse.write(SLA_RESULTS, [{**breach, "subject": "b"}])
+    for table in (WINDOW_PARTS, SLA_RESULTS):
         read_table(spark, warehouse.layout, "t", table).createOrReplaceTempView(table.name)
 
     in_spark = pl.DataFrame(spark.sql(VIEW).toArrow()).sort(*IN_ORDER)
@@ -111,29 +77,18 @@ def test_spark_says_the_same(spark, warehouse):
     assert set(in_spark["grain"]) == {"window", "hour", "day", "breach"}
 
 
-def test_shares_are_of_all_the_time_since_the_window_ended(warehouse):
-    window(warehouse, 0, a=0, b=250, waited=750, before=0)
-    window(warehouse, 1, a=0, b=500, waited=500, before=1_000, over=True)
-    (row,) = (row for row in who(warehouse) if row["grain"] == "window")
-    assert (row["share"], row["usual_share"]) == (0.25, 0.25)
-
-
-def window(warehouse, number, *, a, b, waited, before=1_000, over=False, sla=None, off_path=0):
-    """A closed window with the path src → a → b, of which b promised 300 ms of work; `c` is off the path."""
-    at = {"topology": "t", "window_start": NOON + number * WINDOW_MS, "window_end": NOON + (number + 1) * WINDOW_MS}
-    path = {
-        "latency_ms": a + b + (waited or 0), "queued_ms": 0, "waited_ms": waited, "before_source_ms": before,
-        "leaf": "b", "sla_ms": sla, "over_sla": over,
+def window(warehouse, number, *, subject="b", over=True, **excess_ms):
+    """A window that *subject* finished a second after its end; parts, usually 100 ms long, were too long."""
+    end_ms = NOON + (number + 1) * WINDOW_MS
+    same = {
+        "topology": "t", "window_start": end_ms - WINDOW_MS, "window_end": end_ms, "finished_at": end_ms + 1_000,
+        "subject": subject, "age_ms": 1_000, "over_sla": over, "usual_ms": 100.0, "usual_share": 0.1,
+        "no_history": False,
     }  # fmt: skip
-    warehouse.write(CRITICAL_PATHS, [{**at, **path}])
-    steps = (("src", 0, 0, None), ("a", 1, a, None), ("b", 2, b, 300), ("c", None, off_path, None))
-    warehouse.write(
-        CRITICAL_PATH_STEPS,
-        [
-            {**at, "operator": name, "kind": "map", "step": step, "worked_ms": ms, "promised_ms": promised}
-            for name, step, ms, promised in steps
-        ],
-    )
+    rows = [
+        {**same, "operator": name, "kind": "map", "ms": 100 + ms, "excess_ms": ms} for name, ms in excess_ms.items()
+    ]
+    warehouse.write(WINDOW_PARTS, rows)
     warehouse.write(SLA_RESULTS, [])
 
 

@@ -1,4 +1,4 @@
-from tidemark.report.promises import Promises, promises
+from tidemark.report.promises import Promises, RecordPromise, promises
 from tidemark.semantics.sla import BurnRate, Objective, Sla
 from tidemark.spec.sla_spec import Measure, SlaSpec
 
@@ -23,7 +23,9 @@ def test_what_is_promised_is_where_the_error_begins_or_else_the_warning_and_of_s
             spec("state", Measure.OPERATOR_LATENCY_P50, warn_after_ms=150, error_after_ms=300),
         ]
     )
-    assert found == Promises(end_to_end_ms={"out": 60_000}, work_ms={"state": 300})
+    records = {"out": (RecordPromise(0.99, 120_000), RecordPromise(0.5, 60_000))}
+    assert found == Promises(records=records, work_ms={"state": 300})
+    assert found.end_to_end_ms == {"out": 60_000}
 
 
 def test_staleness_and_completeness_promise_nothing_of_a_window():
@@ -38,4 +40,6 @@ def test_staleness_and_completeness_promise_nothing_of_a_window():
 
 def test_an_error_budget_promises_its_threshold():
     budget = BurnRate(objective=Objective(threshold_ms=30_000, target=0.99), warn_at=1, error_at=14.4)
-    assert promises([spec("out", Measure.BURN_RATE, budget=budget)]) == Promises(end_to_end_ms={"out": 30_000})
+    assert promises([spec("out", Measure.BURN_RATE, budget=budget)]) == Promises(
+        records={"out": (RecordPromise(0.99, 30_000, may_equal=True),)}
+    )

@@ -184,13 +184,6 @@ class _Paths:
         walk = [step.operator for step in critical.steps]
         timed = [step.operator for step in critical.steps if step.latency_ms is not None]
         before_source_ms, sla_ms = _before_source_ms(critical, finished), self._promises.end_to_end_ms.get(walk[-1])
-        over = [
-            worked_ms > promised_ms
-            for name in walk
-            if (promised_ms := self._promises.work_ms.get(name)) is not None
-            and (worked_ms := spent[name]["worked_ms"]) is not None
-        ]
-        over += [] if sla_ms is None else [before_source_ms + critical.latency_ms > sla_ms]
         return {
             "latency_ms": critical.latency_ms,
             "queued_ms": _sum(spent[name]["queued_ms"] for name in timed),
@@ -200,7 +193,7 @@ class _Paths:
             "state": critical.state.value,
             "waited_ms": _sum(spent[name]["waited_ms"] for name in timed),
             "sla_ms": sla_ms,
-            "over_sla": any(over) if over else None,
+            "over_sla": None,
             "skew_error_ms": _skew_error_ms([finished.did[name] for name in walk if name in finished.did]),
             "moving_average_ms": averaged.latency_ms,
             "moving_average_path": str(averaged),

@@ -148,13 +148,13 @@ def _latencies(over: Interval) -> str:
 
 
 def _added(over: Interval) -> str:
-    """Windows by operator and bucket of what it added to them, of those whose path was finished in *over*."""
-    bucket = bucket_sql("latency_ms")
+    """Windows by operator and bucket of what it worked on them, of those whose path was finished in *over*."""
+    bucket = bucket_sql("worked_ms")
     added = _row(What.ADDED, "operator", over, bucket=bucket, n="count(*)")
     finished = f"{FINISHED_MS} >= {over.start_ms} AND {FINISHED_MS} < {over.end_ms}"
     windows = f"SELECT window_start, window_end FROM critical_paths WHERE topology = $1 AND {finished}"
     of_windows = f"FROM critical_path_steps WHERE topology = $1 AND (window_start, window_end) IN ({windows})"
-    return f"{added} {of_windows} AND state IN ({MEASURED}) GROUP BY operator, {bucket}"
+    return f"{added} {of_windows} AND state IN ({MEASURED}) AND worked_ms IS NOT NULL GROUP BY operator, {bucket}"
 
 
 def _row(what: What, subject: str, over: Interval | None = None, **values: str) -> str:

@@ -56,7 +56,7 @@ class What(StrEnum):
     CLOCK = "clock"
     """Of a host: n, the ms by which its clock may be wrong."""
     ADDED = "added"
-    """Of an operator and bucket: n windows to which it added that."""
+    """Of an operator and bucket: n windows on which it worked that long."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ class Status:
     records: int | None = None
     budget: Budget | None = None
     """Of the whole time of a burn rate."""
+    age_ms: int | None = None
+    """Of the oldest window that broke a promise of latency: how old it was when the subject had finished it."""
     breaks: str = ""
     """Of a contract: what breaks it, in words."""
 

@@ -43,7 +43,7 @@ def said(status: Status) -> str:
             n = f"{status.records or 0:,} records"
             return f"{n} of {spec.subject} in {length(spec.over_ms)}{_excuse(status)}; {limits}"
         case BurnRate():
-            return _said_of_burning(status, spec.limits)
+            return f"{_said_of_burning(status, spec.limits)}{_oldest_window(status)}"
         case Kept():
             kept = "holds for what came" if status.is_measured else "has no new rows to be judged by"
             return f"the contract of {spec.subject} {f'is broken: {status.breaks}' if status.breaks else kept}"
@@ -53,7 +53,13 @@ def said(status: Status) -> str:
             )
             seen = "nothing measured" if status.observed_ms is None else f"{status.observed_ms:,.0f} ms"
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
-            return f"{spec.measure} of {spec.subject} is {seen}{ahead}{_excuse(status)}; {limits}"
+            age = _oldest_window(status)
+            return f"{spec.measure} of {spec.subject} is {seen}{ahead}{_excuse(status)}; {limits}{age}"
+
+
+def _oldest_window(status: Status) -> str:
+    """The whole age of the oldest window that broke the promise."""
+    return "" if status.age_ms is None else f"; windows were finished up to {status.age_ms:,} ms after their end"
 
 
 def _excuse(status: Status) -> str:

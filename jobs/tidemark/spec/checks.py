@@ -46,6 +46,7 @@ from tidemark.spec.tables import (
     SLA_RESULTS,
     SUPPRESSED,
     WATERMARKS,
+    WINDOW_PARTS,
     Table,
 )
 
@@ -123,6 +124,7 @@ _OF_REPORTS: Mapping[str, Conditions] = {
     CRITICAL_PATHS.name: _PATH,
     CRITICAL_PATH_STEPS.name: _all(_PATH, _not_negative("step"), _SHARE),
     CRITICAL_PATH_LEAVES.name: _all(_WINDOW, _not_negative("behind_ms")),
+    WINDOW_PARTS.name: _not_negative("excess_ms"),
     SLA_RESULTS.name: _all(_SLA, _not_negative("records")),
     INCIDENTS.name: _all(_SLA, _known("change", Change)),
     DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),

@@ -29,7 +29,7 @@ class Measure(StrEnum):
     LATENCY_P90 = "latency_p90"
     LATENCY_P99 = "latency_p99"
     OPERATOR_LATENCY_P50 = "operator_latency_p50"
-    """Of an operator's streaming windows: what it added itself, EWT − latest upstream EWT."""
+    """Of an operator's streaming windows: how long it worked itself, without what it waited and was queued."""
     COMPLETENESS = "completeness"
     """Of the accounting: how long ago a batch was finished whose outcomes do not add up; 0 while all do."""
     WATERMARK_LAG = "watermark_lag"

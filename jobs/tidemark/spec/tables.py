@@ -545,8 +545,8 @@ CRITICAL_PATHS = Table(
             ("path", "string", "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"),
             ("state", "string", "measured, or the named state that kept it from being exact"),
             ("waited_ms", "bigint", "ms of it between an upstream's EWT and the beginning of the next driver's batch"),
-            ("sla_ms", "bigint", "ms that the leaf promises for before_source_ms + latency_ms; null: nothing"),
-            ("over_sla", "boolean", "whether a promise of leaf or operator was exceeded; null: there is none"),
+            ("sla_ms", "bigint", "ms that the leaf promises of its records' latency; null: nothing"),
+            ("over_sla", "boolean", "whether records or work broke a promise of any operator; null: there is none"),
             ("skew_error_ms", "bigint", "largest error of the clocks on it, ms; 0: one clock; null: one is not known"),
             ("moving_average_ms", "bigint", "Apex's form: sum of the operators' averages over 10 windows, ms"),
             ("moving_average_path", "string", "the path for which that sum is highest, written as path is"),
@@ -598,6 +598,38 @@ CRITICAL_PATH_LEAVES = Table(
     ),
     "report",
     key=("window_start", "leaf"),
+)
+WINDOW_PARTS = Table(
+    "window_parts",
+    "topology, streaming window, operator at which its path ends, and part of its age there",
+    (
+        *_WINDOW,
+        *_columns(
+            ("subject", "string", "operator at which the path ends: one with a promise, or the critical leaf"),
+            ("operator", "string", "who the part belongs to: an operator, or a word as kind has it"),
+            (
+                "kind",
+                "string",
+                "as in operator_windows; or bound | blocking_partition | backlog | late_producer | trigger | waiting | "
+                "queued",
+            ),
+            ("input", "string", "source and partition that the window waited for; null: another kind, or not known"),
+            ("ms", "bigint", "length of the part, ms: those of a subject add up to age_ms"),
+            ("age_ms", "bigint", "ms from the window's end until the subject had finished it"),
+            ("finished_at", "timestamp", "when that was, adjusted as ewt_adjusted_at"),
+            (
+                "over_sla",
+                "boolean",
+                "whether records of the window, or the subject's work, broke its promise; null: none",
+            ),
+            ("usual_ms", "double", "median of the last 200 windows that kept it, 24 h at most; null: fewer than 20"),
+            ("usual_share", "double", "median of ms / age_ms in these, 0 to 1"),
+            ("excess_ms", "double", "of a window over its SLA: ms beyond the usual or configured length, 0 or more"),
+            ("no_history", "boolean", "whether the configured length took the place of usual_ms"),
+        ),
+    ),
+    "report",
+    key=("window_start", "subject", "operator", "kind"),
 )
 SLA_RESULTS = Table(
     "sla_results",
@@ -770,6 +802,7 @@ TABLES = MappingProxyType(
             CRITICAL_PATHS,
             CRITICAL_PATH_STEPS,
             CRITICAL_PATH_LEAVES,
+            WINDOW_PARTS,
             SLA_RESULTS,
             INCIDENTS,
             DELIVERIES,
