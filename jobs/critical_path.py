@@ -30,8 +30,8 @@ from tidemark.report.promises import promises
 from tidemark.report.report_tables import lies_in, opened, replace_rows, rows_in
 from tidemark.report.window_graph import Passed
 from tidemark.report.window_paths import STANDS_STILL, Known, looks_back_ms, window_paths
-from tidemark.semantics.critical_path import State
 from tidemark.report.window_verdicts import with_verdicts
+from tidemark.semantics.critical_path import State
 from tidemark.spark import read_table, session, stream_tables
 from tidemark.spec.intervals import Grain, Interval, iso, utc
 from tidemark.spec.layout import Layout
