@@ -211,8 +211,9 @@ def window(warehouse, end_ms, *, latest_ms, before_source_ms=60_000):
     of = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms}
     steps = [("events", 0, 0, "input", None), ("latest", 1, latest_ms, "measured", "events")]
     steps += [("alerts", 2, 10, "measured", "latest"), ("off_the_path", None, 9_000, "measured", "latest")]
-    names = ("operator", "step", "worked_ms", "state", "slowest_upstream")
-    warehouse.write(CRITICAL_PATH_STEPS, [{**of, **dict(zip(names, step, strict=True))} for step in steps])
+    names = ("operator", "step", "latency_ms", "state", "slowest_upstream")
+    rows = [{**of, **dict(zip(names, step, strict=True)), "worked_ms": step[2]} for step in steps]
+    warehouse.write(CRITICAL_PATH_STEPS, rows)
     blames(warehouse, end_ms, latest=latest_ms - 90)
     warehouse.write(CRITICAL_PATHS, [{**of, "before_source_ms": before_source_ms, "latency_ms": latest_ms + 10}])
 

@@ -28,6 +28,7 @@ from tidemark.spec.tables import (
     CRITICAL_PATHS,
     HEARTBEATS,
     OPERATOR_WINDOWS,
+    WINDOW_PARTS,
 )
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
@@ -62,9 +63,24 @@ LEAVES = [
 ]
 
 
+def parts(*, over: bool) -> list[dict[str, Any]]:
+    """What the age of the window at E was spent on; C worked for 10 ms more than it promises."""
+    spent = {"bound": 1_500, "blocking_partition": 500, "C": 70, "queued": 30, "E": 20}
+    same = {**WINDOW, "subject": "E", "age_ms": 2_120, "finished_at": NOON + 7_120, "over_sla": over}
+    return [
+        {
+            **same, "operator": name, "kind": name if name.islower() else "map", "ms": ms, "no_history": True,
+            "input": "events partition 2" if name == "blocking_partition" else None,
+            "excess_ms": (10.0 if name == "C" else 0.0) if over else None,
+        }
+        for name, ms in spent.items()
+    ]  # fmt: skip
+
+
 def reported(home: Path, path: dict[str, Any] = PATH, promised_ms: int = 60) -> Path:
     """A home in whose warehouse the example has been reported on."""
     rows = {CRITICAL_PATHS: [path], CRITICAL_PATH_STEPS: steps(promised_ms), CRITICAL_PATH_LEAVES: LEAVES}
+    rows[WINDOW_PARTS] = parts(over=path["over_sla"])
     for table, of in rows.items():
         write_deltalake(Layout(home / "warehouse").report_table("flights", table.name), rows_of(table, of))
     return home
@@ -77,7 +93,13 @@ def told_path(home: Path, *arguments: str) -> str:
 
 def test_a_path_is_told_as_in_the_worked_example(tmp_path: Path) -> None:
     lines = [line.strip() for line in told_path(reported(tmp_path)).splitlines()]
-    assert lines[0] == "flights, window 2026-01-01 12:00:00 to 2026-01-01 12:00:05 (record time)"
+    when = "flights, window 2026-01-01 12:00:00 to 2026-01-01 12:00:05 (record time)"
+    assert lines[0] == f"{when}: 2,120 ms old when E had finished it"
+    assert " ".join(lines[1:3]) == (
+        "of that 1,500 ms the source's bound, 500 ms a partition that blocked the watermark (events partition 2), "
+        "70 ms C, 30 ms waiting for the journal, 20 ms E"
+    )
+    lines = lines[2:]
     assert lines[1] == "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"
     columns = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
     assert lines[2].split() == [*columns, "share", "state"]
@@ -99,7 +121,7 @@ def test_a_path_is_told_as_in_the_worked_example(tmp_path: Path) -> None:
 
 
 def test_the_last_line_names_who_is_to_blame(tmp_path: Path) -> None:
-    seen = "it took 2,120 ms from the window's end to E, where 5,000 ms are promised"
+    seen = "it took 2,120 ms from the window's end to E, where records are promised 5,000 ms"
     over = told_path(reported(tmp_path / "over"))  # C worked 70 ms and promised 60
     assert over.splitlines()[-1].strip() == f"C is to blame: 10 ms too many; {seen}"
     kept = told_path(reported(tmp_path / "kept", PATH | {"over_sla": False}, promised_ms=70))
@@ -300,7 +322,7 @@ def test_a_page_is_told_the_paths_blame_and_slowest_windows_of_its_interval_alon
     tables = Warehouse(reported(tmp_path, PATH | {"path": "A \x1b[2J"}) / "warehouse")
     told = page_facts(tables, topology("flights"), Interval(NOON + 5_000, NOON + 6_000))
     assert told.summary == {
-        "windows": 1, "over_sla": 1, "promised": 1, "median_ms": 120, "p90_ms": 120, "max_ms": 120,
+        "windows": 1, "over_sla": 1, "promised": 1, "median_ms": 2_120, "p90_ms": 2_120, "max_ms": 2_120,
         "before_source_ms": 2_000.0, "skew_error_ms": 3,
     }  # fmt: skip
     assert told.paths == [{"path": ["A", "C", "E"], "windows": 1, "median_ms": 120.0, "p90_ms": 120, "max_ms": 120}]

@@ -12,15 +12,20 @@ from typing import Any
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import aligned, as_document
 from tidemark.inert import one_line
-from tidemark.report.path_facts import Row, windows_with_paths
+from tidemark.report.path_facts import PART_WORDS, Row, windows_with_paths
 from tidemark.spec.intervals import instant_ms
 
 READS = frozenset(
-    {"critical_paths", "critical_path_steps", "critical_path_leaves", "sla_results", "critical_path_blame"}
+    {
+        "critical_paths",
+        "critical_path_steps",
+        "critical_path_leaves",
+        "sla_results",
+        "window_parts",
+        "critical_path_blame",
+    }
 )
 STEPS = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
-NO_OPERATOR = {"before_source": "the time before the source", "waiting": "waiting for batches to begin"}
-"""What blame calls the parts of a window in which no operator worked."""
 WIDTH = 118
 FORMATS = ("table", "json")
 
@@ -57,7 +62,9 @@ def as_text(topology: str, window: Row) -> str:
     steps = [[row[name] for name in STEPS] + [_percent(row["share"]), row["state"]] for row in window["steps"]]
     off_path = [[row[name] for name in STEPS] + [row["slack_ms"], row["state"]] for row in window["off_path"]]
     parts = [
-        f"{topology}, window {_clock(window['window_start'])} to {_clock(window['window_end'])} (record time)",
+        f"{topology}, window {_clock(window['window_start'])} to {_clock(window['window_end'])} (record time): "
+        f"{window['age_ms']:,} ms old when {one_line(window['leaf'])} had finished it",
+        *([_filled(_parts(window["parts"]))] if window["parts"] else []),
         _filled(window["path_text"]),
         indent(aligned((*STEPS, "share", "state"), steps), "  "),
         *map(_filled, _sums(window["leaves"])),
@@ -70,17 +77,26 @@ def as_text(topology: str, window: Row) -> str:
 
 def verdict(window: Mapping[str, Any]) -> str:
     """Who is to blame for *window*, or that nobody is."""
-    total_ms = window["before_source_ms"] + window["latency_ms"]
-    promised = "nothing is promised" if window["sla_ms"] is None else f"{window['sla_ms']:,} ms are promised"
-    seen = f"it took {total_ms:,} ms from the window's end to {window['leaf']}, where {promised}"
+    promised = "nothing is promised" if window["sla_ms"] is None else f"records are promised {window['sla_ms']:,} ms"
+    seen = f"it took {window['age_ms']:,} ms from the window's end to {window['leaf']}, where {promised}"
     if not window["over_sla"]:
         return f"nobody is to blame: {seen}"
     if not window["blame"]:
         return f"over its SLA, and nobody took longer than usual: {seen}"
     first = window["blame"][0]
-    who = NO_OPERATOR.get(first["kind"], first["operator"])
     usual = "" if first["usual_ms"] is None else f", usually {first['usual_ms']:,.0f} ms"
-    return f"{who} is to blame: {first['excess_ms']:,.0f} ms too many{usual}; {seen}"
+    return f"{_who(first)} is to blame: {first['excess_ms']:,.0f} ms too many{usual}; {seen}"
+
+
+def _who(part: Mapping[str, Any]) -> str:
+    """Whose a part of the age is, with the partition that it was about."""
+    who = PART_WORDS.get(part["kind"], part["operator"])
+    return f"{who} ({part['input']})" if part["input"] else who
+
+
+def _parts(parts: Sequence[Row]) -> str:
+    """What the age was spent on, the longest part first."""
+    return "of that " + ", ".join(f"{part['ms']:,} ms {_who(part)}" for part in parts)
 
 
 def _sums(leaves: Sequence[Row]) -> Iterator[str]:

@@ -14,16 +14,10 @@ from tidemark.place import replace
 from tidemark.report import charts
 from tidemark.report.drawing import BOX, drawing
 from tidemark.report.page_facts import PageFacts, page_facts
-from tidemark.report.path_facts import Row, Tables
+from tidemark.report.path_facts import PART_WORDS, Row, Tables
 from tidemark.report.templates import POLICY, length, template
 from tidemark.spec.intervals import Grain, Interval, utc
 from tidemark.spec.topology import Topology
-
-NO_OPERATOR = {
-    "before_source": "before the source: records came late, or waited unread",
-    "waiting": "waiting: for a trigger, or a driver busy with the batch before",
-}
-"""What blame calls the parts of a window in which no operator worked, said at length."""
 
 
 def write_pages(tables: Tables, topology: Topology, interval: Interval, target: Path) -> list[Path]:
@@ -63,7 +57,7 @@ def page(facts: PageFacts) -> str:
         box=BOX,
         told={name: _operator(row) for name, row in facts.operators.items()},
         charts=_charts(facts),
-        no_operator=NO_OPERATOR,
+        no_operator=PART_WORDS,
         start=utc(facts.interval.start_ms),
         end=utc(facts.interval.end_ms),
         emission=_emission(facts),

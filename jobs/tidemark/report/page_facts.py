@@ -15,7 +15,16 @@ from tidemark.spec.intervals import Interval
 from tidemark.spec.topology import Topology
 
 READS = frozenset(
-    {"batches", "outcomes", "watermarks", "critical_paths", "critical_path_steps", "latency_rollup", "sla_results"}
+    {
+        "batches",
+        "outcomes",
+        "watermarks",
+        "critical_paths",
+        "critical_path_steps",
+        "latency_rollup",
+        "sla_results",
+        "window_parts",
+    }
 )
 """The tables that a page is about."""
 PLACES = 150
@@ -34,15 +43,17 @@ def _holds(column: str) -> str:
 ENDS = _holds("window_end")
 SUMMARY = f"""
     SELECT count(*) AS windows, coalesce(count(*) FILTER (over_sla), 0) AS over_sla, count(over_sla) AS promised,
-           quantile_disc(latency_ms, 0.5) AS median_ms, quantile_disc(latency_ms, 0.9) AS p90_ms,
-           max(latency_ms) AS max_ms, median(before_source_ms) AS before_source_ms,
+           quantile_disc(before_source_ms + latency_ms, 0.5) AS median_ms,
+           quantile_disc(before_source_ms + latency_ms, 0.9) AS p90_ms,
+           max(before_source_ms + latency_ms) AS max_ms, median(before_source_ms) AS before_source_ms,
            CASE WHEN count(skew_error_ms) = count(*) THEN max(skew_error_ms) END AS skew_error_ms
     FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
 """
 _WINDOW = """
     epoch_ms(window_end) AS end_ms, latency_ms, coalesce(waited_ms, 0) AS waited_ms,
     coalesce(queued_ms, 0) AS queued_ms, latency_ms - coalesce(waited_ms, 0) - coalesce(queued_ms, 0) AS worked_ms,
-    before_source_ms, sla_ms, coalesce(over_sla, false) AS over_sla, path, state
+    before_source_ms, before_source_ms + latency_ms AS age_ms, sla_ms,
+    coalesce(over_sla, false) AS over_sla, path, state
 """
 SLOWEST = f"""
     SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL

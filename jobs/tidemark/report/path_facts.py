@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tidemark.errors import InvalidArgument
+from tidemark.semantics.blame import Cause
 from tidemark.semantics.critical_path import Path, State, Step, path_to
 from tidemark.spec.intervals import iso
 
@@ -43,11 +44,22 @@ class Tables(Protocol):
         """The answer to *text*, one statement that reads."""
 
 
+PART_WORDS = {
+    Cause.BOUND: "the source's bound",
+    Cause.BLOCKING_PARTITION: "a partition that blocked the watermark",
+    Cause.BACKLOG: "records that waited unread",
+    Cause.LATE_PRODUCER: "a producer that wrote late",
+    Cause.TRIGGER: "waiting for a trigger",
+    Cause.WAITING: "waiting for a driver",
+    Cause.QUEUED: "waiting for the journal",
+}
+"""The parts of a window's age in which no operator worked, for people."""
 FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"
 """Of a row of critical_paths: when the window came to the end of its path, epoch ms."""
 WINDOWS = """
     SELECT window_start, window_end, state, path AS path_text, leaf, latency_ms, waited_ms, queued_ms,
-           latency_ms - waited_ms - queued_ms AS worked_ms, before_source_ms, skew_error_ms, sla_ms, over_sla,
+           latency_ms - waited_ms - queued_ms AS worked_ms, before_source_ms,
+           before_source_ms + latency_ms AS age_ms, skew_error_ms, sla_ms, over_sla,
            moving_average_ms, moving_average_path
     FROM critical_paths
     WHERE topology = $1 AND latency_ms IS NOT NULL
@@ -66,8 +78,14 @@ LEAVES = """
     FROM critical_path_leaves WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
     ORDER BY behind_ms, leaf
 """
+PARTS = """
+    SELECT window_end, subject, operator, kind, input, ms, usual_ms
+    FROM window_parts WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    ORDER BY ms DESC, operator
+"""
 BLAME = """
-    SELECT interval_end AS window_end, rank, operator, kind, excess_ms, used_ms, usual_ms, share, usual_share
+    SELECT interval_end AS window_end, rank, operator, kind, input, no_history, excess_ms, used_ms, usual_ms, share,
+           usual_share
     FROM critical_path_blame
     WHERE topology = $1 AND grain = 'window' AND interval_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
     ORDER BY rank, operator
@@ -82,8 +100,9 @@ CLOSED = """
 def windows_with_paths(
     tables: Tables, topology: str, *, at_ms: int | None = None, interval: tuple[int, int] | None = None, last: int = 1
 ) -> list[Row]:
-    """The *last* closed windows of *topology*, oldest first: their paths, with `steps`, `off_path`, `leaves`, `blame`.
+    """The *last* closed windows of *topology*, oldest first: their paths.
 
+    Each has `steps`, `off_path`, `leaves`, `parts` of its age at its leaf, and `blame`.
     With *at_ms* the one that holds this instant of record time; with *interval* those that end in it, epoch ms.
 
     Raises:
@@ -94,11 +113,16 @@ def windows_with_paths(
     if not found:
         raise InvalidArgument(_why_none(tables, topology, at_ms))
     ends = [window["window_end"] for window in found]
-    steps, leaves, blame = (_by_window(tables.ask(text, [topology, ends]).objects) for text in (STEPS, LEAVES, BLAME))
-    return [_window(window, steps[end], leaves[end], blame[end]) for window, end in zip(found, ends, strict=True)]
+    steps, leaves, parts, blame = (
+        _by_window(tables.ask(text, [topology, ends]).objects) for text in (STEPS, LEAVES, PARTS, BLAME)
+    )
+    return [
+        _window(window, steps[end], leaves[end], parts[end], blame[end])
+        for window, end in zip(found, ends, strict=True)
+    ]
 
 
-def _window(window: Row, steps: list[Row], leaves: list[Row], blame: list[Row]) -> Row:
+def _window(window: Row, steps: list[Row], leaves: list[Row], parts: list[Row], blame: list[Row]) -> Row:
     walked = {row["operator"]: _step(row) for row in steps}
     on_path = [row for row in steps if row["step"] is not None]
     return {
@@ -111,6 +135,11 @@ def _window(window: Row, steps: list[Row], leaves: list[Row], blame: list[Row]) 
             if row["step"] is None
         ],
         "leaves": [leaf | _walk(path_to(leaf["leaf"], walked)) for leaf in leaves],
+        "parts": [
+            {name: value for name, value in part.items() if name != "subject"}
+            for part in parts
+            if part["subject"] == window["leaf"] and part["ms"]
+        ],
         "blame": blame,
     }
 
