@@ -12,6 +12,7 @@ from tidemark.delta import Reference
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.inert import one_line
 from tidemark.report.batch_job import EXPECTATIONS, TOPOLOGIES
+from tidemark.report.promises import cannot_be_kept
 from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.arrival_order import by_arrival
 from tidemark.spec.operators import Sink
@@ -58,6 +59,9 @@ def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATI
     errors += channel_spec.mistakes(expectations / "channels.toml")
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
+    for topology in topologies.values():
+        specs = sla_spec.load(expectations / "slas.toml", topology)
+        lines += [f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology)]
     return lines
 
 

@@ -8,21 +8,29 @@ from pathlib import Path
 from tidemark.cli.path import FORMATS
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import aligned, as_document
+from tidemark.errors import InvalidArgument
 from tidemark.report.path_facts import Row
 from tidemark.report.what_if import Change
 from tidemark.report.what_if_facts import what_if_facts
+from tidemark.report.what_if_parts import Setting, what_if_setting
+from tidemark.semantics.blame import Cause
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.toml_keys import duration_ms
 from tidemark.spec.topology import Topology
 
-READS = frozenset({"operator_windows", "batches", "critical_path_steps", "operator_latency"})
+READS = frozenset(
+    {"operator_windows", "batches", "critical_path_steps", "operator_latency", "window_parts", "critical_paths"}
+)
+AGES = ("window_end", "age_ms", "then_age_ms")
 WINDOW = ("window_end", "latency_ms", "then_latency_ms", "then_path")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("--operator", required=True, help="whose work to change")
+    parser.add_argument("--operator", help="whose work to change, with --scale or --less")
     how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--bound", type=_length_ms, metavar="LENGTH", help='"5 s": every source waits that long')
+    how.add_argument("--trigger", type=_length_ms, metavar="LENGTH", help='"500 ms": drivers have that trigger')
     how.add_argument("--scale", type=float, default=1.0, help="0.5: it works half as long; 2: twice")
     how.add_argument("--less", type=_length_ms, default=0, metavar="LENGTH", help='"400 ms": it works that much less')
     parser.add_argument("--from", dest="start", metavar="INSTANT", help="first end of a window, record time (all)")
@@ -33,8 +41,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def whatif(options: argparse.Namespace, warehouse: Path, topology: Topology) -> str:
     """The answer as text; raises InvalidArgument when there is nothing to compare, or no such operator."""
-    change = Change(operator=options.operator, scale=options.scale, less_ms=options.less)
     start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
+    if (setting := _setting(options)) is not None:
+        tables = Warehouse(warehouse, READS)
+        found = what_if_setting(tables, topology, setting, start_ms=start_ms, end_ms=end_ms)
+        return as_document(found) if options.format == "json" else _setting_as_text(found, windows=options.windows)
+    if options.operator is None:
+        msg = "--scale and --less change the work of an operator; name it with --operator"
+        raise InvalidArgument(msg)
+    change = Change(operator=options.operator, scale=options.scale, less_ms=options.less)
     told = document(warehouse, topology, change, start_ms=start_ms, end_ms=end_ms)
     return as_document(told) if options.format == "json" else as_text(told, windows=options.windows)
 
@@ -61,6 +76,27 @@ def as_text(told: Row, *, windows: bool) -> str:
         lines = [[" → ".join(w[c]) if c == "then_path" else w[c] for c in WINDOW] for w in told["windows"]]
         parts.append(aligned(WINDOW, lines))
     parts.append("\n".join(_hint(hint) for hint in told["hints"]) or "no report has said what operators worked")
+    return "\n\n".join(parts)
+
+
+def _setting(options: argparse.Namespace) -> Setting | None:
+    """The bound or trigger to change; None where an operator's work is."""
+    for cause, length_ms in ((Cause.BOUND, options.bound), (Cause.TRIGGER, options.trigger)):
+        if length_ms is not None:
+            return Setting(cause=cause, length_ms=length_ms)
+    return None
+
+
+def _setting_as_text(told: Row, *, windows: bool) -> str:
+    spreads = (("as it was", told["before"]), ("then", told["after"]))
+    rows = [(when, spread["median_ms"], spread["p90_ms"]) for when, spread in spreads]
+    parts = [
+        f"{told['topology']}, a {told['setting']} of {told['length_ms']:,} ms: {told['compared']:,} windows",
+        aligned(("age", "median_ms", "p90_ms"), rows),
+        "an estimate: all else takes as long as it did",
+    ]
+    if windows:
+        parts.append(aligned(AGES, [[window[name] for name in AGES] for window in told["windows"]]))
     return "\n\n".join(parts)
 
 

@@ -185,6 +185,8 @@ class Hint:
 def hints(critical_path_steps: pl.DataFrame, topology: Topology, tasks: Mapping[str, int]) -> list[Hint]:
     """A hint for each operator on the critical paths among the rows *critical_path_steps*, the most work first.
 
+    After these those off the paths that take a LARGE_SHARE of the work of a driver that is on them.
+
     *tasks* are the input partitions of each sub-topology, as `tasks_of` counts them.
     """
     on_path = critical_path_steps.filter(pl.col("step").is_not_null() & pl.col("worked_ms").is_not_null())
@@ -196,6 +198,28 @@ def hints(critical_path_steps: pl.DataFrame, topology: Topology, tasks: Mapping[
         _hint(topology, row, tasks.get(row["sub_topology"], 1), row["ms"] / whole_ms if whole_ms else 0.0)
         for row in worked.sort("ms", "operator", descending=[True, False]).iter_rows(named=True)
         if row["operator"] in topology.operators
+    ] + _occupants(critical_path_steps, set(worked["sub_topology"]), set(worked["operator"]))
+
+
+def _occupants(critical_path_steps: pl.DataFrame, drivers: set[str], on_path: set[str]) -> list[Hint]:
+    """Operators never on a path that occupy one of *drivers*, in which others wait for them."""
+    known = critical_path_steps.filter(pl.col("worked_ms").is_not_null() & pl.col("sub_topology").is_in(list(drivers)))
+    worked = known.group_by("operator", "sub_topology").agg(ms=pl.col("worked_ms").sum(), windows=pl.len())
+    shares = worked.with_columns(share=pl.col("ms") / pl.col("ms").sum().over("sub_topology"))
+    beside = shares.filter((pl.col("share") >= LARGE_SHARE) & ~pl.col("operator").is_in(list(on_path)))
+    return [
+        Hint(
+            operator=row["operator"],
+            helps=False,
+            worked_share=row["share"],
+            windows=0,
+            saves_ms=0,
+            reasons=(
+                f"off the path: {row['share']:.0%} of the work of the driver {row['sub_topology']}, for which its "
+                "other operators wait; run it in a sub-topology of its own",
+            ),
+        )
+        for row in beside.sort("ms", "operator", descending=[True, False]).iter_rows(named=True)
     ]
 
 
