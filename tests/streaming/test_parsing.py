@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import fastavro
@@ -18,7 +19,9 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
 from tidemark.errors import InvalidArgument
-from tidemark.spec.operators import Format, Kind, Source
+from tidemark.kernels.marks import with_marks
+from tidemark.spec.operators import Format, Kind, Sink, Source
+from tidemark.stream.kafka import KafkaBroker
 from tidemark.stream.parsing import kafka_records
 from tidemark.stream.sources import collect, kafka_options
 
@@ -178,6 +181,19 @@ def test_a_field_that_comes_twice_does_not_take_the_others_away(spark: SparkSess
     rows = read(spark, broker, source("twice", other_fields="rest"))
     assert json.loads(rows[0]["twice"]["rest"]) == {"zone": "z", "deep": [{"k": 2}]}
     assert [row["reason"] for row in rows] == [None, "wrong_type"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"key": "id"}, {"timestamp": None}, {"other_fields": "rest"}])
+def test_a_mark_of_time_is_told_from_records(spark: SparkSession, broker: str, changes: dict[str, Any]) -> None:
+    topic = f"marked_{next(iter(changes), 'plain')}"
+    send(broker, topic, (b"a", body()))
+    sink = Sink(name="out", kind=Kind.SINK, topic=topic)
+    KafkaBroker(broker, "up", "0", lambda: NOON).mark(sink, NOON + 5_000, idle=True)
+    reading = replace(source(topic, written_by=("up/0",), bound_ms=2_000), **changes)
+    raw = spark.read.format("kafka").options(**kafka_options(reading, broker)).load()
+    rows, idle = with_marks(reading, pl.DataFrame(collect(kafka_records(raw, reading), {})).sort("offset"))
+    assert rows.select("timestamp_ms", "reason", "deleted").rows()[1] == (NOON + 7_001, None, False)
+    assert (rows["reason"].to_list(), idle) == ([None, None], {0: True})
 
 
 def avro(**fields: Any) -> bytes:
