@@ -1,0 +1,19 @@
+"""Hints name operators off the path that occupy a driver."""
+
+import polars as pl
+from planted import reading
+
+from tidemark.report.what_if import hints
+
+TOPOLOGY = reading({"src": (), "path": ("src",), "busy": ("src",), "idle": ("src",)})
+
+
+def test_an_operator_off_the_path_that_occupies_the_driver_is_listed():
+    worked = {"src": (0, 10), "path": (1, 100), "busy": (None, 300), "idle": (None, 5)}
+    rows = [
+        {"operator": name, "sub_topology": "s", "step": step, "worked_ms": ms} for name, (step, ms) in worked.items()
+    ]
+    found = {hint.operator: hint for hint in hints(pl.DataFrame(rows), TOPOLOGY, {})}
+    assert [*found] == ["path", "src", "busy"]
+    assert found["busy"].worked_share == 300 / 415
+    assert found["busy"].reasons[0].startswith("off the path: 72% of the work of the driver s")
