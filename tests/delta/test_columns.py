@@ -21,7 +21,7 @@ from tidemark.spec.tables import HOP, OUTCOMES, SLA_RESULTS, TABLES
 from tidemark.warehouse import delta_tables
 
 FLIGHTS = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()
-CLOCKS = ("record time", "clock", "the instant for which", "the batch's idea of now", "exclusive")
+CLOCKS = ("record time", "clock", "the instant for which", "decision time", "exclusive")
 SAID_OF_BOARD = {
     "flight": "flight of flight_events",
     "delay_min": "flight_updates: coalesce(arr_delay_min, dep_delay_min)",

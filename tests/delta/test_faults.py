@@ -287,8 +287,8 @@ def very_slow_operator(flow: Flow) -> float:
 
 def slow_operator_behind_a_hop(flow: Flow) -> float:
     flow.play.slow_ms = {"sums": 3_000}
-    flow.goes_on(82, 92)
-    return 97
+    flow.goes_on(82, 92, 102)
+    return 107
 
 
 def waiting(flow: Flow) -> float:

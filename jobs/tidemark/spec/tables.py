@@ -616,7 +616,7 @@ WINDOW_PARTS = Table(
             ("input", "string", "source and partition that the window waited for; null: another kind, or not known"),
             ("ms", "bigint", "length of the part, ms: those of a subject add up to age_ms"),
             ("age_ms", "bigint", "ms from the window's end until the subject had finished it"),
-            ("finished_at", "timestamp", "when that was, adjusted as ewt_adjusted_at"),
+            ("finished_at", "timestamp", "driver clock when that was, adjusted as ewt_adjusted_at"),
             (
                 "over_sla",
                 "boolean",
