@@ -4,8 +4,7 @@ Writes sla_results, a row per SLA, dq_results, a row per expectation, and incide
 worse or ends; and html/slas.html, a page of the newest. What does not hold is a row and never a failure of this job.
 An SLA that cannot be used is one, after all that follows from the others was written; its incident stays open.
 Checking again with the same --run-id replaces its rows. For a past instant it leaves out what batches wrote that were
-finished later; rows that these replaced, of sinks with current rows, are not there any more. No incident follows from a
-check for an instant before one that was checked already.
+finished later. No incident follows from a check for an instant before one that was checked already.
 """
 
 from __future__ import annotations
@@ -93,9 +92,10 @@ def run(
     readable = {each.path for each in by_contract if each.is_readable}
     tables = Warehouse(layout.warehouse, READS | READ_HERE, only=readable)
     later = sla_facts.later(tables, topology.name, at_ms=at_ms)
-    newest = ((table, path) for table, path in _of_staleness(layout, topology.name, specs) if path in readable)
+    newest = [(table, path) for table, path in _of_staleness(layout, topology.name, specs) if path in readable]
     facts = [
         *sla_facts.facts(tables, topology.name, specs, at_ms=at_ms),
+        *sla_facts.reached(tables, topology, {table for table, _ in newest}, at_ms=at_ms),
         *(sla_facts.told(table, newest_ms(path, before_batch=later.get(path.parent.name))) for table, path in newest),
     ]
     accounts = sla_facts.accounts(tables, topology.name, at_ms=at_ms)

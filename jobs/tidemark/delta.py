@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,10 +28,11 @@ from deltalake import (
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.clock import Clock
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.current_rows import replacing
 from tidemark.disk import UntilWritten, at_once
 from tidemark.errors import Contradiction, InvalidArgument
-from tidemark.files import File, Files
+from tidemark.files import File, Files, frames
 
 CHECKPOINT_EVERY = 100
 """Commits: who opens a table reads its newest checkpoint, and fewer commits than these."""
@@ -276,24 +277,18 @@ class Committer:
 
     def upsert(self, path: Path, rows: pa.Table | Files, batch_id: int, *, key: Sequence[str]) -> int:
         """Make *rows*, one per *key*, the current ones at *path*, less those `deleted`; the clock as in `commit`."""
-        same = " and ".join(f'(old."{column}" is not distinct from new."{column}")' for column in key)
-        schema = rows.schema if isinstance(rows, pa.Table) else rows.stream().schema
-        columns = {f'"{name}"': f'new."{name}"' for name in schema.names if name != "deleted"}
+        new = pl.concat(frames(rows)).unique(key, keep="last", maintain_order=True)
 
-        def merge(table: DeltaTable, properties: CommitProperties) -> None:
-            merging = table.merge(
-                rows if isinstance(rows, pa.Table) else rows.stream(),
-                same,
-                source_alias="new",
-                target_alias="old",
-                commit_properties=properties,
-                post_commithook_properties=KEEPS_LOG,
-                writer_properties=WRITTEN,
+        def replace(table: DeltaTable, properties: CommitProperties) -> None:
+            made, replaced = replacing(path, table, new, key=key)
+            actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in made]
+            actions += _removing(table, replaced)
+            table.create_write_transaction(
+                actions, "append", table.schema(), commit_properties=properties, post_commithook_properties=KEEPS_LOG
             )
-            merging = merging.when_matched_delete("new.deleted").when_matched_update(columns)
-            merging.when_not_matched_insert(columns, predicate="not new.deleted").execute()
+            table.update_incremental()
 
-        return self._once(path, batch_id, merge)
+        return self._once(path, batch_id, replace, reads=True)
 
     def newest(self, path: Path) -> int | None:
         """The newest batch that was committed at *path*; None before the first."""
@@ -351,19 +346,29 @@ class Committer:
         write: Callable[[DeltaTable, CommitProperties], None],
         *,
         removes: bool = True,
+        reads: bool = False,
     ) -> int:
         """Have *write* commit the batch at *path*, unless the log knows it; the clock as in `commit`.
 
         What a try that failed has left is removed, unless *removes* is false: the files are to be committed later.
+        *reads*: what is written depends on the rows that are there.
         """
-        attempt = partial(self._attempt, path, batch_id, write, removes=removes)
+        attempt = partial(self._attempt, path, batch_id, write, removes=removes, reads=reads)
         return self._until_written(lambda: again_after_others(attempt))
 
     def _attempt(
-        self, path: Path, batch_id: int, write: Callable[[DeltaTable, CommitProperties], None], *, removes: bool
+        self,
+        path: Path,
+        batch_id: int,
+        write: Callable[[DeltaTable, CommitProperties], None],
+        *,
+        removes: bool,
+        reads: bool,
     ) -> int:
         app_id = f"{self._app}/{path.name}"
         table = self._table(path)
+        if reads:  # before it is known who may write: of what comes later delta-rs finds the conflict
+            table.update_incremental()
         if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
             return self._committed_at_ms(table, batch_id)
         properties = CommitProperties(
@@ -426,6 +431,14 @@ def _newest_batch_in(file: Path) -> int | None:
     places = [place for place in range(found.num_columns) if found.schema.column(place).path == "batch_id"]
     groups = [found.row_group(group).column(place) for place in places for group in range(found.num_row_groups)]
     return max((group.statistics.max for group in groups if group.statistics), default=None)
+
+
+def _removing(table: DeltaTable, names: Container[str]) -> Iterator[RemoveAction]:
+    """What the log says of the files of *table* with these *names* that are no longer part of it."""
+    files = pl.DataFrame(table.get_add_actions(flatten=True)).select("path", "size_bytes")
+    for place, size in files.iter_rows():
+        if Path(place).name in names:
+            yield RemoveAction(place, True, wall_clock_ms(), size, {})  # noqa: FBT003
 
 
 def _adding(table: Path, file: File) -> AddAction:

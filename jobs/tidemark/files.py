@@ -86,12 +86,13 @@ def batch_of(file: Path) -> int | None:
     return int(named[1]) if named else None
 
 
-def write_file(folder: Path, rows: pa.Table, *, batch_id: int) -> File:
+def write_file(folder: Path, rows: pa.Table, *, batch_id: int | None = None) -> File:
     """A new file in *folder* with *rows*, on the disk when this returns; there is none when it raises.
 
-    Its name begins with the batch; no other attempt at the same work takes the rest of it.
+    Its name begins with the batch, if one is named: until that is carried out the file may still be committed. No other
+    attempt at the same work takes the rest of the name.
     """
-    path = folder / f"{_begins(batch_id)}{uuid.uuid4().hex}.parquet"
+    path = folder / f"{'current-' if batch_id is None else _begins(batch_id)}{uuid.uuid4().hex}.parquet"
     with new_file(path) as file:
         pq.write_table(rows, file, compression="zstd")
     return File(str(path), rows.num_rows, stats_of(pl.DataFrame(rows)))

@@ -115,7 +115,7 @@ class _Folder:
         found = Judged(table.name, self._sub_topology, self._home / table.name, None, {}, {})
         try:
             stored = DeltaTable(str(found.path))
-            self._connection.register(_stored(table.name), stored.to_pyarrow_dataset())
+            self._connection.register(_stored(table.name), _all_rows(stored, table))
             if not self._is_of_batches(table):
                 self._connection.register(_new(table.name), _came_since(stored, self._over.start_ms))
         except (DeltaError, OSError, ValueError) as error:
@@ -172,9 +172,10 @@ class _Folder:
         """What comes after FROM for the rows of *table* that are to be judged."""
         if not self._is_of_batches(table):
             return f'"{_new(table.name)}"'
-        if table.written_by == "sink" and table.key:  # an older row may have stayed beside the current one
+        if _is_current(table):  # an older row may have stayed beside the current one, and a newer one replaced it
             key = ", ".join(f'"{name}"' for name in table.key)
-            judged = f"SELECT {key} FROM {self._of_batches(_stored(table.name))}"
+            since = f"batch_id >= {self._batches[0]}" if self._batches else "false"
+            judged = f'SELECT {key} FROM "{_stored(table.name)}" WHERE {since}'
             return f'"{_stored(table.name)}" WHERE ({key}) IN ({judged})'
         return self._of_batches(_stored(table.name))
 
@@ -189,6 +190,23 @@ class _Folder:
     def _of_batches(self, stored: str) -> str:
         is_judged = "batch_id BETWEEN {} AND {}".format(*self._batches) if self._batches else "false"
         return f'"{stored}" WHERE {is_judged}'
+
+
+def _is_current(table: Table) -> bool:
+    """Whether it keeps one row for each key."""
+    return table.written_by == "sink" and bool(table.key)
+
+
+def _all_rows(stored: DeltaTable, table: Table) -> ds.Dataset | ds.Scanner:
+    """The rows of *stored*, from which DuckDB takes those that it needs.
+
+    MERGE and DELETE of delta-rs leave text in a form that pyarrow cannot compare. Therefore pyarrow filters no rows of
+    a table into which others may write.
+    """
+    rows = stored.to_pyarrow_dataset()
+    if not _is_current(table):
+        return rows
+    return rows.scanner(columns=[name for name in rows.schema.names if name in {*table.key, *SINK}])
 
 
 def _came_since(stored: DeltaTable, since_ms: int) -> ds.Dataset:

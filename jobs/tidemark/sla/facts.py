@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from tidemark.report.path_facts import FINISHED_MS, Row, Tables
@@ -14,8 +14,10 @@ from tidemark.semantics.critical_path import State
 from tidemark.semantics.idleness import Activity
 from tidemark.sla.status import What
 from tidemark.spec.intervals import Interval
+from tidemark.spec.operators import Sink
 from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.spec.topology import Topology
 
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
 SHAPE |= {"at_ms": "bigint", "idle": "boolean"}
@@ -88,6 +90,19 @@ def facts(tables: Tables, topology: str, specs: Iterable[SlaSpec], *, at_ms: int
     if not parts:
         return []
     return tables.ask(f"WITH {KNOWN} {' UNION ALL '.join(parts)}", [topology, at_ms]).objects
+
+
+def reached(tables: Tables, topology: Topology, names: Collection[str], *, at_ms: int) -> list[Row]:
+    """Per sink into one of the tables *names*: the newest record time that had reached that table at *at_ms*.
+
+    Rows of a sink with current rows cannot say it of the past: newer ones have replaced them. `outcomes` can.
+    """
+    of_tables = (o for o in topology.operators.values() if isinstance(o, Sink))
+    sinks = {o.name: o.table for o in of_tables if o.table and o.table in names}
+    newest = f"SELECT operator, max(epoch_ms(newest_timestamp)) AS newest_ms FROM outcomes AS t {BEFORE_LATER}"
+    by_sink = f"WITH {KNOWN} {newest} AND t.topology = $1 GROUP BY operator"
+    found = tables.ask(by_sink, [topology.name, at_ms]).objects if sinks else []
+    return [told(sinks[row["operator"]], row["newest_ms"]) for row in found if row["operator"] in sinks]
 
 
 def told(table: str, newest_ms: int | None) -> dict[str, Any]:

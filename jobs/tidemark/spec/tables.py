@@ -113,6 +113,7 @@ OUTCOMES = Table(
         *_BATCH,
         *_OPERATOR,
         *_columns(
+            ("newest_timestamp", "timestamp", "of a sink into a table: newest event time that it wrote or deleted"),
             ("records_in", "bigint", "updates that came in"),
             ("held_before", "bigint", "updates that waited from earlier batches"),
             ("emitted", "bigint", "updates judged changed and sent on"),

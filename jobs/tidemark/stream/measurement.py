@@ -9,12 +9,12 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from tidemark.files import lazy
+from tidemark.files import Rows, lazy
 from tidemark.kernels.facts import latency_histogram, latency_stats
 from tidemark.kernels.schemas import rows_of
 from tidemark.semantics.skew import Skew
 from tidemark.semantics.skip_rate import per_second
-from tidemark.spec.operators import Kind, Level, latency_level
+from tidemark.spec.operators import Kind, Level, Sink, latency_level
 from tidemark.spec.tables import (
     BATCHES,
     BECAME,
@@ -57,7 +57,7 @@ class Measurer:
         """Rows by table; *clocks* are those of each operator; tables without rows are left out."""
         notes = entry.notes
         rows: dict[str, list[dict[str, Any]]] = {
-            OUTCOMES.name: self._outcomes(notes),
+            OUTCOMES.name: self._outcomes(entry),
             OPERATOR_WINDOWS.name: self._windows(notes, clocks) if self._topology.level is not Level.OFF else [],
             WATERMARKS.name: self._watermarks(notes),
             EMISSION_METRICS.name: self._emission(notes),
@@ -109,10 +109,15 @@ class Measurer:
         """The task of an input partition, named as Kafka Streams names it."""
         return f"{self._sub.name}_{partition}"
 
-    def _outcomes(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
-        counts = {name: operator["counts"] for name, operator in notes["operators"].items()}
+    def _outcomes(self, entry: Entry) -> list[dict[str, Any]]:
+        counts = {name: operator["counts"] for name, operator in entry.notes["operators"].items()}
         return [
-            {"operator": o.name, "kind": o.kind.value, **{word: counts[o.name].get(word, 0) for word in _OUTCOMES}}
+            {
+                "operator": o.name,
+                "kind": o.kind.value,
+                "newest_timestamp": _newest_ms(entry.tables.get(o.name)) if isinstance(o, Sink) and o.table else None,
+                **{word: counts[o.name].get(word, 0) for word in _OUTCOMES},
+            }
             for o in self._sub.operators
             if any(counts[o.name].values())
         ]
@@ -224,6 +229,17 @@ def _places(topology: Topology) -> dict[str, dict[str, str]]:
         name: {"upstreams": ",".join(waited_for), "read_by": ",".join(read_by[name])}
         for name, waited_for in topology.waited_for.items()
     }
+
+
+def _newest_ms(rows: Rows | None) -> int | None:
+    """The newest event time of what a sink hands to a table; None without rows."""
+    if rows is None or not rows.num_rows:
+        return None
+    frame = lazy(rows)
+    is_laid_out = "_timestamp_ms" not in frame.collect_schema()
+    at = pl.col("timestamp").dt.epoch("ms") if is_laid_out else pl.col("_timestamp_ms")
+    newest_ms = frame.select(at.max()).collect().item()
+    return newest_ms if isinstance(newest_ms, int) else None
 
 
 def _time_of(partition: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""Puts new rows of a table in place of the rows with the same key (ring 2).
+
+MERGE of delta-rs writes text as Arrow's `string_view`, which pyarrow cannot compare with a text. Therefore the files
+that hold replaced rows are written again here, with the types that the table declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from tidemark.errors import Contradiction
+from tidemark.files import File, write_file
+
+AT_MOST = 1_000_000
+"""From so many rows on, the rest goes into another file."""
+
+
+def replacing(path: Path, table: DeltaTable, rows: pl.DataFrame, *, key: Sequence[str]) -> tuple[list[File], set[str]]:
+    """New files with *rows* (one per *key*, less those `deleted`) in the opened *table* at *path*.
+
+    Returns the new files, and the names of the files that they replace. A replaced row keeps its values of columns
+    that *rows* does not have. Raises Contradiction for a partitioned table.
+    """
+    if partitioned := table.metadata().partition_columns:
+        msg = f"{path}: a sink with current rows is not partitioned, and this table is, by {', '.join(partitioned)}"
+        raise Contradiction(msg)
+    dataset = table.to_pyarrow_dataset()
+    new = _typed(rows, dataset.schema)
+    touched = [part for part in _possible(dataset, new, key) if _holds_one(part, dataset.schema, new, key)]
+    others = [name for name in dataset.schema.names if name not in rows.columns]
+    if others:
+        old = [_rows(part, dataset.schema).select(*key, *others) for part in touched]
+        empty = pl.DataFrame(dataset.schema.empty_table()).select(*key, *others)
+        known = pl.concat([empty, *old]).unique(key, keep="any")
+        new = new.join(known, on=key, how="left", nulls_equal=True, maintain_order="left")
+    parts = (_rows(part, dataset.schema).join(new, on=key, how="anti", nulls_equal=True) for part in touched)
+    current = new.filter(~pl.col("deleted")).select(dataset.schema.names)
+    files = [write_file(path, part.to_arrow().cast(dataset.schema)) for part in _in_files([current], parts)]
+    return files, {Path(part.path).name for part in touched}
+
+
+def _typed(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
+    """*rows* with the types that the table has."""
+    arrow = rows.to_arrow()
+    fields = [schema.field(field.name) if field.name in schema.names else field for field in arrow.schema]
+    return pl.DataFrame(arrow.cast(pa.schema(fields)))
+
+
+def _possible(dataset: ds.Dataset, new: pl.DataFrame, key: Sequence[str]) -> Iterator[ds.ParquetFileFragment]:
+    """The files whose bounds in the log do not exclude every key of *new*."""
+    within: pc.Expression | None = None
+    for column in new.select(key).iter_columns():
+        if column.null_count() or column.dtype.is_float() or column.dtype.is_nested() or not len(column):
+            continue
+        low, high = (pa.scalar(bound, dataset.schema.field(column.name).type) for bound in _bounds(column))
+        bounds = (pc.field(column.name) >= low) & (pc.field(column.name) <= high)
+        within = bounds if within is None else within & bounds
+    return iter(dataset.get_fragments(filter=within))
+
+
+def _bounds(column: pl.Series) -> tuple[Any, Any]:
+    return column.min(), column.max()
+
+
+def _holds_one(part: ds.Fragment, schema: pa.Schema, new: pl.DataFrame, key: Sequence[str]) -> bool:
+    return _rows(part, schema, key).join(new, on=key, how="semi", nulls_equal=True).height > 0
+
+
+def _rows(part: ds.Fragment, schema: pa.Schema, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    return pl.DataFrame(part.to_table(schema, columns=columns and [*columns]))
+
+
+def _in_files(first: Sequence[pl.DataFrame], parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """*first* and *parts*, put together up to AT_MOST rows; nothing for no row."""
+    waiting = [*first]
+    for part in parts:
+        waiting.append(part)
+        if sum(rows.height for rows in waiting) >= AT_MOST:
+            yield pl.concat(waiting)
+            waiting = []
+    if any(rows.height for rows in waiting):
+        yield pl.concat(waiting)
