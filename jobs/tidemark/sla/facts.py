@@ -99,7 +99,7 @@ def reached(tables: Tables, topology: Topology, names: Collection[str], *, at_ms
     """
     of_tables = (o for o in topology.operators.values() if isinstance(o, Sink))
     sinks = {o.name: o.table for o in of_tables if o.table and o.table in names}
-    newest = f"SELECT operator, max(epoch_ms(newest_timestamp)) AS newest_ms FROM outcomes AS t {BEFORE_LATER}"
+    newest = f"SELECT operator, max(newest_ms) AS newest_ms FROM outcomes AS t {BEFORE_LATER}"
     by_sink = f"WITH {KNOWN} {newest} AND t.topology = $1 GROUP BY operator"
     found = tables.ask(by_sink, [topology.name, at_ms]).objects if sinks else []
     return [told(sinks[row["operator"]], row["newest_ms"]) for row in found if row["operator"] in sinks]

@@ -113,7 +113,6 @@ OUTCOMES = Table(
         *_BATCH,
         *_OPERATOR,
         *_columns(
-            ("newest_timestamp", "timestamp", "of a sink into a table: newest event time that it wrote or deleted"),
             ("records_in", "bigint", "updates that came in"),
             ("held_before", "bigint", "updates that waited from earlier batches"),
             ("emitted", "bigint", "updates judged changed and sent on"),
@@ -136,6 +135,7 @@ OUTCOMES = Table(
                 "bigint",
                 "of a join: records older than the history of its table",
             ),
+            ("newest_ms", "bigint", "of a sink into a table: newest event time that it wrote or deleted, epoch ms"),
         ),
     ),
     key=("batch_id", "operator"),

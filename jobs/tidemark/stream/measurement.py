@@ -115,7 +115,7 @@ class Measurer:
             {
                 "operator": o.name,
                 "kind": o.kind.value,
-                "newest_timestamp": _newest_ms(entry.tables.get(o.name)) if isinstance(o, Sink) and o.table else None,
+                "newest_ms": _newest_ms(entry.tables.get(o.name)) if isinstance(o, Sink) and o.table else None,
                 **{word: counts[o.name].get(word, 0) for word in _OUTCOMES},
             }
             for o in self._sub.operators
