@@ -623,7 +623,11 @@ WINDOW_PARTS = Table(
                 "boolean",
                 "whether records of the window, or the subject's work, broke its promise; null: none",
             ),
-            ("usual_ms", "double", "median of the last 200 windows that kept it, 24 h at most; null: fewer than 20"),
+            (
+                "usual_ms",
+                "double",
+                "median, in ms, of the last 200 windows that kept it, 24 h at most; null: fewer than 20",
+            ),
             ("usual_share", "double", "median of ms / age_ms in these, 0 to 1"),
             ("excess_ms", "double", "of a window over its SLA: ms beyond the usual or configured length, 0 or more"),
             ("no_history", "boolean", "whether the configured length took the place of usual_ms"),
