@@ -58,7 +58,7 @@ def test_a_job_updates_the_assets_of_the_tables_that_it_wrote_and_no_others(
 
     monkeypatch.setattr(BatchJob, "execute", run)
     job = TopologyJob(job="critical_path", topology=FLIGHTS, warehouse=str(tmp_path))
-    assert len(job.outlets) == 3
+    assert len(job.outlets) == 4
     events: dict[Any, Any] = defaultdict(lambda: SimpleNamespace(extra={}))
     job.execute({"outlet_events": events})
     assert [asset.name for asset in job.outlets] == [

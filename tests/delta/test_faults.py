@@ -49,7 +49,6 @@ topic = "events"
 fields = "id string, amount double, event_time bigint"
 timestamp = "event_time"
 bound = "900 ms"
-max_ahead = "unlimited"
 allowed_lateness = "1 min"
 written_by = "shop/out"
 [operators.newest]
@@ -276,6 +275,12 @@ def slow_operator(flow: Flow) -> float:
     flow.goes_on(82, 92)
     flow.batch(102, *now(102, 0, 192), *now(102, 1, 192.5))
     return 104
+
+
+def producer_ahead(flow: Flow) -> float:
+    """The clock of the producer of partition 1 is 50 minutes ahead."""
+    flow.batch(82, *now(82, 0), record(3_082, "b", 182.5, part=1))
+    return 84
 
 
 def very_slow_operator(flow: Flow) -> float:
@@ -566,6 +571,9 @@ FAULTS = {
     "backlog": Fault(backlog, "counts_are_fresh", "error", "events", "backlog: events partition 1"),
     "dead source": Fault(dead_source, "board_is_fresh", "error", "events", "source_quiet: board ← events"),
     "too few records": Fault(dead_source, "enough_records", "error", "events", "source_quiet: newest ← events"),
+    "producer ahead of the clock": Fault(
+        producer_ahead, "board_is_fresh", "ahead_of_clock", "events", "producer_ahead: events partition 1"
+    ),
     "stuck window": Fault(dead_source, "counts_are_fresh", "error", "events", "time_stands_still: per_minute ← events"),
     "session that goes on": Fault(
         as_usual, "visits_are_fresh", "never_loaded", "visits", "session_kept_open: visits", afresh=True

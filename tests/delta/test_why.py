@@ -266,6 +266,41 @@ def test_a_driver_that_restarted(tmp_path: Path) -> None:
     assert play.why(125)[0].cause is not Cause.DRIVER_RESTARTED
 
 
+def on_wall_time(home: Path, *, partitions: int = 1) -> Asked:
+    """As `newest`, and records may be an hour ahead of the clock, as without `max_ahead`."""
+    source = SOURCE.replace('max_ahead = "unlimited"', 'max_ahead = "1 h"').format(top="", source="")
+    return Asked(home, source + NEWEST.format(table=""), partitions=partitions)
+
+
+def test_a_producer_whose_clock_is_an_hour_ahead(tmp_path: Path) -> None:
+    play = on_wall_time(tmp_path, partitions=2)
+    play.batch(10, record(5, part=0), record(5, "b", part=1))
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
+    play.batch(20, record(15, amount=2, part=0), record(3_610, "b", 2, part=1))
+    finding = first(play, 21)
+    assert place(finding) == (Cause.PRODUCER_AHEAD, "events", "events", 1, ms(20))
+    assert finding.seen == (  # 3,610 s − 20 s
+        "1 records of events, of key b, lie up to 3,590 s ahead of the clock: they move time no further than the clock"
+    )
+
+
+def test_a_producer_whose_clock_is_30_days_ahead(tmp_path: Path) -> None:
+    play = on_wall_time(tmp_path)
+    play.batch(10, record(5))
+    at_s = 20 + 30 * 86_400
+    value = b'{"id": "a", "event_time": %d}' % ms(at_s)
+    play.batch(20, lambda play: {**record(at_s)(play), "value": value}, record(15, amount=2))
+    finding = first(play, 21)
+    assert place(finding) == (Cause.PRODUCER_AHEAD, "events", "events", 0, ms(20))
+    assert finding.seen == "1 records of events, of key a, lie up to 30 d ahead of the clock: they are quarantined"
+
+
+def test_a_producer_ahead_is_no_finding_where_time_is_not_wall_time(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(3_610))
+    assert first(play, 11).cause is Cause.NOTHING_WRONG
+
+
 def test_poison_at_the_head(tmp_path: Path) -> None:
     play = windows(tmp_path)
     play.batch(10, record(5, part=0), record(5, part=1))

@@ -13,6 +13,10 @@ RPC_LATENCY_COMPENSATION_SAMPLES = 100
 """Heartbeats that an estimate looks back on, by the name that Apex gives it."""
 
 
+LEAST_CLOCK_ERROR_MS = 1_000
+"""Clocks are trusted no further than that, however well that of the driver is known: producers have their own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
     """Sent at `sent_ms` of the host's clock, received at `received_ms` of the reference clock.

@@ -13,6 +13,7 @@ from typing import Any
 from tidemark.semantics.buckets import quantile, value_of
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import (
     AtLeast,
     Budget,
@@ -34,8 +35,6 @@ from tidemark.spec.sla_spec import ALL_TABLES, QUANTILES, Measure, Severity, Sla
 from tidemark.spec.topology import SubTopology, Topology
 
 Rows = Sequence[Mapping[str, Any]]
-LEAST_CLOCK_ERROR_MS = 1_000
-"""Clocks are trusted no further than that, however well that of the driver is known: producers have their own."""
 MOST_TOLD, MOST_LETTERS = 3, 200
 """How many breaks of contracts are told in a sentence, and how much of the key of a row."""
 

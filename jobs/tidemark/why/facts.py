@@ -20,9 +20,11 @@ from tidemark.kernels.schemas import arrow_schema
 from tidemark.semantics.idleness import Activity
 from tidemark.spec.tables import (
     BATCHES,
+    CHANGES,
     HEARTBEATS,
     HOP,
     LATE_RECORDS,
+    OPERATOR_LATENCY,
     OPERATOR_STATE,
     OPERATOR_WINDOWS,
     OUTCOMES,
@@ -212,6 +214,21 @@ class StreamFacts:
     def late_records(self) -> pl.DataFrame:
         """Records behind the watermark."""
         return self._rows(LATE_RECORDS)
+
+    def latencies(self, operator: str) -> pl.DataFrame:
+        """By batch and partition of the input: smallest latency of *operator*, ms, and how many were negative."""
+        rows = self._rows(OPERATOR_LATENCY).filter(pl.col("operator") == operator)
+        partition = pl.col("task_id").str.extract(r"_(\d+)$").cast(pl.Int64)
+        return rows.select("batch_id", "min_ms", "negative_n", "finished_at", partition=partition)
+
+    def key_ahead(self, partition: int, batches: pl.Series, *, by_more_than_ms: int) -> str | None:
+        """A key whose newest change, of records of *partition*, lies so far ahead of its batch; None: none is known."""
+        rows = self._rows(CHANGES).filter(
+            pl.col("source_partition") == partition, pl.col("batch_id").is_in(batches.implode())
+        )
+        ahead = pl.col("timestamp") - pl.col("finished_at") > by_more_than_ms
+        keys = rows.join(self.batches, on="batch_id").filter(ahead).sort("timestamp")["key"]
+        return keys[-1] if keys.len() else None
 
     def busy(self, trigger_ms: int) -> list[tuple[str, int, int]]:
         """Operators that used most of the trigger interval in the last LATELY batches that closed windows.

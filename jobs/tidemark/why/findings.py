@@ -41,6 +41,8 @@ class Cause(StrEnum):
     """All that a partition gives is quarantined."""
     WRONG_TIME_UNIT = "wrong_time_unit"
     """It is, and its timestamps would be plausible in another unit."""
+    PRODUCER_AHEAD = "producer_ahead"
+    """A producer sends records from the future."""
     PARTITION_IDLE_HOLDS_BACK = "partition_idle_holds_back"
     """A silent partition, which does not count as idle, holds the watermark back."""
     PARTITION_BEHIND_HOLDS_BACK = "partition_behind_holds_back"

@@ -14,6 +14,7 @@ from tidemark.spec.operators import HopSource, Operator, Source
 from tidemark.spec.toml_keys import length
 from tidemark.why.facts import LATELY, Mark
 from tidemark.why.findings import Cause, Finding
+from tidemark.why.producers import Producers
 from tidemark.why.scene import Scene, first, shown
 from tidemark.why.time_unit import plausible_unit
 from tidemark.why.wrong_type import wrong_fields
@@ -29,6 +30,7 @@ class Inputs:
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
+        self._producers = Producers(scene)
 
     def partitions(self, source: str) -> dict[int, Mark]:
         """The newest watermarks of the partitions of *source*."""
@@ -63,7 +65,7 @@ class Inputs:
             return self.empty(source)
         facts = self._scene.of(source.name)
         gives = facts.since_last_result(source.name)["records_in"].sum() == 0
-        found = list(self._waiting(source))
+        found = [*self._producers.ahead(source), *self._waiting(source)]
         for number in self.partitions(source.name):
             found += self.blocked(source, number, lately=LATELY if gives else 1)
         found += self.late(source)

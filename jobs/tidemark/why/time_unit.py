@@ -25,3 +25,9 @@ def _timestamp(source: Source, value: bytes | None) -> float | None:
     """The number that the JSON record *value* has as its timestamp; None where it has none."""
     number = (json_object(value) or {}).get(source.timestamp or "")
     return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
+
+
+def timestamp_ms(source: Source, value: bytes | None) -> float | None:
+    """The time of the JSON record *value* by the unit of *source*, epoch ms; None where it has no number."""
+    number = _timestamp(source, value)
+    return None if number is None else number * _MS_PER[source.timestamp_unit]
