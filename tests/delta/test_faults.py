@@ -283,6 +283,17 @@ def producer_ahead(flow: Flow) -> float:
     return 84
 
 
+def restarted_driver(flow: Flow) -> float:
+    """The first driver is killed after 12:01:12; the next one reads half a minute later what came meanwhile."""
+    beats = Heartbeats(flow.layout.stream("play", "reads"), topology="play", sub_topology="reads")
+    tell(beats, 73)
+    tell(beats, 100, epoch=2)
+    flow.play.start("reads", epoch=2)
+    waited = [found for second in (82, 92, 102) for part in (0, 1) for found in now(second, part)]
+    flow.batch(112, *waited, *now(112, 0), *now(112, 1))
+    return 114
+
+
 def very_slow_operator(flow: Flow) -> float:
     """A batch takes longer than the trigger interval of 1 s."""
     flow.play.slow_ms = {"newest": 1_500}
@@ -551,6 +562,9 @@ FAULTS = {
     ),
     "error budget burning": Fault(
         late_device, "totals_in_budget", "error", "late_producer", "late_producer: events partition 1"
+    ),
+    "driver that restarted": Fault(
+        restarted_driver, "totals_in_time", "error", "driver_restarted", "driver_restarted: by_id"
     ),
     "trigger too long": Fault(waiting, "totals_in_time", "error", "waiting"),
     "late device": Fault(late_device, "totals_in_time", "error", "late_producer", "late_producer: events partition 1"),

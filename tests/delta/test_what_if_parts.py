@@ -6,13 +6,15 @@ from planted import WINDOW_MS, reading
 from tidemark.cli.sql import Warehouse
 from tidemark.errors import InvalidArgument
 from tidemark.report.what_if_parts import Setting, what_if_setting
-from tidemark.semantics.blame import Cause
+from tidemark.semantics.blame import AgeCause
 from tidemark.spec.tables import CRITICAL_PATHS, WINDOW_PARTS
 
 TOPOLOGY = reading({"A": (), "B": ("A",)})
 
 
-@pytest.mark.parametrize(("cause", "length_ms", "then_ms"), [(Cause.BOUND, 500, 1_600), (Cause.TRIGGER, 2_000, 4_700)])
+@pytest.mark.parametrize(
+    ("cause", "length_ms", "then_ms"), [(AgeCause.BOUND, 500, 1_600), (AgeCause.TRIGGER, 2_000, 4_700)]
+)
 def test_a_bound_or_a_trigger_changes_its_part_of_the_age(warehouse, cause, length_ms, then_ms):
     of = {"topology": "t", "window_start": 0, "window_end": WINDOW_MS}
     warehouse.write(CRITICAL_PATHS, [{**of, "leaf": "B", "latency_ms": 500, "before_source_ms": 3_600}])
@@ -28,4 +30,4 @@ def test_a_bound_or_a_trigger_changes_its_part_of_the_age(warehouse, cause, leng
 def test_without_parts_there_is_nothing_to_compare(warehouse):
     warehouse.write(CRITICAL_PATHS, [])
     with pytest.raises(InvalidArgument, match="window_parts has none of t; run the DAG tidemark_t_reports"):
-        what_if_setting(Warehouse(warehouse.layout.warehouse), TOPOLOGY, Setting(cause=Cause.BOUND, length_ms=1))
+        what_if_setting(Warehouse(warehouse.layout.warehouse), TOPOLOGY, Setting(cause=AgeCause.BOUND, length_ms=1))

@@ -1,6 +1,6 @@
 """Which part of a window's age is to blame: lengths worked out by hand."""
 
-from tidemark.semantics.blame import Cause, Closing, Part, before_source, grown, shared_out
+from tidemark.semantics.blame import AgeCause, Closing, Part, before_source, grown, shared_out
 
 SOURCE, NEWEST, BOARD = Part("events", "source"), Part("newest", "table"), Part("board", "sink")
 
@@ -49,23 +49,23 @@ def test_a_window_that_was_finished_before_its_end_adds_up_too():
 def test_who_worked_beside_the_path_gets_the_time_of_the_queue():
     ticker = Part("ticker", "table")
     assert shared_out((0, 900), {ticker: (100, 700), BOARD: (650, 680)}, 620) == {
-        ticker: 600, BOARD: 20, Part.of(Cause.QUEUED): 0,
+        ticker: 600, BOARD: 20, Part.of(AgeCause.QUEUED): 0,
     }  # fmt: skip
 
 
 def kept(n):
-    return [{Part.of(Cause.BOUND): 3_000, NEWEST: 100 + number % 2} for number in range(n)]
+    return [{Part.of(AgeCause.BOUND): 3_000, NEWEST: 100 + number % 2} for number in range(n)]
 
 
 def test_what_grew_beyond_the_usual_is_to_blame():
-    found = grown({Part.of(Cause.BOUND): 3_000, NEWEST: 2_600}, kept(20), {"bound": 3_000})
+    found = grown({Part.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(20), {"bound": 3_000})
     assert [(each.part.name, each.usual_ms, each.excess_ms) for each in found] == [
         ("newest", 100.5, 2_499.5), ("bound", 3_000, 0),
     ]  # fmt: skip
 
 
 def test_without_history_the_configured_length_counts():
-    found = grown({Part.of(Cause.BOUND): 3_000, NEWEST: 2_600}, kept(19), {"bound": 3_000})
+    found = grown({Part.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(19), {"bound": 3_000})
     assert [(each.part.name, each.usual_ms, each.excess_ms) for each in found] == [
         ("newest", None, 2_600), ("bound", None, 0),
     ]  # fmt: skip

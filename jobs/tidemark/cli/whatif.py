@@ -13,7 +13,7 @@ from tidemark.report.path_facts import Row
 from tidemark.report.what_if import Change
 from tidemark.report.what_if_facts import what_if_facts
 from tidemark.report.what_if_parts import Setting, what_if_setting
-from tidemark.semantics.blame import Cause
+from tidemark.semantics.blame import AgeCause
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.toml_keys import duration_ms
 from tidemark.spec.topology import Topology
@@ -81,7 +81,7 @@ def as_text(told: Row, *, windows: bool) -> str:
 
 def _setting(options: argparse.Namespace) -> Setting | None:
     """The bound or trigger to change; None where an operator's work is."""
-    for cause, length_ms in ((Cause.BOUND, options.bound), (Cause.TRIGGER, options.trigger)):
+    for cause, length_ms in ((AgeCause.BOUND, options.bound), (AgeCause.TRIGGER, options.trigger)):
         if length_ms is not None:
             return Setting(cause=cause, length_ms=length_ms)
     return None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tidemark.errors import InvalidArgument
-from tidemark.semantics.blame import Cause
+from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.critical_path import Path, State, Step, path_to
 from tidemark.spec.intervals import iso
 
@@ -45,13 +45,13 @@ class Tables(Protocol):
 
 
 PART_WORDS = {
-    Cause.BOUND: "the source's bound",
-    Cause.BLOCKING_PARTITION: "a partition that blocked the watermark",
-    Cause.BACKLOG: "records that waited unread",
-    Cause.LATE_PRODUCER: "a producer that wrote late",
-    Cause.TRIGGER: "waiting for a trigger",
-    Cause.WAITING: "waiting for a driver",
-    Cause.QUEUED: "waiting for the journal",
+    AgeCause.BOUND: "the source's bound",
+    AgeCause.BLOCKING_PARTITION: "a partition that blocked the watermark",
+    AgeCause.BACKLOG: "records that waited unread",
+    AgeCause.LATE_PRODUCER: "a producer that wrote late",
+    AgeCause.TRIGGER: "waiting for a trigger",
+    AgeCause.WAITING: "waiting for a driver",
+    AgeCause.QUEUED: "waiting for the journal",
 }
 """The parts of a window's age in which no operator worked, for people."""
 FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"

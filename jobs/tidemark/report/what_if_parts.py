@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidemark.errors import InvalidArgument
 from tidemark.report.path_facts import Row, Tables
-from tidemark.semantics.blame import Cause
+from tidemark.semantics.blame import AgeCause
 from tidemark.spec.intervals import iso
 from tidemark.spec.topology import Topology
 
@@ -32,12 +32,12 @@ AGES = """
 class Setting:
     """That the bound of every source, or the trigger, is *length_ms*."""
 
-    cause: Cause
+    cause: AgeCause
     length_ms: int
 
     def then_ms(self, part_ms: int, topology: Topology) -> int:
         """How long a part would have been that took *part_ms*."""
-        if self.cause is Cause.BOUND:
+        if self.cause is AgeCause.BOUND:
             return self.length_ms
         return round(part_ms * self.length_ms / topology.trigger_ms)
 

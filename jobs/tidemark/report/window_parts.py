@@ -22,7 +22,7 @@ from tidemark.semantics.blame import (
     HELD_BY_WATERMARK,
     HISTORY,
     HISTORY_MS,
-    Cause,
+    AgeCause,
     Part,
     Spent,
     before_source,
@@ -129,7 +129,7 @@ class WindowParts:
         if over is False:
             self._kept.add(subject, end_ms, age.spent)
         for each in blamed:
-            if each.ms or each.part.kind == Cause.BOUND:
+            if each.ms or each.part.kind == AgeCause.BOUND:
                 yield {
                     "topology": self._topology.name, "window_start": start_ms, "window_end": end_ms,
                     "subject": subject, "operator": each.part.name, "kind": each.part.kind,
@@ -147,9 +147,9 @@ class WindowParts:
         source = age.blocker.source
         return {
             **self._promises.work_ms,
-            Cause.BOUND: source.bound_ms,
-            Cause.BLOCKING_PARTITION: source.idle_after_ms or 0,
-            Cause.TRIGGER: self._topology.trigger_ms * age.drivers,
+            AgeCause.BOUND: source.bound_ms,
+            AgeCause.BLOCKING_PARTITION: source.idle_after_ms or 0,
+            AgeCause.TRIGGER: self._topology.trigger_ms * age.drivers,
         }
 
     def _age(self, subject: str, end_ms: int, did: Mapping[str, Did]) -> Age | None:
@@ -215,13 +215,13 @@ class WindowParts:
         return Counter(
             {
                 _occupant(own.sub_topology, did): busy_ms,
-                Part.of(Cause.TRIGGER): trigger_ms,
-                Part.of(Cause.WAITING): waited_ms - busy_ms - trigger_ms,
+                Part.of(AgeCause.TRIGGER): trigger_ms,
+                Part.of(AgeCause.WAITING): waited_ms - busy_ms - trigger_ms,
             }
         )
 
 
-WAITED_FOR = frozenset({Cause.BOUND, Cause.BLOCKING_PARTITION, Cause.BACKLOG, Cause.LATE_PRODUCER})
+WAITED_FOR = frozenset({AgeCause.BOUND, AgeCause.BLOCKING_PARTITION, AgeCause.BACKLOG, AgeCause.LATE_PRODUCER})
 """Parts in which a window waited for a partition."""
 
 

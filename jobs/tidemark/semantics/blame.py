@@ -21,7 +21,7 @@ ENOUGH = 20
 """Fewer windows say nothing of what is usual."""
 
 
-class Cause(StrEnum):
+class AgeCause(StrEnum):
     """A part of a window's age in which no operator worked."""
 
     BOUND = "bound"
@@ -40,18 +40,18 @@ class Cause(StrEnum):
     """An operator waited for the journal."""
 
 
-HELD_BY_WATERMARK = frozenset({Cause.BOUND.value, Cause.BLOCKING_PARTITION.value})
+HELD_BY_WATERMARK = frozenset({AgeCause.BOUND.value, AgeCause.BLOCKING_PARTITION.value})
 """What delays windows, and records only where they wait for the end of a window."""
 
 
 class Part(NamedTuple):
-    """Who a part of the age belongs to: an operator of a *kind*, or a Cause, which is its own kind."""
+    """Who a part of the age belongs to: an operator of a *kind*, or a AgeCause, which is its own kind."""
 
     name: str
     kind: str
 
     @classmethod
-    def of(cls, cause: Cause) -> Part:
+    def of(cls, cause: AgeCause) -> Part:
         """The part of *cause*."""
         return cls(cause.value, cause.value)
 
@@ -112,15 +112,15 @@ def before_source(
         source: gets the time after the batch began.
         busy: gets the time in which the driver was busy with the batch before.
     """
-    unread = Part.of(Cause.BACKLOG if closing.is_unread or closing.has_restarted else Cause.LATE_PRODUCER)
-    until = [(Part.of(Cause.BOUND), window_end_ms + bound_ms), (Part.of(Cause.BLOCKING_PARTITION), ready_ms)]
+    unread = Part.of(AgeCause.BACKLOG if closing.is_unread or closing.has_restarted else AgeCause.LATE_PRODUCER)
+    until = [(Part.of(AgeCause.BOUND), window_end_ms + bound_ms), (Part.of(AgeCause.BLOCKING_PARTITION), ready_ms)]
     if closing.before_began_ms is not None and closing.before_ended_ms is not None:
-        until += [(Part.of(Cause.BACKLOG if closing.is_unread else Cause.LATE_PRODUCER), closing.before_began_ms)]
-        until += [(Part.of(Cause.BACKLOG) if closing.is_unread else busy, closing.before_ended_ms)]
-    until += [(unread, closing.began_ms - trigger_ms), (Part.of(Cause.TRIGGER), closing.began_ms)]
+        until += [(Part.of(AgeCause.BACKLOG if closing.is_unread else AgeCause.LATE_PRODUCER), closing.before_began_ms)]
+        until += [(Part.of(AgeCause.BACKLOG) if closing.is_unread else busy, closing.before_ended_ms)]
+    until += [(unread, closing.began_ms - trigger_ms), (Part.of(AgeCause.TRIGGER), closing.began_ms)]
     spent: Counter[Part] = Counter()
     now_ms = min(window_end_ms, finished_ms)
-    spent[Part.of(Cause.BOUND)] += now_ms - window_end_ms
+    spent[Part.of(AgeCause.BOUND)] += now_ms - window_end_ms
     for part, at_ms in until:
         length_ms = max(0, min(at_ms, finished_ms) - now_ms)
         spent[part] += length_ms
@@ -142,7 +142,7 @@ def shared_out(wait: tuple[int, int], worked: Mapping[Part, tuple[int, int]], le
     for part, overlap_ms in sorted(overlaps.items(), key=lambda of: (-of[1], of[0])):
         found[part] = max(0, min(overlap_ms, length_ms))
         length_ms -= found[part]
-    return {**{part: ms for part, ms in found.items() if ms}, Part.of(Cause.QUEUED): length_ms}
+    return {**{part: ms for part, ms in found.items() if ms}, Part.of(AgeCause.QUEUED): length_ms}
 
 
 def grown(

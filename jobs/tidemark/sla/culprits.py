@@ -9,6 +9,7 @@ from functools import lru_cache, wraps
 from typing import ParamSpec, TypeVar
 
 from tidemark.report.path_facts import Row, Tables
+from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.sla.status import Status, sub_topology_of
@@ -18,7 +19,7 @@ from tidemark.spec.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.spec.tables import CRITICAL_PATH_STEPS, CRITICAL_PATHS, SLA_RESULTS, WINDOW_PARTS
 from tidemark.spec.topology import Topology
 from tidemark.why.findings import Cause, Finding
-from tidemark.why.walk import what_holds_time_back, why
+from tidemark.why.walk import restarted_driver, what_holds_time_back, why
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -53,44 +54,63 @@ def with_culprits(
     """The statuses *found* for *at_ms*, those of broken SLAs with a culprit where one is known, and what holds it up.
 
     Of a latency it is the part that grew most of windows that broke this promise, on the path to its subject: an
-    operator or a cause, as `window_parts` has it. Without such a window, and of anything else, it is where
-    `tidemark why` finds the hold-up, and of a watermark whatever holds it back. An SLA whose breach nobody can explain
-    has none.
+    operator or a cause, as `window_parts` has it. Records that waited for a new driver are `driver_restarted`. Without
+    such a window, and of anything else, it is where `tidemark why` finds the hold-up, and of a watermark whatever holds
+    it back. An SLA whose breach nobody can explain has none.
     """
-
-    @lru_cache
-    @_unexplained
-    def blamed(subject: str, over_ms: int) -> Row | None:
-        found = tables.ask(BLAME, [topology.name, at_ms - over_ms, at_ms, subject]).objects
-        return found[0] if found else None
-
-    @lru_cache
-    @_unexplained
-    def held_up(operator: str | None, *, is_late: bool) -> Finding | None:
-        findings = why(topology, layout, at_ms=at_ms, operator=operator)
-        causes = NO_EXPLANATION | SILENCE if is_late else NO_EXPLANATION
-        return next((finding for finding in findings if finding.cause not in causes), None)
-
-    @_unexplained
-    def held_back(spec: SlaSpec) -> Finding | None:
-        if spec.measure is not Measure.WATERMARK_LAG or not isinstance(spec.limits, Sla):
-            return None
-        needed_ms = at_ms - round(spec.limits.least_ms) + 1
-        sub = sub_topology_of(spec, topology)
-        return next(iter(what_holds_time_back(topology, layout, sub, at_ms=at_ms, needed_ms=needed_ms)), None)
-
+    explaining = _Explaining(topology, layout, tables, at_ms)
     for status in found:
         if status.verdict not in BROKEN or status.spec.measure in WAITS_FOR_NOTHING:
             yield status
-            continue
-        is_late = status.spec.measure in LATENCIES
-        finding = held_back(status.spec) or held_up(_operator(status.spec, topology), is_late=is_late)
+        else:
+            yield explaining.explained(status)
+
+
+class _Explaining:
+    """Explains the broken SLAs of *topology* at *at_ms*, and looks up what several of them ask for once."""
+
+    def __init__(self, topology: Topology, layout: Layout, tables: Tables, at_ms: int) -> None:
+        self._topology, self._layout, self._tables, self._at_ms = topology, layout, tables, at_ms
+        self._blamed = lru_cache(_unexplained(self._part_that_grew))
+        self._held_up = lru_cache(_unexplained(self._hold_up))
+        self._held_back = _unexplained(self._what_holds_back)
+        self._restarted = _unexplained(self._restarted_driver)
+
+    def explained(self, status: Status) -> Status:
+        """*status*, of a broken SLA, with culprit, hold-up and age."""
+        spec, is_late = status.spec, status.spec.measure in LATENCIES
+        finding = self._held_back(spec) or self._held_up(_operator(spec, self._topology), is_late=is_late)
         culprit, held_by, age_ms = status.culprit, finding.line if finding else None, None
-        if is_late and (part := blamed(status.spec.subject, status.spec.over_ms)) is not None:
+        if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
             culprit, held_by, age_ms = culprit or part["operator"], held_by or _said(part), part["age_ms"]
+        if is_late and culprit in {None, AgeCause.BACKLOG} and (restart := self._restarted(spec)) is not None:
+            culprit, held_by = restart.cause.value, restart.line
         if culprit is None and finding is not None:
             culprit = finding.input or finding.operator
-        yield replace(status, culprit=culprit, held_by=held_by, age_ms=age_ms)
+        return replace(status, culprit=culprit, held_by=held_by, age_ms=age_ms)
+
+    def _part_that_grew(self, subject: str, over_ms: int) -> Row | None:
+        found = self._tables.ask(BLAME, [self._topology.name, self._at_ms - over_ms, self._at_ms, subject]).objects
+        return found[0] if found else None
+
+    def _hold_up(self, operator: str | None, *, is_late: bool) -> Finding | None:
+        findings = why(self._topology, self._layout, at_ms=self._at_ms, operator=operator)
+        causes = NO_EXPLANATION | SILENCE if is_late else NO_EXPLANATION
+        return next((finding for finding in findings if finding.cause not in causes), None)
+
+    def _what_holds_back(self, spec: SlaSpec) -> Finding | None:
+        if spec.measure is not Measure.WATERMARK_LAG or not isinstance(spec.limits, Sla):
+            return None
+        needed_ms = self._at_ms - round(spec.limits.least_ms) + 1
+        sub = sub_topology_of(spec, self._topology)
+        holding = what_holds_time_back(self._topology, self._layout, sub, at_ms=self._at_ms, needed_ms=needed_ms)
+        return next(iter(holding), None)
+
+    def _restarted_driver(self, spec: SlaSpec) -> Finding | None:
+        operator = _operator(spec, self._topology)
+        if operator is None:
+            return None
+        return restarted_driver(self._topology, self._layout, operator, at_ms=self._at_ms, within_ms=spec.over_ms)
 
 
 def _unexplained(explain: Callable[P, T | None]) -> Callable[P, T | None]:

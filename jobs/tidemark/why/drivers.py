@@ -95,12 +95,23 @@ def _memory(beat: Beat) -> str:
     return f"it took {used:,} MiB, of which what the operators keep {state:,}, and {free:,} MiB were left"
 
 
-def _restarted(scene: Scene, name: str) -> Finding | None:
-    """That the driver of the operator *name* was replaced lately, and what waited meanwhile."""
+def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[Finding]:
+    """The replaced drivers, in the last *within_ms*, of the operator *name* and of the sub-topologies it reads from."""
+    own = _restarted(scene, name, within_ms=within_ms)
+    if own:
+        yield own
+    for operator in _upstreams(scene, name):
+        hop = scene.operator(operator)
+        if isinstance(hop, HopSource):
+            yield from restarts(scene, hop.repartition, within_ms=within_ms)
+
+
+def _restarted(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_MS) -> Finding | None:
+    """That the driver of the operator *name* was replaced in the last *within_ms*, and what waited meanwhile."""
     restart, trigger_ms = scene.of(name).restart, scene.topology.trigger_ms
     if restart is None or restart.to_ms is None or restart.to_ms - restart.from_ms <= 2 * trigger_ms:
         return None
-    if scene.at_ms - restart.to_ms > RESTARTED_WITHIN_MS:
+    if scene.at_ms - restart.to_ms > within_ms:
         return None
     seen = (
         f"the driver of {scene.sub(name).name} was replaced: nothing was read from {iso(restart.from_ms)} to "

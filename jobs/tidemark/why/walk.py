@@ -18,7 +18,7 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Aggregate, HopSource, Join, Operator, Source, emission_of
 from tidemark.spec.toml_keys import length
 from tidemark.spec.topology import SubTopology, Topology
-from tidemark.why.drivers import drivers
+from tidemark.why.drivers import drivers, restarts
 from tidemark.why.facts import StreamFacts
 from tidemark.why.findings import Cause, Finding, in_order
 from tidemark.why.inputs import QUIET_AFTER_MS, Inputs
@@ -40,6 +40,13 @@ def what_holds_time_back(
     """What at *at_ms* kept the watermark of *sub* below *needed_ms*, which others had reached."""
     scene = _scene(topology, layout, at_ms)
     return in_order([*Watermarks(scene, Inputs(scene)).holding(sub, needed_ms)])
+
+
+def restarted_driver(
+    topology: Topology, layout: Layout, operator: str, *, at_ms: int, within_ms: int
+) -> Finding | None:
+    """The driver, of those that *operator* needs, that was replaced in the *within_ms* before *at_ms*; None: none."""
+    return next(restarts(_scene(topology, layout, at_ms), operator, within_ms=within_ms), None)
 
 
 def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None = None) -> list[Finding]:
