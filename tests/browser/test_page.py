@@ -40,7 +40,7 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
     path, minutes = [events, slow, board], [NOON + k * MINUTE_MS for k in range(3)]
     window = {
         "end_ms": NOON + 5_000, "latency_ms": 500, "waited_ms": 60, "queued_ms": 10, "worked_ms": 430, "sla_ms": 400,
-        "before_source_ms": 1_000, "over_sla": True, "path": " → ".join(path), "state": "measured",
+        "before_source_ms": 1_000, "age_ms": 1_500, "over_sla": True, "path": " → ".join(path), "state": "measured",
     }  # fmt: skip
     told = {
         "topology": topology,
@@ -56,7 +56,11 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
         },
         "paths": [{"path": path, "windows": 2, "median_ms": 400, "p90_ms": 500, "max_ms": 500}],
         "slowest": [window],
-        "spent": [window, window | {"end_ms": NOON + 10_000, "over_sla": False, "worked_ms": 330, "latency_ms": 400}],
+        "spent": [
+            window,
+            window
+            | {"end_ms": NOON + 10_000, "over_sla": False, "worked_ms": 330, "latency_ms": 400, "age_ms": 1_400},
+        ],
         "blame": [
             {
                 "operator": slow, "kind": "map", "excess_ms": 130.0, "windows": 1, "first_in": 1, "usual_ms": 300.0,

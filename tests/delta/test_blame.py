@@ -2,46 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import polars as pl
 import pytest
-from playing import Play
 
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.stream.blame import as_reason, blame
 
-T = 1_400_000_000_000
-NUMBERS = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v string, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.numbers]
-kind = "map"
-input = "events"
-select = { id = "id", n = "CAST(v AS INTEGER)" }
-[operators.out]
-kind = "sink"
-input = "numbers"
-table = "out"
-"""
 
+def test_the_record_that_a_batch_fails_with_is_named() -> None:
+    rows = pl.DataFrame(
+        {
+            "source": ["events"] * 5,
+            "partition": [0, 1, 0, 1, 1],
+            "offset": [7, 3, 8, 4, 5],
+            "key": [b"a", b"b", b"c", b"poison", b"d"],
+            "v": ["1", "2", "3", "many", "4"],
+        }
+    )
 
-def test_the_record_that_an_expression_cannot_take_is_named(tmp_path: Path) -> None:
-    play = Play(NUMBERS, tmp_path, partitions=2)
-    play.batch([play.row("events", T, id="a", v="1")], at_ms=T)
-    good = [play.row("events", T + n, partition=n % 2, key=f"k{n}", id="a", v=str(n)) for n in range(7)]
-    bad = play.row("events", T + 7, partition=1, key="poison", id="b", v="many")
-    after = [play.row("events", T + 8 + n, partition=n % 2, id="c", v="9") for n in range(3)]
-    with pytest.raises(InvalidArgument, match="many") as raised:
-        play.batch([*good, bad, *after], at_ms=T + 1_000)
-    # partition 1 got the 1st, 3rd and 5th of the good ones before
-    assert as_reason(raised.value).splitlines()[-1] == "the record: source events, partition 1, offset 3, key 'poison'"
+    def decide(some: pl.DataFrame) -> None:
+        if "many" in some["v"]:
+            msg = "many is no number"
+            raise InvalidArgument(msg)
+
+    with pytest.raises(InvalidArgument) as raised:
+        decide(rows)
+    blame(raised.value, rows, decide)
+    assert as_reason(raised.value).splitlines()[-1] == "the record: source events, partition 1, offset 4, key 'poison'"
 
 
 def test_errors_that_are_about_no_record_name_none() -> None:
