@@ -335,6 +335,7 @@ def test_the_last_window_of_the_evening(tmp_path: Path) -> None:
     assert place(finding) == (Cause.TIME_STANDS_STILL, "per_minute", "events", None, ms(10))
     assert finding.seen.endswith("and no source has had a record for 61 s: only records move time")
     assert finding.remedy.startswith("set idle_after and idle_advances = true for events")
+    assert finding.remedy.endswith("tidemark run play --time processing")
 
 
 def test_the_remedy_for_the_last_window_works(tmp_path: Path) -> None:
@@ -383,6 +384,7 @@ def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
         "3 of the 5 records of its last 2 batches were late, by up to 13,999 ms, with a bound of 1 s"
     )
     assert finding.remedy.startswith("a bound of 15 s takes them in; tidemark bound play shows")
+    assert finding.remedy.endswith("tidemark run play --time processing")
 
 
 @pytest.mark.parametrize(

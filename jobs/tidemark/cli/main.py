@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import accept_loss, bound, demo, docs, doctor, incidents, path, requeue, whatif, why
+from tidemark.cli import accept_loss, bound, demo, docs, doctor, incidents, path, requeue, run, whatif, why
 from tidemark.cli import topology as topology_command
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
@@ -36,6 +36,7 @@ EXAMPLES = """\
 examples:
   tidemark demo                                 the main job on real flights, in five to eight minutes
   tidemark up                                   start Kafka, Airflow and the streams, and leave them running
+  tidemark run flights --time processing        its streams in the foreground, results without waiting for event time
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
   tidemark check jobs/topologies/flights.toml   whether a topology can run, before it does
   tidemark docs                                 write docs/tables.md: what tables, views and columns are
@@ -68,8 +69,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        run: Callable[[argparse.Namespace], int] = options.run
-        return run(options)
+        command: Callable[[argparse.Namespace], int] = options.run
+        return command(options)
     except TidemarkError as error:
         print(one_message(f"tidemark {options.command}: {error}"), file=sys.stderr)
         return 1
@@ -88,14 +89,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warehouse", type=told(location), default=given and location(given), help=where)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    def command(name: str, job: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=text, description=text, add_help=name != PASSED_ON)
-        added.set_defaults(run=run)
+        added.set_defaults(run=job)
         return added
 
     _demo_options(command("demo", _demo, "run the main job on real flights, print what it found, stop everything"))
     _slow_option(command("up", _up, "start Kafka, Airflow and the streams, and leave them running"))
     command("down", _down, "drain the streams and stop everything that runs")
+    foreground = command("run", _run, "run the drivers of one topology in the foreground; Ctrl-C drains them")
+    _topology_option(foreground)
+    run.add_options(foreground)
     checked = command("check", _check, "see whether topology files can run, down to columns and SQL, and SLAs be used")
     checked.add_argument("files", nargs="*", type=Path, help="TOML files (all of jobs/topologies)")
     sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
@@ -200,6 +204,12 @@ def _down(options: argparse.Namespace) -> int:
     with conductor.step("stopping everything"):
         stack.stop(conductor.home)
     return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    home = Home(options.home.resolve())
+    bootstrap = options.bootstrap or _running_broker(home)
+    return run.run(options, options.warehouse or home.warehouse, bootstrap, _say)
 
 
 def _check(options: argparse.Namespace) -> int:

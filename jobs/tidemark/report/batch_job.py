@@ -57,13 +57,18 @@ def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: 
 
 def topology(name: str) -> Topology:
     """The topology *name*, or that of the TOML file *name*; raises InvalidArgument that lists the known ones."""
+    return load(topology_file(name))
+
+
+def topology_file(name: str) -> Path:
+    """The file of the topology *name*, which may be a TOML file itself; raises InvalidArgument."""
     if name.endswith(".toml") and Path(name).is_file():
-        return load(Path(name))
+        return Path(name)
     files = {path.stem: path for path in sorted(TOPOLOGIES.glob("*.toml"))}
     if name not in files:
         msg = f"a topology is a file in {TOPOLOGIES}, got {name!r}; known: {', '.join(files)}"
         raise InvalidArgument(msg)
-    return load(files[name])
+    return files[name]
 
 
 def promised(topology: Topology) -> tuple[SlaSpec, ...]:

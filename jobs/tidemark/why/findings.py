@@ -73,6 +73,16 @@ class Cause(StrEnum):
     """There are no results, and none of the above."""
 
 
+EVENT_TIME = frozenset(
+    {
+        Cause.WINDOW_NOT_CLOSED,
+        Cause.TIME_STANDS_STILL,
+        Cause.PARTITION_IDLE_HOLDS_BACK,
+        Cause.PARTITION_BEHIND_HOLDS_BACK,
+        Cause.BOUND_TOO_SMALL,
+    }
+)
+"""Causes that would not be there on processing time."""
 _LAST = (Cause.SOURCE_QUIET, Cause.NOTHING_WRONG)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import polars as pl
 
 from tidemark.spec.intervals import iso
-from tidemark.spec.operators import HopSource, Operator, Source
+from tidemark.spec.operators import HopSource, Operator, Source, Time
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.why.facts import StreamFacts
-from tidemark.why.findings import Cause, Finding
+from tidemark.why.findings import EVENT_TIME, Cause, Finding
 
 
 class Scene:
@@ -59,7 +59,11 @@ class Scene:
         partition: int | None = None,
         since_ms: int | None = None,
     ) -> Finding:
-        """A finding about the operator *name*."""
+        """A finding about the operator *name*; where event time is the suspect, *remedy* names the way around it."""
+        if cause in EVENT_TIME and self.topology.time is Time.EVENT:
+            remedy += (
+                f"; for results that do not wait for event time: tidemark run {self.topology.name} --time processing"
+            )
         return Finding(
             cause=cause,
             sub_topology=self._subs[name].name,

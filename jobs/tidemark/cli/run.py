@@ -1,0 +1,177 @@
+"""`tidemark run`: the drivers of one topology in the foreground, on event time or on processing time.
+
+Purpose: try a topology without Airflow, and see by `--time processing` whether event time is what holds results up.
+
+How it works: each sub-topology gets one `jobs/stream.py`, whose pid file and log (`run.log`) lie in its control folder.
+A signal asks the drivers to drain through those folders. One that takes longer than DRAINED_WITHIN_S, or until a
+second signal, is killed: the next driver finishes its batch. When one driver fails, the others are drained.
+
+Known limitation: drivers outlive a command that is ended by SIGKILL; `tidemark down` drains them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.clock import wall_clock_ms
+from tidemark.control import Control, StreamState
+from tidemark.embedded import process
+from tidemark.embedded.stack import ROOT
+from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.inert import one_message
+from tidemark.object_path import ObjectPath
+from tidemark.report.batch_job import topology_file
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Time
+from tidemark.spec.topology import Topology, load, on_processing_time
+
+JOB = ROOT / "jobs" / "stream.py"
+NAME = "run"
+"""Of a driver's pid file and log. It is not Airflow's name, so that Airflow adopts such a driver and kills none."""
+POLL_S = 0.2
+DRAINED_WITHIN_S = 30.0
+TERMINATED_WITHIN_S = 5.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class RunningDriver:
+    """The driver of *sub_topology*, which names *launch_id* in its heartbeats."""
+
+    sub_topology: str
+    control: Control
+    launch_id: str
+    process: process.Process
+
+    def failure(self) -> str | None:
+        """Why the driver ended, once it has ended by anything but a drain."""
+        if process.is_alive(self.process):
+            return None
+        beat = self.control.heartbeat()
+        if beat is None or beat.launch_id != self.launch_id:
+            return f"{self.sub_topology} ended before its first heartbeat; its log is {self.process.log}"
+        if beat.state is StreamState.DRAINED:
+            return None
+        reason = one_message(beat.reason or f"its last state was {beat.state.value}")
+        return f"{self.sub_topology} failed: {reason}; its log is {self.process.log}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What `tidemark run` takes besides a topology."""
+    meaning = "processing: the instant of a batch is the time of its records, with tables of its own (%(default)s)"
+    parser.add_argument("--time", type=Time, choices=list(Time), default=Time.EVENT, help=meaning)
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka broker (the one that `up` started)")
+
+
+def timed(file: Path, kind: Time) -> Topology:
+    """The topology of *file*, under its own name or, on processing time, under that of its separate stream."""
+    topology = load(file)
+    return on_processing_time(topology) if kind is Time.PROCESSING else topology
+
+
+def run(options: argparse.Namespace, warehouse: Path, bootstrap: str | None, say: Callable[[str], None]) -> int:
+    """Run all drivers until a signal or a drain request ends them; raises TidemarkError when one fails."""
+    file = topology_file(options.topology).resolve()
+    topology = timed(file, options.time)
+    if isinstance(warehouse, ObjectPath):
+        msg = f"tidemark run starts drivers on a folder, got {warehouse}: docs/object-store.md says how to start others"
+        raise InvalidArgument(msg)
+    if bootstrap is None:
+        msg = "no broker runs here: give --bootstrap HOST:PORT, or start one with `tidemark up`"
+        raise InvalidArgument(msg)
+    layout = Layout(warehouse.resolve())
+    given = ["--warehouse", str(layout.warehouse), "--topology", str(file), "--bootstrap", bootstrap]
+    with _signals() as asked, _only_run(layout, topology):
+        _refuse_if_it_runs(layout, topology)
+        drivers: list[RunningDriver] = []
+        try:
+            for sub in topology.sub_topologies:
+                control = Control(layout.control(topology.name, sub.name))
+                drivers.append(_started(control, sub.name, [*given, "--time", options.time.value]))
+                say(f"{sub.name}: started; its log is {drivers[-1].process.log}")
+            say(f"{topology.name} runs on {options.time.value} time; Ctrl-C drains it")
+            failures = _until_ended(drivers, asked)
+        finally:
+            _end(drivers, asked)
+    if failures:
+        raise TidemarkError("; ".join(failures))
+    say(f"{topology.name}: all drivers have ended")
+    return 0
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The signals that have come since, in place of what they would do."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in SIGNALS}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _only_run(layout: Layout, topology: Topology) -> Iterator[None]:
+    """Be the only `tidemark run` of *topology* in this warehouse; raises InvalidArgument."""
+    folder = layout.control(topology.name, topology.sub_topologies[0].name).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "run.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            msg = f"{topology.name}: another `tidemark run` has it in {layout.warehouse}; end that one first"
+            raise InvalidArgument(msg) from None
+        yield
+
+
+def _refuse_if_it_runs(layout: Layout, topology: Topology) -> None:
+    for sub in topology.sub_topologies:
+        control = Control(layout.control(topology.name, sub.name))
+        if control.is_held() or any(process.find(control.home, name) for name in (NAME, "driver")):
+            msg = (
+                f"{topology.name}/{sub.name}: a driver runs already, see {control.home}; drain it first "
+                "(`tidemark down`, or clear its task in Airflow)"
+            )
+            raise InvalidArgument(msg)
+
+
+def _started(control: Control, sub_topology: str, given: Sequence[str]) -> RunningDriver:
+    launch_id = f"run-{uuid.uuid4().hex}"
+    command = [sys.executable, str(JOB), *given, "--sub-topology", sub_topology, "--launch-id", launch_id]
+    control.forget_drain()
+    env = process.without_airflow(os.environ)
+    return RunningDriver(sub_topology, control, launch_id, process.launch(NAME, command, home=control.home, env=env))
+
+
+def _until_ended(drivers: Sequence[RunningDriver], asked: Sequence[int]) -> list[str]:
+    """Return at a signal, when every driver has drained, or with why one has failed."""
+    while not asked and any(process.is_alive(driver.process) for driver in drivers):
+        time.sleep(POLL_S)
+        if failures := [failure for driver in drivers if (failure := driver.failure())]:
+            return failures
+    return [] if asked else [failure for driver in drivers if (failure := driver.failure())]
+
+
+def _end(drivers: Sequence[RunningDriver], asked: Sequence[int]) -> None:
+    """Drain *drivers*, kill what does not end in time or until one more signal, and see that none is left."""
+    for driver in drivers:
+        if process.is_alive(driver.process):
+            driver.control.request_drain(by="tidemark run", now_ms=wall_clock_ms())
+    deadline, before = time.monotonic() + DRAINED_WITHIN_S, len(asked)
+    while any(process.is_alive(driver.process) for driver in drivers):
+        if time.monotonic() > deadline or len(asked) > before:
+            break
+        time.sleep(POLL_S)
+    for driver in drivers:
+        process.stop(driver.control.home, NAME, grace_s=TERMINATED_WITHIN_S)

@@ -1,0 +1,228 @@
+"""`tidemark run` starts the drivers of a topology, drains them, and leaves none; drivers here are small programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark.control import Control, StreamState
+from tidemark.embedded import process
+from tidemark.spec.layout import Layout
+
+TOML = """
+name = "play"
+window = "10 s"
+trigger = "1 s"
+
+[operators.events]
+kind = "source"
+sub_topology = "events"
+topic = "events"
+fields = "id string, event_time bigint"
+timestamp = "event_time"
+bound = "3 s"
+
+[operators.spread]
+kind = "repartition"
+input = "events"
+key = ["id"]
+columns = ["id"]
+partitions = 2
+
+[operators.board]
+kind = "sink"
+sub_topology = "board"
+input = "spread"
+topic = "board"
+"""
+DRIVER = """
+import argparse, os, sys, time
+from pathlib import Path
+from tidemark.control import Control, Heartbeat, StreamState
+from tidemark.spec.layout import Layout
+from tidemark.spec.topology import load, on_processing_time
+
+parser = argparse.ArgumentParser()
+for name in ("warehouse", "topology", "bootstrap", "time", "sub-topology", "launch-id"):
+    parser.add_argument(f"--{name}", required=True)
+given = parser.parse_args()
+topology = load(Path(given.topology))
+topology = on_processing_time(topology) if given.time == "processing" else topology
+control = Control(Layout(Path(given.warehouse)).control(topology.name, given.sub_topology))
+epoch = control.acquire()
+def beat(state, reason=None):
+    control.beat(Heartbeat(state=state, epoch=epoch, launch_id=given.launch_id, at_ms=time.time_ns() // 1_000_000,
+                           pid=os.getpid(), batch_id=0, offsets={}, reason=reason))
+beat(StreamState.RUNNING)
+fault = os.environ.get("FAULT", "")
+if fault == f"{given.sub_topology} fails":
+    beat(StreamState.FAILED, "DataLost: offsets are gone")
+    sys.exit(1)
+while fault == "deaf" or not control.drain_requested():
+    time.sleep(0.05)
+beat(StreamState.DRAINED)
+"""
+COMMAND = """
+import sys
+from pathlib import Path
+from tidemark.cli import main, run
+run.JOB, run.DRAINED_WITHIN_S = Path(sys.argv[1]), float(sys.argv[2])
+sys.argv = ["tidemark", *sys.argv[3:]]
+sys.exit(main.main())
+"""
+PATIENCE_S = 60
+SUBS = ("events", "board")
+
+
+class Play:
+    """A topology with two drivers under *home*, and one `tidemark run` of it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        (home / "play.toml").write_text(TOML)
+        (home / "driver.py").write_text(DRIVER)
+        self.running: list[subprocess.Popen[str]] = []
+
+    def run(self, *arguments: str, fault: str = "", drained_within_s: float = PATIENCE_S) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", COMMAND, str(self.home / "driver.py"), str(drained_within_s)]
+        command += ["--home", str(self.home), "run", *(arguments or (str(self.home / "play.toml"),))]
+        started = subprocess.Popen(
+            [*command, "--bootstrap", "127.0.0.1:1"],
+            env={**os.environ, "FAULT": fault},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.running.append(started)
+        return started
+
+    def control(self, sub_topology: str, name: str = "play") -> Control:
+        return Control(Layout(self.home / "warehouse").control(name, sub_topology))
+
+    def wait_until_running(self, name: str = "play") -> None:
+        def run() -> bool:
+            command = self.running[-1]
+            assert command.poll() is None, command.communicate()[0]
+            return self.states(name) == [StreamState.RUNNING] * 2
+
+        process.wait_until(run, "two running drivers", PATIENCE_S)
+
+    def states(self, name: str = "play") -> list[StreamState | None]:
+        beats = [self.control(sub, name).heartbeat() for sub in SUBS]
+        return [beat.state if beat else None for beat in beats]
+
+    def lives(self) -> list[str]:
+        """What a driver holds, or the pid file of which names a living process."""
+        controls = [Control(folder) for folder in (self.home / "warehouse").glob("control/*/*/")]
+        return [str(c.home) for c in controls if c.is_held() or process.find(c.home, "run")]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Play]:
+    made = Play(tmp_path)
+    yield made
+    for running in made.running:
+        running.kill()
+        running.wait()
+        assert running.stdout is not None
+        running.stdout.close()
+    for folder in (tmp_path / "warehouse").glob("control/*/*/"):
+        process.stop(folder, "run", grace_s=0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_drains_every_driver(play: Play, number: signal.Signals) -> None:
+    command = play.run()
+    play.wait_until_running()
+    command.send_signal(number)
+    said, _ = command.communicate(timeout=PATIENCE_S)
+    assert (command.returncode, play.states(), play.lives()) == (0, [StreamState.DRAINED] * 2, [])
+    assert said.splitlines()[-1] == "play: all drivers have ended"
+
+
+def test_processing_time_is_a_stream_of_its_own(play: Play) -> None:
+    name = "play_on_processing_time"
+    command = play.run(str(play.home / "play.toml"), "--time", "processing")
+    play.wait_until_running(name)
+    assert play.states() == [None, None]
+    command.terminate()
+    said, _ = command.communicate(timeout=PATIENCE_S)
+    assert (command.returncode, play.states(name), play.lives()) == (0, [StreamState.DRAINED] * 2, [])
+    assert f"{name} runs on processing time" in said
+
+
+def test_both_times_run_beside_each_other(play: Play) -> None:
+    event = play.run()
+    play.wait_until_running()
+    processing = play.run(str(play.home / "play.toml"), "--time", "processing")
+    play.wait_until_running("play_on_processing_time")
+    for command in (event, processing):
+        command.terminate()
+        command.communicate(timeout=PATIENCE_S)
+    assert (event.returncode, processing.returncode, play.lives()) == (0, 0, [])
+
+
+def test_a_driver_that_fails_drains_the_others(play: Play) -> None:
+    command = play.run(fault="board fails")
+    said, _ = command.communicate(timeout=PATIENCE_S)
+    assert (command.returncode, play.lives()) == (1, [])
+    assert "tidemark run: board failed: DataLost: offsets are gone; its log is" in said
+
+
+def test_a_driver_that_does_not_drain_is_killed(play: Play) -> None:
+    command = play.run(fault="deaf", drained_within_s=0.5)
+    play.wait_until_running()
+    command.terminate()
+    command.communicate(timeout=PATIENCE_S)
+    assert (command.returncode, play.lives()) == (0, [])
+
+
+def test_a_second_signal_does_not_wait(play: Play) -> None:
+    command = play.run(fault="deaf")
+    play.wait_until_running()
+    command.terminate()
+    drains = [play.control(sub) for sub in SUBS]
+    process.wait_until(lambda: all(c.drain_requested() for c in drains), "drain requests", PATIENCE_S)
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=PATIENCE_S / 2)
+    assert play.lives() == []
+
+
+def test_drained_from_outside_it_ends(play: Play) -> None:
+    command = play.run()
+    play.wait_until_running()
+    for sub in SUBS:
+        play.control(sub).request_drain(by="test", now_ms=0)
+    command.communicate(timeout=PATIENCE_S)
+    assert (command.returncode, play.lives()) == (0, [])
+
+
+def test_a_second_run_is_refused(play: Play) -> None:
+    first = play.run()
+    play.wait_until_running()
+    second = play.run()
+    said, _ = second.communicate(timeout=PATIENCE_S)
+    assert (second.returncode, first.poll()) == (1, None)
+    assert "play: another `tidemark run` has it in" in said
+
+
+def test_a_stream_that_has_a_driver_is_refused(play: Play) -> None:
+    elsewhere = play.control("board")
+    elsewhere.acquire()
+    said, _ = play.run().communicate(timeout=PATIENCE_S)
+    assert "play/board: a driver runs already" in said
+    assert not (play.control("events").home / "run.log").exists()
+    assert json.loads((elsewhere.home / "epoch").read_text()) == 1
+
+
+def test_an_unknown_topology_is_refused(play: Play) -> None:
+    said, _ = play.run("nothing").communicate(timeout=PATIENCE_S)
+    assert "got 'nothing'; known: " in said
+    assert "flights" in said
