@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.marks import with_marks
-from tidemark.spec.operators import Format, Kind, Sink, Source
+from tidemark.spec.operators import Format, Kind, NotANumber, Sink, Source
 from tidemark.stream.kafka import KafkaBroker
 from tidemark.stream.parsing import kafka_records
 from tidemark.stream.sources import collect, kafka_options
@@ -94,6 +95,20 @@ def test_poison_is_told_apart_and_comes_with_its_bytes(spark: SparkSession, brok
     assert [(row["key"], row["value"]) for row in rows[:-1]] == [(key, value) for key, value, _ in poison]
     assert (rows[-1]["reason"], rows[-1]["value"]) == (None, None)
     assert rows[-1]["poison"] == {"id": "a", "n": 5, "at": NOON}
+
+
+def test_nan_is_kept_or_quarantined(spark: SparkSession, broker: str) -> None:
+    values = [body(x=float("nan")), body(x="NaN"), body(x=float("nan"), at=None), body(x=float("inf")), body(x=None)]
+    send(broker, "nan", *((b"a", value) for value in values), (b"a", None))
+    fields = {"id": "string", "x": "double", "at": "bigint"}
+    nan, undated = "not_a_number", "missing_timestamp"
+    quarantined = read(spark, broker, source("nan", key="id", fields=fields, nan=NotANumber.QUARANTINE))
+    assert [row["reason"] for row in quarantined] == [nan, nan, nan, None, None, None]
+    assert [row["value"] for row in quarantined[:3]] == values[:3]
+    kept = read(spark, broker, source("nan", key="id", fields=fields))
+    assert [row["reason"] for row in kept] == [None, None, undated, None, None, None]
+    assert [row["nan"]["x"] for row in kept[3:5]] == [float("inf"), None]
+    assert all(math.isnan(row["nan"]["x"]) for row in kept[:2])
 
 
 def test_a_record_that_says_only_its_time_needs_no_key(spark: SparkSession, broker: str) -> None:

@@ -98,6 +98,12 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
             {"topic": None, "delta": "outside/flights", "max_records": 5},
             "flight_events.max_records: limits what is no topic; leave it out",
         ),
+        ("flight_events", {"nan": "drop"}, "flight_events.nan: is 'drop'; use one of keep, quarantine"),
+        (
+            "flight_events",
+            {"nan": "quarantine", "key": None, "timestamp": "at", "fields": "flight string, at bigint"},
+            "flight_events.nan: is 'quarantine' and no field is a double",
+        ),
         ("flight_events", {"written_by": "status"}, "written_by: has 'status'; name a writer as topology/"),
         ("flight_events", {"written_by": [7]}, 'flight_events.written_by: is [7]; write written_by = "flights/status"'),
         ("flight_updates", {"input": "nobody"}, "operators.flight_updates: reads 'nobody', which is not there; known"),

@@ -53,6 +53,13 @@ class Time(StrEnum):
     PROCESSING = "processing"
 
 
+class NotANumber(StrEnum):
+    """What a source does with a record that has NaN in a field of type double: use it, or quarantine it."""
+
+    KEEP = "keep"
+    QUARANTINE = "quarantine"
+
+
 class Format(StrEnum):
     """How a source's or a sink's records are written."""
 
@@ -137,7 +144,7 @@ class Source(Operator):
     that are not declared. With `idle_advances` time goes on while every partition is idle. `written_by` are the writers
     (`topology/sub-topology`) whose headers are believed. A strict source sets aside what is more than
     `allowed_lateness_ms` behind its watermark; None: nothing. A record moves time up to the decision time at most, and
-    more than `max_ahead_ms` after that it is quarantined; None: neither.
+    more than `max_ahead_ms` after that it is quarantined; None: neither. `nan` says what NaN in a double is.
     """
 
     topic: str | None = None
@@ -158,6 +165,7 @@ class Source(Operator):
     other_fields: str | None = None
     max_records: int | None = None
     written_by: tuple[str, ...] = ()
+    nan: NotANumber = NotANumber.KEEP
 
     @property
     def columns(self) -> Mapping[str, str]:

@@ -326,8 +326,8 @@ QUARANTINE = Table(
                 "reason",
                 "string",
                 "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | wrong_type | "
-                "missing_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | too_large_for_topic | "
-                "time_refused_by_topic",
+                "not_a_number | missing_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
+                "too_large_for_topic | time_refused_by_topic",
             ),
             ("detail", "string", "of sql_error: the key of the SQL that failed, and what it said"),
             ("key", "binary", "the record's key"),

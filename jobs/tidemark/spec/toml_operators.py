@@ -25,6 +25,7 @@ from tidemark.spec.operators import (
     Kind,
     Map,
     NewestBy,
+    NotANumber,
     Operator,
     Repartition,
     Shape,
@@ -114,7 +115,15 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
         other_fields=other_fields,
         max_records=max_records,
         written_by=_written_by(keys, place),
+        nan=_nan(keys, fields),
     )
+
+
+def _nan(keys: Keys, fields: Mapping[str, str]) -> NotANumber:
+    nan = keys.choice("nan", NotANumber, NotANumber.KEEP)
+    if nan is NotANumber.QUARANTINE and "double" not in fields.values():
+        keys.fail("nan", f"is {nan.value!r} and no field is a double", "leave it out: no other type has NaN")
+    return nan
 
 
 def _max_ahead_ms(keys: Keys) -> int | None:

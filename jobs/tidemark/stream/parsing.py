@@ -2,8 +2,9 @@
 
 A reason is the first that holds: invalid_key, null_key (of a record without a value: it deletes nothing), null_value,
 invalid_utf8, malformed_json, malformed_avro, wrong_type (it can be read, and a field does not fit its type),
-missing_timestamp, timestamp_out_of_range. Nothing that a record has in it raises: it is one row with a reason. A record
-without a key can be used: an operator that needs one says so.
+not_a_number (a double is NaN, where the source says nan = "quarantine"), missing_timestamp, timestamp_out_of_range.
+Nothing that a record has in it raises: it is one row with a reason. A record without a key can be used: an operator
+that needs one says so.
 
 JSON may name half a character (a lone surrogate), which no table can keep: all of them would be the same question mark,
 and two keys one. So a record that has one where it is kept is invalid_utf8. Of a field that an object has twice the
@@ -25,7 +26,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
 from tidemark.errors import InvalidArgument
-from tidemark.spec.operators import Format, Source
+from tidemark.spec.operators import Format, NotANumber, Source
 
 PER_MS = {"us": 1_000, "ns": 1_000_000}
 _KEEP_LAST = "spark.sql.variant.allowDuplicateKeys"
@@ -227,10 +228,18 @@ def _reason(source: Source, told: Column, timestamp_ms: Column) -> Column:
         known = known.when(unreadable.isNotNull(), unreadable)
     else:
         known = F.when(unreadable.isNotNull(), unreadable)
+    if source.nan is NotANumber.QUARANTINE:
+        known = known.when(_has_nan(source), "not_a_number")
     return (
         known.when(told.isNull(), "missing_timestamp")
         .when(timestamp_ms.isNull() | (timestamp_ms < low_ms) | (timestamp_ms >= high_ms), "timestamp_out_of_range")
     )  # fmt: skip
+
+
+def _has_nan(source: Source) -> Column:
+    """Whether a field of *source* that is a double is NaN; null is not."""
+    doubles = [name for name, word in source.fields.items() if word == "double"]
+    return reduce(or_, (F.isnan(F.col(f"_fields.`{name}`")) for name in doubles), F.lit(col=False))
 
 
 def _require_fitting(columns: StructType, source: Source) -> None:
