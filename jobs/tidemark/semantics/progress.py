@@ -74,7 +74,7 @@ class StreamProgress:
     `windows` are the starts of the streaming windows that had records, are not closed and are measured; `uncounted`
     are older ones that are not, by the first and last start of those that follow one another; `records` counts, per
     operator and window start, the records it finished; `skipped` is each operator's idempotent-update-skip total per
-    task, and `skipped_lately` has those of the last minute, at level debug and above; `marks` are the newest marks of
+    task, and `skipped_lately` has those of the last minute; `marks` are the newest marks of
     time by sink.
     """
 

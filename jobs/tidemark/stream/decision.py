@@ -223,7 +223,8 @@ class Decider:
 
     def _is_due(self, was: StreamProgress, batch: Batch) -> bool:
         """Whether an operator has something to say although nothing came in."""
-        ended = (skip_rate.has_ended(of, now_ms=batch.decided_at_ms) for of in was.skipped_lately.values())
+        skips = was.skipped_lately.values() if self._tells_skips else ()
+        ended = (skip_rate.has_ended(of, now_ms=batch.decided_at_ms) for of in skips)
         due = (self._steps.is_due(o, was.decided_at_ms, batch.decided_at_ms) for o in self._sub.operators)
         return any(ended) or any(due)
 
@@ -267,8 +268,6 @@ class Decider:
         return replace(now, skipped={**now.skipped, **skipped}, skipped_lately=lately), closed
 
     def _skipped_lately(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> dict[str, Skips]:
-        if not self._tells_skips:
-            return {}
         assert now.decided_at_ms is not None
         return {
             name: skip_rate.lately(now.skipped_lately.get(name, ()), tally.skipped, now_ms=now.decided_at_ms)
