@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
+from tidemark.spec.operators import Time
 from tidemark_dags import BOOTSTRAP, WAREHOUSE, dag, topologies
 from tidemark_stream import RETRIES, StreamOperator
 
@@ -11,13 +12,18 @@ DOC = """
 Runs the streams of the topology `{name}`, one task each, until they are drained.
 
 * **Drain**: write `drain.json` into the stream's control folder (`tidemark down` does), or clear or mark the task.
+* **time** `processing` runs the separate stream `{name}_on_processing_time`: no record is late.
+  Its results go to tables of its own. One run goes on at a time: end the other first.
 * **slow** makes operators sleep after each batch, `OPERATOR=MS`: to see an SLA break.
 """
 PAIR = {"type": "string", "pattern": r"^\w+=\d+$"}
 
 for path, topology in topologies().items():
     slow = Param([], type="array", items=PAIR, description="OPERATOR=MS, to try")
-    with dag(topology, "streams", doc=DOC, schedule=None, params={"slow": slow}):
+    time = Param(
+        Time.EVENT.value, type="string", enum=[kind.value for kind in Time], description="what time records have"
+    )
+    with dag(topology, "streams", doc=DOC, schedule=None, params={"slow": slow, "time": time}):
         for sub_topology in topology.sub_topologies:
             StreamOperator(
                 task_id=sub_topology.name,
@@ -26,5 +32,6 @@ for path, topology in topologies().items():
                 warehouse=WAREHOUSE,
                 bootstrap=BOOTSTRAP,
                 slow="{{ params.slow | join(' ') }}",
+                time="{{ params.time }}",
                 retries=RETRIES,
             )

@@ -36,7 +36,8 @@ from tidemark.embedded.process import without_airflow
 from tidemark.errors import InvalidArgument
 from tidemark.inert import one_message
 from tidemark.spec.layout import Layout
-from tidemark.spec.topology import Topology, load
+from tidemark.spec.operators import Time
+from tidemark.spec.topology import Topology, load, on_processing_time
 from tidemark_driver import BY_CHANGE, Driver, Launch, Patience, Verdict
 from tidemark_spark import DriverHook, script
 
@@ -106,10 +107,11 @@ class StreamOperator(BaseOperator):
     """Runs one sub-topology until it is drained.
 
     *slow* is blank-separated OPERATOR=MS, each handed to the sub-topology that the operator belongs to. After
-    *rotate_after* batches a driver is followed by a new one.
+    *rotate_after* batches a driver is followed by a new one. With *time* `processing` the driver is that of a separate
+    stream, `TOPOLOGY_on_processing_time`, which has a control folder of its own.
     """
 
-    template_fields: Sequence[str] = ("warehouse", "bootstrap", "slow")
+    template_fields: Sequence[str] = ("warehouse", "bootstrap", "slow", "time")
 
     def __init__(
         self,
@@ -119,6 +121,7 @@ class StreamOperator(BaseOperator):
         warehouse: str,
         bootstrap: str,
         slow: str = "",
+        time: str = Time.EVENT.value,
         rotate_after: int | None = None,
         application: str = script("stream"),
         conn_id: str = "spark_default",
@@ -131,6 +134,7 @@ class StreamOperator(BaseOperator):
         self.warehouse = warehouse
         self.bootstrap = bootstrap
         self.slow = slow
+        self.time = time
         self.rotate_after = rotate_after
         self.application = application
         self.conn_id = conn_id
@@ -228,7 +232,8 @@ class StreamOperator(BaseOperator):
         return Driver(home, self.supervision.patience)
 
     def _topology(self) -> Topology:
-        return load(self.topology_file)
+        topology = load(self.topology_file)
+        return on_processing_time(topology) if Time(self.time) is Time.PROCESSING else topology
 
     def _command(self) -> list[str]:
         topology = self._topology()
@@ -236,6 +241,7 @@ class StreamOperator(BaseOperator):
             *("--warehouse", self.warehouse, "--topology", str(self.topology_file)),
             *("--sub-topology", self.sub_topology, "--bootstrap", self.bootstrap),
             *(() if self.rotate_after is None else ("--rotate-after", str(self.rotate_after))),
+            *(("--time", topology.time.value) if topology.time is Time.PROCESSING else ()),
             *slow_arguments(self.slow.split(), topology, self.sub_topology),
         ]
         hook = DriverHook(

@@ -22,10 +22,12 @@ def main() -> int:
         parser.add_argument(option, required=True)
     parser.add_argument("--slow", action="append", default=[])
     parser.add_argument("--rotate-after")
+    parser.add_argument("--time", default="event")
     parser.add_argument("--take-over", action="store_true")
     parser.add_argument("--silent-after", type=float, default=60)
     args = parser.parse_args()
-    control = Control(Layout(Path(args.warehouse)).control(Path(args.topology).stem, args.sub_topology))
+    name = Path(args.topology).stem + ("_on_processing_time" if args.time == "processing" else "")
+    control = Control(Layout(Path(args.warehouse)).control(name, args.sub_topology))
     running = digest(Path(args.topology))
     try:
         epoch = control.acquire(

@@ -94,6 +94,19 @@ def test_a_launched_stream_runs_until_it_is_drained_and_then_succeeds(driver: Dr
     assert not driver.control.is_held()
 
 
+def test_processing_time_has_a_control_folder_of_its_own(driver: Driver) -> None:
+    separate = Driver(driver.home.parents[1] / "flights_on_processing_time" / "status", PATIENCE)
+    waiting = deferred(operator(driver, time="processing").execute)
+    try:
+        running(separate)
+        assert driver.launch() is None
+        separate.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
+        assert event(waiting.trigger) == {"verdict": "drained"}
+        operator(driver, time="processing").resume({}, {"verdict": "drained"})
+    finally:
+        process.stop(separate.home, NAME, grace_s=0)
+
+
 def test_a_driver_that_has_rotated_is_followed_by_the_next_which_is_no_restart(driver: Driver) -> None:
     behave(driver, "rotate")
     fired = event(deferred(operator(driver, rotate_after=100).execute).trigger)
