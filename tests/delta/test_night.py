@@ -80,11 +80,11 @@ def test_in_the_quiet_of_night_no_result_is_held_back_for_ever(tmp_path: Path) -
 
 def test_when_one_airport_wakes_up_before_another_no_result_is_final_too_early(tmp_path: Path) -> None:
     night = play(tmp_path)
-    night.batch([flight(night, 1, airport) for airport in (EWR, JFK, LGA)], at_ms=T, sub="status")
+    night.batch([flight(night, 1, airport) for airport in (EWR, JFK, LGA)], at_ms=T + 1_000, sub="status")
     morning = 8 * 3600
     night.broker.latest = {JFK: 3, LGA: 1}  # JFK has records that this batch did not get to; LGA still sleeps
     night.batch(
-        [flight(night, morning, EWR), flight(night, morning + 300, EWR)], at_ms=T + morning * 1000, sub="status"
+        [flight(night, morning, EWR), flight(night, morning + 300, EWR)], at_ms=T + (morning + 300) * 1000, sub="status"
     )
     rows = [row for row in night.rows("watermarks", "status") if row["source"] == "flight_events"]
     partitions = {row["partition"]: row["activity"] for row in rows if row["batch_id"] == 1}
@@ -93,8 +93,8 @@ def test_when_one_airport_wakes_up_before_another_no_result_is_final_too_early(t
     assert boards(night) == []
     night.broker.latest = {JFK: 3, LGA: 1}
     woken = [flight(night, morning + 1, JFK, "UA7"), flight(night, morning + 301, JFK, "UA8")]
-    night.batch(woken, at_ms=T + (morning + 1) * 1000, sub="status")
-    night.batch(at_ms=T + (morning + 2) * 1000, sub="status")
+    night.batch(woken, at_ms=T + (morning + 301) * 1000, sub="status")
+    night.batch(at_ms=T + (morning + 302) * 1000, sub="status")
     assert night.rows("late_records", "status") == []
     in_morning = [(origin, n) for origin, start, n in boards(night) if start > 3600]
     assert sorted(in_morning) == [("EWR", 1), ("JFK", 1)], "the minute that both were in, with the flights of both"
