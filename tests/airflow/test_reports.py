@@ -39,6 +39,8 @@ FINISHED = {
     "carriers": {"by_carrier_source": 1_100, "carrier_state": 1_400, "carrier_delays": 1_400},
 }  # fmt: skip
 """When each operator had finished the window, ms after its end: 1,400 − 1,000 = 400 along the carriers."""
+STARTED = {"by_carrier_source": 1_060, "carrier_state": 1_100}
+"""When operators began, where not at once."""
 OTHERS = """
 from airflow.sdk import DAG, task
 from datetime import timedelta
@@ -73,8 +75,14 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """One window, ten records that took 100 ms, and a report on the window that is wrong."""
     found = Layout(tmp_path_factory.mktemp("warehouse"))
     for sub_topology, finished in FINISHED.items():
-        times = ((name, NOON + ms) for name, ms in finished.items())
-        windows = [{**WINDOW, "operator": name, "ewt_at": at, "ewt_adjusted_at": at} for name, at in times]
+        times = ((name, NOON + STARTED.get(name, ms), NOON + ms) for name, ms in finished.items())
+        windows = [
+            {
+                **WINDOW, "operator": name, "batch_started_at": NOON + 1_000, "started_at": began, "ewt_at": at,
+                "ewt_adjusted_at": at, "queued_ms": 0,
+            }
+            for name, began, at in times
+        ]  # fmt: skip
         write(found, sub_topology, OPERATOR_WINDOWS, *windows)
     records = {"operator": "carrier_delays", "kind": "sink", "task_id": "carriers_0", "finished_at": NOON, "n": 10}
     write(found, "carriers", OPERATOR_LATENCY, {**records, "min_ms": 100, "max_ms": 100, "sum_ms": 1_000})
