@@ -387,11 +387,14 @@ def test_sessions_that_are_judged_once_a_batch_count_what_they_merge(tmp_path: P
     check_accounting(play)
 
 
-def test_a_deletion_of_what_never_was_is_not_sent_on_by_any_strategy(tmp_path: Path) -> None:
-    table = '[operators.counts]\nkind = "table"\ninput = "events"\nkey = ["id"]\nstrategy = "on_update"\n'
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("on_change", [(0, False)]), ("on_update", [(0, True), (0, False)])]
+)
+def test_a_deletion_of_what_never_was(tmp_path: Path, strategy: str, expected: list[tuple[int, bool]]) -> None:
+    table = f'[operators.counts]\nkind = "table"\ninput = "events"\nkey = ["id"]\nstrategy = "{strategy}"\n'
     play = Play(SOURCE + table + OUT, tmp_path)
     play.batch([event(play, 1) | {"deleted": True}, event(play, 2)], at_ms=T)
-    assert sent(play, "deleted") == [(0, False)]
+    assert sent(play, "deleted") == expected
     check_accounting(play)
 
 
