@@ -115,7 +115,7 @@ class Measurer:
             {
                 "operator": o.name,
                 "kind": o.kind.value,
-                "newest_ms": _newest_ms(entry.tables.get(o.name)) if isinstance(o, Sink) and o.table else None,
+                "newest_ms": _newest_ms(o, entry.tables.get(o.name)) if isinstance(o, Sink) and o.table else None,
                 **{word: counts[o.name].get(word, 0) for word in _OUTCOMES},
             }
             for o in self._sub.operators
@@ -231,13 +231,15 @@ def _places(topology: Topology) -> dict[str, dict[str, str]]:
     }
 
 
-def _newest_ms(rows: Rows | None) -> int | None:
-    """The newest event time of what a sink hands to a table; None without rows."""
+def _newest_ms(sink: Sink, rows: Rows | None) -> int | None:
+    """The newest event time of what *sink* hands to its table, where a row may replace others; None without rows."""
     if rows is None or not rows.num_rows:
         return None
     frame = lazy(rows)
     is_laid_out = "_timestamp_ms" not in frame.collect_schema()
     at = pl.col("timestamp").dt.epoch("ms") if is_laid_out else pl.col("_timestamp_ms")
+    if sink.key:
+        frame = frame.unique(sink.key, keep="last", maintain_order=True)
     newest_ms = frame.select(at.max()).collect().item()
     return newest_ms if isinstance(newest_ms, int) else None
 
