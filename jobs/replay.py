@@ -7,12 +7,20 @@ import json
 import sys
 import time
 
+from tidemark.cli.output import flush, say
 from tidemark.errors import TidemarkError
 from tidemark.feed import publish
 
 
 def main() -> None:
-    """Parse, play, sum up."""
+    """Parse, play, sum up; go on when nobody reads what is said about it."""
+    try:
+        _main()
+    finally:
+        flush()
+
+
+def _main() -> None:
     parser = argparse.ArgumentParser(prog="replay", description=__doc__)
     publish.add_arguments(parser)
     options = parser.parse_args()
@@ -22,11 +30,11 @@ def main() -> None:
         sys.exit(f"replay: {error}")
     except KeyboardInterrupt:
         sys.exit("replay: interrupted; what was acknowledged so far stays")
-    sys.stdout.write(json.dumps(summary) + "\n")
+    say(json.dumps(summary))
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
+    say(line, sys.stderr)
 
 
 if __name__ == "__main__":

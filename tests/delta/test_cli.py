@@ -1,6 +1,7 @@
 """The command line, as somebody types it."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -51,6 +52,49 @@ def test_a_mistake_is_one_message_and_no_traceback(home: Path) -> None:
     listed = answer.stderr.splitlines()[-1].strip().removeprefix("Tables and views: ").split(", ")
     assert {"operator_latency", "latest_state", "kafka_metrics"} <= set(listed)
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["sql", "--help"],
+        ["sql", "from range(100_000)", "--format", "csv"],
+        ["sql", "--script"],
+        ["sql", "select * from latency"],
+        ["tables"],
+        ["check"],
+        ["check", "nothing.toml"],
+        ["why", "flights"],
+        ["topology", "flights"],
+        ["path", "flights"],
+        ["incidents", "flights"],
+        ["doctor", "flights"],
+        ["down"],
+        ["replay", "--help"],
+    ],
+)
+def test_a_closed_pipe_is_no_traceback(home: Path, arguments: list[str]) -> None:
+    answer = into_closed_pipe(home, arguments)
+    assert "Traceback" not in answer.stderr
+    assert "BrokenPipe" not in answer.stderr
+    assert answer.returncode in {0, 1}
+
+
+def test_a_mistake_that_nobody_reads_is_still_one(home: Path) -> None:
+    assert into_closed_pipe(home, ["check", "nothing.toml"], errors_too=True).returncode == 1
+
+
+def into_closed_pipe(home: Path, arguments: list[str], *, errors_too: bool = False) -> subprocess.CompletedProcess[str]:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "--home", str(home), *arguments]
+    errors = write_end if errors_too else subprocess.PIPE
+    try:
+        return subprocess.run(command, stdout=write_end, stderr=errors, text=True, check=False, env={"PATH": ""})
+    finally:
+        os.close(write_end)
 
 
 def test_a_folder_without_tables_is_told_from_tables_without_rows(home: Path, tmp_path: Path) -> None:

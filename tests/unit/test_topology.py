@@ -145,3 +145,78 @@ def test_a_name_of_tidemarks_own_is_refused_for_an_operator(flights, name):
     flights["operators"][name] = flights["operators"].pop("flight_board")
     with pytest.raises(InvalidSpec, match=rf"operators.{name}: is a name of Tidemark's own"):
         parse(flights, file="flights.toml")
+
+
+TWO_DRIVERS = """
+name = "two"
+[operators.out]
+kind = "sink"
+input = "both"
+topic = "out"
+[operators.both]
+kind = "union"
+inputs = ["theirs", "mine"]
+[operators.theirs]
+kind = "map"
+input = "by_g"
+select = { g = "g" }
+[operators.mine]
+kind = "map"
+input = "b"
+select = { g = "g" }
+[operators.b]
+kind = "source"
+topic = "b"
+fields = "g string, t bigint"
+timestamp = "t"
+bound = "3 s"
+[operators.by_g]
+kind = "repartition"
+input = "a"
+key = ["g"]
+columns = ["g"]
+[operators.a]
+kind = "source"
+topic = "a"
+fields = "g string, t bigint"
+timestamp = "t"
+bound = "3 s"
+"""
+"""Every operator comes before the ones it reads, and the reading driver before the writing one."""
+
+
+def test_operators_come_in_any_order_of_the_file():
+    topology = parse(tomllib.loads(TWO_DRIVERS), file="two.toml")
+    assert [[o.name for o in sub.operators] for sub in topology.sub_topologies] == [
+        ["a", "by_g"],
+        ["b", "mine", "by_g_source", "theirs", "both", "out"],
+    ]
+    seen: set[str] = set()
+    for name in topology.operators:
+        assert seen.issuperset(topology.upstreams[name])
+        seen.add(name)
+
+
+def test_drivers_that_wait_for_each_other_are_refused_by_name():
+    content = tomllib.loads(TWO_DRIVERS)
+    content["operators"]["a"]["sub_topology"] = "first"
+    content["operators"]["b"]["sub_topology"] = "second"
+    content["operators"]["back"] = {"kind": "repartition", "input": "mine", "key": ["g"], "columns": ["g"]}
+    content["operators"]["all"] = {"kind": "union", "inputs": ["a", "back"]}
+    content["operators"]["board"] = {"kind": "sink", "input": "all", "topic": "board"}
+    with pytest.raises(InvalidSpec) as refusal:
+        parse(content, file="two.toml")
+    assert str(refusal.value).startswith("two.toml: operators: make drivers wait for each other: sub-topologies ")
+    assert "first → second" in str(refusal.value)
+    assert "take out one of the repartitions " in str(refusal.value)
+    assert "back" in str(refusal.value)
+    assert "by_g" in str(refusal.value)
+
+
+def test_a_driver_that_waits_for_itself_is_refused_by_name():
+    content = tomllib.loads(TWO_DRIVERS)
+    content["operators"]["mine"]["input"] = "a"
+    content["operators"]["a"]["sub_topology"] = "alone"
+    del content["operators"]["b"]
+    with pytest.raises(InvalidSpec, match=r"sub-topologies alone → alone; take out one of the repartitions by_g, or"):
+        parse(content, file="two.toml")

@@ -16,6 +16,7 @@ from tidemark.cli import accept_loss, bound, demo, docs, doctor, incidents, path
 from tidemark.cli import topology as topology_command
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
+from tidemark.cli.output import flush, say
 from tidemark.cli.sql import Warehouse, attach_script
 from tidemark.cli.text_table import FORMATS, aligned
 from tidemark.clock import wall_clock_ms
@@ -60,7 +61,17 @@ PASSED_ON = "replay"
 
 
 def main() -> int:
-    """Run the command; 0 when all is well, 1 when something is wrong, 2 when it was asked wrongly."""
+    """Run the command; 0 when all is well, 1 when something is wrong, 2 when it was asked wrongly.
+
+    Who reads its output may stop reading: the command is then done as ever, and says nothing more.
+    """
+    try:
+        return _main()
+    finally:
+        flush()
+
+
+def _main() -> int:
     parser = _parser()
     options, rest = parser.parse_known_args()
     if rest and options.command != PASSED_ON:
@@ -72,10 +83,10 @@ def main() -> int:
         command: Callable[[argparse.Namespace], int] = options.run
         return command(options)
     except TidemarkError as error:
-        print(one_message(f"tidemark {options.command}: {error}"), file=sys.stderr)
+        say(one_message(f"tidemark {options.command}: {error}"), sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"tidemark {options.command}: interrupted", file=sys.stderr)
+        say(f"tidemark {options.command}: interrupted", sys.stderr)
         return 130
 
 
@@ -170,7 +181,7 @@ def _demo(options: argparse.Namespace) -> int:
     )
     wrong = demo.run(options.home, settings, _say)
     for problem in wrong:
-        print(f"tidemark demo: {problem}", file=sys.stderr)
+        say(f"tidemark demo: {problem}", sys.stderr)
     if options.keep:
         _say_addresses(Home(options.home.resolve()))
     _say('the tables are there to be asked: .venv/bin/tidemark sql "from critical_paths"')
@@ -233,7 +244,7 @@ def _sql(options: argparse.Namespace) -> int:
         msg = f"{_warehouse(options)} has no Delta tables yet; --home or --warehouse names another place"
         raise InvalidArgument(msg)
     answer = warehouse.ask(options.query)
-    print(FORMATS[options.format](answer.columns, answer.rows), flush=True)  # CSV is exact, whatever a terminal does
+    say(FORMATS[options.format](answer.columns, answer.rows))  # CSV is exact, whatever a terminal does
     return 0
 
 
@@ -344,7 +355,7 @@ def _say_addresses(home: Home) -> None:
 
 
 def _say(text: str) -> None:
-    print(inert(text), flush=True)
+    say(inert(text))
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

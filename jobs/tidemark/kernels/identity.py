@@ -37,7 +37,8 @@ def sha256(values: pa.Array) -> pa.Array:
 
 def identity_of(frame: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
     """The identity of each row's *columns*: SHA-256 of their canonical bytes, hex."""
-    digests = sha256(canonical(frame.select(columns).to_arrow()))
+    rows = frame.select(columns or frame.columns[:1]).to_arrow()  # a polars frame without columns has no rows
+    digests = sha256(canonical(rows.select(list(columns))))
     return pl.Series(digests.cast(pa.binary()), dtype=pl.Binary).bin.encode("hex")
 
 

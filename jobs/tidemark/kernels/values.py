@@ -15,7 +15,9 @@ import polars as pl
 
 
 def value_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Expr:
-    """The *columns* of a frame with *schema* as one JSON object per row."""
+    """The *columns* of a frame with *schema* as one JSON object per row; `{}` without columns."""
+    if not columns:
+        return pl.lit("{}")
     fields = [part for c in columns for part in (pl.lit(f",{json.dumps(c)}:"), _field(c, schema[c]))]
     return pl.concat_str(pl.lit("{"), pl.concat_str(fields).str.slice(1), pl.lit("}"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -370,13 +371,48 @@ def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology
             file, "operators", f"sub-topologies are named {names}", "give each a sub_topology of its own"
         )
     home = {operator.name: name for part, name in zip(parts, names, strict=True) for operator in part}
-    return tuple(
-        SubTopology(
+    found = {
+        name: SubTopology(
             name,
             tuple(replace(o, upstream=home[o.repartition]) if isinstance(o, HopSource) else o for o in part),
         )
         for part, name in zip(parts, names, strict=True)
-    )
+    }
+    return _upstream_first(file, found)
+
+
+def _upstream_first(file: str, subs: Mapping[str, SubTopology]) -> tuple[SubTopology, ...]:
+    """*subs*, each after the ones whose hops it reads, otherwise in their order; raises InvalidSpec for a cycle."""
+    upstreams = {
+        name: dict.fromkeys(o.upstream for o in sub.operators if isinstance(o, HopSource)) for name, sub in subs.items()
+    }
+    try:
+        TopologicalSorter(upstreams).prepare()
+    except CycleError as error:
+        circle = " → ".join(error.args[1])
+        problem = f"make drivers wait for each other: sub-topologies {circle}"
+        raise InvalidSpec.at(file, "operators", problem, _cut(subs, error.args[1])) from error
+    found: dict[str, SubTopology] = {}
+
+    def add(name: str) -> None:
+        for upstream in upstreams[name]:
+            add(upstream)
+        found.setdefault(name, subs[name])
+
+    for name in subs:
+        add(name)
+    return tuple(found.values())
+
+
+def _cut(subs: Mapping[str, SubTopology], circle: list[str]) -> str:
+    """The remedy for a *circle* of sub-topologies: the repartitions that it consists of."""
+    hops = [
+        operator.repartition
+        for writer, reader in pairwise(circle)
+        for operator in subs[reader].operators
+        if isinstance(operator, HopSource) and operator.upstream == writer
+    ]
+    return f"take out one of the repartitions {', '.join(hops)}, or read a topic of its own in their place"
 
 
 def _with_hop(operator: Operator, repartitions: frozenset[str]) -> tuple[Operator, ...]:
