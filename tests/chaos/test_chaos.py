@@ -30,17 +30,17 @@ def test_a_driver_can_be_ended_at_every_step_between_two_writes(tmp_path: Path) 
     def scored(at: int, player: str, score: int, team: str = "red") -> Row:
         return play.row("events", NOON + at, key=player, player=player, n=at, team=team, score=score)
 
-    play.batch([scored(0, "ann", 1), scored(2_000, "bob", 1)], at_ms=NOON)
-    play.hop("teams", at_ms=NOON)
+    play.batch([scored(0, "ann", 1), scored(2_000, "bob", 1)], at_ms=NOON + 2_000)
+    play.hop("teams", at_ms=NOON + 2_000)
     steps: dict[str, list[str]] = {"players": [], "teams": []}
     for sub, reached in steps.items():
         play.start(sub, reached=reached.append, epoch=2)
     of_no_use: dict[str, Any] = {**scored(5_000, "cut off", 1), "reason": "malformed_json", "events": None}
     # Its first window closes; somebody changes, nobody does, and the red team has 2 members and few points as before.
-    play.batch([scored(9_000, "ann", 2), scored(9_001, "bob", 1), scored(1, "ann", 1), of_no_use], at_ms=NOON + 1_000)
-    play.hop("teams", at_ms=NOON + 1_000)
+    play.batch([scored(9_000, "ann", 2), scored(9_001, "bob", 1), scored(1, "ann", 1), of_no_use], at_ms=NOON + 10_000)
+    play.hop("teams", at_ms=NOON + 10_000)
     assert "committed changes" not in steps["teams"]
-    play.batch([scored(9_002, "cy", 2)], at_ms=NOON + 2_000)
-    play.hop("teams", at_ms=NOON + 2_000)
+    play.batch([scored(9_002, "cy", 2)], at_ms=NOON + 11_000)
+    play.hop("teams", at_ms=NOON + 11_000)
     for sub, reached in steps.items():
         assert set(STEPS[sub]) == {*reached, *ONLY_UNDER_SPARK}, sub
