@@ -42,7 +42,8 @@ def test_a_table_of_keys_says_each_key_once(tmp_path: Path, *, restarts: bool) -
     assert [row["id"] for row in play.rows("board")] == ["a", "b"]
 
 
-def test_a_join_finds_the_keys_of_a_table_of_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_join_finds_the_keys_of_a_table_of_keys(tmp_path: Path, *, restarts: bool) -> None:
     joined = """
 [operators.known]
 kind = "join"
@@ -57,5 +58,7 @@ table = "found"
 """
     play = Play(SEEN + joined, tmp_path)
     play.batch([play.row("events", NOON, id="a")], at_ms=NOON + 2_000)
+    if restarts:
+        play.start("0")
     play.batch([play.row("events", NOON + 2_000, id="a")], at_ms=NOON + 3_000)
     assert [row["id"] for row in play.rows("found")] == ["a", "a"]

@@ -122,10 +122,11 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
             ]
         )
         in_order = rows.sort("batch_id", "seq", maintain_order=True)
-        versions = in_order.with_columns(_value=parsed("value", values), **_key_columns(operator, schema))
+        value = {"_value": parsed("value", values)} if values else {}
+        versions = in_order.with_columns(**value, **_key_columns(operator, schema))
         later = versions.select(
             *operator.key,
-            pl.col("_value").struct.field(*values),
+            *(pl.col("_value").struct.field(name) for name in values),
             pl.col("value").is_not_null().alias(MATCHED),
             _valid_from_ms="at",
         ).select(steps.version_schema(operator.name).keys())
