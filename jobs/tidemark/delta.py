@@ -369,6 +369,7 @@ class Committer:
         table = self._table(path)
         if reads:  # before it is known who may write: of what comes later delta-rs finds the conflict
             table.update_incremental()
+            self._look_at_others(path, table, own=0)  # what they put there may be replaced by this batch
         if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
             return self._committed_at_ms(table, batch_id)
         properties = CommitProperties(
