@@ -146,7 +146,8 @@ class SourceTime:
     def listen(self, read: Read, timestamps_ms: Sequence[int], decided_at_ms: int) -> None:
         """Take in what a batch read of one partition, with the record times of what could be used."""
         partition = self.partitions.setdefault(read.partition, Partition(decided_at_ms))
-        partition.newest_ms = max([partition.newest_ms, *timestamps_ms])
+        reached_ms = (min(ms, decided_at_ms) for ms in timestamps_ms)  # a record from the future moves time no further
+        partition.newest_ms = max([partition.newest_ms, *reached_ms])
         partition.activity = "active"
         if read.until_offset > read.from_offset:
             partition.heard_at_ms = decided_at_ms
@@ -190,6 +191,11 @@ def typed(value: bytes, types: Mapping[str, type]) -> Fields | str:
     if fields["event_time"] is None:
         return "missing_timestamp"
     return fields if fields["event_time"] in PLAUSIBLE_MS else "timestamp_out_of_range"
+
+
+def sum_in_state(column: str, total: float) -> Fields:
+    """What `operator_state` has of a sum of doubles that one double can hold."""
+    return {f"@{column}@parts": [total] if total else [], f"@{column}@odd": None}
 
 
 def is_closed(end_ms: int, allowed_lateness_ms: int, watermark_ms: int | None) -> bool:
