@@ -225,8 +225,9 @@ def test_check_lists_what_would_run_and_refuses_what_could_not(tmp_path: Path) -
     bad.write_text((topologies / "sensors.toml").read_text().replace("temp_c between", "temp_k between"))
     refused = tidemark(tmp_path, "check", str(bad))
     assert refused.returncode == 1
-    assert "bad.toml: operators.valid_readings: does not fit what it reads" in refused.stderr
-    assert 'Referenced column "temp_k" not found' in refused.stderr
+    assert "bad.toml: operators.valid_readings.where: is " in refused.stderr
+    assert 'Referenced column "temp_k" not found; it reads the columns ' in refused.stderr
+    assert all(internal not in refused.stderr for internal in ("_deleted", "_key", "SELECT", "FROM"))
 
 
 def test_check_tells_every_mistake_of_topologies_slas_and_channels(tmp_path: Path) -> None:

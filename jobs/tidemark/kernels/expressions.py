@@ -48,7 +48,7 @@ class Expressions:
             return _run(self._duckdb, query, frame)
         except duckdb.Error as error:
             if frame.is_empty() or not isinstance(error, OF_A_RECORD):
-                msg = f"{query}: {error}"
+                msg = str(error).splitlines()[0].removesuffix(" in FROM clause!")
                 raise InvalidArgument(msg) from error
         problems = self._problems(frame, select, where)
         bad = frame.with_columns(pl.Series(PROBLEM, problems, pl.String))

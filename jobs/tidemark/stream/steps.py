@@ -117,6 +117,7 @@ class Steps:
             try:
                 self._prepare(operator)
             except (InvalidArgument, pl.exceptions.PolarsError) as error:
+                self._refuse_sql(operator)
                 known = ", ".join(c for name in operator.inputs for c in self.schemas[name] if not c.startswith("_"))
                 at, problem = f"operators.{operator.name}", f"does not fit what it reads: {error}"
                 raise InvalidSpec.at(topology.file, at, problem, f"it reads the columns {known}") from error
@@ -234,6 +235,21 @@ class Steps:
                 problem, _, remedy = str(error).rpartition("; ")
                 at = f"operators.{operator.name}.{key}"
                 raise InvalidSpec.at(self._topology.file, at, f"{sql!r} {problem}", remedy) from error
+
+    def _refuse_sql(self, operator: Operator) -> None:
+        """Raise InvalidSpec for the first SQL of a map that does not fit the columns it reads, by its key."""
+        if not isinstance(operator, Map):
+            return
+        known = payload(self.schemas[operator.inputs[0]])
+        records = pl.DataFrame(schema={c: self.schemas[operator.inputs[0]][c] for c in known})
+        texts = {f"select.{name}": sql for name, sql in operator.select.items()}
+        for key, sql in (texts | ({"where": operator.where} if operator.where else {})).items():
+            try:
+                self._sql.select(records, {"value": sql}, keep=())
+            except InvalidArgument as error:
+                at, problem = f"operators.{operator.name}.{key}", f"is {sql!r}: {error}"
+                remedy = f"it reads the columns {', '.join(known)}"
+                raise InvalidSpec.at(self._topology.file, at, problem, remedy) from error
 
     def _ran(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
         records = inputs[0]
