@@ -93,7 +93,8 @@ def topology_toml(spark: str) -> str:
     for key, value in SHORTENED.items():
         toml, number = re.subn(rf"(?m)^{key} = .*", f"{key} = {value}", toml)
         assert number, key
-    toml = toml.replace('\ntopic = "flight_events"\n', f'\ntopic = "flight_events"\nmax_records = {3 * LARGE}\n')
+    strict = f'\ntopic = "flight_events"\nmax_records = {3 * LARGE}\nallowed_lateness = "0 ms"\n'
+    toml = toml.replace('\ntopic = "flight_events"\n', strict)
     return f"executors_above = {LARGE}\n" + toml + spark
 
 
