@@ -12,6 +12,8 @@ from streaming.orders_oracle import ORDERS, PRICES, Pricing, Products, Regions
 
 T = 1_700_000_000_000
 """The record time from which these tests count: a multiple of every window."""
+DECIDED_AT = T + 60_000
+"""When the first batch is decided: no record is ahead of it."""
 CUSTOMERS = {"ann": "north"}
 Record = tuple[str, dict[str, Any]]
 """The source and the fields."""
@@ -41,13 +43,13 @@ def pricing(*batches: list[Record], stock: Sequence[Fields] = ()) -> Pricing:
             messages[source].append(Message(place, b"a key", json.dumps(fields).encode(), T))
         reads = [Read(source, 0, start, len(messages[source])) for source, start in starts.items()]
         reads += [Read("stock_counts", 0, 0, len(stock))] if number == 0 else []
-        read.append(Batch(T + 1_000 * number, reads, number))
+        read.append(Batch(DECIDED_AT + 1_000 * number, reads, number))
     return Pricing([*messages[ORDERS], *messages[PRICES]], stock, CUSTOMERS, read)
 
 
 def each_by_each(first: Pricing) -> list[Batch]:
     """Batches behind it that read one of its batches each, a second apart."""
-    return [Batch(T + 1_000 * n, [Read("a hop", 0, n, n + 1)], n) for n in first.outcomes]
+    return [Batch(DECIDED_AT + 1_000 * n, [Read("a hop", 0, n, n + 1)], n) for n in first.outcomes]
 
 
 def handed(rows: Mapping[int, Sequence[Handed]]) -> list[tuple[str, Fields | None, Fields | None]]:
@@ -154,7 +156,8 @@ def test_an_order_is_late_in_windows_when_each_of_its_own_has_closed_before_the_
 
 def test_what_is_behind_pricing_has_its_watermark_of_the_last_batch_it_read() -> None:
     first = pricing([alive(5_000)], [alive(6_000)], [alive(7_000)])
-    oracle = Regions(first, [Batch(T, [Read("a hop", 0, 0, 2)], 0), Batch(T, [Read("a hop", 0, 2, 3)], 1)])
+    both = [Batch(DECIDED_AT, [Read("a hop", 0, 0, 2)], 0), Batch(DECIDED_AT, [Read("a hop", 0, 2, 3)], 1)]
+    oracle = Regions(first, both)
     assert oracle.times == {0: T + 4_999, 1: T + 5_999}
 
 

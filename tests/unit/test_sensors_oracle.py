@@ -10,6 +10,8 @@ from streaming.sensors_oracle import SensorsOracle, fields_of
 
 T = 1_700_000_000_000
 """The record time from which these tests count."""
+DECIDED_AT = T + 60_000
+"""When the first batch is decided: no record is ahead of it."""
 Record = tuple[str | None, dict[str, Any] | None, int]
 """Device, value and Kafka's own timestamp as ms after T."""
 
@@ -28,7 +30,7 @@ def after(*batches: list[Record]) -> SensorsOracle:
             octets = None if value is None else json.dumps(value).encode()
             messages.append(Message(place, None if key is None else key.encode(), octets, T + at))
         part = Read("readings", 0, start, len(messages), len(messages))
-        read.append(Batch(T + 1_000 * number, [part], number))
+        read.append(Batch(DECIDED_AT + 1_000 * number, [part], number))
     return SensorsOracle(messages, read)
 
 
