@@ -95,7 +95,7 @@ def _orders(start_ms: int, chance: Random) -> Iterator[Sent]:
 
 
 def _faults(start_ms: int) -> list[Sent]:
-    """One record for each reason that puts one into quarantine, two for its last; and a price."""
+    """An order without a key; one record for each reason that puts one into quarantine, two for its last; a price."""
     at_ms = start_ms + 6_000
     sound = _order(900, at_ms, at_ms, product="apples")
     value = sound.value or b""

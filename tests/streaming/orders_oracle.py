@@ -47,17 +47,18 @@ Counts = dict[str, Counter[str]]
 
 @dataclass
 class Versions:
-    """A table that records are joined with: what it sent on, and from when on which value of a product held."""
+    """A table that records are joined with: what it sent on, and which value of a product was told for which time.
+
+    An equal value that was not sent on is told all the same: suppression does not change history.
+    """
 
     now: EmitOnChange = field(default_factory=EmitOnChange)
     known: dict[str, list[tuple[int, Fields]]] = field(default_factory=lambda: defaultdict(list))
 
     def take(self, product: str, value: Fields, timestamp_ms: int, place: Place) -> bool:
         """Whether the update is sent on."""
-        emits = self.now.offer(product, text(value), timestamp_ms, place)
-        if emits:
-            self.known[product].append((timestamp_ms, value))
-        return emits
+        self.known[product].append((timestamp_ms, value))
+        return self.now.offer(product, text(value), timestamp_ms, place)
 
     def valid(self, product: str, timestamp_ms: int) -> Fields | None:
         """The value that held then: the newest that is not newer, of those from one instant the last."""

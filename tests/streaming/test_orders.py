@@ -169,7 +169,7 @@ def test_a_record_that_cannot_be_used_is_in_quarantine_with_its_reason(flow: Flo
     rows = flow.rows("pricing", "quarantine")
     seen = [(Place(row["source"], row["partition"], row["offset"]), row["reason"]) for row in rows]
     assert sorted(seen) == sorted(flow.pricing.quarantined)
-    assert len(seen) == 9
+    assert len(seen) == 8
 
 
 def test_no_partition_was_so_far_ahead_that_it_had_to_wait(flow: Flow) -> None:
