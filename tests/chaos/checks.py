@@ -143,7 +143,7 @@ def _hop(left: Left) -> None:
             row["source_offset"],
         )
         for row in left.rows("players", "hop_by_team")
-        if row["watermark"] is None
+        if row["watermark"] is None and row["idle"] is None
     ]
     _in_order(rows, [(batch_id, *row) for batch_id, handed in left.players.handed.items() for row in handed])
 

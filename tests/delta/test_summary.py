@@ -37,7 +37,8 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         {**STREAM, "source": "weather", "partition": 0, "batch_id": 2, "activity": "active", "decided_at": AT_MS},
     ],
     "critical_paths": [
-        {"window_start": AT_MS, "path": "A (0 ms) → C (100 ms) = 100 ms", "state": "measured"},
+        {"window_start": AT_MS, "path": "A (0 ms) → C (100 ms) = 100 ms", "state": "measured"}
+        | {"latency_ms": 100, "before_source_ms": 74_459},
         {"window_start": AT_MS - 5_000, "path": "A (0 ms) → B (7 ms) = 7 ms", "state": "estimated"},
     ],
     "sla_results": [
@@ -46,7 +47,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         {"sla": "in_time", "verdict": "pass", "checked_at": AT_MS - 1},
     ],
     "quarantine": [{**STREAM, "reason": "null_key"}],
-    "hop_by_carrier": [{"id": "UA 1"}, {"id": "UA 2"}, {"watermark": AT_MS}],
+    "hop_by_carrier": [{"idle": True}, {"id": "UA 1"}, {"id": "UA 2"}, {"watermark": AT_MS, "idle": False}],
 }
 
 
@@ -77,7 +78,7 @@ def test_the_summary_is_read_from_the_tables(tmp_path: Path) -> None:
     assert lines(told, "Emitted and suppressed")[1].split() == ["flight_status", "table", "10", "7", "2", "22.2"]
     assert lines(told, "Watermarks")[1].split() == ["weather", "0", "2026-01-01T12:00:00.000Z", "null", "idle", "null"]
     assert lines(told, "Critical path of the last closed windows") == [
-        "12:00:00  A (0 ms) → C (100 ms) = 100 ms",
+        "12:00:00  74,559 ms old: 74,459 ms before the path, then A (0 ms) → C (100 ms) = 100 ms",
         "11:59:55  A (0 ms) → B (7 ms) = 7 ms  (estimated)",
     ]
     (sla,) = lines(told, "SLAs")[1:]

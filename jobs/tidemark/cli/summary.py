@@ -10,9 +10,9 @@ from tidemark.cli.inventory import inventory
 from tidemark.cli.sql import Answer, Warehouse
 from tidemark.cli.text_table import aligned
 from tidemark.semantics.buckets import quantile
-from tidemark.spec.tables import BECAME, CAME_IN, TABLES
+from tidemark.spec.tables import BECAME, CAME_IN, HOP_UPDATE, TABLES
 
-MAY_BE_EMPTY = frozenset({"late_records", "held_records", "requeued", "table_files"})
+MAY_BE_EMPTY = frozenset({"late_records", "held_records", "requeued", "table_files", "undeliverable"})
 """Tables that a run with nothing amiss leaves without rows, or does not have."""
 WIDTH = 118
 
@@ -50,7 +50,7 @@ WATERMARKS = """
              watermarks.source NULLS LAST, watermarks.partition NULLS LAST
 """
 CRITICAL_PATHS = """
-    SELECT window_start, path, state FROM critical_paths
+    SELECT window_start, path, state, before_source_ms + latency_ms AS age_ms, before_source_ms FROM critical_paths
     WHERE path IS NOT NULL ORDER BY window_start DESC LIMIT 3
 """
 SLAS = """
@@ -101,7 +101,7 @@ def problems(home: Path, *, injected: int) -> Iterator[str]:
 
 def _unread(warehouse: Warehouse, hop: str) -> Iterator[str]:
     """Whether the next sub-topology has read every update that a repartition handed to it."""
-    ((handed,),) = warehouse.ask(f"SELECT count(*) FROM {hop} WHERE watermark IS NULL").rows
+    ((handed,),) = warehouse.ask(f"SELECT count(*) FROM {hop} WHERE {HOP_UPDATE}").rows
     source = f"{hop.removeprefix('hop_')}_source"
     ((read,),) = warehouse.ask("SELECT coalesce(sum(records_in), 0) FROM outcomes WHERE operator = ?", [source]).rows
     if handed != read:
@@ -123,11 +123,16 @@ def _latency(answer: Answer) -> str:
 
 def _paths(answer: Answer) -> str:
     lines = [
-        f"{start:%H:%M:%S}  {path}" + ("" if state == "measured" else f"  ({state})")
-        for start, path, state in answer.rows
+        f"{start:%H:%M:%S}  {_age(age_ms, before_ms)}{path}" + ("" if state == "measured" else f"  ({state})")
+        for start, path, state, age_ms, before_ms in answer.rows
     ]
     wrapped = (fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
     return "\n".join(wrapped) or "no window was closed"
+
+
+def _age(age_ms: int | None, before_ms: int) -> str:
+    """How old a window was at the end of its path, of which its path is a part; nothing where it had no source."""
+    return "" if age_ms is None else f"{age_ms:,} ms old: {before_ms:,} ms before the path, then "
 
 
 def _inventory(home: Path) -> str:

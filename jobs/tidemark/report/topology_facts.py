@@ -13,6 +13,7 @@ from tidemark.report.path_facts import FINISHED_MS, Row, Tables
 from tidemark.semantics.stram import LATENCY_SAMPLES
 from tidemark.spec.intervals import iso
 from tidemark.spec.operators import HopSource, Kind
+from tidemark.spec.tables import HOP_UPDATE
 from tidemark.spec.topology import Topology
 
 RATED_OVER_S = 60
@@ -208,8 +209,8 @@ class _Facts:
             return told.get("unread_records")
         hop = f"hop_{operator.repartition}"
         text = (
-            f'SELECT count(*) AS n FROM "{hop}" JOIN batches USING (topology, sub_topology, batch_id) '
-            f'WHERE topology = $1 AND "{hop}".watermark IS NULL AND batch_id >= $2 '
+            f'SELECT count(*) AS n FROM (FROM "{hop}" WHERE {HOP_UPDATE}) '
+            "JOIN batches USING (topology, sub_topology, batch_id) WHERE topology = $1 AND batch_id >= $2 "
             "AND finished_at <= make_timestamptz($3 * 1000)"
         )
         rows = (

@@ -481,6 +481,8 @@ HOP = Table(
     ),
     key=("batch_id", "seq"),
 )
+HOP_UPDATE = "watermark IS NULL AND idle IS NULL"
+"""SQL: a row of a hop is an update, and no mark of time; before there is a watermark a mark may say idle alone."""
 _ROLLED_UP = _columns(
     ("scope", "string", "operator | task | topology (its terminal operators) | path (its terminal operator)"),
     ("topology", "string", "name of the topology"),
