@@ -25,6 +25,7 @@ class Players:
 
     def __init__(self, messages: Mapping[Place, Message], batches: Iterable[Batch]) -> None:
         self._log = messages
+        self._newest_ms: dict[int, int] = {}  # by partition: among the records read so far
         self._time = SourceTime(BOUND_MS, NEVER_IDLE_MS)
         self.outcomes: dict[int, Counts] = {}
         self.quarantined: list[Place] = []
@@ -48,13 +49,14 @@ class Players:
 
     def _record(self, place: Place) -> int | None:
         """What becomes of the record at *place*; its time, None when it cannot be used."""
-        count, fields = self._count["events"], fields_of(self._log[place])
+        count, fields = self._count["events"], fields_of(self._log[place], self._newest_ms.get(place.partition))
         count["records_in"] += 1
         if fields is None:
             self.quarantined.append(place)
             count["quarantined"] += 1
             return None
         timestamp_ms: int = fields["event_time"]
+        self._newest_ms[place.partition] = max(timestamp_ms, self._newest_ms.get(place.partition, timestamp_ms))
         watermark_ms = self._time.watermark_ms
         if watermark_ms is not None and timestamp_ms <= watermark_ms:
             self.late.append(Late(place, timestamp_ms, watermark_ms))
@@ -142,15 +144,16 @@ class Teams:
             count["team_board"].update(("records_in", "passed"))
 
 
-def fields_of(message: Message) -> Fields | None:
+def fields_of(message: Message, newest_ms: int | None) -> Fields | None:
     """The fields of a record, the player being Kafka's key; None when it cannot be used.
 
-    A record without a value deletes its player, at Kafka's own time, and has no other field.
+    A record without a value deletes its player, at *newest_ms*, the newest time before it in its partition. It has no
+    other field.
     """
     if message.key is None:
         return None
     player = {"player": message.key.decode()}
     if message.value is None:
-        return {**player, "event_time": message.timestamp_ms}
+        return None if newest_ms is None else {**player, "event_time": newest_ms}
     found = typed(message.value, TYPES)
     return None if isinstance(found, str) else {**player, **found}

@@ -119,6 +119,39 @@ def test_by_event_time_a_deleted_key_stays_deleted(tmp_path: Path, strategy: str
     assert [row["value"] for row in play.rows("changes")] == ['{"v":1.0}', None]
 
 
+def deleted(play: Play, id_: str, *, part: int = 0) -> dict[str, Any]:
+    """A record without a value as Spark gives it: it has no event time, whatever the broker says."""
+    return play.row("events", T, partition=part, key=id_, id=id_) | {"deleted": True, "timestamp_ms": None}
+
+
+@pytest.mark.parametrize("drift", ["", 'max_drift = "1 min"\n'])
+@pytest.mark.parametrize("cut", [1, 2, 9])
+def test_a_tombstone_is_as_new_as_its_partition_for_every_cut(tmp_path: Path, cut: int, drift: str) -> None:
+    keyed = SOURCE.replace('topic = "events"', 'topic = "events"\nkey = "id"').replace("2 min", "1 s")
+    play = Play(drift + keyed.replace('max_ahead = "unlimited"', "") + NEWEST, tmp_path, partitions=2)
+    rows = [
+        deleted(play, "z"),  # before there is any event time
+        event(play, 1, "other", 0.0, part=1),
+        event(play, 10, "a", 1.0),
+        event(play, 5, "b", 2.0),
+        deleted(play, "a"),
+        event(play, 99_000, "far", 0.0),  # too far ahead of the clock
+        event(play, 900, "c", 3.0),  # half an hour ahead, and with a drift the last before the partition waits
+        deleted(play, "b"),
+        event(play, 899, "d", 4.0),
+        deleted(play, "c"),
+    ]
+    for number in range(0, len(rows), cut):
+        play.batch(rows[number : number + cut], at_ms=T + 600_000)
+        play.start("0")
+    play.batch([event(play, 3_000, "e", 5.0, part=1)], at_ms=T + 3_000_000)
+    for _ in range(3):  # partition 0 goes on by a minute at most each time
+        play.batch(at_ms=T + 3_000_000)
+    gone = [(row["key"], (row["timestamp"] - T) / 1000) for row in play.rows("changes") if row["value"] is None]
+    assert gone == [("a", 10), ("b", 900), ("c", 900)]
+    assert sorted(row["reason"] for row in play.rows("quarantine")) == ["missing_timestamp", "timestamp_in_future"]
+
+
 @pytest.mark.parametrize(
     ("source", "operator", "warned"),
     [

@@ -357,6 +357,22 @@ def test_a_batch_for_whose_files_there_was_no_space_is_worked_on_again_and_leave
     assert names[0] == names[1]
 
 
+def test_executors_give_tombstones_the_time_that_the_driver_gives(tmp_path: Path) -> None:
+    keyed = SOURCE.replace('topic = "events"', 'topic = "events"\nkey = "id"') + TABLE
+    found = []
+    for executors in (None, Apart):
+        play = Play(keyed, tmp_path / str(executors), partitions=2)
+        play.executors = executors
+        for number in range(2):
+            rows = [
+                play.row("events", T + n, partition=n % 2, id=str(n), grp="x", v=n % 3) for n in range(20 * number, 30)
+            ]
+            gone = [play.row("events", T, partition=n % 2, id=str(n)) for n in range(28)]
+            play.batch([*rows, *({**row, "deleted": True, "timestamp_ms": None} for row in gone)], at_ms=T + 50)
+        found.append({(row["key"], row["timestamp"]) for row in play.rows("changes") if row["value"] is None})
+    assert found[0] == found[1] == {(str(n), T + 28 + n % 2) for n in range(28)}
+
+
 def test_what_executors_cannot_share_the_driver_does_and_says_which_operator_is_in_the_way(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

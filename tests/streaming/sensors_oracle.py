@@ -83,6 +83,7 @@ class SensorsOracle:
     def __init__(self, messages: Iterable[Message], batches: Iterable[Batch]) -> None:
         self._log = {message.place: message for message in messages}
         self._turn = 0
+        self._newest_ms: dict[int, int] = {}  # by partition: among the records read so far
         self.time = SourceTime(BOUND_MS, IDLE_AFTER_MS)
         self.times: dict[int, dict[int | None, Reached]] = {}  # by batch; partition None: the source
         self.outcomes: dict[int, dict[str, Counter[str]]] = {}  # by batch and operator
@@ -113,12 +114,13 @@ class SensorsOracle:
         count, timestamps_ms = self._count["readings"], []
         for place in read.places():
             count["records_in"] += 1
-            found = fields_of(self._log[place])
+            found = fields_of(self._log[place], self._newest_ms.get(place.partition))
             if isinstance(found, str):
                 self.quarantined.append((place, found))
                 count["quarantined"] += 1
                 continue
             timestamp_ms = found["event_time"]
+            self._newest_ms[place.partition] = max(timestamp_ms, self._newest_ms.get(place.partition, timestamp_ms))
             timestamps_ms.append(timestamp_ms)
             watermark_ms = self.time.watermark_ms
             if set(found) == {"event_time"}:
@@ -193,11 +195,11 @@ class SensorsOracle:
         return sorted(results)
 
 
-def fields_of(message: Message) -> Fields | str:
+def fields_of(message: Message, newest_ms: int | None = None) -> Fields | str:
     """The fields of a record, the device being Kafka's key; or why it cannot be used.
 
-    A record without a value deletes its device, at Kafka's own time. One without a key, and nothing but a time, keeps
-    the partition alive: it has that alone.
+    A record without a value deletes its device, at *newest_ms*, the newest time before it in its partition. One
+    without a key, and nothing but a time, keeps the partition alive: it has that alone.
     """
     if message.key is None:
         found = "null_key" if message.value is None else typed(message.value, TYPES)
@@ -207,7 +209,9 @@ def fields_of(message: Message) -> Fields | str:
     except UnicodeDecodeError:
         return "invalid_key"
     if message.value is None:
-        return {"device": device, "deleted": True, "event_time": message.timestamp_ms}
+        return (
+            "missing_timestamp" if newest_ms is None else {"device": device, "deleted": True, "event_time": newest_ms}
+        )
     found = typed(message.value, TYPES)
     if isinstance(found, str):
         return found

@@ -9,6 +9,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import fastavro
@@ -160,9 +161,44 @@ def test_the_key_fills_a_field_and_a_null_value_deletes_it(spark: SparkSession, 
     rows = read(spark, broker, source("keyed", key="id"))
     assert [(r["deleted"], r["reason"], r["timestamp_ms"], r["keyed"]) for r in rows[:2]] == [
         (False, None, NOON, {"id": "k", "n": 1, "at": NOON}),
-        (True, None, NOON + 7, {"id": "k", "n": None, "at": None}),
+        (True, None, None, {"id": "k", "n": None, "at": None}),
     ]
     assert [row["reason"] for row in rows[2:]] == ["null_key", "invalid_key"]
+    (_, deleted, *_) = read(spark, broker, source("keyed", key="id", timestamp=None))
+    assert deleted["timestamp_ms"] == NOON + 7
+
+
+@pytest.mark.parametrize(
+    ("place", "unit", "word"),
+    [({"tombstone_header": "at"}, "s", "bigint"), ({"tombstone_field": "a t"}, "ms", "timestamp")],
+)
+def test_a_header_or_a_field_of_the_key_has_a_tombstones_time(
+    spark: SparkSession, place: dict[str, str], unit: str, word: str
+) -> None:
+    said = [
+        str(NOON_S) if word == "bigint" else "2014-05-13T16:53:20Z",
+        None,
+        "soon",
+        "1" if word == "bigint" else "1970-01-01",
+    ]
+    named = "tombstone_header" in place
+    records = [
+        (
+            ("k" if named else json.dumps({"a t": text} if text else {})).encode(),
+            [("at", b"0"), ("at", text.encode())] if named and text else [],
+            0, offset, None, datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        for offset, text in enumerate(said)
+    ]  # fmt: skip
+    raw = spark.createDataFrame(
+        records,
+        "key binary, headers array<struct<key: string, value: binary>>, partition int, offset bigint, value binary, "
+        "timestamp timestamp",
+    )
+    fields = {"id": "string", "n": "int", "at": word}
+    rows = kafka_records(raw, source("t", key="id", timestamp_unit=unit, fields=fields, **place)).collect()
+    assert [row.timestamp_ms for row in rows[:3]] == [NOON, None, None]
+    assert [row.reason for row in rows] == [None, None, "wrong_type", "timestamp_out_of_range"]
 
 
 def test_fields_that_are_not_declared_are_kept_where_a_column_is_named_for_them(

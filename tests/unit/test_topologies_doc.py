@@ -23,6 +23,7 @@ NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be m
     ("source", "files"): {"topic": None},
     ("source", "idle_advances"): {"idle_after": "30 s"},
     ("source", "avro_schema"): {"format": "avro"},
+    ("source", "tombstone_time"): {"key": "device"},
     ("map", "key"): {"strategy": "on_change"},
     ("map", "identity"): {"strategy": "on_change"},
     ("aggregate", "allowed_lateness"): {"window": {"tumbling": "1 min"}},

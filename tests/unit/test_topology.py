@@ -98,6 +98,17 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
             {"topic": None, "delta": "outside/flights", "max_records": 5},
             "flight_events.max_records: limits what is no topic; leave it out",
         ),
+        (
+            "flight_events",
+            {"key": None, "tombstone_time": {"header": "at"}},
+            "flight_events.tombstone_time: is that of no tombstones; write key =",
+        ),
+        (
+            "flight_events",
+            {"key": "flight", "timestamp": None, "tombstone_time": {"header": "at"}},
+            "flight_events.tombstone_time: is not the time of the other records, which is Kafka's",
+        ),
+        ("flight_events", {"key": "flight", "tombstone_time": {"headr": "at"}}, "flight_events.tombstone_time"),
         ("flight_events", {"nan": "drop"}, "flight_events.nan: is 'drop'; use one of keep, quarantine"),
         (
             "flight_events",

@@ -17,7 +17,8 @@ from tidemark.semantics.watermark import Combined, Progress, bounded_out_of_orde
 class Seen:
     """What one batch read of one partition: offsets from (inclusive) until (exclusive), and its newest record.
 
-    `max_timestamp_ms` is None when it read none that can be used; `latest_offset` is the broker's, None without one;
+    `max_timestamp_ms` is None when it read none that can be used; `newest_ms` is the newest event time up to then, also
+    of records that wait or are ahead of the clock; `latest_offset` is the broker's, None without one;
     `held_from` is the offset of the first record that waits (`max_drift`), None when none does. `lost` are offsets,
     from (inclusive) until (exclusive), that are gone and were given up, None when none are. `told_idle` is whether its
     writer said last that nothing comes; None when nothing was read.
@@ -30,6 +31,7 @@ class Seen:
     held_from: int | None = None
     lost: tuple[int, int] | None = None
     told_idle: bool | None = None
+    newest_ms: int | None = None
 
     @property
     def silent(self) -> bool:
@@ -100,6 +102,7 @@ def _partition(
         until_offset=seen.until_offset,
         done_until_offset=seen.until_offset if seen.held_from is None else seen.held_from,
         told_idle=told_idle,
+        newest_ms=later(was.newest_ms, seen.newest_ms),
         activity=Activity.IDLE
         if told_idle and seen.caught_up
         else activity(

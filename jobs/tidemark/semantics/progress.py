@@ -35,7 +35,8 @@ class PartitionProgress:
     """One input partition: newest record, watermark, when it last had a record, and the offset after that.
 
     Everything before `done_until_offset` was sent on; what lies between it and `until_offset` waits. `writers` are
-    those that number their records (`tidemark-id`), by name. `told_idle` is what its writer said last.
+    those that number their records (`tidemark-id`), by name. `told_idle` is what its writer said last. `newest_ms` is
+    the newest event time that was read, also of a record that waits or is ahead of the clock: that of tombstones.
     """
 
     max_timestamp_ms: int | None = None
@@ -46,6 +47,7 @@ class PartitionProgress:
     activity: Activity = Activity.ACTIVE
     writers: Mapping[str, Sent] = field(default_factory=dict)
     told_idle: bool = False
+    newest_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,4 +132,5 @@ def _input(content: Mapping[str, Any]) -> InputProgress:
 
 def _partition(content: Mapping[str, Any]) -> PartitionProgress:
     writers = {name: Sent(*sent) for name, sent in content.get("writers", {}).items()}
-    return PartitionProgress(**{**content, "activity": Activity(content["activity"]), "writers": writers})
+    newest = {"newest_ms": content.get("newest_ms", content["max_timestamp_ms"])}  # older versions kept no other
+    return PartitionProgress(**{**content, **newest, "activity": Activity(content["activity"]), "writers": writers})

@@ -145,6 +145,8 @@ class Source(Operator):
     (`topology/sub-topology`) whose headers are believed. A strict source sets aside what is more than
     `allowed_lateness_ms` behind its watermark; None: nothing. A record moves time up to the decision time at most, and
     more than `max_ahead_ms` after that it is quarantined; None: neither. `nan` says what NaN in a double is.
+    The time of a tombstone is in the header `tombstone_header`, or in `tombstone_field` of its key, a JSON object; else
+    it is the newest of its partition.
     """
 
     topic: str | None = None
@@ -166,6 +168,8 @@ class Source(Operator):
     max_records: int | None = None
     written_by: tuple[str, ...] = ()
     nan: NotANumber = NotANumber.KEEP
+    tombstone_header: str | None = None
+    tombstone_field: str | None = None
 
     @property
     def columns(self) -> Mapping[str, str]:

@@ -116,6 +116,7 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
         max_records=max_records,
         written_by=_written_by(keys, place),
         nan=_nan(keys, fields),
+        **_tombstone_time(keys, key, timestamp),
     )
 
 
@@ -124,6 +125,26 @@ def _nan(keys: Keys, fields: Mapping[str, str]) -> NotANumber:
     if nan is NotANumber.QUARANTINE and "double" not in fields.values():
         keys.fail("nan", f"is {nan.value!r} and no field is a double", "leave it out: no other type has NaN")
     return nan
+
+
+def _tombstone_time(keys: Keys, key: str | None, timestamp: str | None) -> dict[str, Any]:
+    """Where a record without a value says when its key was deleted: a header, or a field of the key."""
+    content = keys.mapping("tombstone_time", '{ header = "deleted_at" }', None)
+    if content is None:
+        return {}
+    if key is None:
+        keys.fail(
+            "tombstone_time", "is that of no tombstones", 'write key = "id", with which records delete their keys'
+        )
+    if timestamp is None:
+        remedy = "leave it out, or name the field that has the time of the others as `timestamp`"
+        keys.fail("tombstone_time", "is not the time of the other records, which is Kafka's", remedy)
+    inner = Keys(keys.file, f"{keys.at}.tombstone_time", content)
+    ((place, name),) = inner.one_of({"header": "deleted_at", "field": "deleted_at"}).items()
+    inner.done()
+    if "'" in name:
+        inner.fail(place, f"is {name!r}", "name it without quotes")
+    return {f"tombstone_{place}": name}
 
 
 def _max_ahead_ms(keys: Keys) -> int | None:

@@ -16,6 +16,7 @@ from tidemark.kernels.limits import Limits
 from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.marks import with_marks
 from tidemark.kernels.proofs import late_rows
+from tidemark.kernels.tombstones import with_tombstone_times
 from tidemark.kernels.values import value_text
 from tidemark.semantics.event_time import Seen, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress, Sent
@@ -203,8 +204,12 @@ def taken(
     decided_at_ms: int,
 ) -> Taken:
     """What the *fresh* rows of *source*, in offset order from *read_to*, are, after those *waiting*."""
+    fresh, event_ms = with_tombstone_times(
+        with_future(source, fresh, decided_at_ms),
+        {n: part.newest_ms for n, part in was.partitions.items() if part.newest_ms is not None},
+    )
     fresh, told_idle = with_marks(source, fresh)
-    fresh = with_future(source, fresh, decided_at_ms)
+    fresh = with_future(source, fresh, decided_at_ms)  # marks have their times now
     counts_up_to_ms = None if source.max_ahead_ms is None else decided_at_ms
     sent = {number: part.writers for number, part in was.partitions.items()}
     new, repeated, writers = told_apart(fresh, sent, source.written_by)
@@ -244,7 +249,7 @@ def taken(
         tables,
         disorder(usable, reached_ms),
         windows_of(rows.on_time, window_ms=window_ms),
-        rows.seen(read_to, counts_up_to_ms),
+        {n: replace(part, newest_ms=event_ms.get(n)) for n, part in rows.seen(read_to, counts_up_to_ms).items()},
     )
 
 

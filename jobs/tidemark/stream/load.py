@@ -181,7 +181,9 @@ def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProg
     payload = {c: kind for c, kind in schema.items() if c not in META}
     first = pl.col("partition").replace_strict(done, default=None, return_dtype=pl.Int64)
     rows = held.filter((pl.col("source") == source.name) & (pl.col("offset") >= first))
-    steps.memory.waiting[source.name] = rows.select(
+    # What deletes a key has no value, and the key beside it alone.
+    key = [pl.coalesce(source.key, "_key").alias(source.key)] if source.key else []
+    waiting = rows.select(
         parsed("value", payload).struct.unnest(),
         _key="key",
         _timestamp_ms=_ms("timestamp"),
@@ -192,7 +194,8 @@ def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProg
         _headers="headers",
         _newest_ms=_ms("timestamp"),
         _repeated=pl.lit(value=False),
-    ).sort("_partition", "_offset")
+    )
+    steps.memory.waiting[source.name] = waiting.with_columns(key).sort("_partition", "_offset")
 
 
 def _key_columns(operator: KeyedTable, schema: dict[str, pl.DataType]) -> dict[str, pl.Expr]:

@@ -187,12 +187,13 @@ def _key_text() -> Column:
 def _rows(parsed: DataFrame, source: Source, clock_ms: Column) -> DataFrame:
     """The rows that the driver gets; *clock_ms* is the time that the broker has for a record."""
     deleted = F.col("value").isNull() if source.key else F.lit(col=False)
-    told = F.col(f"_fields.{source.timestamp}") if source.timestamp else clock_ms
-    record_ms = told
-    if source.timestamp and source.fields[source.timestamp] == "bigint":
-        record_ms = _in_ms(told, source.timestamp_unit)
-    timestamp_ms = F.when(deleted, clock_ms).otherwise(record_ms)
-    reason = _reason(source, F.when(deleted, clock_ms).otherwise(told), timestamp_ms)
+    told = timestamp_ms = clock_ms
+    if source.timestamp:
+        of_tombstone = _converted(_tombstone_text(source), "string", source.fields[source.timestamp])
+        told = timestamp_ms = F.when(deleted, of_tombstone).otherwise(F.col(f"_fields.`{source.timestamp}`"))
+        if source.fields[source.timestamp] == "bigint":
+            timestamp_ms = _in_ms(told, source.timestamp_unit)
+    reason = _reason(source, deleted, told, timestamp_ms)
     written = ["written"] if "written" in parsed.columns else []
     return parsed.select(
         F.lit(source.name).alias("source"),
@@ -209,6 +210,16 @@ def _rows(parsed: DataFrame, source: Source, clock_ms: Column) -> DataFrame:
     )
 
 
+def _tombstone_text(source: Source) -> Column:
+    """What a record without a value says of its time; null: nothing, and kernels/tombstones.py knows what it is."""
+    if source.tombstone_header:
+        named = F.filter("headers", lambda header: header["key"] == F.lit(source.tombstone_header))
+        return F.try_element_at(named, F.lit(-1))["value"].cast("string")
+    if source.tombstone_field:
+        return F.get_json_object(_key_text(), f"$['{source.tombstone_field}']")
+    return F.lit(None).cast("string")
+
+
 def _in_ms(instants: Column, unit: str) -> Column:
     """*instants* in *unit* as ms, rounded down; null where that is beyond 64 bits."""
     if unit not in PER_MS:
@@ -217,8 +228,8 @@ def _in_ms(instants: Column, unit: str) -> Column:
     return F.call_function("div", instants, per_ms) - (instants % per_ms < 0).cast("bigint")
 
 
-def _reason(source: Source, told: Column, timestamp_ms: Column) -> Column:
-    """Why a record cannot be used, null when it can; *told* is what it says of its time."""
+def _reason(source: Source, deleted: Column, told: Column, timestamp_ms: Column) -> Column:
+    """Why a record cannot be used, null when it can; *told* is what it says of its time, a tombstone maybe nothing."""
     low_ms, high_ms = source.timestamp_range_ms
     unreadable = F.col("_unreadable")
     if source.topic:
@@ -230,8 +241,11 @@ def _reason(source: Source, told: Column, timestamp_ms: Column) -> Column:
         known = F.when(unreadable.isNotNull(), unreadable)
     if source.nan is NotANumber.QUARANTINE:
         known = known.when(_has_nan(source), "not_a_number")
+    if source.tombstone_header or source.tombstone_field:
+        known = known.when(deleted & _tombstone_text(source).isNotNull() & told.isNull(), "wrong_type")
     return (
-        known.when(told.isNull(), "missing_timestamp")
+        known.when(deleted & told.isNull(), None)
+        .when(told.isNull(), "missing_timestamp")
         .when(timestamp_ms.isNull() | (timestamp_ms < low_ms) | (timestamp_ms >= high_ms), "timestamp_out_of_range")
     )  # fmt: skip
 

@@ -1,0 +1,32 @@
+"""The event time of tombstones: records without a value, which delete their key.
+
+A tombstone has no payload that could say when its key was deleted. Where no header and no field of its key says it
+(`tombstone_time`), it is as new as the newest record before it in its partition: it deletes what it was sent after. The
+broker's time is no event time, and never used for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+
+def with_tombstone_times(rows: pl.DataFrame, newest_ms: Mapping[int, int]) -> tuple[pl.DataFrame, dict[int, int]]:
+    """The *rows* of a source (in offset order), whose tombstones all have a time; and what is now *newest_ms*.
+
+    That is the newest event time per partition, of all records that can be used. A tombstone in a partition that never
+    had one is `missing_timestamp`.
+    """
+    known = pl.col("partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
+    time = pl.when(pl.col("reason").is_null()).then("timestamp_ms")
+    newest = pl.max_horizontal(known, time.cum_max().forward_fill().over("partition"))
+    timeless = pl.col("deleted") & pl.col("reason").is_null() & pl.col("timestamp_ms").is_null()
+    found = rows.with_columns(_newest=newest, _timeless=timeless)
+    now = found.group_by("partition").agg(pl.col("_newest").max()).drop_nulls()
+    unknown = pl.col("_timeless") & pl.col("_newest").is_null()
+    timed = found.with_columns(
+        timestamp_ms=pl.when("_timeless").then("_newest").otherwise("timestamp_ms"),
+        reason=pl.when(unknown).then(pl.lit("missing_timestamp")).otherwise("reason"),
+    )
+    return timed.drop("_newest", "_timeless"), {**newest_ms, **dict(now.iter_rows())}
