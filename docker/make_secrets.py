@@ -20,6 +20,10 @@ def make_secrets(folder: Path) -> None:
     _kept(folder / "airflow_fernet_key", base64.urlsafe_b64encode(secrets.token_bytes(32)).decode())
     _kept(folder / "airflow_secret_key", secrets.token_urlsafe(32))
     _kept(folder / "airflow_jwt_secret", secrets.token_urlsafe(64))
+    _kept(
+        folder / "spark_secrets",
+        f"spark.authenticate true\nspark.authenticate.secret {secrets.token_urlsafe(32)}\n",
+    )
     _kept(folder / "airflow_passwords", json.dumps({"admin": secrets.token_urlsafe(12)}))
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 from functools import partial, reduce
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from tidemark.errors import InvalidArgument
 from tidemark.object_path import ObjectPath
 from tidemark.spec.layout import Layout
 from tidemark.spec.spark_settings import driver_address, jars
@@ -16,16 +18,40 @@ from tidemark.spec.tables import TABLES, Table
 from tidemark.warehouse import delta_tables, views
 
 PROJECT = Path(__file__).resolve().parents[2]
+SECRETS = "TIDEMARK_SPARK_SECRETS"
+"""Names a properties file with `spark.authenticate.secret`, which a standalone cluster shares with its drivers."""
 
 
 def session(name: str) -> SparkSession:
     """The session of the job *name*: as spark-submit set it up, else with the project's own settings and local jars."""
     builder = SparkSession.builder.appName(name)
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # set by spark-submit for the Python it starts
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit for the Python it starts
+        SparkContext._ensure_initialized()  # only with a JVM does SparkConf know what spark-submit was told
+        builder = builder.config(map={**_secret(SparkConf().get("spark.master", "") or "")})
+    else:
         usual = dict(settings(PROJECT / "docker" / "spark-defaults.conf"))
         address = driver_address("local")
         builder = builder.config(map={**usual, **address, "spark.jars": ",".join(jars(PROJECT))})
     return builder.getOrCreate()
+
+
+def _secret(master: str) -> dict[str, str]:
+    """The secret of the standalone cluster *master*; nothing for any other, of which Spark makes it.
+
+    It comes from a file, and after the start of the JVM: every user of a machine can read the arguments of processes.
+    """
+    if not master.startswith("spark://"):
+        return {}
+    key = "spark.authenticate.secret"
+    file = os.environ.get(SECRETS)
+    found = dict(settings(Path(file))) if file and Path(file).is_file() else {}
+    if key not in found:
+        msg = (
+            f"{SECRETS} must name a properties file with {key}, that of {master} and its workers, got {file!r}; "
+            "docs/cluster.md says how to make one"
+        )
+        raise InvalidArgument(msg)
+    return {key: found[key]}
 
 
 def have_checkpoints_written(spark: SparkSession, place: Path) -> None:

@@ -7,6 +7,7 @@ from streaming.conftest import broker
 
 from tidemark.embedded import spark_cluster
 from tidemark.embedded.spark_cluster import Cluster
+from tidemark.spark import SECRETS
 
 __all__ = ["broker"]
 
@@ -16,6 +17,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A master with two workers."""
     home = tmp_path_factory.mktemp("cluster")
     try:
-        yield spark_cluster.start(home, cores=2, memory="2g")
+        started = spark_cluster.start(home, cores=2, memory="2g")
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv(SECRETS, str(started.secrets))
+            yield started
     finally:
         spark_cluster.stop(home)

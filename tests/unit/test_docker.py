@@ -30,8 +30,9 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 IN_IMAGE = Path("/opt/tidemark")
 ONCE = {"kafka-format", "kafka-topics", "airflow-migrate", "airflow-passwords"}
 MASTER = "spark://spark-master:7077"
+SECRETS = "/run/secrets/spark_secrets"
 BINARIES = Path(sys.executable).parent
-WORKER = {"page_port": 8081, "cores": 3, "memory": "3g", "work": "/tmp/spark"}
+WORKER = {"page_port": 8081, "cores": 3, "memory": "3g", "work": "/tmp/spark", "properties": SECRETS}
 JARS, KAFKA = IN_IMAGE / ".jars", IN_IMAGE / "docker" / "kafka"
 
 
@@ -78,7 +79,9 @@ def test_the_other_commands_are_those_that_tests_run_as_processes() -> None:
         "airflow-migrate": ["airflow", *MIGRATE],
         "kafka-format": broker.format_command(JARS, KAFKA, cluster_id),
         "kafka": broker.server_command(JARS, KAFKA),
-        "spark-master": spark_cluster.master_command(host="spark-master", port=7077, page_port=8081),
+        "spark-master": spark_cluster.master_command(
+            host="spark-master", port=7077, page_port=8081, properties=SECRETS
+        ),
         "spark-worker-1": spark_cluster.worker_command(MASTER, host="spark-worker-1", **WORKER),
         "spark-worker-2": spark_cluster.worker_command(MASTER, host="spark-worker-2", **WORKER),
         "kafka-topics": ["python", "-m", "tidemark.embedded.topics", "kafka:9092", "jobs/topologies/flights.toml"],

@@ -1,12 +1,14 @@
 """A Spark standalone cluster on this machine: a master and workers, each a process on 127.0.0.1, all under one folder.
 
-It has no password: nobody but this machine's users reaches it.
+Master, workers and drivers share a secret, in the properties file `secrets.conf` of that folder: only the user who
+started the cluster can read it, and nobody else can use or stop the cluster.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 import urllib.request
 from dataclasses import dataclass
@@ -22,10 +24,11 @@ UP_WITHIN_S = 60.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster: the *address* of its master, that of its page, and its *workers*."""
+    """A running cluster: the *address* of its master, that of its page, its file of *secrets*, and its *workers*."""
 
     address: str
     page: str
+    secrets: Path
     workers: tuple[Process, ...]
 
     def living(self) -> int:
@@ -39,16 +42,18 @@ class Cluster:
             return 0
 
 
-def master_command(*, host: str, port: int, page_port: int) -> list[str]:
-    """The command of a master that listens on *host*."""
-    listens = ["--host", host, "--port", str(port), "--webui-port", str(page_port)]
+def master_command(*, host: str, port: int, page_port: int, properties: str) -> list[str]:
+    """The command of a master that listens on *host*; all of a cluster share the file *properties*."""
+    listens = ["--host", host, "--port", str(port), "--webui-port", str(page_port), "--properties-file", properties]
     return ["spark-class", "org.apache.spark.deploy.master.Master", *listens]
 
 
-def worker_command(master: str, *, host: str, page_port: int, cores: int, memory: str, work: str) -> list[str]:
+def worker_command(
+    master: str, *, host: str, page_port: int, cores: int, memory: str, work: str, properties: str
+) -> list[str]:
     """The command of a worker that gives executors of *master* so much; what they leave is in the folder *work*."""
     listens = ["--host", host, "--webui-port", str(page_port)]
-    gives = ["--cores", str(cores), "--memory", memory, "--work-dir", work]
+    gives = ["--cores", str(cores), "--memory", memory, "--work-dir", work, "--properties-file", properties]
     return ["spark-class", "org.apache.spark.deploy.worker.Worker", *listens, *gives, master]
 
 
@@ -56,12 +61,22 @@ def start(home: Path, *, workers: int = 2, cores: int, memory: str) -> Cluster:
     """A cluster of so many *workers*, once its master has all of them; each has *cores*, and *memory* such as `2g`."""
     port, page_port = process.free_port(), process.free_port()
     address, env = f"spark://{HOST}:{port}", _environment()
-    master = process.launch(MASTER, master_command(host=HOST, port=port, page_port=page_port), home=home, env=env)
+    shared = _secrets(home)
+    command = master_command(host=HOST, port=port, page_port=page_port, properties=str(shared))
+    master = process.launch(MASTER, command, home=home, env=env)
     launched = []
     for name in _workers(workers):
-        command = worker_command(address, host=HOST, page_port=0, cores=cores, memory=memory, work=str(home / name))
+        command = worker_command(
+            address,
+            host=HOST,
+            page_port=0,
+            cores=cores,
+            memory=memory,
+            work=str(home / name),
+            properties=str(shared),
+        )
         launched.append(process.launch(name, command, home=home, env=env))
-    cluster = Cluster(address, f"http://{HOST}:{page_port}", tuple(launched))
+    cluster = Cluster(address, f"http://{HOST}:{page_port}", shared, tuple(launched))
     process.wait_until(lambda: cluster.living() == workers, "a Spark cluster", UP_WITHIN_S, by=[master, *launched])
     return cluster
 
@@ -70,6 +85,17 @@ def stop(home: Path, *, workers: int = 2) -> None:
     """End the cluster that lives in *home*, and the executors on it."""
     for name in (*_workers(workers), MASTER):
         process.stop(home, name, grace_s=0)
+
+
+def _secrets(home: Path) -> Path:
+    """A new file of secrets in *home*, for its owner alone."""
+    home.mkdir(parents=True, exist_ok=True)
+    file = home / "secrets.conf"
+    file.unlink(missing_ok=True)
+    file.touch(mode=0o600)
+    said = f"spark.authenticate true\nspark.authenticate.secret {secrets.token_urlsafe(32)}\n"
+    file.write_text(said, encoding="utf-8")
+    return file
 
 
 def _workers(number: int) -> list[str]:

@@ -13,6 +13,8 @@ from tidemark.spec.toml_keys import Keys
 LOOPBACK = "127.0.0.1"
 TIDEMARKS_OWN = frozenset(
     {
+        "spark.authenticate",
+        "spark.authenticate.secret",
         "spark.driver.extraJavaOptions",
         "spark.executor.extraJavaOptions",
         "spark.jars",
@@ -23,7 +25,7 @@ TIDEMARKS_OWN = frozenset(
         "spark.submit.pyFiles",
     }
 )
-"""Properties without which tables would be wrong, or jobs would not find their code."""
+"""Properties without which tables would be wrong, jobs would not find their code, or anybody could stop them."""
 _MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s)://.+")
 _MEMORY = re.compile(r"\d+[mg]")
 
