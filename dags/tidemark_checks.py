@@ -24,6 +24,8 @@ told. A channel that takes nothing fails its task, and is told by a later run.
 """
 AT = "{{ params['at'] or dag_run.run_after.isoformat() }}"
 HANGS_AFTER = timedelta(minutes=30)
+TELLING_HANGS_AFTER = timedelta(minutes=15)
+"""Longer than a channel waits for another run that tells it, which is 10 minutes."""
 ASKED = "macros.datetime.fromisoformat(params['at']) if params['at'] else dag_run.run_after"
 SINCE = f"{{{{ (({ASKED}) - macros.timedelta(hours=1)).isoformat() }}}}"
 
@@ -45,8 +47,10 @@ for path, topology in topologies().items():
         )
         told = {"topology": topology.name, "warehouse": WAREHOUSE}
         told["trigger_rule"] = "all_done"  # a check that cannot use an SLA fails, and has judged the others
-        tell = [Tell(channel=channel, **told) for channel in channels(topology.name)]
-        publish = PublishChanges(task_id="publish_changes", **told)
+        tell = [
+            Tell(channel=channel, execution_timeout=TELLING_HANGS_AFTER, **told) for channel in channels(topology.name)
+        ]
+        publish = PublishChanges(task_id="publish_changes", execution_timeout=TELLING_HANGS_AFTER, **told)
         done = EmptyOperator(task_id="done", trigger_rule="none_failed")  # without it nobody saw that these failed
         chain(paths, check, [publish, *tell], done)
         chain([paths, check], done)

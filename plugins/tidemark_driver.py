@@ -16,7 +16,6 @@ of several hosts must agree to within a few seconds.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import platform
 import time
@@ -32,10 +31,13 @@ from tidemark.control import Control, Heartbeat, StreamState, known
 from tidemark.embedded import process
 from tidemark.errors import TidemarkError
 from tidemark.inert import inert
+from tidemark.locks import locked, own_folder
 
 NAME = "driver"
 POLL_S = 0.1
 TERMINATED_WITHIN_S = 5.0
+LAUNCHED_WITHIN_S = 60.0
+"""Somebody else who launches or kills, and waits for a drain besides, takes no longer."""
 TAIL_LINES = 40
 BY_CHANGE = "airflow: the topology file has changed"
 
@@ -325,9 +327,8 @@ class Driver:
 
     @contextmanager
     def _launching(self) -> Iterator[None]:
-        self.home.mkdir(parents=True, exist_ok=True)
-        with (self.home / "launch.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        own_folder(self.home)
+        with locked(self.home / "launch.lock", within_s=LAUNCHED_WITHIN_S + self._patience.drain_within_s):
             yield
 
 

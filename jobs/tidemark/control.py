@@ -13,6 +13,7 @@ Purpose: launch, heartbeat, drain and lease without a process to ask, so that it
 | `meanings.json` | the driver, when it starts | what the things that it keeps mean, see `stream/meanings.py` |
 | `loss.json` | `tidemark accept-loss` | offsets that may be passed over: who gave them up, and why |
 
+The folder and its locks are their owner's alone, see `tidemark.locks`.
 A driver asks before each write whether `epoch` is still its own. One that was stopped and wakes up after another has
 taken over writes nothing more.
 
@@ -39,6 +40,7 @@ from typing import Any
 
 from tidemark.errors import Contradiction, TidemarkError
 from tidemark.lease import Held, Lease
+from tidemark.locks import holder, opened, own_folder, taken
 from tidemark.object_path import ObjectPath
 from tidemark.place import replace
 
@@ -136,12 +138,13 @@ class Control:
         if self._lease is not None:
             self._epoch = self._acquired(self._lease, silent_after_ms)
             return self._epoch
-        self.home.mkdir(parents=True, exist_ok=True)
+        own_folder(self.home)
         with self._acquiring():
-            lock = os.open(self.home / "driver.lock", os.O_RDWR | os.O_CREAT, 0o644)
-            if not _locked(lock):
+            lock = opened(self.home / "driver.lock")
+            if not taken(lock, within_s=PROBE_S):  # `is_held` of another process takes it for an instant
+                by = holder(lock)
                 os.close(lock)
-                self._refuse_to_take_over(take_over_at_ms, silent_after_ms)
+                self._refuse_to_take_over(take_over_at_ms, silent_after_ms, by)
                 lock = self._new_lock()
             self._lock = lock
             epoch = self._claimed()
@@ -211,7 +214,7 @@ class Control:
 
     def beat(self, heartbeat: Heartbeat) -> None:
         """Publish *heartbeat* in place of the one before; on a full disk, in the space that this one took."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        own_folder(self.home)
         text = json.dumps(asdict(heartbeat))
         whole_pages = text.ljust(PAGE * (1 + len(text) // PAGE))
         try:
@@ -233,7 +236,7 @@ class Control:
 
     def request_drain(self, *, by: str, now_ms: int) -> None:
         """Ask the driver to finish its batch and end; asking twice changes nothing."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        own_folder(self.home)
         if not self.drain_requested():
             replace(self.home / "drain.json", json.dumps({"by": by, "at_ms": now_ms}))
 
@@ -247,7 +250,7 @@ class Control:
 
     def accept_loss(self, loss: AcceptedLoss) -> None:
         """Let the driver pass over *loss*, once: from where the stream was when it was accepted."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        own_folder(self.home)
         replace(self.home / "loss.json", json.dumps([*self._losses(), asdict(loss)]))
 
     def accepted_loss(self) -> dict[tuple[str, int, int], int]:
@@ -266,11 +269,14 @@ class Control:
 
     @contextmanager
     def _acquiring(self) -> Iterator[None]:
-        with (self.home / "acquire.lock").open("w") as lock:
-            if not _locked(lock.fileno()):
-                msg = f"{self.home}: one driver per stream, and another one is starting right now"
+        lock = opened(self.home / "acquire.lock")
+        try:
+            if not taken(lock, within_s=PROBE_S):
+                msg = f"{self.home}: one driver per stream, and another one is starting right now ({holder(lock)})"
                 raise AlreadyRunning(msg)
             yield
+        finally:
+            os.close(lock)
 
     def _claimed(self) -> int:
         """The epoch after the newest, which nobody else gets, on other hosts neither."""
@@ -287,17 +293,18 @@ class Control:
             claims[older].unlink(missing_ok=True)
         return epoch
 
-    def _refuse_to_take_over(self, now_ms: int | None, silent_after_ms: int) -> None:
+    def _refuse_to_take_over(self, now_ms: int | None, silent_after_ms: int, by: str) -> None:
         """Raise AlreadyRunning unless *now_ms* is given and the driver that holds the lock has been silent by then."""
         if now_ms is None:
-            msg = f"{self.home}: one driver per stream, and another one holds driver.lock; drain that one first"
+            msg = f"{self.home}: one driver per stream, and another one holds driver.lock ({by}); drain that one first"
             raise AlreadyRunning(msg)
         beat = self.heartbeat()
         has_beaten = beat is not None and beat.epoch == self.epoch()
         if beat is None or not has_beaten or now_ms - beat.at_ms < silent_after_ms:
             msg = (
                 f"{self.home}: a driver that has been silent for {silent_after_ms // 1_000} s may be taken over; the "
-                f"one that holds driver.lock {'still beats' if has_beaten else 'has not beaten yet'}: drain that one"
+                f"one that holds driver.lock ({by}) {'still beats' if has_beaten else 'has not beaten yet'}: drain "
+                "that one"
             )
             raise AlreadyRunning(msg)
 
@@ -315,8 +322,8 @@ class Control:
     def _new_lock(self) -> int:
         """A locked `driver.lock` in place of the one that another driver holds."""
         partial = self.home / f".driver.lock.{os.getpid()}"
-        lock = os.open(partial, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = opened(partial)
+        taken(lock, within_s=PROBE_S)  # nobody else knows of it
         partial.replace(self.home / "driver.lock")
         return lock
 
@@ -324,20 +331,6 @@ class Control:
         path = self.home / "loss.json"
         losses: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
         return losses
-
-
-def _locked(lock: int) -> bool:
-    """Whether the lock could be had within PROBE_S: `is_held` of another process takes it for an instant."""
-    deadline = time.monotonic() + PROBE_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(PROBE_S / 20)
-        else:
-            return True
 
 
 def _overwrite(path: Path, text: str) -> None:

@@ -239,3 +239,10 @@ print(sorted(heavy & roots), len(set(sys.modules) - before))
 def test_a_batch_job_refuses_an_unknown_connection() -> None:
     with pytest.raises(AirflowException, match="no_such_cluster"):
         BatchJob(task_id="rollup", job="rollup", spark=SparkSettings(), conn_id="no_such_cluster").execute({})
+
+
+def test_no_task_that_tells_of_incidents_runs_without_end(dagbag: DagBag) -> None:
+    tasks = dagbag.dags["tidemark_flights_sla_check"].tasks
+    telling = {task.task_id: task.execution_timeout for task in tasks if task.task_id.startswith(("tell_", "publish"))}
+    assert {"tell_log", "publish_changes"} <= telling.keys()
+    assert set(telling.values()) == {timedelta(minutes=15)}

@@ -12,7 +12,6 @@ Known limitation: drivers outlive a command that is ended by SIGKILL; `tidemark 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import signal
 import sys
@@ -29,6 +28,7 @@ from tidemark.embedded import process
 from tidemark.embedded.stack import ROOT
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import one_message
+from tidemark.locks import holder, opened, own_folder, taken
 from tidemark.object_path import ObjectPath
 from tidemark.report.batch_job import topology_file
 from tidemark.spec.layout import Layout
@@ -125,14 +125,16 @@ def _signals() -> Iterator[list[int]]:
 def _only_run(layout: Layout, topology: Topology) -> Iterator[None]:
     """Be the only `tidemark run` of *topology* in this warehouse; raises InvalidArgument."""
     folder = layout.control(topology.name, topology.sub_topologies[0].name).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "run.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            msg = f"{topology.name}: another `tidemark run` has it in {layout.warehouse}; end that one first"
-            raise InvalidArgument(msg) from None
+    own_folder(folder)
+    lock = opened(folder / "run.lock")
+    try:
+        if not taken(lock, within_s=0):
+            by = holder(lock)
+            msg = f"{topology.name}: another `tidemark run` has it in {layout.warehouse} ({by}); end that one first"
+            raise InvalidArgument(msg)
         yield
+    finally:
+        os.close(lock)
 
 
 def _refuse_if_it_runs(layout: Layout, topology: Topology) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +12,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from tidemark.delta import again_after_others
+from tidemark.locks import locked, own_folder
 from tidemark.object_path import ObjectPath
-from tidemark.report.batch_job import writing
+from tidemark.report.batch_job import AT_MOST_S, writing
 from tidemark.report.report_tables import lies_in, opened, replace_in, replace_rows, rows_in
 from tidemark.sla.incident_facts import (
     PAST,
@@ -148,15 +148,17 @@ def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> l
 
 @contextmanager
 def telling(layout: Layout, topology: str, channel: Channel) -> Iterator[None]:
-    """For as long as somebody tells *channel* of *topology*: one at a time, or both would tell the same."""
+    """For as long as somebody tells *channel* of *topology*: one at a time, or both would tell the same.
+
+    Raises LockHeld when another process does so for AT_MOST_S.
+    """
     with writing(layout, topology):
         home = layout.report_control(topology)
         if isinstance(home, ObjectPath):  # where the lease of `writing` is one for all
             yield
             return
-        home.mkdir(parents=True, exist_ok=True)
-        with (home / f"{channel.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        own_folder(home)
+        with locked(home / f"{channel.name}.lock", within_s=AT_MOST_S):
             yield
 
 

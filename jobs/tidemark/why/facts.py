@@ -6,6 +6,7 @@ on. Instants in the frames are epoch ms.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ import polars as pl
 import polars.selectors as cs
 from deltalake import DeltaTable
 
-from tidemark.control import ALIVE, Control, StreamState
+from tidemark.control import ALIVE, Control, Heartbeat, StreamState
 from tidemark.delta import scan
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.semantics.idleness import Activity
@@ -105,17 +106,23 @@ class StreamFacts:
         kept = self._beats.tail(1).select("state", "at", "batch_started_at", "reason", *_MEMORY).rows()
         memory = dict(zip(_MEMORY, kept[0][4:], strict=True)) if kept else {}
         newest = Beat(StreamState(kept[0][0]), *kept[0][1:4], **memory) if kept else None
-        live = Control(self._control).heartbeat()
+        live = self._live()
         if live is None or live.at_ms > self._at_ms or (newest and newest.at_ms > live.at_ms):
             return newest
         is_gone = live.state in ALIVE and self._at_ms - live.at_ms > MISSED_MS and not Control(self._control).is_held()
         began_ms = newest.batch_started_at_ms if newest else None
         return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, **memory)
 
+    def _live(self) -> Heartbeat | None:
+        """The newest heartbeat of the control folder; None, too, for a user who may not read it."""
+        with suppress(PermissionError):
+            return Control(self._control).heartbeat()
+        return None
+
     @cached_property
     def started_ms(self) -> int:
         """When the newest driver first beat."""
-        live = Control(self._control).heartbeat()
+        live = self._live()
         if live is not None and live.state is StreamState.STARTING and live.at_ms <= self._at_ms:
             return live.since_ms or live.at_ms
         of_newest = self._beats.filter(pl.col("epoch") == pl.col("epoch").max())["at"].min()
@@ -141,8 +148,13 @@ class StreamFacts:
         return beats.sort("at", "epoch").collect()
 
     def reading(self, sub: SubTopology) -> str:
-        """What the driver of *sub* had begun to read and not decided, as part of a sentence; empty: nothing."""
-        return begun(self._control, sub)
+        """What the driver of *sub* had begun to read and not decided, as part of a sentence; empty: nothing.
+
+        Nothing is known, too, to a user who may not read the control folder.
+        """
+        with suppress(PermissionError):
+            return begun(self._control, sub)
+        return ""
 
     @cached_property
     def batches(self) -> pl.DataFrame:
