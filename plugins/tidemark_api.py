@@ -9,7 +9,7 @@ Who has no login is answered 401. A name that nobody knows is a 404, an argument
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +31,8 @@ from tidemark.report.rollup_facts import rollup_facts
 from tidemark.report.templates import POLICY
 from tidemark.report.topology_page import topology_page
 from tidemark.report.what_if import Change
+from tidemark.report.what_if_parts import Setting
+from tidemark.semantics.blame import AgeCause
 from tidemark.sla.page import sla_page
 from tidemark.spec.intervals import Grain, instant_ms
 from tidemark.spec.toml_keys import duration_ms
@@ -44,6 +46,8 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 MOST_WINDOWS = 1_000
+WORK = ("scale", "less")
+CHANGES = (*WORK, AgeCause.BOUND.value, AgeCause.TRIGGER.value)
 YEAR_10_000_MS = 253_402_300_800_000
 
 At = Annotated[str | None, Query(description="ISO 8601, UTC unless it says otherwise")]
@@ -118,15 +122,20 @@ def show_path(name: str, at: At = None, last: int = 1) -> Response:
 
 @app.get("/topologies/{name}/whatif")
 def show_what_if(
-    name: str, operator: str, scale: float | None = None, less: str | None = None, start: From = None, end: To = None
+    name: str,
+    operator: str | None = None,
+    scale: float | None = None,
+    less: str | None = None,
+    bound: str | None = None,
+    trigger: str | None = None,
+    start: From = None,
+    end: To = None,
 ) -> Response:
     """What `tidemark whatif` says."""
-    less_ms = 0 if less is None else duration_ms(less)
-    if (scale is None) == (less is None) or less_ms is None:
-        msg = 'an operator works either scale times as long, such as 0.5, or a length less, such as "400 ms"'
-        raise InvalidArgument(msg)
-    topology = _having(_named(name), operator)
-    change = Change(operator=operator, scale=1.0 if scale is None else scale, less_ms=less_ms)
+    topology = _named(name)
+    values = zip(CHANGES, (scale, less, bound, trigger), strict=True)
+    given = {what: value for what, value in values if value is not None}
+    change = _change(topology, operator, given)
     start_ms, end_ms = _instant_ms(start), _instant_ms(end)
     with _not_there():
         return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
@@ -176,6 +185,22 @@ def _having(topology: Topology, operator: str) -> Topology:
         msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
         raise Unknown(msg)
     return topology
+
+
+def _change(topology: Topology, operator: str | None, given: Mapping[str, float | str]) -> Change | Setting:
+    """The one change that is *given*: of an operator's work, which has to be named then, or else of a setting."""
+    how = next(iter(given), None)
+    length_ms = 0 if how in (None, "scale") else duration_ms(str(given[how]))
+    if len(given) != 1 or length_ms is None or (how in WORK) != (operator is not None):
+        msg = (
+            'an operator works either scale times as long, such as 0.5, or a length less, such as "400 ms"; '
+            "without an operator, bound or trigger is another length"
+        )
+        raise InvalidArgument(msg)
+    if operator is None:
+        return Setting(cause=AgeCause(str(how)), length_ms=length_ms)
+    _having(topology, operator)
+    return Change(operator=operator, scale=float(given.get("scale", 1.0)), less_ms=length_ms)
 
 
 @contextmanager

@@ -101,6 +101,9 @@ def test_a_topology_and_its_operators_are_told_as_on_the_command_line(client: Cl
     as_printed = json.loads(topology_command.topology(command("topology", "--at", AT), warehouse, flights))
     assert told(client, f"/topologies/flights?at={AT}") == as_printed
     assert as_printed["critical_path"] == [*ON_PATH]
+    assert (as_printed["age_ms"], as_printed["latency_ms"]) == (1_400, 400)
+    page = client.get("/pages/flights").text
+    assert "1.40 s old when carrier_delays had finished it: 1.00 s before the path, 400 ms on it" in page
     operators = told(client, f"/topologies/flights/operators?at={AT}")
     assert operators == {"topology": "flights", "at": as_printed["at"], "operators": as_printed["operators"]}
     assert told(client, f"/topologies/flights/operators/carrier_state?at={AT}") in as_printed["operators"]
@@ -140,6 +143,7 @@ def test_latencies_are_those_that_were_rolled_up_in_the_interval(client: Client)
         ("/topologies/flights/whatif?operator=nobody&scale=1", "no operator"),
         ("/topologies/flights/path?at=2020-01-01T00:00:00Z", "those known lie between 2026-01-01T12:00:00.000Z"),
         ("/topologies/flights/whatif?operator=carrier_state&scale=0.5", "what-if compares closed"),
+        ("/topologies/flights/whatif?trigger=500%20ms", "window_parts has none"),
     ],
 )
 def test_what_is_not_there_is_not_found_and_the_answer_says_what_is(client: Client, url: str, said: str) -> None:
@@ -159,6 +163,9 @@ def test_what_is_not_there_is_not_found_and_the_answer_says_what_is(client: Clie
         ("/topologies/flights/whatif?operator=carrier_state", "either scale .* or a length less"),
         ("/topologies/flights/whatif?operator=carrier_state&less=4", "a length less"),
         ("/topologies/flights/whatif?operator=carrier_state&scale=-1", "scale"),
+        ("/topologies/flights/whatif?scale=0.5", "either scale"),
+        ("/topologies/flights/whatif?operator=carrier_state&bound=1%20s", "without an operator, bound or trigger"),
+        ("/topologies/flights/whatif?bound=1%20s&trigger=1%20s", "another length"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_remedy(client: Client, url: str, said: str) -> None:

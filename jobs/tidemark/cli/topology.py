@@ -54,9 +54,14 @@ def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
 def as_text(told: Row) -> str:
     """The topology for people, a table of operators per sub-topology."""
     path = " → ".join(told["critical_path"]) if told["critical_path"] else "no window is closed, or no report has run"
-    latency = "" if told["latency_ms"] is None else f", {told['latency_ms']:,} ms, {told['age_ms'] / 1000:,.0f} s old"
+    when = (
+        ""
+        if told["age_ms"] is None
+        else f" of a window that was {told['age_ms']:,} ms old when {one_line(told['leaf'])} had finished it, "
+        f"{told['finished_ago_ms'] / 1000:,.0f} s ago"
+    )
     head = f"{told['topology']} at {told['at']}: level {told['level']}, windows of {told['window_ms']:,} ms"
-    parts = [f"{head}\ncritical path{latency}: {one_line(path)}"]
+    parts = [f"{head}\ncritical path{when}: {one_line(path)}"]
     for driver in told["sub_topologies"]:
         beat = driver["last_heartbeat_at"]
         said = "" if beat is None else f", last heartbeat {beat:%Y-%m-%d %H:%M:%S}, batch {driver['last_batch_id']}"

@@ -42,27 +42,30 @@ def options(parser: argparse.ArgumentParser) -> None:
 def whatif(options: argparse.Namespace, warehouse: Path, topology: Topology) -> str:
     """The answer as text; raises InvalidArgument when there is nothing to compare, or no such operator."""
     start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
-    if (setting := _setting(options)) is not None:
-        tables = Warehouse(warehouse, READS)
-        found = what_if_setting(tables, topology, setting, start_ms=start_ms, end_ms=end_ms)
-        return as_document(found) if options.format == "json" else _setting_as_text(found, windows=options.windows)
-    if options.operator is None:
-        msg = "--scale and --less change the work of an operator; name it with --operator"
-        raise InvalidArgument(msg)
-    change = Change(operator=options.operator, scale=options.scale, less_ms=options.less)
+    change = _change(options)
     told = document(warehouse, topology, change, start_ms=start_ms, end_ms=end_ms)
-    return as_document(told) if options.format == "json" else as_text(told, windows=options.windows)
+    if options.format == "json":
+        return as_document(told)
+    as_text = _setting_as_text if isinstance(change, Setting) else _work_as_text
+    return as_text(told, windows=options.windows)
 
 
 def document(
-    warehouse: Path, topology: Topology, change: Change, *, start_ms: int | None = None, end_ms: int | None = None
+    warehouse: Path,
+    topology: Topology,
+    change: Change | Setting,
+    *,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
 ) -> Row:
     """The answer for programs; raises InvalidArgument as `whatif` does."""
-    return what_if_facts(Warehouse(warehouse, READS), topology, change, start_ms=start_ms, end_ms=end_ms)
+    tables = Warehouse(warehouse, READS)
+    if isinstance(change, Setting):
+        return what_if_setting(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
+    return what_if_facts(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
 
 
-def as_text(told: Row, *, windows: bool) -> str:
-    """The answer for people."""
+def _work_as_text(told: Row, *, windows: bool) -> str:
     scaled = f"{told['scale']:g} times as long" if told["scale"] != 1 else f"{told['less_ms']:,} ms less"
     before, after = told["before"], told["after"]
     rows = [(when, spread["median_ms"], spread["p90_ms"]) for when, spread in (("as it was", before), ("then", after))]
@@ -79,12 +82,15 @@ def as_text(told: Row, *, windows: bool) -> str:
     return "\n\n".join(parts)
 
 
-def _setting(options: argparse.Namespace) -> Setting | None:
-    """The bound or trigger to change; None where an operator's work is."""
+def _change(options: argparse.Namespace) -> Change | Setting:
+    """What is to change: a bound, a trigger, or an operator's work."""
     for cause, length_ms in ((AgeCause.BOUND, options.bound), (AgeCause.TRIGGER, options.trigger)):
         if length_ms is not None:
             return Setting(cause=cause, length_ms=length_ms)
-    return None
+    if options.operator is None:
+        msg = "--scale and --less change the work of an operator; name it with --operator"
+        raise InvalidArgument(msg)
+    return Change(operator=options.operator, scale=options.scale, less_ms=options.less)
 
 
 def _setting_as_text(told: Row, *, windows: bool) -> str:

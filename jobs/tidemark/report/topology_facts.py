@@ -62,11 +62,12 @@ WATERMARKS = """
 """
 NEWEST_PATH = f"""
     WITH paths AS (
-        SELECT topology, window_end, latency_ms, state,
+        SELECT topology, window_end, leaf, latency_ms, before_source_ms + latency_ms AS age_ms, state,
                if(state IN ('stuck', 'estimated'), epoch_ms(window_end) + before_source_ms, {FINISHED_MS}) AS known_ms
         FROM critical_paths WHERE topology = $1 AND latency_ms IS NOT NULL
     )
-    SELECT p.window_end, p.latency_ms, $2 - p.known_ms AS age_ms, p.state, list(operator ORDER BY step) AS critical_path
+    SELECT p.window_end, p.leaf, p.age_ms, p.latency_ms, $2 - p.known_ms AS finished_ago_ms, p.state,
+           list(operator ORDER BY step) AS critical_path
     FROM paths AS p JOIN critical_path_steps AS s USING (topology, window_end)
     WHERE p.known_ms <= $2 AND step IS NOT NULL
     GROUP BY ALL ORDER BY window_end DESC LIMIT 1
@@ -133,7 +134,9 @@ class _Facts:
         found = self._ask(NEWEST_PATH)
         if found:
             return found[0]
-        return {"window_end": None, "latency_ms": None, "age_ms": None, "state": None, "critical_path": []}
+        return dict.fromkeys(("window_end", "leaf", "age_ms", "latency_ms", "finished_ago_ms", "state")) | {
+            "critical_path": []
+        }
 
     def operators(self) -> list[Row]:
         """What each operator does that was there: one that was added later is left out, one that has gone since is in.
