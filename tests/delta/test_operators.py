@@ -240,6 +240,31 @@ def test_a_partition_that_is_too_far_ahead_waits_and_nothing_of_it_is_lost(tmp_p
     check_accounting(play)
 
 
+def test_of_records_too_far_ahead_no_more_wait_than_max_held(tmp_path: Path) -> None:
+    top = 'level = "trace"\nmax_drift = "5 s"\nmax_held = 3'
+    play = Play(SOURCE.replace('level = "trace"', top) + COUNTS + OUT, tmp_path, partitions=3)
+    slow = event(play, 1)
+    play.batch([slow, *(play.row("events", T + 3_000, partition=part, id="x", v=0) for part in (1, 2))], at_ms=T)
+    far = [play.row("events", T + at * 1000, partition=1, id="x", v=at) for at in (20, 50, 40, 60)]
+    further = [play.row("events", T + at * 1000, partition=2, id="y", v=at) for at in (30, 45, 70)]
+    # Of each partition the first one passes. Those behind it come after 20, 50, 50, and 30, 45 s: 3 of 5 may wait.
+    play.batch([*far, *further], at_ms=T + 1_000)
+    play.start("0")
+    source = [row for row in play.rows("outcomes") if row["operator"] == "events"]
+    assert [(row["passed"], row["held_after"], row["released_early"]) for row in source] == [(3, 0, 0), (4, 3, 2)]
+    assert [(row["id"], row["top"]) for row in play.rows("out")[3:]] == [("x", 20), ("x", 50), ("y", 30), ("y", 45)]
+    play.batch([play.row("events", T + 80_000, partition=2, id="y", v=80)], at_ms=T + 2_000)
+    play.start("0")
+    play.batch([event(play, 99), play.row("events", T + 99_000, partition=1, id="z", v=0)], at_ms=T + 3_000)
+    for number in range(3):
+        play.batch(at_ms=T + 4_000 + number)
+    source = [row for row in play.rows("outcomes") if row["operator"] == "events"]
+    assert [row["released_early"] for row in source] == [0, 2, 1, 1, *([0] * (len(source) - 4))]
+    assert (sum(row["passed"] for row in source), source[-1]["held_after"]) == (13, 0), "none is lost"
+    assert {row["id"]: row["top"] for row in play.rows("out")} | {"a": 0} == {"a": 0, "x": 60, "y": 80, "z": 0}
+    check_accounting(play)
+
+
 def test_on_processing_time_no_record_is_late_and_windows_close_by_the_clock(tmp_path: Path) -> None:
     toml = TUMBLING + 'strategy = "on_window_close"\n' + OUT
     play = Play(toml, tmp_path, change=on_processing_time)

@@ -426,6 +426,16 @@ def test_records_that_wait_for_a_slower_partition(tmp_path: Path) -> None:
     assert first(play, 51).cause is Cause.NOTHING_WRONG
 
 
+def test_records_that_went_on_because_enough_wait_are_told(tmp_path: Path) -> None:
+    play = newest(tmp_path, top='max_drift = "1 min"\nmax_held = 2', partitions=2)
+    play.batch(10, record(5, part=0), record(4, part=1))
+    play.batch(20, *(record(3_600 + n, part=0) for n in range(6)))
+    finding = first(play, 21)
+    assert place(finding) == (Cause.ALIGNMENT_WAIT, "events", "events", 0, ms(20))
+    assert finding.seen.startswith("2 records wait; ")
+    assert finding.seen.endswith("; 3 went on all the same in the last 5 batches (max_held = 2)")
+
+
 def test_a_source_that_is_empty(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10)

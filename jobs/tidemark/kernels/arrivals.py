@@ -21,7 +21,8 @@ class Arrivals:
     """The rows of one source, told apart.
 
     `on_time` for its readers, those that are `held` for a later batch, `alive` ones that only move time, `late` ones
-    behind the watermark, `bad` ones, which are not usable, and those `repeated` that were read before.
+    behind the watermark, `bad` ones, which are not usable, and those `repeated` that were read before. Of those on
+    time, so many were `released_early` because others filled the place where records are held.
     """
 
     on_time: pl.DataFrame
@@ -31,6 +32,7 @@ class Arrivals:
     bad: pl.DataFrame
     repeated: pl.DataFrame
     told_idle: Mapping[int, bool] = field(default_factory=dict)
+    released_early: int = 0
 
     @property
     def measured(self) -> pl.DataFrame:
@@ -77,12 +79,14 @@ def arrivals(
     late_up_to_ms: int | None,
     allowed_ms: int | None,
     counts_up_to_ms: int | None = None,
+    max_held: int | None = None,
 ) -> Arrivals:
     """The *rows* of *source* in offset order, less those *repeated*, after the records that were *waiting*.
 
     A record at or before *late_up_to_ms* is late (None: none is). What comes in a partition after a watermark above
     *allowed_ms* is held (None: nothing is); *newest_ms* is the newest record that each partition has sent on. A record
-    moves time up to *counts_up_to_ms* at most (None: as far as it says).
+    moves time up to *counts_up_to_ms* at most (None: as far as it says). No more than *max_held* are held (None: any
+    number): the others go on.
     """
     usable = rows.filter(pl.col("reason").is_null())
     payload = pl.col(source.name).struct
@@ -108,7 +112,10 @@ def arrivals(
     newest = pl.col("_partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
     before = pl.max_horizontal(newest, _counted(counts_up_to_ms).cum_max().shift().over("_partition"))
     held = (before - source.bound_ms - 1 > pl.lit(allowed_ms, pl.Int64)).fill_null(value=False)
-    here = here.with_columns(_held=held)
+    judged = here.with_columns(_held=held, _before=before)
+    here = _with_at_most_held(judged, max_held)
+    released_early = judged.filter("_held").height - here.filter("_held").height
+    here = here.drop("_before")
     released, ahead = here.filter(~pl.col("_held")).drop("_held"), here.filter("_held").drop("_held")
     too_late = (pl.col("_timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)
     # What waited and turns out, now that its partition goes on, to be behind it: its bytes are gone.
@@ -120,7 +127,21 @@ def arrivals(
         late=pl.concat([_late(records.filter(late)), behind]),
         bad=rows.filter(pl.col("reason").is_not_null()),
         repeated=repeated,
+        released_early=released_early,
     )
+
+
+def _with_at_most_held(rows: pl.DataFrame, most: int | None) -> pl.DataFrame:
+    """The *rows* (by partition and offset) of which at most so many are `_held`: the least far ahead go on.
+
+    `_before`, how far its partition had come, never falls, so that each partition goes on in the order of offsets.
+    """
+    too_many = 0 if most is None else rows.filter("_held").height - most
+    if too_many <= 0:
+        return rows
+    numbered = rows.with_row_index("_row")
+    first = numbered.filter("_held").sort("_before", "_row").head(too_many)["_row"]
+    return numbered.with_columns(_held=pl.col("_held") & ~pl.col("_row").is_in(first.implode())).drop("_row")
 
 
 def _counted(up_to_ms: int | None) -> pl.Expr:

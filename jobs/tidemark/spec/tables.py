@@ -136,6 +136,7 @@ OUTCOMES = Table(
                 "of a join: records older than the history of its table",
             ),
             ("newest_ms", "bigint", "of a sink into a table: newest event time that it wrote or deleted, epoch ms"),
+            ("released_early", "bigint", "of a source: records that max_drift would hold and max_held let go on"),
         ),
     ),
     key=("batch_id", "operator"),

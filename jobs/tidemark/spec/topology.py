@@ -69,6 +69,10 @@ class SubTopology:
         return frozenset(found)
 
 
+MAX_HELD = 50_000
+"""Of a source so many records wait for slower partitions: a quarter of what a batch takes in, 10 to 50 MB of memory."""
+
+
 @dataclass(frozen=True)
 class Topology:
     """A DAG of operators; `sub_topologies` come in the order of their first operators.
@@ -77,6 +81,7 @@ class Topology:
     Its SLAs are checked every `check_every_ms`.
     A partition whose watermark is more than `max_drift_ms` ahead of the slowest one of its sub-topology waits.
     A batch of more than `executors_above` records is worked on by Spark's executors.
+    Of each source at most `max_held` records do so at once: the least far ahead go on.
     Of streaming windows that are not closed, `max_outstanding_windows` are measured.
     """
 
@@ -92,6 +97,7 @@ class Topology:
     spark: SparkSettings = field(default_factory=SparkSettings)
     owner: str = "tidemark"
     max_outstanding_windows: int = 1_000
+    max_held: int = MAX_HELD
     check_every_ms: int = 600_000
     file: str = field(default="", compare=False)
 
@@ -168,6 +174,11 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
     window_ms = keys.duration("window", "10 s", 10_000)
     trigger_ms = keys.duration("trigger", "1 s", 1_000)
     max_drift_ms = keys.duration("max_drift", "1 min", None)
+    max_held = keys.count("max_held", "10_000", MAX_HELD)
+    if max_drift_ms is None and "max_held" in content:
+        keys.fail(
+            "max_held", "is there and nothing is held without max_drift", 'write max_drift = "1 min", or leave it out'
+        )
     executors_above = keys.count("executors_above", "500_000", 500_000)
     max_outstanding_windows = keys.count("max_outstanding_windows", "1_000", 1_000)
     retention = read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {}))
@@ -189,6 +200,7 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
         spark=spark,
         owner=owner,
         max_outstanding_windows=max_outstanding_windows,
+        max_held=max_held,
         check_every_ms=check_every_ms,
         file=file,
     )

@@ -46,7 +46,8 @@ class Reader:
     """Takes in a batch at *sources*; asks the *broker* about partitions that were silent.
 
     Taking in is a source's work: it has finished when the *clock* is read after that.
-    With *processing_time* the instant of a batch is the record time of all that it reads.
+    With *processing_time* the instant of a batch is the record time of all that it reads. Of each source at most
+    *max_held* records wait for others (None: any number).
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class Reader:
         *,
         window_ms: int,
         processing_time: bool = False,
+        max_held: int | None = None,
     ) -> None:
         self._clock = clock
+        self._max_held = max_held
         self._broker, self._steps, self._intact, self._window_ms = broker, steps, intact, window_ms
         self._processing_time = processing_time
         self._partitions = {s.name: broker.partitions(s.topic) if s.topic else 1 for s in sources}
@@ -117,6 +120,7 @@ class Reader:
             allowed_ms=allowed_ms,
             window_ms=self._window_ms,
             decided_at_ms=batch.decided_at_ms,
+            max_held=self._max_held,
         )
         seen = seen_of(told.seen, read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses)
         progress = self.progress(source, was, seen, told.writers, batch)
@@ -202,6 +206,7 @@ def taken(
     allowed_ms: int | None,
     window_ms: int,
     decided_at_ms: int,
+    max_held: int | None = None,
 ) -> Taken:
     """What the *fresh* rows of *source*, in offset order from *read_to*, are, after those *waiting*."""
     fresh, event_ms = with_tombstone_times(
@@ -223,6 +228,7 @@ def taken(
         late_up_to_ms=late_up_to_ms,
         allowed_ms=allowed_ms,
         counts_up_to_ms=counts_up_to_ms,
+        max_held=max_held,
     )
     rows = replace(rows, told_idle=told_idle)
     counts = Counter(
@@ -234,6 +240,7 @@ def taken(
         filtered=rows.alive.height,
         late=rows.late.height,
         quarantined=rows.bad.height,
+        released_early=rows.released_early,
     )
     tables = {
         LATE_RECORDS.name: late_rows(source.name, rows.late, was.watermark_ms, was.held_by),

@@ -99,6 +99,7 @@ def build_engine(
         clock,
         window_ms=topology.window_ms,
         processing_time=topology.time is Time.PROCESSING,
+        max_held=topology.max_held,
     )
     decider = Decider(topology, sub, reader, pipeline, steps)
     journal_home = stream.control / "journal"

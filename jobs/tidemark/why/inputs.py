@@ -173,6 +173,9 @@ class Inputs:
         allowed_ms = max_allowed_ms(group.values(), max_drift_ms=drift_ms)
         name, slowest = next(place for place, part in group.items() if part.watermark_ms == lowest_ms)
         free = rows.filter(pl.col("held_after") == 0)["batch_id"].max()
+        released = rows["released_early"].tail(LATELY).sum()
+        limit = f"max_held = {self._scene.topology.max_held:,}"
+        early = f"; {released:,} went on all the same in the last {LATELY} batches ({limit})" if released else ""
         since_ms = first(rows if free is None else rows.filter(pl.col("batch_id") > free), "held_after")
         for number, mark in self.partitions(source.name).items():
             if must_wait(mark.watermark_ms, allowed_ms=allowed_ms):
@@ -180,7 +183,7 @@ class Inputs:
                     Cause.ALIGNMENT_WAIT,
                     source.name,
                     f"{held:,} records wait; at {shown(mark.watermark_ms)} it is more than {length(drift_ms)} "
-                    f"(max_drift) ahead of {name} partition {slowest} at {shown(lowest_ms)}",
+                    f"(max_drift) ahead of {name} partition {slowest} at {shown(lowest_ms)}{early}",
                     f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
                     input=source.name,
                     partition=number,
