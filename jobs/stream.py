@@ -317,6 +317,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
                 plan.ends,
                 SparkExecutors(rows),
                 planned_at_ms=plan.at_ms,
+                versions=plan.versions,
             )
             pulse.finish(batch_id)
         except Exception as error:

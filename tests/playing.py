@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 import polars.selectors as cs
+from deltalake import DeltaTable
 
 from tidemark.control import Heartbeat, StreamState
 from tidemark.delta import scan
@@ -215,8 +216,17 @@ class Play:
                 self.broker.have(source.topic, [row for row in rows if row["source"] == source.name])
         executors = self.executors(frame) if self.executors else None
         self._engines[sub].process(
-            batch_id, lambda late: frame.to_arrow(), self.broker.read_to(), executors, planned_at_ms=at_ms
-        )
+            batch_id, lambda late: frame.to_arrow(), self.broker.read_to(), executors, planned_at_ms=at_ms,
+            versions=self._versions(sub),
+        )  # fmt: skip
+
+    def _versions(self, sub: str) -> dict[str, int]:
+        """By the id of each table that a source of *sub* reads, the version that it does not have yet."""
+        places = {
+            self.home / o.delta for o in self.topology.sub_topology(sub).operators if isinstance(o, Source) and o.delta
+        }
+        tables = [DeltaTable(str(path)) for path in places if DeltaTable.is_deltatable(str(path))]
+        return {str(table.metadata().id): table.version() + 1 for table in tables}
 
     def start(
         self,

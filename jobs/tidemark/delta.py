@@ -78,6 +78,9 @@ NEEDED, SUPERSEDED = "needed-", "superseded-"
 WRITTEN = WriterProperties(compression="ZSTD")
 
 T = TypeVar("T")
+Told = Mapping[str, str]
+"""What a commit says beside what is usual, by name."""
+NOTHING: Told = MappingProxyType({})
 
 
 def create(
@@ -239,15 +242,18 @@ class Committer:
         alone: Container[str] = (),
         is_only_writer: bool = False,
     ) -> None:
-        self._app, self._clock = app, clock
+        self.app, self._clock = app, clock
         self.check_lease, self._until_written = check_lease, until_written
         self._alone, self._is_only_writer = alone, is_only_writer
         self._open: dict[Path, DeltaTable] = {}
         self._opened_at: dict[Path, int] = {}
         self._seen: dict[Path, int] = {}
 
-    def commit(self, path: Path, rows: pa.Table, batch_id: int) -> int:
-        """Append *rows* at *path*; the clock after that (epoch ms), or that of the commit if it was made before."""
+    def commit(self, path: Path, rows: pa.Table, batch_id: int, *, told: Told = NOTHING) -> int:
+        """Append *rows* at *path*; the clock after that (epoch ms), or that of the commit if it was made before.
+
+        The commit has what is *told* beside what it says of itself.
+        """
 
         def append(table: DeltaTable, properties: CommitProperties) -> None:
             others_columns = len(table.schema().fields) > rows.num_columns  # that somebody added: null in our rows
@@ -261,10 +267,14 @@ class Committer:
                 writer_properties=WRITTEN,
             )
 
-        return self._once(path, batch_id, append)
+        return self._once(path, batch_id, append, told=told)
 
-    def adopt(self, path: Path, files: Files, batch_id: int) -> int:
-        """Make *files*, which lie in the folder *path*, part of the table there; the clock as in `commit`."""
+    def tell(self, path: Path, batch_id: int, *, told: Told) -> int:
+        """Commit what is *told* at *path* beside no row; the clock as in `commit`."""
+        return self.adopt(path, Files(()), batch_id, told=told)
+
+    def adopt(self, path: Path, files: Files, batch_id: int, *, told: Told = NOTHING) -> int:
+        """Make *files*, which lie in the folder *path*, part of the table there; the rest as in `commit`."""
 
         def add(table: DeltaTable, properties: CommitProperties) -> None:
             actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in files.files]
@@ -273,10 +283,12 @@ class Committer:
             )
             table.update_incremental()
 
-        return self._once(path, batch_id, add, removes=False)
+        return self._once(path, batch_id, add, removes=False, told=told)
 
-    def upsert(self, path: Path, rows: pa.Table | Files, batch_id: int, *, key: Sequence[str]) -> int:
-        """Make *rows*, one per *key*, the current ones at *path*, less those `deleted`; the clock as in `commit`."""
+    def upsert(
+        self, path: Path, rows: pa.Table | Files, batch_id: int, *, key: Sequence[str], told: Told = NOTHING
+    ) -> int:
+        """Make *rows*, one per *key*, the current ones at *path*, less those `deleted`; the rest as in `commit`."""
         new = pl.concat(frames(rows)).unique(key, keep="last", maintain_order=True)
 
         def replace(table: DeltaTable, properties: CommitProperties) -> None:
@@ -288,12 +300,12 @@ class Committer:
             )
             table.update_incremental()
 
-        return self._once(path, batch_id, replace, reads=True)
+        return self._once(path, batch_id, replace, reads=True, told=told)
 
     def newest(self, path: Path) -> int | None:
         """The newest batch that was committed at *path*; None before the first."""
         table = DeltaTable(str(path))
-        return table.transaction_version(f"{self._app}/{path.name}")
+        return table.transaction_version(f"{self.app}/{path.name}")
 
     def open_anew(self, path: Path, *, own: int = 0) -> DeltaTable:
         """The table at *path* as it is now, with so many commits of this driver's *own* that were not made here.
@@ -347,13 +359,14 @@ class Committer:
         *,
         removes: bool = True,
         reads: bool = False,
+        told: Told = NOTHING,
     ) -> int:
         """Have *write* commit the batch at *path*, unless the log knows it; the clock as in `commit`.
 
         What a try that failed has left is removed, unless *removes* is false: the files are to be committed later.
         *reads*: what is written depends on the rows that are there.
         """
-        attempt = partial(self._attempt, path, batch_id, write, removes=removes, reads=reads)
+        attempt = partial(self._attempt, path, batch_id, write, removes=removes, reads=reads, told=told)
         return self._until_written(lambda: again_after_others(attempt))
 
     def _attempt(
@@ -364,8 +377,9 @@ class Committer:
         *,
         removes: bool,
         reads: bool,
+        told: Told,
     ) -> int:
-        app_id = f"{self._app}/{path.name}"
+        app_id = f"{self.app}/{path.name}"
         table = self._table(path)
         if reads:  # before it is known who may write: of what comes later delta-rs finds the conflict
             table.update_incremental()
@@ -373,7 +387,7 @@ class Committer:
         if (done := table.transaction_version(app_id)) is not None and done >= batch_id:
             return self._committed_at_ms(table, batch_id)
         properties = CommitProperties(
-            app_transactions=[Transaction(app_id, batch_id)], custom_metadata={"batch_id": str(batch_id)}
+            app_transactions=[Transaction(app_id, batch_id)], custom_metadata={**told, "batch_id": str(batch_id)}
         )
         self.check_lease()
         seen, began_s = table.version(), time.time()

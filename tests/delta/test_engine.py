@@ -162,7 +162,7 @@ def test_the_tables_say_what_happened(undisturbed):
     assert (offset, key, lateness_ms) == (6, "UA1", 4_499)
 
 
-@pytest.mark.parametrize(("batch_id", "commits", "many"), [(SILENT, 3, MANY), (BUSY, 13, MANY), (BUSY, 13, 1)])
+@pytest.mark.parametrize(("batch_id", "commits", "many"), [(SILENT, 4, MANY), (BUSY, 13, MANY), (BUSY, 13, 1)])
 def test_a_driver_that_ends_between_any_two_writes_is_followed_by_one_that_leaves_the_same_tables(
     tmp_path, undisturbed, monkeypatch, batch_id, commits, many
 ):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from playing import NEWEST, NOON, Crash, Play, Row, crash_at, ms
 
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.marks import mark_text
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress
+from tidemark.spec.operators import Source
+from tidemark.spec.topology import parse
+from tidemark.stream.table_marks import TableMarks
 
 SENDING = (
     NEWEST.replace('bound = "1 s"', 'bound = "1 s"\nidle_after = "30 s"')
@@ -109,6 +115,114 @@ def test_a_partition_is_idle_while_its_writer_says_so(tmp_path: Path) -> None:
     play.batch([play.row("events", ms(20), key="a", id="a", v=2)], at_ms=ms(20))
     assert [p.activity for p in read(play).partitions.values()] == [Activity.ACTIVE, Activity.IDLE]
     assert read(play).watermark_ms == ms(18) - 1
+
+
+WRITING = (
+    NEWEST.replace('name = "play"', 'name = "up"')
+    .replace('bound = "1 s"', 'bound = "1 s"\nidle_after = "30 s"')
+    .replace('mode = "current"\nkey = ["id"]', 'mark_every = "5 s"')
+)
+FOLLOWING = (
+    NEWEST.replace('topic = "events"', 'delta = "streams/up/0/board"')
+    .replace('bound = "1 s"', 'bound = "2 s"\nwritten_by = "up/0"')
+    .replace('max_ahead = "unlimited"', 'max_ahead = "1 h"')
+)
+
+
+def told(play: Play) -> list[str]:
+    """The mark of each commit of the board with a batch, oldest first."""
+    history = DeltaTable(str(play.home / "streams" / "up" / "0" / "board")).history()
+    return [commit["tidemark-mark"] for commit in reversed(history) if "batch_id" in commit]
+
+
+def in_table(watermark_ms: int, status: str = "active") -> str:
+    return f"up/0:{NOON + watermark_ms}:{status}"
+
+
+def test_a_table_is_told_time_by_commits_without_a_row(tmp_path: Path) -> None:
+    play = Play(WRITING, tmp_path)
+    for second in (1, 4, 5, 6, 7):
+        at(play, second)
+    play.batch(at_ms=ms(38))
+    assert told(play) == [in_table(-1), in_table(4_999), in_table(5_999, "idle")]
+    assert len(play.rows("board")) == 1
+
+
+def test_rows_and_time_are_one_commit_and_time_alone_is_told_once(tmp_path: Path) -> None:
+    play = Play(WRITING, tmp_path)
+    at(play, 1)
+    play.batch([play.row("events", ms(20), key="a", id="a", v=2)], at_ms=ms(20))
+    assert told(play) == [in_table(-1), in_table(18_999)]
+    play.start("0", crash_at("marked board"))
+    row = play.row("events", ms(40), key="a", id="a", v=2)
+    with pytest.raises(Crash):
+        play.batch([row], at_ms=ms(40))
+    play.start("0", epoch=2)
+    play.batch([row], at_ms=ms(40))
+    assert told(play) == [in_table(-1), in_table(18_999), in_table(38_999)]
+
+
+def behind_table(play: Play, home: Path, toml: str = FOLLOWING) -> Play:
+    """A topology that has read the first row of the board."""
+    behind = Play(toml, home)
+    row = behind.row("events", ms(1), key=None, id="a", v=1)
+    written = {"at_ms": 1, "file": "a", "start": 0}
+    behind.batch([{**row, "written": written}], at_ms=ms(1))
+    return behind
+
+
+def test_a_reader_of_a_table_goes_on_while_all_is_suppressed(tmp_path: Path) -> None:
+    play = Play(WRITING, tmp_path)
+    at(play, 1)
+    behind = behind_table(play, tmp_path)
+    assert read(behind).watermark_ms == NOON - 1_001  # time goes no further than the clock
+    at(play, 20)
+    behind.batch(at_ms=ms(20))
+    assert (read(behind).watermark_ms, read(behind).idle) == (ms(18) - 1, False)
+    behind.batch(at_ms=ms(21))
+    assert (read(behind).watermark_ms, read(behind).idle) == (ms(19) - 1, False)
+    play.batch(at_ms=ms(60))
+    behind.batch(at_ms=ms(60))
+    assert (read(behind).watermark_ms, read(behind).idle) == (ms(19) - 1, True)
+    behind.start("0", epoch=2)
+    behind.batch(at_ms=ms(61))
+    assert read(behind).idle
+    at(play, 70)
+    behind.batch(at_ms=ms(80))
+    assert (read(behind).watermark_ms, read(behind).idle) == (ms(69) - 1, False)
+
+
+@pytest.mark.parametrize("named", ['written_by = "up/1"', 'written_by = ["up/0", "other/0"]', ""])
+def test_a_table_is_believed_of_the_writer_named(tmp_path: Path, named: str) -> None:
+    play = Play(WRITING, tmp_path)
+    at(play, 1)
+    behind = behind_table(play, tmp_path, FOLLOWING.replace('written_by = "up/0"', named))
+    at(play, 20)
+    behind.batch(at_ms=ms(30))
+    assert read(behind).watermark_ms == NOON - 1_001
+
+
+def test_marks_that_the_log_forgot_or_spark_wrote(tmp_path: Path) -> None:
+    source = parse(tomllib.loads(FOLLOWING), file="x").operators["events"]
+    assert isinstance(source, Source)
+    write_deltalake(tmp_path / "streams" / "up" / "0" / "board", pa.table({"n": [1]}))
+    board = DeltaTable(str(tmp_path / "streams" / "up" / "0" / "board"))
+    own, spark = CommitProperties(custom_metadata={"tidemark-mark": "up/0:5:idle"}), {"userMetadata": "up/0:7:idle"}
+    write_deltalake(board, pa.table({"n": [1]}), mode="append", commit_properties=own)
+    write_deltalake(board, pa.table({"n": [2]}), mode="append")
+    write_deltalake(
+        board, pa.table({"n": [3]}), mode="append", commit_properties=CommitProperties(custom_metadata=spark)
+    )
+
+    marks = TableMarks(tmp_path)
+    table_id = str(board.metadata().id)
+
+    def newest(before: int) -> tuple[int | None, bool] | None:
+        return marks.newest(source, {table_id: before})
+
+    assert [newest(before) for before in (0, 1, 2, 3, 4)] == [None, None, (5, True), (5, False), (7, True)]
+    (tmp_path / "streams" / "up" / "0" / "board" / "_delta_log" / f"{2:020d}.json").unlink()
+    assert [newest(before) for before in (3, 4)] == [None, (7, True)]
 
 
 def test_marks_are_for_topics(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from streaming.drivers import OnlyDriver
 
 from tidemark.embedded import broker as embedded
@@ -30,7 +30,7 @@ AVRO = {
     ],
 }
 SOURCES = {
-    "orders": 'delta = "outside/orders"',
+    "orders": 'delta = "outside/orders"\nwritten_by = "shop/0"',
     "lines": 'files = "outside/json"\nformat = "json"',
     "sheets": 'files = "outside/csv"\nformat = "csv"',
     "columns": 'files = "outside/parquet"\nformat = "parquet"',
@@ -142,6 +142,19 @@ def test_what_is_added_goes_on_from_there(driver: OnlyDriver, home: Path) -> Non
         ("sheets", 2, "wrong_type", f'{{"id":"i2","n":"two","at":"{NOON_S}"}}'.encode()),
         ("events", 2, "malformed_avro", b"\xff" * 9),
     }
+
+
+def test_a_commit_without_a_row_tells_time(driver: OnlyDriver, home: Path) -> None:
+    orders = DeltaTable(home / "warehouse" / "outside" / "orders")
+    reached_ms = (NOON_S + 40) * 1_000
+    mark = CommitProperties(custom_metadata={"tidemark-mark": f"shop/0:{reached_ms}:idle"})
+    orders.create_write_transaction([], "append", orders.schema(), commit_properties=mark)
+
+    def told() -> list[str]:
+        rows = [row for row in driver.rows("watermarks") if row["source"] == "orders"]
+        return [row["activity"] for row in rows if row["watermark"] == reached_ms and row["partition"] is None]
+
+    driver.wait(lambda: "idle" in told(), "the time of the mark")
 
 
 def test_rows_that_are_compacted_are_not_read_again_and_rewritten_ones_stop_the_stream(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,16 @@ def test_a_plan_says_when_it_was_made(tmp_path: Path) -> None:
     told = '{"batchWatermarkMs":0,"batchTimestampMs":1399982400000,"conf":{"spark.sql.shuffle.partitions":"4"}}'
     checkpoint = plan(tmp_path, "v1", told, "4", OFFSETS)
     assert planned(checkpoint, 4) == Plan({"events": {0: 7, 1: 3}}, at_ms=1_399_982_400_000)
+
+
+def test_a_plan_says_before_which_version_tables_are_read(tmp_path: Path) -> None:
+    def table(name: str, version: int, *, first: bool = False) -> str:
+        place = {"reservoirVersion": version, "index": -1, "isStartingVersion": first}
+        return json.dumps({"sourceVersion": 1, "reservoirId": name, **place})
+
+    lines = [table("a", 7), table("b", 3, first=True), OFFSETS, "-", table("a", 5), table("c", 0)]
+    checkpoint = plan(tmp_path, "v1", '{"batchTimestampMs":1}', "4", *lines)
+    assert planned(checkpoint, 4) == Plan({"events": {0: 7, 1: 3}}, at_ms=1, versions={"a": 5, "c": 0})
 
 
 def test_a_plan_without_its_time_is_an_error(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
-"""Marks of time in a topic: what its writer says of record time where no record says it.
+"""Marks of time in a topic or a Delta table: what its writer says of record time where no record says it.
 
-A mark is a record without key and value that has the header `tidemark-mark`: `<writer>:<watermark>:<active|idle>`, the
-watermark as epoch ms, or `-` before there is one. It says of its partition that nothing at or before the watermark
+A mark has the text `<writer>:<watermark>:<active|idle>`, the watermark as epoch ms, or `-` before there is one. In a
+topic it is a record without key and value that has it as header `tidemark-mark`; a table's commit has it beside what it
+says of itself, under the same name. It says of its partition, or of the table, that nothing at or before the watermark
 follows, and whether anything comes at all. Only the mark of a source's one writer (`written_by`) is believed; of
 several none can speak for the others.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import polars as pl
 
@@ -16,7 +19,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.spec.operators import Source
 
 MARK = "tidemark-mark"
-_FORM = r"^(?<writer>.+):(?<watermark>-|-?\d{1,16}):(?<status>active|idle)$"
+_FORM = r"^(?P<writer>.+):(?P<watermark>-|-?\d{1,16}):(?P<status>active|idle)$"
 _WITHOUT_A_VALUE = ("null_value", "null_key", "missing_timestamp")
 
 
@@ -24,6 +27,22 @@ def mark_text(writer: str, watermark_ms: int | None, *, idle: bool) -> str:
     """The value of the header of a mark of *writer*."""
     status = Activity.IDLE if idle else Activity.ACTIVE
     return f"{writer}:{'-' if watermark_ms is None else watermark_ms}:{status.value}"
+
+
+class Told(NamedTuple):
+    """What a mark that is believed says; the watermark is None before there is one."""
+
+    watermark_ms: int | None
+    idle: bool
+
+
+def told_by(source: Source, text: str) -> Told | None:
+    """What a mark with this *text* says to *source*; None: it is none, or is not believed."""
+    found = re.fullmatch(_FORM, text, flags=re.ASCII)
+    if found is None or found["writer"] not in _believed(source):
+        return None
+    watermark_ms = None if found["watermark"] == "-" else int(found["watermark"])
+    return Told(watermark_ms, found["status"] == Activity.IDLE.value)
 
 
 def with_marks(source: Source, rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, bool]]:

@@ -21,7 +21,7 @@ class Seen:
     of records that wait or are ahead of the clock; `latest_offset` is the broker's, None without one;
     `held_from` is the offset of the first record that waits (`max_drift`), None when none does. `lost` are offsets,
     from (inclusive) until (exclusive), that are gone and were given up, None when none are. `told_idle` is whether its
-    writer said last that nothing comes; None when nothing was read.
+    writer said last that nothing comes; None when nothing was read, and it said nothing new.
     """
 
     from_offset: int
@@ -35,13 +35,23 @@ class Seen:
 
     @property
     def silent(self) -> bool:
-        """Whether the batch read nothing of it."""
-        return self.until_offset == self.from_offset
+        """Whether the batch read nothing of it, nor heard of its writer."""
+        return self.until_offset == self.from_offset and self.told_idle is None
 
     @property
     def caught_up(self) -> bool:
         """Whether the partition was read to its end, as far as the broker was asked, and nothing of it waits."""
         return self.latest_offset is not None and self.latest_offset <= self.until_offset and self.held_from is None
+
+    def marked(self, was: PartitionProgress, *, newest_ms: int | None, idle: bool) -> Seen:
+        """The same after its writer told of time as a record of *newest_ms* does (None: not), and whether it is *idle*.
+
+        What the partition *was* told before is no news: it is as silent as it is without.
+        """
+        reached_ms = later(was.max_timestamp_ms, newest_ms)
+        if self.silent and (reached_ms, idle) == (was.max_timestamp_ms, was.told_idle):
+            return self
+        return replace(self, max_timestamp_ms=later(self.max_timestamp_ms, newest_ms), told_idle=idle)
 
 
 def advance(

@@ -142,7 +142,7 @@ class Source(Operator):
     `timestamp` is a field of the payload, or None for Kafka's own timestamp. `key` is the field that Kafka's key fills;
     with it a record without a value deletes its key. `other_fields` names the column that takes, as JSON, the fields
     that are not declared. With `idle_advances` time goes on while every partition is idle. `written_by` are the writers
-    (`topology/sub-topology`) whose headers are believed. A strict source sets aside what is more than
+    (`topology/sub-topology`) whose headers and marks of time are believed. A strict source sets aside what is more than
     `allowed_lateness_ms` behind its watermark; None: nothing. A record moves time up to the decision time at most, and
     more than `max_ahead_ms` after that it is quarantined; None: neither. `nan` says what NaN in a double is.
     The time of a tombstone is in the header `tombstone_header`, or in `tombstone_field` of its key, a JSON object; else
@@ -288,7 +288,8 @@ class Aggregate(Operator):
 class Sink(Operator):
     """Writes to a Kafka *topic*, or to a Delta *table*: appends, or keeps the current row of each *key*.
 
-    With `marks` its topic gets marks of time (kernels/marks.py), at most one each `mark_every_ms` and partition.
+    With `marks` its topic gets marks of time (kernels/marks.py), at most one each `mark_every_ms` and partition. Each
+    commit of a table has one; where there are no rows a table that is appended to gets it by a commit of its own.
     """
 
     topic: str | None = None
@@ -298,6 +299,11 @@ class Sink(Operator):
     key: tuple[str, ...] = ()
     marks: bool = False
     mark_every_ms: int = 10_000
+
+    @property
+    def tells_time(self) -> bool:
+        """Whether its readers learn how far time has come where there are no rows."""
+        return self.marks or (self.table is not None and not self.key)
 
 
 def emission_of(operator: Operator) -> Emission | None:

@@ -161,8 +161,8 @@ def _written_by(keys: Keys, place: Mapping[str, str]) -> tuple[str, ...]:
     for writer in writers:
         if not _WRITER.fullmatch(writer):
             keys.fail("written_by", f"has {writer!r}", 'name a writer as topology/sub-topology: "flights/status"')
-    if writers and "topic" not in place:
-        keys.fail("written_by", "is of no topic", "leave it out: what it says is in the headers of a topic's records")
+    if writers and "files" in place:
+        keys.fail("written_by", "is of files", "leave it out: what it says comes with a topic's records, or a table")
     return writers
 
 
@@ -357,15 +357,17 @@ def _sink(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator:
         **_sink_format(keys, place, folder),
         inputs=(keys.text("input", "events"),),
         key=keys.names("key", '["id"]') if mode == "current" else (),
-        **(_marks(keys) if "topic" in place else {}),
+        **_marks(keys, place, mode),
     )
 
 
-def _marks(keys: Keys) -> dict[str, Any]:
-    """Whether, and how often, a sink's topic gets marks of time."""
-    marks = keys.get("marks", bool, "true", False)
+def _marks(keys: Keys, place: Mapping[str, str], mode: str) -> dict[str, Any]:
+    """Whether, and how often, a sink's topic gets marks of time, or a table that is appended to: there always."""
+    if mode == "current":
+        return {}
+    marks = keys.get("marks", bool, "true", False) if "topic" in place else False
     every_ms = keys.duration("mark_every", "10 s", None)
-    if every_ms is not None and not marks:
+    if every_ms is not None and "topic" in place and not marks:
         keys.fail("mark_every", "is there without marks", "write marks = true, or leave it out")
     return {"marks": marks, "mark_every_ms": every_ms or 10_000}
 

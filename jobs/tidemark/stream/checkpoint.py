@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 Ends = Mapping[str, Mapping[int, int]]
@@ -16,11 +16,13 @@ Ends = Mapping[str, Mapping[int, int]]
 class Plan:
     """One batch before it is read: up to where Spark reads each topic, and when it was planned (epoch ms UTC).
 
-    A batch that is run again has the same plan.
+    `versions` are, by the id of each Delta table, the ones before which it is read, whole; none while Spark still reads
+    what the table had in it at the start. A batch that is run again has the same plan.
     """
 
     ends: Ends
     at_ms: int
+    versions: Mapping[str, int] = field(default_factory=dict)
 
 
 def planned(checkpoint: Path, batch_id: int) -> Plan:
@@ -30,7 +32,7 @@ def planned(checkpoint: Path, batch_id: int) -> Plan:
     if not isinstance(at_ms, int):
         msg = f"{checkpoint}/offsets/{batch_id}: a plan says in batchTimestampMs when it was made, got {told!r}"
         raise ValueError(msg)
-    return Plan(_ends(sources), at_ms)
+    return Plan(_ends(sources), at_ms, _versions(sources))
 
 
 def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:
@@ -50,6 +52,16 @@ def _ends(sources: Iterable[str]) -> Ends:
         topics = {name: of for name, of in offsets.items() if isinstance(of, dict)} if isinstance(offsets, dict) else {}
         ends |= {topic: {int(number): end for number, end in of.items()} for topic, of in topics.items()}
     return ends
+
+
+def _versions(sources: Iterable[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for offset in (json.loads(line) for line in sources if line != "-"):
+        if isinstance(offset, dict) and "reservoirVersion" in offset:
+            version = -1 if offset.get("isStartingVersion") else offset["reservoirVersion"]
+            table = offset["reservoirId"]
+            found[table] = min(version, found.get(table, version))  # of two sources with one table the one behind
+    return {table: version for table, version in found.items() if version >= 0}
 
 
 def plans(checkpoint: Path) -> dict[int, Ends | None]:

@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
 from tidemark.clock import Clock
-from tidemark.delta import KEPT_LOG, SHORT_LOG, Committer, create
+from tidemark.delta import KEPT_LOG, NOTHING, SHORT_LOG, Committer, Told, create
 from tidemark.disk import UntilWritten, at_once
 from tidemark.files import Files, Rows, frames, write_file
 from tidemark.kernels import payload
+from tidemark.kernels.marks import MARK, mark_text
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.object_path import ObjectPath
 from tidemark.spec.operators import Operator, Repartition, Sink, emission_of
@@ -49,7 +51,7 @@ from tidemark.stream.tidying import Tidying
 MANY = 5_000
 """From so many rows on, a table's part of a batch is no part of the journal: that only names the file."""
 NEWEST_BATCHES = "newest_batches"
-"""A note of every entry of facts: per table, the newest batch that gave it rows."""
+"""A note of every entry of facts: per table, the newest batch that it has a commit of."""
 LEDGERS = tuple(
     table.name for table in (OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS)
 )
@@ -139,15 +141,30 @@ class Committing:
             began_ms, own_ms = self._clock(), clocks[operator.name]["finished_at_ms"]
             finished_ms = self._hand_out(operator, entry)
             if isinstance(operator, Sink) and (mark := entry.notes.get("marks", {}).get(operator.name)):
-                self._check_lease()
-                self._broker.mark(operator, mark["watermark_ms"], idle=mark["idle"])
-                self._reached(f"marked {operator.name}")
+                self._mark(operator, mark, entry)
             if finished_ms is not None:
                 waited = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
                 clocks[operator.name] = shown(clocks[operator.name], finished_ms, *waited, recovers=recovers)
         for name in LEDGERS:
             self._commit(name, entry.tables.get(name), entry.batch_id)
         return clocks
+
+    def _mark(self, sink: Sink, mark: Mapping[str, Any], entry: Entry) -> None:
+        """Tell the readers of *sink* of time; with rows, a table was told by their commit."""
+        if sink.table is None:
+            self._check_lease()
+            self._broker.mark(sink, mark["watermark_ms"], idle=mark["idle"])
+        elif _has_rows(sink, entry):
+            return
+        else:
+            self._committer.tell(self._home / sink.table, entry.batch_id, told=self._told(entry))
+            self._newest_batches[sink.table] = entry.batch_id
+        self._reached(f"marked {sink.name}")
+
+    def _told(self, entry: Entry) -> dict[str, str]:
+        """The mark of time of the batch of *entry*."""
+        progress = entry.notes["progress"]
+        return {MARK: mark_text(self._committer.app, progress["watermark_ms"], idle=progress["idle"])}
 
     def _hand_out(self, operator: Operator, entry: Entry) -> int | None:
         """Commit what a terminal operator has for others; the clock after it, None when it had nothing."""
@@ -159,7 +176,7 @@ class Committing:
                 return self._commit(f"hop_{operator.name}", rows, entry.batch_id)
             case Sink(table=str() as table):
                 written = rows if isinstance(rows, Files) else sink_rows(operator, rows, entry.batch_id)
-                return self._commit(table, written, entry.batch_id, key=operator.key)
+                return self._commit(table, written, entry.batch_id, key=operator.key, told=self._told(entry))
             case Sink():
                 epoch = entry.notes["batch"]["epoch"]
                 self._check_lease()
@@ -170,21 +187,28 @@ class Committing:
                 return self._clock()
         return None
 
-    def _commit(self, name: str, rows: Rows | None, batch_id: int, *, key: tuple[str, ...] = ()) -> int:
+    def _commit(
+        self, name: str, rows: Rows | None, batch_id: int, *, key: tuple[str, ...] = (), told: Told = NOTHING
+    ) -> int:
         if rows is None or not rows.num_rows:
             return self._clock()
         path = self._home / name
         if key:
-            at_ms = self._committer.upsert(path, rows, batch_id, key=key)
+            at_ms = self._committer.upsert(path, rows, batch_id, key=key, told=told)
         elif isinstance(rows, Files):
-            at_ms = self._committer.adopt(path, rows, batch_id)
+            at_ms = self._committer.adopt(path, rows, batch_id, told=told)
         else:
-            at_ms = self._committer.commit(path, rows, batch_id)
+            at_ms = self._committer.commit(path, rows, batch_id, told=told)
         self._newest_batches[name] = batch_id
         if name not in self._hops:
             self._tidying.committed(path)
         self._reached(f"committed {name}")
         return at_ms
+
+
+def _has_rows(sink: Sink, entry: Entry) -> bool:
+    rows = entry.tables.get(sink.name)
+    return rows is not None and rows.num_rows > 0
 
 
 def shown(clock: Clocks, finished_ms: int, *waited_ms: int, recovers: bool) -> Clocks:

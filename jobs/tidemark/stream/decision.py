@@ -7,7 +7,7 @@ clocks read and the counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -143,7 +143,7 @@ class Decider:
         self.for_tables = ForTables(topology, sub)
         self._table_inputs = sub.table_inputs()
         self._sources = [o for o in sub.operators if isinstance(o, Source | HopSource)]
-        self._marking = [o for o in sub.operators if isinstance(o, Sink) and o.marks]
+        self._marking = [o for o in sub.operators if isinstance(o, Sink) and o.tells_time]
         self._leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in self._table_inputs]
         self._tells_skips = topology.level.includes(Level.DEBUG)
         self._judging = {o.name for o in sub.operators if emission_of(o)}
@@ -188,10 +188,8 @@ class Decider:
         inputs = {name: intake.progress for name, intake in intakes.items()}
         now = self.progress(was, inputs, {name: intake.windows for name, intake in intakes.items()}, batch)
         moved = not now.same_as(was) or any(intake.run.counts["records_in"] for intake in intakes.values())
-        marks = self.marks(was, now)
-        if not moved and not marks and not self._is_due(was, batch):
+        if not moved and not self.marks(was, now) and not self._is_due(was, batch):
             return None
-        now = replace(now, marks={**was.marks, **marks})
         moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
         runs = self._pipeline.run(
             {name: intake.run for name, intake in intakes.items()}, moves, moment(was, now, self.limits())
@@ -199,6 +197,8 @@ class Decider:
         tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
         now, closed = self.counted(now, tallies)
         tables = self.for_tables.tables(batch.batch_id, runs)
+        marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
+        now = replace(now, marks={**was.marks, **marks})
         for name in self.for_tables.hops:
             mark = self.for_tables.mark(batch.batch_id, was, now, closed, seq=tables[name].num_rows)
             tables[name] = pa.concat_tables([tables[name], mark])
@@ -206,14 +206,18 @@ class Decider:
         notes = self.notes(batch, was, now, seen, tallies, closed, marks)
         return Decision(Entry(batch.batch_id, tables, notes), now, moves)
 
-    def marks(self, was: StreamProgress, now: StreamProgress) -> dict[str, Marked]:
-        """The marks of time that sinks send in this batch: where it moved, and it is time for another one."""
+    def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, Marked]:
+        """The marks of time that sinks send in this batch: where it moved, and it is time for another one.
+
+        To a table that gets *rows* they go with these.
+        """
         assert now.decided_at_ms is not None
         mark = Marked(now.decided_at_ms, now.watermark_ms, now.idle)
         found = {}
         for sink in self._marking:
             last = was.marks.get(sink.name, Marked(now.decided_at_ms - sink.mark_every_ms, None, idle=False))
-            if mark[1:] != last[1:] and mark.at_ms - last.at_ms >= sink.mark_every_ms:
+            is_due = mark[1:] != last[1:] and mark.at_ms - last.at_ms >= sink.mark_every_ms
+            if is_due or (sink.table and sink.name in rows):
                 found[sink.name] = mark
         return found
 

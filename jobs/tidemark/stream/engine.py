@@ -71,11 +71,12 @@ class Engine:
         executors: Executors | None = None,
         *,
         planned_at_ms: int | None = None,
+        versions: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Have the tables say what becomes of batch *batch_id*, whose rows *collect* reads up to *ends*.
 
-        One that is too large for that is left to *executors*. The batch is judged as of *planned_at_ms*, which must be
-        the same when it is run again (None: the clock).
+        Delta tables, by their ids, are read before these *versions*. One batch that is too large for that is left to
+        *executors*. It is judged as of *planned_at_ms*, which must be the same when it is run again (None: the clock).
         """
         if self.progress is None:
             self.progress = self._recover(batch_id)
@@ -89,6 +90,7 @@ class Engine:
             started_at_ms=started_at_ms,
             read_at_ms=started_at_ms,
             ends=dict(ends),
+            versions=dict(versions),
         )
         self._spread.forget(self._epoch)
         decision = self._spread.decide(executors, self.progress, batch) if executors else None

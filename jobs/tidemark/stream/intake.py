@@ -26,6 +26,7 @@ from tidemark.stream.batch import Batch
 from tidemark.stream.broker import Broker
 from tidemark.stream.intact import Intact
 from tidemark.stream.steps import Run, Steps
+from tidemark.stream.table_marks import TableMarks
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,13 @@ class Reader:
         steps: Steps,
         intact: Intact,
         clock: Clock,
+        table_marks: TableMarks,
         *,
         window_ms: int,
         processing_time: bool = False,
         max_held: int | None = None,
     ) -> None:
-        self._clock = clock
+        self._clock, self._table_marks = clock, table_marks
         self._max_held = max_held
         self._broker, self._steps, self._intact, self._window_ms = broker, steps, intact, window_ms
         self._processing_time = processing_time
@@ -122,7 +124,8 @@ class Reader:
             decided_at_ms=batch.decided_at_ms,
             max_held=self._max_held,
         )
-        seen = seen_of(told.seen, read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses)
+        read = seen_of(told.seen, read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses)
+        seen = self.marked(source, was, read, batch)
         progress = self.progress(source, was, seen, told.writers, batch)
         run = self._run(batch, told.rows.on_time, told.rows.measured, told.counts)
         run.rows = dict(told.tables)
@@ -131,6 +134,21 @@ class Reader:
                 source=pl.lit(source.name), decided_at=batch.decided_at_ms
             )
         return Intake(run, progress, seen, told.windows, told.rows.held)
+
+    def marked(self, source: Source, was: InputProgress, seen: Mapping[int, Seen], batch: Batch) -> Mapping[int, Seen]:
+        """What was *seen* in *batch*, and what the commits of the table of *source* say of time.
+
+        As of a record, time goes by them up to the decision time at most, and not at all beyond `max_ahead`.
+        """
+        told = None if self._processing_time else self._table_marks.newest(source, batch.versions)
+        if told is None:
+            return seen
+        newest_ms = None if told.watermark_ms is None else told.watermark_ms + source.bound_ms + 1
+        if newest_ms is not None and source.max_ahead_ms is not None:
+            is_taken = newest_ms <= batch.decided_at_ms + source.max_ahead_ms
+            newest_ms = min(newest_ms, batch.decided_at_ms) if is_taken else None
+        before = was.partitions.get(0, PartitionProgress())
+        return {number: part.marked(before, newest_ms=newest_ms, idle=told.idle) for number, part in seen.items()}
 
     def progress(
         self,

@@ -155,14 +155,14 @@ class Spread:
         self._reached("worked on")
         tallies = {o.name: arrival(batch, of_source(o, arrived)) for o in self._sources} | tallies
         now, closed = self._decider.counted(now, tallies)
-        marked = self._decider.marks(was, now)
-        now = replace(now, marks={**was.marks, **marked})
         marks = {
             name: self._decider.for_tables.mark(batch.batch_id, was, now, closed, seq=task.shares << SEQ_BITS)
             for name in self._decider.for_tables.hops
         }
         files = [*(part.files for part in arrived), *(share.files for share in worked), task.written(marks)]
         tables = {DISORDER_BUCKETS.name: self._disorder(batch, arrived), **together(files)}
+        marked = self._decider.marks(was, now, tables)
+        now = replace(now, marks={**was.marks, **marked})
         seen = {name: part.seen for name, part in inputs.items()}
         notes = self._decider.notes(batch, was, now, seen, tallies, closed, marked)
         return Decision(Entry(batch.batch_id, tables, notes), now, None)
@@ -248,6 +248,7 @@ class Spread:
             ):
                 return None
             seen = seen_of({n: part.seen for n, part in parts.items() if part.seen}, read_to, offsets, ends, {})
+            seen = dict(self._reader.marked(source, before, seen, batch))
             writers = {n: part.writers for n, part in before.partitions.items()}
             writers |= {n: part.writers for n, part in parts.items()}
             found[source.name] = Input(self._reader.progress(source, before, seen, writers, batch), seen)

@@ -30,6 +30,7 @@ from tidemark.stream.measurement import Host, Measurer
 from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.spread import Spread
 from tidemark.stream.steps import Steps
+from tidemark.stream.table_marks import TableMarks
 
 HERE = Host()
 
@@ -97,6 +98,7 @@ def build_engine(
         steps,
         intact,
         clock,
+        TableMarks(stream.layout.warehouse),
         window_ms=topology.window_ms,
         processing_time=topology.time is Time.PROCESSING,
         max_held=topology.max_held,
