@@ -1,10 +1,11 @@
 """Latency over HTTP, and a page: what `tidemark topology`, `path` and `whatif` say. docs/airflow.md has it all.
 
-Delta tables are read by DuckDB and delta-rs, in FastAPI's threads. Nothing but a name that a topology file gives is
+Delta tables are read by DuckDB and delta-rs, in few threads, and what was answered is the answer for a few seconds: see
+`tidemark_answers`. Nothing but a name that a topology file gives is
 looked for in the warehouse.
 
 Who has no login is answered 401. A name that nobody knows is a 404, an argument that cannot be used a 400, and
-`detail` says what to do.
+`detail` says what to do. A request that would wait too long behind others is answered 503.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from tidemark.sla.page import sla_page
 from tidemark.spec.intervals import Grain, instant_ms
 from tidemark.spec.toml_keys import duration_ms
 from tidemark.spec.topology import Topology
+from tidemark_answers import AGAIN_AFTER_S, Busy, shared
 from tidemark_dags import topologies
 from tidemark_login import SIGNED_IN
 
@@ -68,8 +70,9 @@ class NoWarehouse(TidemarkError):
 @app.exception_handler(TidemarkError)
 def problem(_: Request, error: TidemarkError) -> JSONResponse:
     """What is wrong with a request, and what to do."""
-    status = {Unknown: 404, NoWarehouse: 503}.get(type(error), 400)
-    return JSONResponse({"detail": inert(str(error))}, status, headers=HEADERS)
+    status = {Unknown: 404, NoWarehouse: 503, Busy: 503}.get(type(error), 400)
+    again = {"Retry-After": str(AGAIN_AFTER_S)} if isinstance(error, Busy) else {}
+    return JSONResponse({"detail": inert(str(error))}, status, headers=HEADERS | again)
 
 
 @app.get("/topologies")
@@ -79,12 +82,14 @@ def list_topologies() -> Response:
 
 
 @app.get("/topologies/{name}")
+@shared
 def show_topology(name: str, at: At = None) -> Response:
     """What `tidemark topology` says."""
     return _json(_told(_named(name), at))
 
 
 @app.get("/topologies/{name}/operators")
+@shared
 def list_operators(name: str, at: At = None) -> Response:
     """What it says of operators."""
     told = _told(_named(name), at)
@@ -92,6 +97,7 @@ def list_operators(name: str, at: At = None) -> Response:
 
 
 @app.get("/topologies/{name}/operators/{operator}")
+@shared
 def show_operator(name: str, operator: str, at: At = None) -> Response:
     """What it says of one of them."""
     told = _told(_having(_named(name), operator), at)
@@ -99,6 +105,7 @@ def show_operator(name: str, operator: str, at: At = None) -> Response:
 
 
 @app.get("/topologies/{name}/latency")
+@shared
 def show_latency(
     name: str, grain: Grain = Grain.HOUR, operator: str | None = None, start: From = None, end: To = None
 ) -> Response:
@@ -110,6 +117,7 @@ def show_latency(
 
 
 @app.get("/topologies/{name}/path")
+@shared
 def show_path(name: str, at: At = None, last: int = 1) -> Response:
     """What `tidemark path` says."""
     if not 1 <= last <= MOST_WINDOWS:
@@ -121,6 +129,7 @@ def show_path(name: str, at: At = None, last: int = 1) -> Response:
 
 
 @app.get("/topologies/{name}/whatif")
+@shared
 def show_what_if(
     name: str,
     operator: str | None = None,
@@ -152,6 +161,7 @@ def first_page() -> Response:
 
 
 @app.get("/pages/{name}")
+@shared
 def show_page(name: str) -> Response:
     """The page of a topology, for people."""
     topology = _named(name)
@@ -163,6 +173,7 @@ def show_page(name: str) -> Response:
 
 
 @app.get("/pages/{name}/slas")
+@shared
 def show_slas(name: str) -> Response:
     """The page of its SLAs, incidents and contracts, for people."""
     return HTMLResponse(sla_page(_warehouse(), _named(name).name), headers=HEADERS)

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,9 @@ from tidemark_dags import TOPOLOGIES
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow imports a test client that its own dependency has deprecated
+    import tidemark_answers
     import tidemark_api
+    from tidemark_answers import ANSWERS
     from tidemark_login import SIGNED_IN
 
 AT = "2026-01-01T12:00:10Z"
@@ -72,6 +75,7 @@ def client(anonymous: Client) -> Iterator[Client]:
     tidemark_api.app.dependency_overrides[SIGNED_IN.dependency] = lambda: None
     yield anonymous
     tidemark_api.app.dependency_overrides.clear()
+    ANSWERS.forget()
 
 
 def told(client: Client, url: str) -> Any:
@@ -216,3 +220,69 @@ print("pyspark" in sys.modules)
     plugins = str(Path(tidemark_api.__file__).parent)
     done = subprocess.run([sys.executable, "-c", code, plugins], capture_output=True, text=True, check=True)
     assert {"[]", "False"} <= set(done.stdout.splitlines())  # Airflow's log is among them
+
+
+async def answers(urls: list[str]) -> list[httpx.Response]:
+    transport = httpx.ASGITransport(tidemark_api.app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as asking:
+        return await asyncio.gather(*(asking.get(url) for url in urls))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many answers were being computed whenever one was begun."""
+    running, seen, lock = 0, [], threading.Lock()
+    document = topology_command.document
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        nonlocal running
+        with lock:
+            running += 1
+            seen.append(running)
+        try:
+            return document(*arguments, **more)
+        finally:
+            with lock:
+                running -= 1
+
+    monkeypatch.setattr(topology_command, "document", counted)
+    return seen
+
+
+@pytest.mark.usefixtures("client")
+def test_forty_tabs_of_a_page_cost_what_one_costs(opened: list[int]) -> None:
+    told = asyncio.run(answers(["/pages/flights"] * 40))
+    assert {(answer.status_code, answer.text) for answer in told} == {(200, told[0].text)}
+    assert opened == [1]
+    assert asyncio.run(answers(["/pages/flights"]))[0].text == told[0].text  # within a few seconds, from another loop
+    assert len(opened) == 1
+
+
+@pytest.mark.usefixtures("client")
+def test_forty_different_requests_are_answered_few_at_once(opened: list[int]) -> None:
+    urls = [f"/topologies/flights?at=2026-01-01T12:00:{second:02d}Z" for second in range(40)]
+    told = asyncio.run(answers(urls))
+    statuses = [answer.status_code for answer in told]
+    assert (statuses.count(200), statuses.count(503)) == (tidemark_answers.MOST_WAITING, 20)
+    assert len(opened) == tidemark_answers.MOST_WAITING
+    assert max(opened) <= tidemark_answers.AT_ONCE
+    refused = next(answer for answer in told if answer.status_code == 503)
+    assert (refused.headers["Retry-After"], "ask again in 5 s" in refused.json()["detail"]) == ("5", True)
+
+
+@pytest.mark.usefixtures("client")
+def test_who_waits_too_long_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threading.Event()
+    monkeypatch.setattr(topology_command, "document", lambda *_, **__: free.wait(60))
+    monkeypatch.setattr(tidemark_answers, "WAITS_S", 0.05)
+    try:
+        (answer,) = asyncio.run(answers(["/topologies/flights"]))
+    finally:
+        free.set()
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+
+
+def test_an_answer_for_others_is_none_for_the_anonymous(client: Client) -> None:
+    assert client.get("/pages/flights").status_code == 200
+    tidemark_api.app.dependency_overrides.clear()
+    assert client.get("/pages/flights").status_code == 401

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import duckdb
@@ -23,10 +25,13 @@ from tidemark.spec.tables import TABLES, Table
 from tidemark.warehouse import delta_tables, views
 
 SPARKS_WORDS = (
-    "CREATE MACRO unix_millis(instant) AS epoch_ms(instant)",
-    "CREATE MACRO get_json_object(text, path) AS json_extract_string(text, path)",
+    "MACRO unix_millis(instant) AS epoch_ms(instant)",
+    "MACRO get_json_object(text, path) AS json_extract_string(text, path)",
 )
 """Functions of Spark SQL for which DuckDB has other names; with these, views and cookbook are one text for both."""
+
+
+UTC = "SET TimeZone = 'UTC'"
 
 
 @dataclass(frozen=True)
@@ -65,17 +70,17 @@ class Warehouse:
             columns = tuple(column[0] for column in result.description or ())
             return Answer(columns, tuple(result.fetchall()))
         except duckdb.CatalogException as error:
-            found = self._connection.execute(
-                "SELECT view_name FROM duckdb_views() WHERE NOT internal AND NOT temporary ORDER BY 1"
-            )
+            found = self._connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1")
             msg = f"{error}\nTables and views: {', '.join(name for (name,) in found.fetchall())}"
             raise InvalidArgument(msg) from error
         except duckdb.Error as error:
             raise InvalidArgument(str(error)) from error
 
 
-def statements(found: Mapping[str, Sequence[Path]]) -> list[str]:
+def statements(found: Mapping[str, Sequence[Path]], create: str = "CREATE") -> list[str]:
     """What makes a DuckDB connection one over the tables *found*, those not written yet, and views.
+
+    With `CREATE TEMP` they are that connection's alone. Its time zone must be UTC.
 
     The extension `delta` is loaded before. A table in an object store is a view of its own, made before: `in_objects`.
     """
@@ -85,9 +90,8 @@ def statements(found: Mapping[str, Sequence[Path]]) -> list[str]:
     made = {name: "\nUNION ALL BY NAME\n".join(parts) for name, parts in sorted(rows.items())}
     made |= {view.name: view.select for view in [*views(), kafka_metrics.VIEW] if view.name not in found}
     return [
-        "SET TimeZone = 'UTC'",
-        *SPARKS_WORDS,
-        *(f"CREATE VIEW {_named(name)} AS\n{text}" for name, text in made.items()),
+        *(f"{create} {word}" for word in SPARKS_WORDS),
+        *(f"{create} VIEW {_named(name)} AS\n{text}" for name, text in made.items()),
     ]
 
 
@@ -99,7 +103,7 @@ def attach_script(home: Path) -> str:
     if isinstance(home, ObjectPath):
         msg = f"{home}: a script is for tables on this machine; ask with tidemark sql, or copy the warehouse here first"
         raise InvalidArgument(msg)
-    return ";\n".join(["INSTALL delta", "LOAD delta", *statements(delta_tables(home)), ""])
+    return ";\n".join(["INSTALL delta", "LOAD delta", UTC, *statements(delta_tables(home)), ""])
 
 
 def _no_rows(table: Table) -> str:
@@ -146,21 +150,38 @@ def _confined(home: Path) -> Iterator[str]:
     `delta_scan`, which the views read with, heeds it for the rows of a table alone, and `write_blob` does not at all.
     """
     yield "SET autoload_known_extensions = false"
-    yield "SET python_enable_replacements = false"  # a name is no variable of this program
+    yield "SET GLOBAL python_enable_replacements = false"  # a name is no variable of this program
     if not isinstance(home, ObjectPath):
         yield f"SET allowed_directories = [{_quoted(home.absolute())}, {_quoted(home.resolve())}]"
     yield "SET enable_external_access = false"
     yield "SET lock_configuration = true"
 
 
-def _connect(found: Mapping[str, Sequence[Path]], home: Path) -> duckdb.DuckDBPyConnection:
+@lru_cache(maxsize=1)  # a process has one warehouse, but for tests
+def _database(home: Path, *_: Path) -> duckdb.DuckDBPyConnection:
+    """The one DuckDB of this process over the warehouse *home*: all who ask share its threads and its memory."""
     extension = files("duckdb_extension_delta") / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
-    connection = duckdb.connect()
-    connection.execute("SET enable_progress_bar = false")  # it would be among the rows
-    connection.execute(f"LOAD '{extension}'")
-    connection.execute("SET autoinstall_known_extensions = false")  # it would ask the network
+    database = duckdb.connect()
+    database.execute(f"LOAD '{extension}'")
+    database.execute("SET autoinstall_known_extensions = false")  # it would ask the network
+    database.execute(UTC.replace("SET", "SET GLOBAL"))
+    for statement in _confined(home):
+        database.execute(statement)
+    return database
+
+
+def _connect(found: Mapping[str, Sequence[Path]], home: Path) -> duckdb.DuckDBPyConnection:
+    """A connection of its own to the DuckDB of this process: what it makes here nobody else sees."""
+    with _ONE_AT_A_TIME:
+        connection = _database(
+            *([home] if isinstance(home, ObjectPath) else [home.absolute(), home.resolve()])
+        ).cursor()
     for name, rows in in_objects(found):
         connection.register(name, rows)
-    for statement in chain(statements(found), _confined(home)):
+    for statement in statements(found, "CREATE TEMP"):
         connection.execute(statement)
     return connection
+
+
+_ONE_AT_A_TIME = Lock()
+"""Two who ask first at the same time get the same DuckDB."""

@@ -1,0 +1,103 @@
+"""How much of the API server the pages may take: forty tabs of one page cost what one costs.
+
+Purpose: what is asked of the warehouse is computed in threads of its own, AT_ONCE at a time, so that no request waits
+in a thread that Airflow's own pages need. Who asks the same while it is computed, or within KEPT_S, gets the same
+answer. Where too many others wait, or the answer takes too long, a request is refused with 503, and told when to ask
+again.
+
+What it does not do: keep an error. Clock: the monotonic one of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import partial, wraps
+from threading import Lock
+from typing import Any, TypeVar
+
+from tidemark.errors import TidemarkError
+
+T = TypeVar("T")
+AT_ONCE = 2
+MOST_WAITING = 20
+"""Different answers that are computed or waited for; beyond these a request is refused."""
+KEPT_S = 5.0
+WAITS_S = 20.0
+AGAIN_AFTER_S = 5
+
+
+class Busy(TidemarkError):
+    """Raised when a request would wait too long behind others."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is, or will be, the answer to a request that came at *asked_s*."""
+
+    future: Future[Any]
+    asked_s: float
+
+    def is_kept(self, now_s: float) -> bool:
+        """Whether who asks the same now gets it."""
+        if not self.future.done():
+            return True
+        return now_s - self.asked_s < KEPT_S and self.future.exception() is None
+
+
+class Answers:
+    """Computes answers, AT_ONCE at a time; safe for several event loops."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tidemark")
+        self._lock = Lock()
+        self._known: dict[Hashable, Answer] = {}
+
+    async def to(self, request: Hashable, compute: Callable[[], T]) -> T:
+        """What *compute* returns or raises, or has done just now for the same *request*; raises Busy."""
+        answer = asyncio.wrap_future(self._computed(request, compute))
+        try:
+            return await asyncio.wait_for(asyncio.shield(answer), WAITS_S)
+        except TimeoutError:
+            if answer.done():  # it is what was computed that raised this
+                raise
+            seen = f"this answer takes longer than {WAITS_S:g} s"
+            raise _busy(seen) from None
+
+    def forget(self) -> None:
+        """Forget what was answered."""
+        with self._lock:
+            self._known.clear()
+
+    def _computed(self, request: Hashable, compute: Callable[[], T]) -> Future[T]:
+        now_s = time.monotonic()
+        with self._lock:
+            self._known = {asked: answer for asked, answer in self._known.items() if answer.is_kept(now_s)}
+            if request not in self._known:
+                if sum(not answer.future.done() for answer in self._known.values()) >= MOST_WAITING:
+                    seen = f"{MOST_WAITING} other answers are waited for"
+                    raise _busy(seen)
+                future = self._threads.submit(copy_context().run, compute)
+                self._known[request] = Answer(future, now_s)
+            return self._known[request].future
+
+
+ANSWERS = Answers()
+
+
+def shared(answer: Callable[..., T]) -> Callable[..., Awaitable[T]]:
+    """*answer*, a function of what a request says, as one by way of ANSWERS."""
+
+    @wraps(answer)
+    async def by_answers(**said: Any) -> T:
+        return await ANSWERS.to((answer.__name__, *sorted(said.items())), partial(answer, **said))
+
+    return by_answers
+
+
+def _busy(seen: str) -> Busy:
+    return Busy(f"the pages answer {AT_ONCE} different requests at a time, and {seen}; ask again in {AGAIN_AFTER_S} s")
