@@ -99,3 +99,27 @@ def test_a_refusal_after_the_decision_is_one_row_on_replay_too(tmp_path: Path, s
     }
     assert (row["value"], row["timestamp"]) == (b'{"id":"b","v":1}', ms(1))
     assert [record["id"] for _, record in play.broker.published][-1] == "a"
+
+
+AVRO = """{"type": "record", "name": "sent", "fields": [
+    {"name": "id", "type": "string"}, {"name": "note", "type": "string"}, {"name": "v", "type": "int"}]}"""
+
+
+def test_what_does_not_fit_an_avro_schema_is_quarantined_there(tmp_path: Path) -> None:
+    (tmp_path / "sent.avsc").write_text(AVRO)
+    play = Play(f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n', tmp_path)
+    rows = [row(play, "a", 1), play.row("events", ms(3), key="b", id="b", v=1, note=None), row(play, "c", 2)]
+    play.start("0", crash_at("decided"))
+    with pytest.raises(Crash):
+        play.batch(rows, at_ms=NOON)
+    play.start("0", epoch=2)
+    play.batch(rows, at_ms=NOON)
+    assert sent(play) == ["a", "c"]
+    (bad,) = play.rows("quarantine")
+    assert (bad["source"], bad["reason"], bad["offset"], bad["key"]) == ("out", "does_not_fit_schema", 1, b"b")
+    assert "operators.out.avro_schema must fit its records" in bad["detail"]
+    assert b'"id":"b"' in bad["value"]
+    assert sorted(r["id"] for r in play.rows("board")) == ["a", "b", "c"]
+    assert (outcome(play, "out"), outcome(play, "board")) == ((3, 2, 1), (3, 3, 0))
+    play.batch([row(play, "d", 4)], at_ms=NOON)
+    assert sent(play) == ["a", "c", "d"]

@@ -11,6 +11,7 @@ import polars as pl
 
 TOO_LARGE = "too_large_for_topic"
 REFUSED_TIME = "time_refused_by_topic"
+MISFIT = "does_not_fit_schema"
 AROUND = 512
 """Bytes, at most, that a record has beside its key, its value and the headers that it came with."""
 AROUND_HEADER = 12

@@ -318,7 +318,8 @@ QUARANTINE = Table(
             (
                 "source",
                 "string",
-                "who could not use it: a source, an operator whose key was null, or a sink whose topic refuses it",
+                "who could not use it: a source, an operator whose key was null, or a sink whose topic or schema "
+                "refuses it",
             ),
             ("topic", "string", "Kafka topic; null: it came from none, or was read further down"),
             ("partition", "int", "Kafka partition"),
@@ -328,9 +329,13 @@ QUARANTINE = Table(
                 "string",
                 "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | wrong_type | "
                 "not_a_number | missing_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
-                "too_large_for_topic | time_refused_by_topic",
+                "too_large_for_topic | time_refused_by_topic | does_not_fit_schema",
             ),
-            ("detail", "string", "of sql_error: the key of the SQL that failed, and what it said"),
+            (
+                "detail",
+                "string",
+                "of sql_error: the key of the SQL that failed, and why; of does_not_fit_schema: what does not fit",
+            ),
             ("key", "binary", "the record's key"),
             ("value", "binary", "the record's bytes; further down its columns as a JSON object"),
         ),

@@ -20,11 +20,19 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Misfit(TidemarkError):
-    """Raised when a record does not fit the Avro schema of its sink."""
+    """Raised, or told, when a record does not fit the Avro schema of its sink."""
 
 
-def values_to_send(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | None]:
-    """The value of each of *rows*, null for one that deletes its key; raises Misfit.
+def values_to_send(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | str | None]:
+    """The value of each of *rows*, null for one that deletes its key; raises Misfit."""
+    for value in encoded(sink, rows):
+        if isinstance(value, Misfit):
+            raise value
+        yield value
+
+
+def encoded(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | Misfit | None]:
+    """The value of each of *rows*, null for one that deletes its key, a Misfit for one that has none.
 
     JSON has all columns, Avro those for which the schema has a field.
     """
@@ -35,7 +43,7 @@ def values_to_send(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | Non
     return _avro(sink, rows.select(*columns, "_deleted"))
 
 
-def _avro(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | None]:
+def _avro(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | Misfit | None]:
     schema = json.loads(sink.avro_schema or "")
     instants = {field["name"] for field in schema["fields"] if _is_instant(field["type"])}
     parsed = fastavro.parse_schema(schema)
@@ -46,10 +54,10 @@ def _avro(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | None]:
         written = io.BytesIO()
         try:
             fastavro.schemaless_writer(written, parsed, {**row, **_instants(row, instants)})
-        except (ValueError, TypeError, AttributeError, OverflowError) as error:
-            msg = f"operators.{sink.name}.avro_schema must fit its records: {error} in {row}"
-            raise Misfit(msg) from error
-        yield written.getvalue()
+        except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError) as error:
+            yield Misfit(f"operators.{sink.name}.avro_schema must fit its records: {error} in {row}")
+        else:
+            yield written.getvalue()
 
 
 def _is_instant(type_: Any) -> bool:

@@ -1,4 +1,7 @@
-"""What a sink does not send: records that its topic would refuse are set aside at that sink alone."""
+"""What a sink does not send: records that its topic would refuse, or that its Avro schema has no form for.
+
+They are set aside at that sink alone.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from collections.abc import Sequence
 import polars as pl
 
 from tidemark.kernels import payload
-from tidemark.kernels.limits import Limits, refused
-from tidemark.spec.operators import Sink
+from tidemark.kernels.limits import MISFIT, Limits, refused
+from tidemark.kernels.proofs import quarantine_rows
+from tidemark.spec.operators import Format, Sink
 from tidemark.stream.broker import Refused
-from tidemark.stream.encoding import values_to_send
+from tidemark.stream.encoding import Misfit, encoded
 
 
 def undeliverable_rows(sink: Sink, records: pl.DataFrame, refused: Sequence[Refused]) -> pl.DataFrame:
@@ -34,10 +38,11 @@ AS_JSON = 8
 def within_limits(
     sink: Sink, records: pl.DataFrame, limits: Limits, *, now_ms: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The *records* that the topic of *sink* takes by its *limits*, and the others as rows of quarantine.
+    """The *records* that *sink* can send and its topic takes by its *limits*, and the others as rows of quarantine.
 
     *now_ms* is the clock, epoch ms UTC, by which the batch is decided.
     """
+    records, misfits = _fitting(sink, records)
     values = _values(sink, records) if _may_be_too_large(records, limits) else _no_values(records)
     reason = refused(records, values, limits, now_ms=now_ms)
     bad = records.filter(reason.is_not_null())
@@ -49,7 +54,20 @@ def within_limits(
         key=pl.col("_key").cast(pl.Binary),
         value=_values(sink, bad),
     )
-    return records.filter(reason.is_null()), rows
+    return records.filter(reason.is_null()), pl.concat([rows, *misfits], how="diagonal")
+
+
+def _fitting(sink: Sink, records: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+    """Those of *records* that fit the Avro schema of *sink*, and any others as rows of quarantine."""
+    if sink.format is not Format.AVRO:
+        return records, []
+    problems = [str(value) if isinstance(value, Misfit) else None for value in encoded(sink, records)]
+    problem = pl.Series(problems, dtype=pl.String)
+    bad = records.filter(problem.is_not_null())
+    if bad.is_empty():
+        return records, []
+    rows = quarantine_rows(sink.name, bad, MISFIT, pl.lit(problem.drop_nulls()))
+    return records.filter(problem.is_null()), [rows.with_columns(key=bad["_key"].cast(pl.Binary))]
 
 
 def _may_be_too_large(records: pl.DataFrame, limits: Limits) -> bool:
@@ -59,7 +77,9 @@ def _may_be_too_large(records: pl.DataFrame, limits: Limits) -> bool:
 
 
 def _values(sink: Sink, records: pl.DataFrame) -> pl.Series:
-    values = (v.encode() if isinstance(v, str) else v for v in values_to_send(sink, records))
+    values = (
+        v.encode() if isinstance(v, str) else None if isinstance(v, Misfit) else v for v in encoded(sink, records)
+    )
     return pl.Series(list(values), dtype=pl.Binary)
 
 
