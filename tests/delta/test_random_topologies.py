@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain import Event, PlainTopology, Shape
+from plain import MAX_AHEAD_MS, Event, PlainTopology, Shape
 from playing import Play
 from streaming.oracle_parts import Place
 
 from tidemark.spec.tables import BECAME, CAME_IN
 
 START = 1_400_000_000_000
-AGES_S = (0, 0, 1, 2, 3, 8, 25, 4_000)
+AGES_S = (0, 0, 1, 2, 3, 8, 25, 4_000, -5, -10, -11, -86_400)
 """How long before the decision of its batch a record happened; negative: it is ahead of the clock."""
 
 shapes = st.builds(
@@ -58,7 +58,7 @@ topic = "events"
 fields = "id string, v int, event_time bigint"
 timestamp = "event_time"
 bound = "{shape.bound_ms} ms"
-max_ahead = "unlimited"
+max_ahead = "{MAX_AHEAD_MS} ms"
 {idle}
 [operators.mapped]
 kind = "map"
