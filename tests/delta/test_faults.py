@@ -11,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +22,14 @@ from deltalake import DeltaTable, write_deltalake
 from playing import NOON, Ends, Play, Row, bad, ms, record, tell
 
 import critical_path
+from tidemark.cli.bound import bound_rows
+from tidemark.cli.path import READS
+from tidemark.cli.sql import Warehouse
 from tidemark.control import Control, Heartbeat, StreamState
+from tidemark.report.path_facts import windows_with_paths
 from tidemark.report.report_tables import opened
 from tidemark.semantics.skew import Skew
+from tidemark.sla.alert_text import alert
 from tidemark.sla.culprits import NO_EXPLANATION
 from tidemark.spark import PROJECT
 from tidemark.spec.intervals import Interval
@@ -34,6 +40,7 @@ from tidemark.stream import wiring
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.measurement import Host
 from tidemark.why.findings import Cause
+from tidemark.why.walk import why
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
@@ -647,7 +654,16 @@ def test_a_fault_ends_in_the_right_verdict_and_the_right_culprit(
     verdict, culprit, held_by = (result[column] for column in ("verdict", "culprit", "held_by"))
     assert (verdict, culprit, begins(held_by, like=fault.held_by)) == (fault.verdict, fault.culprit, fault.held_by)
     is_told = [(fault.promise, "opened", verdict, culprit, held_by)]
-    assert told == ([] if verdict == "pass" else is_told)
+    assert [tuple(row[column] for column in CHANGE) for row in told] == ([] if verdict == "pass" else is_told)
+    agree(flow, fault, result, told)
+
+
+def test_an_incident_of_time_ahead_names_topic_partition_and_key(healthy: dict[str, Flow], tmp_path: Path) -> None:
+    flow = healthy[TABLES].copy(tmp_path / "play")
+    _, (change,) = checked(flow, producer_ahead(flow), "board_is_fresh")
+    assert (change["change"], change["verdict"], change["culprit"]) == ("opened", "ahead_of_clock", "events")
+    found = re.findall(r"^(\w+: events partition 1) .* of (events, of key b), lie up to (50 min)", change["held_by"])
+    assert found == [("producer_ahead: events partition 1", "events, of key b", "50 min")]
 
 
 @pytest.mark.parametrize("toml", [HOP, TABLES], ids=["hop", "tables"])
@@ -686,8 +702,34 @@ def begins(text: str | None, *, like: str) -> str:
     return (text or "")[: len(like) or None]
 
 
-def checked(flow: Flow, at_s: float, *promises: str) -> tuple[list[Row], list[tuple[str, ...]]]:
-    """The rows of `sla_results` of a check; and of the incidents that it opens SLA, change, verdict and why."""
+CHANGE = ("sla", "change", "verdict", "culprit", "held_by")
+"""What an incident says: of which SLA, what happened, the verdict and why."""
+
+
+def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
+    """That the alert, `why`, `path` and `bound` name what the check does, each where it has something to say."""
+    topology, at_ms = flow.play.topology, round(result["checked_at"].timestamp() * 1_000)
+    for change in told:
+        instants = {k: round(v.timestamp() * 1_000) if isinstance(v, datetime) else v for k, v in change.items()}
+        text = alert(instants, told_ms=at_ms, link="")["text"]
+        assert [name for name in ("culprit", "held_by") if (result[name] or "") not in text] == []
+    cause, _, _ = (result["held_by"] or "").partition(": ")
+    if cause in {*Cause}:
+        subject = result["subject"] if result["subject"] in topology.operators else None
+        lines = [finding.line for finding in why(topology, flow.layout, at_ms=at_ms, operator=subject)]
+        assert result["held_by"] in lines
+    if cause == Cause.BOUND_TOO_SMALL:
+        costs = bound_rows(flow.layout.warehouse, topology, source=result["culprit"])
+        assert [share for _, choice, _, _, _, share, _ in costs if choice == "current"] > [0.0]
+    if flow.play.toml == HOP and fault.verdict != "pass":
+        windows = windows_with_paths(Warehouse(flow.layout.warehouse, READS), topology.name, last=100)
+        worst = max((w["blame"][0] for w in windows if w["blame"]), key=lambda part: part["excess_ms"])
+        # What waited is a backlog on the path, whoever did not read it.
+        assert worst["operator"] == {"driver_restarted": "backlog"}.get(result["culprit"], result["culprit"])
+
+
+def checked(flow: Flow, at_s: float, *promises: str) -> tuple[list[Row], list[Row]]:
+    """The rows of `sla_results` of a check, and those of the changes of incidents that it makes."""
     topology = flow.play.topology
     slas = {name: {**PROMISES[flow.play.toml][name], "owner": "o"} for name in promises}
     specs = parse({"play": slas}, topology, file="slas.toml")
@@ -698,5 +740,4 @@ def checked(flow: Flow, at_s: float, *promises: str) -> tuple[list[Row], list[tu
         opened(table, flow.layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
         for table in (SLA_RESULTS, INCIDENTS)
     )
-    columns = ("sla", "change", "verdict", "culprit", "held_by")
-    return results, [tuple(row[column] for column in columns) for row in changes]
+    return results, changes
