@@ -623,6 +623,19 @@ def test_a_partition_with_one_bad_record_among_good_ones_is_no_poison(tmp_path: 
     assert [finding.cause for finding in play.why(11)] == [Cause.NOTHING_WRONG]
 
 
+def test_late_and_quarantined_records_beside_good_ones_are_told(tmp_path: Path) -> None:
+    play = newest(tmp_path, source='allowed_lateness = "0 ms"')
+    play.batch(10, record(5))
+    play.batch(20, record(-10), record(6, amount=2.0), bad("malformed_json"))
+    finding = first(play, 21)
+    assert finding.cause is Cause.NOTHING_WRONG
+    # 12:00:03.999 is the watermark.
+    of = "of the 4 records that events got in its last 2 batches"
+    told = [f"1 {of} were late, by up to 13,999 ms", f"1 {of} are quarantined (1 malformed_json)"]
+    assert finding.seen.split("; ")[1:] == told
+    assert finding.remedy == "look at the tables late_records and quarantine"
+
+
 def test_an_operator_that_is_not_there_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="play has no operator 'bord'; known: events, newest, board"):
         newest(tmp_path).why(0, "bord")

@@ -21,7 +21,7 @@ from tidemark.spec.topology import SubTopology, Topology
 from tidemark.why.drivers import drivers, restarts
 from tidemark.why.facts import StreamFacts
 from tidemark.why.findings import Cause, Finding, in_order
-from tidemark.why.inputs import QUIET_AFTER_MS, Inputs
+from tidemark.why.inputs import QUIET_AFTER_MS, Inputs, reasons_of
 from tidemark.why.scene import Scene, first
 from tidemark.why.watermarks import Watermarks
 from tidemark.why.windows import HeldWindows
@@ -170,5 +170,32 @@ class _Walk:
             seen = f"it has been silent for {length(self._scene.at_ms - read_ms)}; all that had come gave results"
             remedy = "look whether its producer runs, if you expect more"
             return self._scene.found(Cause.SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
-        seen = f"{rows['gave'].item():,} results came, of the newest records that were read"
-        return self._scene.found(Cause.NOTHING_WRONG, name, seen, "nothing is to be done", since_ms=at_ms)
+        aside = "".join(f"; {told}" for told in self._set_aside(name))
+        seen = f"{rows['gave'].item():,} results came, of the newest records that were read{aside}"
+        remedy = "look at the tables late_records and quarantine" if aside else "nothing is to be done"
+        return self._scene.found(Cause.NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
+
+    def _set_aside(self, name: str) -> Iterator[str]:
+        """What *name*, and those it reads, lately set aside of records of which others were good."""
+        operator = self._scene.operator(name)
+        facts, what = self._scene.of(name), "updates"
+        if isinstance(operator, Source):
+            what = "records"
+        rows = facts.lately(name)
+        of = f"of the {rows['records_in'].sum():,} {what} that {name} got in its last {rows.height} batches"
+        batches = rows["batch_id"].implode()
+        if late := rows["late"].sum():
+            by_ms = facts.late_records.filter(pl.col("operator") == name, pl.col("batch_id").is_in(batches))
+            yield f"{late:,} {of} were late, by up to {length(by_ms['lateness_ms'].max() or 0)}"  # type: ignore[arg-type]
+        if bad := rows["quarantined"].sum():
+            yield f"{bad:,} {of} are quarantined{self._reasons(operator, batches)}"
+        for flow in (operator.repartition,) if isinstance(operator, HopSource) else operator.flows:
+            yield from self._set_aside(flow)
+
+    def _reasons(self, operator: Operator, batches: pl.Series) -> str:
+        """Why records of *operator*, if it is a source, are quarantined in *batches*."""
+        if not isinstance(operator, Source):
+            return ""
+        bad = self._scene.of(operator.name).quarantine
+        bad = bad.filter(pl.col("source") == operator.name, pl.col("batch_id").is_in(batches))
+        return f" ({reasons_of(operator, bad)})"
