@@ -164,7 +164,8 @@ class Committing:
     def _told(self, entry: Entry) -> dict[str, str]:
         """The mark of time of the batch of *entry*."""
         progress = entry.notes["progress"]
-        return {MARK: mark_text(self._committer.app, progress["watermark_ms"], idle=progress["idle"])}
+        idle = progress.get("idle", False)  # an older version's entry does not say it
+        return {MARK: mark_text(self._committer.app, progress["watermark_ms"], idle=idle)}
 
     def _hand_out(self, operator: Operator, entry: Entry) -> int | None:
         """Commit what a terminal operator has for others; the clock after it, None when it had nothing."""
