@@ -11,6 +11,7 @@ Purpose: launch, heartbeat, drain and lease without a process to ask, so that it
 | `heartbeat.json` | the driver, every second and at its end | state, epoch, batch, offsets, when |
 | `drain.json` | whoever wants the stream to stop | who asked, and when |
 | `meanings.json` | the driver, when it starts | what the things that it keeps mean, see `stream/meanings.py` |
+| `time_resets.json` | `tidemark reset-time` | partitions whose time goes back: to when, who asked, and why |
 | `loss.json` | `tidemark accept-loss` | offsets that may be passed over: who gave them up, and why |
 
 The folder and its locks are their owner's alone, see `tidemark.locks`.
@@ -104,6 +105,23 @@ class AcceptedLoss:
     partition: int
     from_offset: int
     until_offset: int
+    by: str
+    reason: str
+    at_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeReset:
+    """The decision to set the time of a partition of *source* back: its newest record counts as one of `to_ms`.
+
+    The driver carries it out once, by its `id`, when it has read up to `from_offset`.
+    """
+
+    id: str
+    source: str
+    partition: int
+    to_ms: int
+    from_offset: int
     by: str
     reason: str
     at_ms: int
@@ -258,6 +276,18 @@ class Control:
         return {
             (loss["source"], loss["partition"], loss["from_offset"]): loss["until_offset"] for loss in self._losses()
         }
+
+    def request_time_reset(self, reset: TimeReset) -> None:
+        """Have the driver carry out *reset* with its next batch, or with its first one when it starts."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        resets = [asdict(one) for one in (*self.time_resets(), reset)]
+        replace(self.home / "time_resets.json", json.dumps(resets))
+
+    def time_resets(self) -> list[TimeReset]:
+        """All that were asked for, oldest first; the progress knows which are done."""
+        path = self.home / "time_resets.json"
+        found = json.loads(path.read_text()) if path.exists() else []
+        return [TimeReset(**known(TimeReset, fields)) for fields in found]
 
     def meanings(self) -> dict[str, str]:
         """What was kept last; nothing when that was by an older version or never."""

@@ -295,6 +295,17 @@ def test_a_producer_whose_clock_is_30_days_ahead(tmp_path: Path) -> None:
     assert finding.seen == "1 records of events, of key a, lie up to 30 d ahead of the clock: they are quarantined"
 
 
+def test_time_that_a_producer_has_moved_is_set_back_by_a_command(tmp_path: Path) -> None:
+    newest(tmp_path).batch(10, record(9_000))  # when max_ahead was unlimited
+    play = on_wall_time(tmp_path)
+    play._play.resume({"0": 1}, {("events", 0): 1})
+    play.batch(20, record(3_610, amount=2))
+    finding = first(play, 21)
+    assert place(finding) == (Cause.PRODUCER_AHEAD, "events", "events", 0, ms(10))
+    command = "tidemark reset-time play 0 --source events --partition 0 --to INSTANT"
+    assert finding.remedy.endswith(f"; the time of the partition is ahead already: {command}")
+
+
 def test_a_producer_ahead_is_no_finding_where_time_is_not_wall_time(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(3_610))

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from tidemark.cli import accept_loss, bound, demo, docs, doctor, incidents, path, requeue, run, whatif, why
+from tidemark.cli import accept_loss, bound, demo, docs, doctor, incidents, path, requeue, reset_time, run, whatif, why
 from tidemark.cli import topology as topology_command
 from tidemark.cli.check import check
 from tidemark.cli.inventory import Stored, inventory
@@ -54,6 +54,7 @@ examples:
   tidemark doctor flights                       may its streams go on from what lies in the warehouse, and if not, how
   tidemark requeue flights --reason malformed_json --dry-run
   tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
+  tidemark reset-time flights status --source weather --partition 0 --to 2014-05-13T12:00 --by Ann --reason "2090"
   tidemark down                                 drain the streams and stop everything
 """
 PASSED_ON = "replay"
@@ -130,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
     doctor.options(command("doctor", _doctor, "see whether checkpoints, journals and tables tell one story"))
     accept_loss.options(command("accept-loss", _accept_loss, "go on without records that a topic lost unread"))
+    reset_time.options(
+        command("reset-time", _reset_time, "set the time of a partition back that a record moved too far")
+    )
     requeue.options(
         command("requeue", _requeue, "send records from quarantine, or late ones, to their topics again, each once")
     )
@@ -312,6 +316,11 @@ def _tables(options: argparse.Namespace) -> int:
 
 def _accept_loss(options: argparse.Namespace) -> int:
     _say(accept_loss.accept_loss(options, _warehouse(options)))
+    return 0
+
+
+def _reset_time(options: argparse.Namespace) -> int:
+    _say(reset_time.reset_time(options, _warehouse(options), topology(options.topology)))
     return 0
 
 

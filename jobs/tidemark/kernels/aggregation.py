@@ -79,12 +79,18 @@ class Aggregation:
         so_far = pl.col(growing).cum_max().over("_key")
         return both.with_columns(so_far, **{f.name: f.running(both) for f in self.functions}).slice(known.height)
 
-    def assigned(self, records: pl.DataFrame, watermark_ms: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """*records* in the windows that are open at *watermark_ms*, and those that have none; not for sessions."""
+    def assigned(
+        self, records: pl.DataFrame, watermark_ms: int | None, stay_closed: Sequence[tuple[int, int]] = ()
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """*records* in the windows that are open at *watermark_ms*, and those that have none; not for sessions.
+
+        Those that *stay_closed* (start and end) are not open either.
+        """
         windows = self.operator.windows
         if windows is None or windows.shape is Shape.SESSION:
             return records, records.clear()
         rows = in_windows(records.with_row_index("_row"), windows).filter(~is_closed(windows, watermark_ms))
+        rows = rows.filter(~pl.col("window_start").is_in([start for start, _ in stay_closed]))
         late = records.with_row_index("_row").join(rows.select("_row").unique(), on="_row", how="anti")
         return rows.drop("_row"), late.sort("_row").drop("_row")
 

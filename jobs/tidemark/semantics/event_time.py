@@ -124,6 +124,21 @@ def _partition(
     )
 
 
+def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> InputProgress:
+    """The source when the newest record of partition *number* counts as one of *to_ms*: no other time goes back.
+
+    It goes back no further than that, whoever else is behind.
+    """
+    watermark_ms = bounded_out_of_orderness(to_ms, bound_ms=bound_ms)
+    part = replace(was.partitions[number], max_timestamp_ms=to_ms, newest_ms=to_ms, watermark_ms=watermark_ms)
+    partitions = {**was.partitions, number: part}
+    parts = {str(n): Progress(watermark_ms=p.watermark_ms, activity=p.activity) for n, p in partitions.items()}
+    assert was.watermark_ms is not None
+    assert watermark_ms is not None
+    now = combine(parts, previous_ms=min(was.watermark_ms, watermark_ms))
+    return _with(replace(was, partitions=partitions), now)
+
+
 def processing_time(was: InputProgress, seen: Mapping[int, Seen], *, now_ms: int) -> InputProgress:
     """The source after a batch decided at *now_ms* when that instant is the record time of all that it read."""
     partitions = {

@@ -67,6 +67,10 @@ class InputProgress:
         return replace(self, partitions=partitions)
 
 
+STREAMING = ""
+"""Under this name `stay_closed` has streaming windows: no operator is called so."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StreamProgress:
     """The whole: per source, per operator, and the windows that wait for the watermark.
@@ -77,7 +81,9 @@ class StreamProgress:
     are older ones that are not, by the first and last start of those that follow one another; `records` counts, per
     operator and window start, the records it finished; `skipped` is each operator's idempotent-update-skip total per
     task, and `skipped_lately` has those of the last minute; `marks` are the newest marks of
-    time by sink.
+    time by sink. `resets` are the batches in which time was set back, by the id of who asked for it; `stay_closed` are
+    the windows (start, end) that were closed by then and are not passed again yet, per aggregate, and the streaming
+    windows under STREAMING.
     """
 
     batch_id: int = -1
@@ -92,6 +98,8 @@ class StreamProgress:
     skipped: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped_lately: Mapping[str, Skips] = field(default_factory=dict)
     marks: Mapping[str, Marked] = field(default_factory=dict)
+    resets: Mapping[str, int] = field(default_factory=dict)
+    stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
     def decided_at(self, planned_at_ms: int) -> int:
         """The decision time of the next batch: when it was planned, but never before that of the last batch."""
@@ -118,7 +126,8 @@ class StreamProgress:
         lately = content.get("skipped_lately", {}).items()
         counted |= {"skipped_lately": {name: tuple((at, task, n) for at, task, n in of) for name, of in lately}}
         marks = {name: Marked(*mark) for name, mark in content.get("marks", {}).items()}
-        return cls(**{**content, **counted, "inputs": inputs, "marks": marks})
+        closed = {name: tuple((start, end) for start, end in of) for name, of in content.get("stay_closed", {}).items()}
+        return cls(**{**content, **counted, "inputs": inputs, "marks": marks, "stay_closed": closed})
 
     def same_as(self, other: StreamProgress) -> bool:
         """Whether nothing moved but the batch and its decision time: such a batch writes nothing."""

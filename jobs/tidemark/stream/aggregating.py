@@ -93,7 +93,9 @@ class Aggregating:
         return Aggregated(emitted, moved.late, moved.updates + emitted.ended)
 
     def _windows(self, records: pl.DataFrame, moment: Moment) -> _Moved:
-        assigned, late = self.kernel.assigned(records, moment.was_watermark_ms)
+        assigned, late = self.kernel.assigned(
+            records, moment.was_watermark_ms, moment.stay_closed.get(self._operator.name, ())
+        )
         return self._each(assigned, late)
 
     def _each(self, assigned: pl.DataFrame, late: pl.DataFrame) -> _Moved:

@@ -31,7 +31,8 @@ class Batch:
 class Moment:
     """How far time has come in a batch, and had come before it: record time, and decision time (epoch ms UTC).
 
-    `held_by` is what held the watermark back before it; `limits` are those of the topic of each sink.
+    `held_by` is what held the watermark back before it; `limits` are those of the topic of each sink, `stay_closed`
+    windows that are closed although the watermark has not passed them, by operator.
     """
 
     was_watermark_ms: int | None
@@ -40,3 +41,4 @@ class Moment:
     was_decided_at_ms: int | None
     decided_at_ms: int
     limits: Mapping[str, Limits] = field(default_factory=dict)
+    stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)

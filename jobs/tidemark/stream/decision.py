@@ -20,7 +20,7 @@ from tidemark.kernels.schemas import rows_of
 from tidemark.semantics import skip_rate
 from tidemark.semantics.alignment import max_allowed_ms
 from tidemark.semantics.event_time import Seen, combined
-from tidemark.semantics.progress import InputProgress, Marked, StreamProgress
+from tidemark.semantics.progress import STREAMING, InputProgress, Marked, StreamProgress
 from tidemark.semantics.skip_rate import Skips
 from tidemark.semantics.watermark import Progress, is_window_late
 from tidemark.spec.operators import HopSource, Level, Repartition, Sink, Source, emission_of, latency_level
@@ -128,7 +128,8 @@ class ForTables:
         starts = sorted(window.start_ms for window in closed)
         time = {"watermark": now.watermark_ms, "idle": now.idle}
         row = {"seq": seq, "partition": 0, "value": json.dumps(starts), **time}
-        news = closed or (now.watermark_ms, now.idle) != (was.watermark_ms, was.idle)
+        set_back = batch_id in was.resets.values()
+        news = closed or set_back or (now.watermark_ms, now.idle) != (was.watermark_ms, was.idle)
         return rows_of(HOP, [row], **self._same, batch_id=batch_id).slice(0, 1 if news else 0)
 
 
@@ -188,7 +189,8 @@ class Decider:
         inputs = {name: intake.progress for name, intake in intakes.items()}
         now = self.progress(was, inputs, {name: intake.windows for name, intake in intakes.items()}, batch)
         moved = not now.same_as(was) or any(intake.run.counts["records_in"] for intake in intakes.values())
-        if not moved and not self.marks(was, now) and not self._is_due(was, batch):
+        set_back = batch.batch_id in was.resets.values()
+        if not moved and not set_back and not self.marks(was, now) and not self._is_due(was, batch):
             return None
         moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
         runs = self._pipeline.run(
@@ -248,7 +250,7 @@ class Decider:
             for name in leading
             for start in windows[name]
             if not is_window_late(start + self.window_ms, was.watermark_ms)
-        }
+        } - {start for start, _ in was.stay_closed.get(STREAMING, ())}
         now = replace(
             was,
             batch_id=batch.batch_id,
@@ -315,6 +317,7 @@ def moment(was: StreamProgress, now: StreamProgress, limits: Mapping[str, Limits
         was_decided_at_ms=was.decided_at_ms,
         decided_at_ms=now.decided_at_ms,
         limits=limits,
+        stay_closed=was.stay_closed,
     )
 
 

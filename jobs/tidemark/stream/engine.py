@@ -22,6 +22,7 @@ from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_memory
 from tidemark.stream.spread import Executors, Spread
 from tidemark.stream.steps import Steps
+from tidemark.stream.time_resets import TimeResets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,9 @@ class Engine:
         clock: Clock,
         *,
         epoch: int,
+        time_resets: TimeResets,
     ) -> None:
+        self._time_resets = time_resets
         self._sub, self._home, self._steps, self._decider = sub, home, steps, decider
         self._journal, self._committing, self._clock, self._epoch = journal, committing, clock, epoch
         self._spread = spread
@@ -93,8 +96,9 @@ class Engine:
             versions=dict(versions),
         )
         self._spread.forget(self._epoch)
-        decision = self._spread.decide(executors, self.progress, batch) if executors else None
-        decision = decision or self._collected(batch, collect, self.progress)
+        was = self._time_resets.applied(self.progress, batch_id)
+        decision = self._spread.decide(executors, was, batch) if executors else None
+        decision = decision or self._collected(batch, collect, was)
         if decision is not None:
             entry = self._committing.laid_out(decision.entry)
             self._journal.write(entry)

@@ -31,6 +31,7 @@ from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.spread import Spread
 from tidemark.stream.steps import Steps
 from tidemark.stream.table_marks import TableMarks
+from tidemark.stream.time_resets import TimeResets
 
 HERE = Host()
 
@@ -139,4 +140,5 @@ def build_engine(
         check_lease=check_lease,
         until_written=until_written,
     )
-    return Engine(sub, stream.home, steps, decider, spread, journal, committing, clock, epoch=epoch)
+    resets = TimeResets(sub, stream.home, Control(stream.control).time_resets, window_ms=topology.window_ms)
+    return Engine(sub, stream.home, steps, decider, spread, journal, committing, clock, epoch=epoch, time_resets=resets)

@@ -47,11 +47,22 @@ class Producers:
                 f"{ahead.n:,} records of {source.topic or source.name}{whose} lie up to {length(ahead.by_ms)} ahead of "
                 f"the clock: {became}",
                 "correct the producer's clock, time zone or timestamp_unit; for record time that is no wall time, set "
-                f'max_ahead = "unlimited" for {source.name}',
+                f'max_ahead = "unlimited" for {source.name}{self._moved(source, ahead.partition)}',
                 input=source.name,
                 partition=ahead.partition,
                 since_ms=ahead.since_ms,
             )
+
+    def _moved(self, source: Source, partition: int) -> str:
+        """What else is to be done where the time of the *partition* is ahead of the clock."""
+        facts = self._scene.of(source.name)
+        mark, decided_at_ms = facts.marks.get((source.name, partition)), facts.batches["decided_at"].max()
+        newest_ms = mark.max_timestamp_ms if mark else None
+        if newest_ms is None or not isinstance(decided_at_ms, int) or newest_ms <= decided_at_ms + LEAST_CLOCK_ERROR_MS:
+            return ""
+        place = f"{self._scene.topology.name} {self._scene.sub(source.name).name}"
+        command = f"tidemark reset-time {place} --source {source.name} --partition {partition} --to INSTANT"
+        return f"; the time of the partition is ahead already: {command}"
 
     def _accepted(self, source: Source) -> Iterator[_Ahead]:
         facts = self._scene.of(source.name)

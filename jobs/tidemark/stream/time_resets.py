@@ -1,0 +1,117 @@
+"""Time that is set back on request (`tidemark reset-time`): once, and written down with the batch that does it.
+
+How it works: a request lies in the control folder and stays there. The batch that is decided next starts from the
+progress that it makes; its journal entry has that progress and the request's id, so that a batch that is run again, or
+a driver that starts again, does not do it twice. Windows that were closed stay closed: they are looked up once, in the
+tables, and the progress has them until the watermark has passed them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from tidemark.control import TimeReset
+from tidemark.delta import scan
+from tidemark.semantics.event_time import combined, set_back
+from tidemark.semantics.progress import STREAMING, StreamProgress
+from tidemark.semantics.watermark import is_window_late
+from tidemark.spec.operators import Aggregate, Source
+from tidemark.spec.tables import CHANGES, OPERATOR_WINDOWS
+from tidemark.spec.topology import SubTopology
+
+Closed = Mapping[str, tuple[tuple[int, int], ...]]
+"""Windows (start, end) by aggregate, and streaming windows, as `stay_closed` of the progress has them."""
+
+
+class TimeResets:
+    """Carries out what is *requested* for *sub*, whose tables lie in *home*."""
+
+    def __init__(
+        self, sub: SubTopology, home: Path, requested: Callable[[], list[TimeReset]], *, window_ms: int
+    ) -> None:
+        self._sub, self._home, self._requested, self._window_ms = sub, home, requested, window_ms
+
+    def applied(self, was: StreamProgress, batch_id: int) -> StreamProgress:
+        """*was* with all requests carried out that are due and not done; *was* itself when there is none."""
+        now = self._pruned(was) if was.stay_closed else was
+        for reset in self._requested():
+            source = was.inputs.get(reset.source)
+            part = source.partitions.get(reset.partition) if source else None
+            if reset.id not in was.resets and part is not None and part.until_offset >= reset.from_offset:
+                now = self._set_back(now, reset, batch_id)
+        return now
+
+    def _set_back(self, was: StreamProgress, reset: TimeReset, batch_id: int) -> StreamProgress:
+        now = self.preview(was, reset.source, reset.partition, reset.to_ms)
+        return replace(now, resets={**was.resets, reset.id: batch_id})
+
+    def preview(self, was: StreamProgress, source: str, partition: int, to_ms: int) -> StreamProgress:
+        """What *was* becomes when the *partition* of *source* goes back to *to_ms*."""
+        part = was.inputs[source].partitions[partition]
+        if part.max_timestamp_ms is None or was.inputs[source].watermark_ms is None or part.max_timestamp_ms <= to_ms:
+            return was
+        operator = next(o for o in self._sub.operators if o.name == source)
+        bound_ms = operator.bound_ms if isinstance(operator, Source) else 0
+        inputs = {**was.inputs, source: set_back(was.inputs[source], partition, to_ms=to_ms, bound_ms=bound_ms)}
+        leading = {name: of for name, of in inputs.items() if name not in self._sub.table_inputs()}
+        if source not in leading or was.watermark_ms is None:
+            return replace(was, inputs=inputs)
+        reached_ms = leading[source].watermark_ms
+        assert reached_ms is not None
+        time = combined(leading, previous_ms=min(was.watermark_ms, reached_ms))
+        closed = self._closed(was.watermark_ms, time.watermark_ms)
+        together = {
+            name: (*was.stay_closed.get(name, ()), *closed.get(name, ())) for name in {*was.stay_closed, *closed}
+        }
+        return replace(
+            was,
+            inputs=inputs,
+            watermark_ms=time.watermark_ms,
+            held_by=time.held_by,
+            idle=time.idle,
+            stay_closed={name: tuple(sorted({*of})) for name, of in together.items()},
+        )
+
+    def _closed(self, was_ms: int, now_ms: int | None) -> Closed:
+        """The windows that had closed at *was_ms* and would be open at *now_ms*."""
+
+        def kept(rows: pl.DataFrame, allowed_ms: int) -> tuple[tuple[int, int], ...]:
+            found = ((start, end) for start, end in rows.unique().sort("start").iter_rows() if end is not None)
+            return tuple(
+                (start, end)
+                for start, end in found
+                if is_window_late(end, was_ms, allowed_lateness_ms=allowed_ms)
+                and not is_window_late(end, now_ms, allowed_lateness_ms=allowed_ms)
+            )
+
+        start, end = (pl.col(f"window_{edge}").dt.epoch("ms").alias(edge) for edge in ("start", "end"))
+        changes = scan(self._home / CHANGES.name).select("operator", start, end)
+        found = {
+            o.name: kept(
+                changes.filter(pl.col("operator") == o.name).drop("operator").collect(), o.windows.allowed_lateness_ms
+            )
+            for o in self._sub.operators
+            if isinstance(o, Aggregate) and o.windows
+        }
+        windows = scan(self._home / OPERATOR_WINDOWS.name).select(start).collect()
+        found[STREAMING] = kept(windows.with_columns(end=pl.col("start") + self._window_ms), 0)
+        return {name: windows for name, windows in found.items() if windows}
+
+    def _pruned(self, was: StreamProgress) -> StreamProgress:
+        """*was* without the windows that its watermark has passed again, by their allowed lateness too."""
+        allowed_ms = {
+            o.name: o.windows.allowed_lateness_ms for o in self._sub.operators if isinstance(o, Aggregate) and o.windows
+        }
+        left = {
+            name: tuple(
+                (start, end)
+                for start, end in of
+                if not is_window_late(end, was.watermark_ms, allowed_lateness_ms=allowed_ms.get(name, 0))
+            )
+            for name, of in was.stay_closed.items()
+        }
+        return replace(was, stay_closed={name: of for name, of in left.items() if of})

@@ -1,0 +1,134 @@
+"""`tidemark reset-time`: a partition's time goes back once, and what was closed stays closed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+from playing import NOON, Crash, Play, crash_at, ms
+
+from tidemark.cli.reset_time import options, reset_time
+from tidemark.errors import InvalidArgument
+
+TOML = """
+name = "play"
+window = "10 s"
+[operators.events]
+kind = "source"
+sub_topology = "first"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+max_ahead = "unlimited"
+[operators.counts]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { tumbling = "10 s" }
+strategy = "on_window_close"
+aggregates = { n = "count(*)" }
+[operators.by_v]
+kind = "repartition"
+input = "events"
+key = ["v"]
+columns = ["id"]
+[operators.per_v]
+kind = "aggregate"
+sub_topology = "second"
+input = "by_v"
+key = ["v"]
+aggregates = { n = "count(*)" }
+"""
+FUTURE = 2_000_000
+
+
+def event(play: Play, second: float) -> dict[str, object]:
+    return play.row("events", ms(second), id="a", v=1)
+
+
+def jumped(home: Path) -> Play:
+    """The watermark is at FUTURE − 1.001 s; the windows from 0 s and from 10 s are closed, with two and one record."""
+    play = Play(TOML, home)
+    play.batch([event(play, 1), event(play, 2), event(play, 11)], at_ms=ms(20), sub="first")
+    play.batch([event(play, FUTURE)], at_ms=ms(21), sub="first")
+    play.hop("second", at_ms=ms(22))
+    return play
+
+
+def ask(play: Play, sub: str, source: str, to: str) -> str:
+    parser = argparse.ArgumentParser()
+    options(parser)
+    where = ["play", sub, "--source", source, "--partition", "0", "--to", to, "--by", "Ann", "--reason", "2090"]
+    return reset_time(parser.parse_args(where), play.home, play.topology, clock=lambda: ms(30))
+
+
+def watermarks(play: Play, sub: str) -> list[float]:
+    return [(row["watermark"] - NOON) / 1000 for row in play.rows("batches", sub)]
+
+
+def results(play: Play) -> list[tuple[float, str]]:
+    return [((r["window_start"] - NOON) / 1000, r["value"]) for r in play.rows("changes", "first") if r["window_start"]]
+
+
+def test_later_records_are_judged_by_the_new_time_and_closed_windows_stay_closed(tmp_path: Path) -> None:
+    play = jumped(tmp_path)
+    said = ask(play, "first", "events", "2014-05-13T12:00:09Z")
+    assert "the watermark is 2014-05-13T12:00:07.999Z then" in said
+    assert "  counts 2014-05-13T12:00:00.000Z to 2014-05-13T12:00:10.000Z" in said
+    assert "  streaming window 2014-05-13T12:00:10.000Z to 2014-05-13T12:00:20.000Z" in said
+    assert (
+        "tidemark reset-time play second --source by_v_source --partition 0 --to 2014-05-13T12:00:08.000Z --by Ann "
+        "--reason 2090"
+    ) in said
+    play.start("first")
+    play.batch([event(play, 9), event(play, 21), event(play, 12)], at_ms=ms(31), sub="first")
+    play.start("first")
+    play.batch([event(play, 35)], at_ms=ms(40), sub="first")
+    assert watermarks(play, "first")[-2:] == [19.999, 33.999]
+    assert results(play) == [(0, '{"n":2}'), (10, '{"n":1}'), (20, '{"n":1}')]
+    assert [(row["timestamp"] - NOON) / 1000 for row in play.rows("late_records", "first")] == [9, 12]
+    closed = [
+        (r["window_start"] - NOON) / 1000 for r in play.rows("operator_windows", "first") if r["operator"] == "events"
+    ]
+    assert closed == [0, 10, 20]
+
+
+@pytest.mark.parametrize("step", ["decided", "changes"])
+def test_time_goes_back_once_when_its_batch_is_run_again(tmp_path: Path, step: str) -> None:
+    play = jumped(tmp_path)
+    ask(play, "first", "events", "2014-05-13T12:00:09Z")
+    rows = [event(play, 21)]
+    play.start("first", crash_at(step))
+    try:
+        play.process(2, rows, at_ms=ms(31), sub="first")
+    except Crash:
+        play.start("first", epoch=2)
+        play.process(2, rows, at_ms=ms(31), sub="first")
+    play.start("first", epoch=3)
+    play.process(3, [event(play, 50)], at_ms=ms(60), sub="first")
+    assert watermarks(play, "first")[-2:] == [19.999, 48.999]
+
+
+def test_a_silent_stream_goes_back_too_and_its_reader_after_it(tmp_path: Path) -> None:
+    play = jumped(tmp_path)
+    with pytest.raises(InvalidArgument, match="its time is that of its upstream; reset that first"):
+        ask(play, "second", "by_v_source", "2014-05-13T12:00:08Z")
+    ask(play, "first", "events", "2014-05-13T12:00:09Z")
+    play.batch(at_ms=ms(31), sub="first")
+    play.batch(at_ms=ms(32), sub="first")
+    assert watermarks(play, "first")[2:] == [7.999]
+    ask(play, "second", "by_v_source", "2014-05-13T12:00:08Z")
+    play.batch(at_ms=ms(33), sub="second")  # it has not read yet that its upstream went back
+    assert watermarks(play, "second") == [FUTURE - 1.001]
+    play.hop("second", at_ms=ms(34))
+    play.batch(at_ms=ms(35), sub="second")
+    assert watermarks(play, "second")[-1] == 7.999
+
+
+def test_time_does_not_go_forwards(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidArgument, match="events/0 has no later time to go back from; known: events/0 at 2014-06-05"
+    ):
+        ask(jumped(tmp_path), "first", "events", "2090-01-01")
