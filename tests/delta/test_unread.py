@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from playing import NEWEST, NOON, Play, ms, tell
 
 from tidemark.cli.doctor import begun
+from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.spec.layout import Layout
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.unread import unread
@@ -67,4 +69,16 @@ def test_why_says_what_a_dead_driver_had_begun_to_read(tmp_path: Path) -> None:
     found = why(play.topology, Layout(tmp_path), at_ms=ms(300))
     dead = next(finding for finding in found if finding.cause is Cause.DRIVER_DEAD)
     assert all(place in dead.seen for place in BOMB)
+    assert "too large unpacked" in dead.remedy
+
+
+@pytest.mark.parametrize("state", [StreamState.RUNNING, StreamState.FAILED])
+def test_why_says_it_too_seconds_after_the_jvm_was_killed(tmp_path: Path, state: StreamState) -> None:
+    play = killed(tmp_path)
+    reason = f"ConnectionRefusedError: [Errno 111]\nit had begun to read {'; '.join(BOMB)}"
+    said = {"reason": reason} if state is StreamState.FAILED else {}
+    Control(control(play)).beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(5), pid=1, batch_id=0, **said))
+    found = why(play.topology, Layout(tmp_path), at_ms=ms(20))
+    dead = next(finding for finding in found if finding.cause is Cause.DRIVER_DEAD)
+    assert all(dead.seen.count(place) == 1 for place in BOMB)
     assert "too large unpacked" in dead.remedy

@@ -14,6 +14,7 @@ from tidemark.why.findings import Cause, Finding
 from tidemark.why.scene import Scene
 
 MIB = 2**20
+ENDED_WELL = frozenset({StreamState.DRAINED, StreamState.ROTATED})
 BEATS_WITHIN_MS = 60_000
 """A driver that has not beaten for longer, four beats of 15 s, is dead."""
 RESTARTED_WITHIN_MS = 60_000
@@ -50,15 +51,13 @@ def _driver(scene: Scene, name: str) -> Finding | None:
     if dead is None and beat.is_gone:
         dead = ("was killed", f"look at its log and {start}, unless Airflow just does")
     if dead is None and scene.at_ms - beat.at_ms > BEATS_WITHIN_MS:
-        reading = facts.reading(scene.sub(name))
-        dead = (
-            f"does not beat any more; {reading}" if reading else "does not beat any more",
-            f"look at its log and {start}; if it dies of the same records again, one of them may be too large unpacked"
-            if reading
-            else f"look at its log and {start}",
-        )
+        dead = ("does not beat any more", f"look at its log and {start}")
     if dead is not None:
         said, remedy = dead
+        reading = facts.reading(scene.sub(name)) if beat.state not in ENDED_WELL else ""
+        if reading and (beat.state is not StreamState.FAILED or reading in said):
+            said = said if reading in said else f"{said}; {reading}"
+            remedy += "; if it dies of the same records again, one of them may be too large unpacked"
         if beat.is_short_of_memory:
             said, remedy = f"{said}; before, {_memory(beat)}", f"give it more memory: {remedy}"
         return scene.found(Cause.DRIVER_DEAD, name, f"the driver of {sub} {said}", remedy, since_ms=beat.at_ms)
