@@ -38,11 +38,11 @@ input = "events"
         ),
         ('kind = "aggregate"\nkey = ["w"]\naggregates = { n = "count(*)" }', "w"),
         ('kind = "aggregate"\nkey = ["id"]\naggregates = { n = "count(w)" }', "there is no column w"),
-        ('kind = "aggregate"\nkey = ["id"]\naggregates = { id = "count(*)" }', r"name \['id'\], which the result has"),
-        ('kind = "sink"\ntable = "out"\nmode = "current"\nkey = ["w"]', r"key names \['w'\]"),
+        ('kind = "aggregate"\nkey = ["id"]\naggregates = { id = "count(*)" }', "is a name that the result has already"),
+        ('kind = "sink"\ntable = "out"\nmode = "current"\nkey = ["w"]', r"names \['w'\], which are no columns"),
         ('kind = "sink"\ntable = "out"', r"\['timestamp'\] are columns that a Delta sink adds itself"),
-        ('kind = "join"\ndelta = "names"\non = { w = "id" }', r"on names \['w'\], which are no columns of the record"),
-        ('kind = "join"\ndelta = "names"\non = { id = "w" }', r"on names \['w'\], .* of the row; it has id, v"),
+        ('kind = "join"\ndelta = "names"\non = { w = "id" }', r"names \['w'\], which are no columns of the record"),
+        ('kind = "join"\ndelta = "names"\non = { id = "w" }', r"names \['w'\], .* of the row; it has id, v"),
         ('kind = "join"\ndelta = "names"\non = { id = "id" }', r"\['v'\] are columns of both sides"),
     ],
 )
@@ -54,3 +54,69 @@ def test_a_column_that_is_not_there_is_refused_with_the_ones_that_are(operator: 
         match=rf"(?s)^play\.toml: operators\.x[.a-z]*: .*{says}.*it reads the columns id, v, timestamp, event_time",
     ):
         Steps(topology, lambda place: names)
+
+
+@pytest.mark.parametrize(
+    ("operator", "key", "says"),
+    [
+        ('kind = "map"\nselect = { a = "v + " }', "select.a", "is 'v + ': syntax error at end of input"),
+        ('kind = "map"\nselect = { a = "v) , (v" }', "select.a", "is 'v) , (v': syntax error at or near \")\""),
+        ('kind = "map"\nselect = { a = "v, v" }', "select.a", "is 'v, v': it is not one expression"),
+        ('kind = "map"\nselect = { a = "v --" }', "select.a", "is 'v --': it is not one expression"),
+        ('kind = "map"\nselect = { a = "columns(*)" }', "select.a", "'columns(*)' uses *, which is no column"),
+        ('kind = "map"\nselect = { a = "records" }', "select.a", 'Referenced column "records" not found'),
+        ('kind = "map"\nselect = { a = "v" }\nwhere = "_deleted"', "where", 'Referenced column "_deleted" not found'),
+        ('kind = "map"\nselect = { a = "v" }\nwhere = "true) or (true"', "where", "syntax error"),
+        (
+            'kind = "map"\nselect = { a = "v" }\nstrategy = "on_change"\nidentity = "round(v)"',
+            "identity",
+            "is 'round(v)': Binder Error: Referenced column \"v\" not found; it reads the columns a",
+        ),
+        (
+            'kind = "map"\nselect = { a = "v" }\nstrategy = "on_change"\nkey = ["v"]',
+            "key",
+            "names ['v'], which are no columns; it reads the columns a",
+        ),
+        ('kind = "table"\nkey = ["_key"]', "key", "names ['_key'], which are no columns"),
+        ('kind = "table"\nkey = ["id"]\ncolumns = ["w", "v"]', "columns", "names ['w'], which are no columns"),
+        ('kind = "aggregate"\nkey = ["w"]\naggregates = { n = "count(*)" }', "key", "names ['w']"),
+        ('kind = "aggregate"\nkey = ["id"]\naggregates = { n = "sum(_offset)" }', "aggregates.n", "no column _offset"),
+        (
+            'kind = "aggregate"\nkey = ["id"]\naggregates = { n = "count(*)" }\nselect = { m = "n + v" }',
+            "select.m",
+            "is 'n + v': Binder Error: Referenced column \"v\" not found; it reads the columns id, n",
+        ),
+        ('kind = "join"\ndelta = "names"\non = { v = "id" }', "on", "does not fit what it reads: "),
+        ('kind = "sink"\ntable = "out"\nmode = "current"\nkey = ["w"]', "key", "names ['w'], which are no columns"),
+    ],
+)
+def test_a_misfit_names_its_key_and_no_column_of_tidemark(operator: str, key: str, says: str) -> None:
+    said = refused(SOURCE + operator)
+    assert said.startswith(f"play.toml: operators.x.{key}: ")
+    assert says in said
+    assert not any(word in said for word in ("_task", "_headers", "_old", "SELECT", "FROM"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ('id = ["w"]\nkey = ["id"]\ncolumns = ["v"]', "id"),
+        ('id = ["id"]\nkey = ["w"]\ncolumns = ["v"]', "key"),
+        ('key = ["id"]\ncolumns = ["w"]', "columns"),
+    ],
+)
+def test_a_repartition_names_columns_that_are_there(keys: str, key: str) -> None:
+    counts = '[operators.n]\nkind = "aggregate"\ninput = "x"\naggregates = { n = "count(*)" }'
+    said = refused(f'{SOURCE}kind = "repartition"\n{keys}\n{counts}')
+    assert said == (
+        f"play.toml: operators.x.{key}: names ['w'], which are no columns; "
+        "it reads the columns id, v, timestamp, event_time"
+    )
+
+
+def refused(toml: str) -> str:
+    topology = parse(tomllib.loads(toml), file="play.toml")
+    names = pl.DataFrame({"id": ["a"], "name": ["b"]})
+    with pytest.raises(InvalidSpec) as error:
+        Steps(topology, lambda place: names)
+    return str(error.value)

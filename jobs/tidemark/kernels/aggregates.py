@@ -298,7 +298,7 @@ def aggregate_functions(
     found = []
     for name, (function, column) in calls.items():
         if column != "*" and column not in schema:
-            msg = f"{name} = {function}({column}): there is no column {column}; known: {', '.join(schema)}"
+            msg = f"{name} = {function}({column}): there is no column {column}"
             raise InvalidArgument(msg)
         found.append(FUNCTIONS[function](name, column, schema.get(column, pl.Int64())))
     return tuple(found)

@@ -24,7 +24,11 @@ WORDS = frozenset({
 })  # fmt: skip
 """What DuckDB takes for a function where no column has that name."""
 
-CLASSES = {"SUBQUERY": "a subquery", "WINDOW": "a window function"}
+CLASSES = {
+    "SUBQUERY": ("a subquery", "which reads other records"),
+    "WINDOW": ("a window function", "which reads other records"),
+    "STAR": ("*", "which is no column"),
+}
 
 FUNCTIONS = """
     SELECT lower(function_name), bool_or(stability IN ('VOLATILE', 'CONSISTENT_WITHIN_QUERY')),
@@ -49,12 +53,19 @@ class Determinism:
             msg = f"uses {word}, {why}; use the record's columns alone, for its time the column of the timestamp"
             raise InvalidArgument(msg)
 
+    def no_expression(self, sql: str) -> str | None:
+        """Why *sql* is not one expression, parsed without the query that it will be part of; None where it is one."""
+        alone, within = self._parsed(sql), self._parsed(f"({sql})")
+        if alone["error"]:
+            return str(alone["error_message"])
+        return None if _shape(alone) == _shape(within) else "it is not one expression"
+
     def _offences(self, sql: str, columns: Collection[str], within: frozenset[str]) -> Iterator[tuple[str, str]]:
         """What *sql* uses that it must not, and why; *within* are the macros that it is the text of."""
-        for node in _nodes(self._parsed(sql)):
+        for node in _nodes(self._parsed(f"({sql})")):
             match node.get("class"):
-                case "SUBQUERY" | "WINDOW" as kind:
-                    yield CLASSES[kind], _OTHERS
+                case "SUBQUERY" | "WINDOW" | "STAR" as kind:
+                    yield CLASSES[kind]
                 case "COLUMN_REF":
                     path = node["column_names"]
                     if path[-1].lower() in WORDS - {*columns} and len(path) == 1:
@@ -73,8 +84,8 @@ class Determinism:
                     yield f"{name}(), which is {word}", why
 
     def _parsed(self, sql: str) -> Any:
-        """What DuckDB makes of *sql*; nothing where it is not an expression, which it will say itself."""
-        asked = self._connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT ({sql})"])
+        """What DuckDB makes of *sql*; its error where it is no list of expressions."""
+        asked = self._connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {sql}"])
         (text,) = asked.fetchone() or ("{}",)
         return json.loads(text)
 
@@ -91,3 +102,10 @@ def _nodes(parsed: Any) -> Iterator[dict[str, Any]]:
     if isinstance(parsed, list):
         for part in parsed:
             yield from _nodes(part)
+
+
+def _shape(parsed: Any) -> Any:
+    """*parsed* without the places of its words."""
+    if isinstance(parsed, dict):
+        return {key: _shape(part) for key, part in parsed.items() if key != "query_location"}
+    return [_shape(part) for part in parsed] if isinstance(parsed, list) else parsed

@@ -17,6 +17,9 @@ from tidemark.kernels.determinism import Determinism
 PROBLEM = "_problem"
 """Of a record that was set aside: the key of the SQL that failed for it, and what DuckDB said."""
 
+UNNAMED = "the records"
+"""The table that an expression reads when it is looked at: not the one of later, so that none names it."""
+
 OF_A_RECORD = (duckdb.DataError, duckdb.InvalidInputException, duckdb.NotSupportedError, duckdb.SequenceException)
 """Errors that come of the values of a record, while the query as such fits the columns."""
 
@@ -32,6 +35,16 @@ class Expressions:
     def check(self, sql: str, columns: Collection[str]) -> None:
         """Raise InvalidArgument where *sql* depends on more than a record with *columns*."""
         self._determinism.check(sql, columns)
+
+    def misfit(self, sql: str, records: pl.DataFrame) -> str | None:
+        """Why *sql* is no expression over *records*, of which it may name the columns alone; None where it is one."""
+        if problem := self._determinism.no_expression(sql):
+            return problem
+        try:
+            _run(self._duckdb, f"SELECT ({sql}) FROM {quoted(UNNAMED)}", records, name=UNNAMED)
+        except duckdb.Error as error:
+            return str(error).splitlines()[0].removesuffix(" in FROM clause!")
+        return None
 
     def select(
         self, frame: pl.DataFrame, select: Mapping[str, str], *, keep: Sequence[str], where: str | None = None
@@ -92,12 +105,12 @@ def _connection(more: str = "") -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _run(connection: duckdb.DuckDBPyConnection, query: str, frame: pl.DataFrame) -> pl.DataFrame:
-    connection.register("records", frame.to_arrow())
+def _run(connection: duckdb.DuckDBPyConnection, query: str, frame: pl.DataFrame, name: str = "records") -> pl.DataFrame:
+    connection.register(name, frame.to_arrow())
     try:
         return connection.sql(query).pl()
     finally:
-        connection.unregister("records")
+        connection.unregister(name)
 
 
 def quoted(name: str) -> str:

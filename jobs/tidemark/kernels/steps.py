@@ -8,7 +8,7 @@ from typing import Literal
 import polars as pl
 
 from tidemark.errors import InvalidArgument
-from tidemark.kernels import META
+from tidemark.kernels import META, payload
 from tidemark.kernels.aggregate_function import OLD
 from tidemark.kernels.aggregates import places_in_order
 from tidemark.kernels.emission import with_value
@@ -42,13 +42,21 @@ def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions) -> pl.Da
     return identified.drop("_told_by")
 
 
+class InvalidColumns(InvalidArgument):
+    """Raised where columns of one side do not fit those of the other; *key* is the one of the operator that asks it."""
+
+    def __init__(self, problem: str, *, key: str) -> None:
+        super().__init__(problem)
+        self.key = key
+
+
 def united(inputs: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """The records of all *inputs*, by the name of the operator that sends them, which have the same columns."""
     (first, records), *others = inputs.items()
     for name, other in others:
         if differing := sorted(f"{c} {kind}" for c, kind in {*other.schema.items()} ^ {*records.schema.items()}):
             msg = f"the columns of {first} and {name} differ in {', '.join(differing)}; a map makes them the same"
-            raise InvalidArgument(msg)
+            raise InvalidColumns(msg, key="inputs")
     return pl.concat([part.select(records.columns) for part in inputs.values()])
 
 
@@ -136,9 +144,8 @@ def _check_on(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> None
     """Raise InvalidArgument unless `on` names columns of both sides."""
     for side, names, frame in (("the record", operator.on, records), ("the row", operator.on.values(), rows)):
         if unknown := sorted(set(names) - set(frame.columns)):
-            known = ", ".join(c for c in frame.columns if not c.startswith("_"))
-            msg = f"on names {unknown}, which are no columns of {side}; it has {known}"
-            raise InvalidArgument(msg)
+            msg = f"names {unknown}, which are no columns of {side}; it has {', '.join(payload(frame.columns))}"
+            raise InvalidColumns(msg, key="on")
 
 
 def _joined(

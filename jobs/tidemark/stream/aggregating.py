@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.aggregates import aggregate_functions
 from tidemark.kernels.aggregation import Aggregation, in_open_sessions, merged_sessions
@@ -56,14 +55,7 @@ class Aggregating:
         self, operator: Aggregate, schema: Mapping[str, pl.DataType], sql: Expressions, memory: Memory
     ) -> None:
         self._operator, self._sql = operator, sql
-        if unknown := sorted({*operator.key} - {*schema}):
-            msg = f"key names {unknown}, which are no columns"
-            raise InvalidArgument(msg)
         self.kernel = Aggregation(operator, aggregate_functions(operator.aggregates, schema), schema)
-        taken = {*self.kernel.key, "window_end"} & {*operator.aggregates} | {*self.kernel.key} & {*operator.select}
-        if taken:
-            msg = f"aggregates and select name {sorted(taken)}, which the result has already; choose other names"
-            raise InvalidArgument(msg)
         schema_of_states = {**self.kernel.state_schema, **({GROUP: pl.String()} if self._in_sessions else {})}
         by = [c for c in ("window_end", GROUP) if c in schema_of_states]
         states = KeyedRows({**schema_of_states, HELD: pl.Boolean()}, key="_key", by=by)

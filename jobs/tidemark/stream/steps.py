@@ -19,6 +19,7 @@ from tidemark.kernels.proofs import as_read, changes_rows, late_rows, quarantine
 from tidemark.kernels.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.steps import (
     MATCHED,
+    InvalidColumns,
     hop_records,
     hop_rows,
     is_beyond,
@@ -60,15 +61,13 @@ from tidemark.stream.batch import Moment
 from tidemark.stream.emitting import HELD, Emitted, Emitter, is_due
 from tidemark.stream.keyed_rows import KeyedRows
 from tidemark.stream.limits import within_limits
+from tidemark.stream.misfits import Misfit, misfits, reads
 from tidemark.stream.state import Memory, Moves
 
 HOP_RECORDS: Mapping[str, pl.DataType] = {"value": pl.String(), "old_value": pl.String(), **META_SCHEMA}
 """A row of a hop: texts of the value to add and of the one to take back."""
 
 BEFORE_TIME = Moment(was_watermark_ms=None, watermark_ms=None, held_by=None, was_decided_at_ms=None, decided_at_ms=0)
-
-SINK_COLUMNS = frozenset({"timestamp", "batch_id", "source_partition", "source_offset", "deleted"})
-"""What a Delta sink adds to the columns of its records."""
 
 Reference = Callable[[str], pl.DataFrame]
 """Reads the newest version of the Delta table at a place that a join names."""
@@ -113,17 +112,31 @@ class Steps:
         self._terminals = {name for sub in topology.sub_topologies for name in sub.terminals()}
         self.memory = Memory()
         self.schemas: dict[str, Mapping[str, pl.DataType]] = {}
-        for operator in topology.operators.values():
+        mistakes = [mistake for operator in topology.operators.values() for mistake in self._mistakes(operator)]
+        if mistakes:
+            raise InvalidSpec("\n".join(map(str, mistakes)))
+
+    def _mistakes(self, operator: Operator) -> list[InvalidSpec]:
+        """Prepare *operator*, or say everything for which that cannot be; nothing where one that it reads has them."""
+        read = self._topology.upstreams[operator.name]
+        if not self.schemas.keys() >= {*read}:
+            return []
+        found = misfits(operator, self.schemas[operator.inputs[0]], self._sql) if operator.inputs else []
+        if not found:
             try:
                 self._prepare(operator)
             except (InvalidArgument, pl.exceptions.PolarsError) as error:
-                self._refuse_sql(operator)
-                known = ", ".join(c for name in operator.inputs for c in self.schemas[name] if not c.startswith("_"))
-                at, problem = f"operators.{operator.name}", f"does not fit what it reads: {error}"
-                raise InvalidSpec.at(topology.file, at, problem, f"it reads the columns {known}") from error
+                columns = [c for name in operator.inputs for c in payload(self.schemas[name])]
+                key = error.key if isinstance(error, InvalidColumns) else "on" if isinstance(operator, Join) else ""
+                problem = f"does not fit what it reads: {_without_columns(error)}"
+                found = [Misfit(key, problem, reads(columns))]
+        at = f"operators.{operator.name}"
+        return [
+            InvalidSpec.at(self._topology.file, f"{at}.{each.key}" if each.key else at, each.problem, each.remedy)
+            for each in found
+        ]
 
     def _prepare(self, operator: Operator) -> None:
-        self._check_sql(operator)
         match operator:
             case Source():
                 self.schemas[operator.name] = record_schema(operator.columns)
@@ -215,42 +228,6 @@ class Steps:
     def _failed_n(self) -> int:
         return sum(rows.height for rows in self._failed)
 
-    def _check_sql(self, operator: Operator) -> None:
-        """Raise InvalidSpec where SQL of *operator* depends on more than the record that it is evaluated for."""
-        texts: dict[str, str] = {}
-        columns = {c for name in operator.inputs for c in self.schemas[name]}
-        match operator:
-            case Map():
-                texts = {"where": operator.where or "", "identity": operator.identity or ""}
-            case Aggregate():
-                columns = {*operator.aggregates, *operator.key, *WINDOW}
-            case _:
-                return
-        texts |= {f"select.{name}": sql for name, sql in operator.select.items()}
-        for key, sql in texts.items():
-            try:
-                # An identity is of what was selected.
-                self._sql.check(sql, {*operator.select} if key == "identity" else columns) if sql else None
-            except InvalidArgument as error:
-                problem, _, remedy = str(error).rpartition("; ")
-                at = f"operators.{operator.name}.{key}"
-                raise InvalidSpec.at(self._topology.file, at, f"{sql!r} {problem}", remedy) from error
-
-    def _refuse_sql(self, operator: Operator) -> None:
-        """Raise InvalidSpec for the first SQL of a map that does not fit the columns it reads, by its key."""
-        if not isinstance(operator, Map):
-            return
-        known = payload(self.schemas[operator.inputs[0]])
-        records = pl.DataFrame(schema={c: self.schemas[operator.inputs[0]][c] for c in known})
-        texts = {f"select.{name}": sql for name, sql in operator.select.items()}
-        for key, sql in (texts | ({"where": operator.where} if operator.where else {})).items():
-            try:
-                self._sql.select(records, {"value": sql}, keep=())
-            except InvalidArgument as error:
-                at, problem = f"operators.{operator.name}.{key}", f"is {sql!r}: {error}"
-                remedy = f"it reads the columns {', '.join(known)}"
-                raise InvalidSpec.at(self._topology.file, at, problem, remedy) from error
-
     def _ran(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
         records = inputs[0]
         match operator:
@@ -268,12 +245,6 @@ class Steps:
             case Aggregate():
                 return self._aggregate(operator, records, moves, moment)
             case Sink():
-                if unknown := set(operator.key) - set(records.columns):
-                    msg = f"key names {sorted(unknown)}; known columns: {', '.join(payload(records.columns))}"
-                    raise InvalidArgument(msg)
-                if operator.table and (own := sorted(SINK_COLUMNS & set(records.columns))):
-                    msg = f"{own} are columns that a Delta sink adds itself; name them anew in a map"
-                    raise InvalidArgument(msg)
                 return _sent(operator, records, moment)
             case _:
                 msg = f"{operator.name}: a {operator.kind} has no step"
@@ -471,6 +442,11 @@ def _sent(sink: Sink, records: pl.DataFrame, moment: Moment) -> Run:
         kept, rows[QUARANTINE.name] = within_limits(sink, records, limits, now_ms=moment.decided_at_ms)
     counts = Counter(records_in=records.height, passed=kept.height, quarantined=records.height - kept.height)
     return Run(kept, times_of(kept), counts, {sink.name: kept, **rows})
+
+
+def _without_columns(error: Exception) -> str:
+    """What *error* says, without the list of columns that polars adds: it has those of Tidemark's own."""
+    return str(error).splitlines()[0].partition("; valid columns")[0]
 
 
 HISTORY_MS = 3_600_000

@@ -1,0 +1,121 @@
+"""What of an operator does not fit the columns that it reads, by the key of the file that says it.
+
+Only columns of records count: those that Tidemark keeps beside them are neither found nor named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from tidemark.errors import InvalidArgument
+from tidemark.kernels import payload
+from tidemark.kernels.aggregates import aggregate_functions
+from tidemark.kernels.aggregation import Aggregation
+from tidemark.kernels.expressions import Expressions
+from tidemark.kernels.windows import WINDOW
+from tidemark.spec.operators import Aggregate, KeyedTable, Map, Operator, Repartition, Sink
+
+SINK_COLUMNS = frozenset({"timestamp", "batch_id", "source_partition", "source_offset", "deleted"})
+"""What a Delta sink adds to the columns of its records."""
+
+Schema = Mapping[str, pl.DataType]
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """One mistake: the *key* below its operator, empty for the whole of it, what was seen there, and the remedy."""
+
+    key: str
+    problem: str
+    remedy: str
+
+
+def misfits(operator: Operator, schema: Schema, sql: Expressions) -> list[Misfit]:
+    """What of *operator* does not fit the columns of *schema*; joins and unions are looked at when they run."""
+    columns = {name: schema[name] for name in payload(schema)}
+    match operator:
+        case Map():
+            return [*_of_map(operator, columns, sql)]
+        case Aggregate():
+            return [*_of_aggregate(operator, columns, sql)]
+        case KeyedTable():
+            return [*_unknown({"key": operator.key, "columns": operator.columns}, columns)]
+        case Repartition():
+            return [*_unknown({"id": operator.id, "key": operator.key, "columns": operator.columns}, columns)]
+        case Sink():
+            return [*_unknown({"key": operator.key}, columns), *_taken_by_sink(operator, columns)]
+        case _:
+            return []
+
+
+def reads(columns: Collection[str]) -> str:
+    """The remedy for what names other columns than these."""
+    return f"it reads the columns {', '.join(columns)}"
+
+
+def _unknown(named: Mapping[str, Sequence[str]], columns: Collection[str]) -> Iterator[Misfit]:
+    for key, names in named.items():
+        if unknown := [name for name in names if name not in columns]:
+            yield Misfit(key, f"names {unknown}, which are no columns", reads(columns))
+
+
+def _taken_by_sink(operator: Sink, columns: Collection[str]) -> Iterator[Misfit]:
+    if operator.table and (own := sorted(SINK_COLUMNS & {*columns})):
+        problem = f"{own} are columns that a Delta sink adds itself; name them anew in a map"
+        yield Misfit("", problem, reads(columns))
+
+
+def _of_map(operator: Map, columns: Schema, sql: Expressions) -> Iterator[Misfit]:
+    texts = {f"select.{name}": text for name, text in operator.select.items()}
+    found = [*_of_sql(texts, columns, sql)]
+    yield from found
+    yield from _of_sql({"where": operator.where or ""}, columns, sql)
+    yield from _unknown({"key": operator.key}, operator.select)
+    if not found:  # an identity is of what was selected
+        selected = sql.select(pl.DataFrame(schema=dict(columns)), operator.select, keep=())
+        yield from _of_sql({"identity": operator.identity or ""}, selected.schema, sql)
+
+
+def _of_aggregate(operator: Aggregate, columns: Schema, sql: Expressions) -> Iterator[Misfit]:
+    key = {*operator.key, *(("window_start",) if operator.windows else ())}
+    found = [*_unknown({"key": operator.key}, columns)]
+    for name, call in operator.aggregates.items():
+        try:
+            aggregate_functions({name: call}, columns)
+        except InvalidArgument as error:
+            found.append(Misfit(f"aggregates.{name}", str(error), reads(columns)))
+    for place, names, taken in (
+        ("aggregates", operator.aggregates, key | {"window_end"}),
+        ("select", operator.select, key),
+    ):
+        found += [
+            Misfit(f"{place}.{name}", "is a name that the result has already; choose another one", reads(columns))
+            for name in names
+            if name in taken
+        ]
+    yield from found
+    if not found:
+        kernel = Aggregation(operator, aggregate_functions(operator.aggregates, columns), columns)
+        results = kernel.results(pl.DataFrame(schema=kernel.state_schema)).schema
+        asked = [*operator.key, *(WINDOW if operator.windows else ()), *operator.aggregates]
+        texts = {f"select.{name}": text for name, text in operator.select.items()}
+        yield from _of_sql(texts, {name: results[name] for name in asked}, sql)
+
+
+def _of_sql(texts: Mapping[str, str], columns: Schema, sql: Expressions) -> Iterator[Misfit]:
+    """The mistakes in *texts*, which read *columns*, by key; an empty text is none."""
+    records = pl.DataFrame(schema=dict(columns))
+    for key, text in texts.items():
+        if not text:
+            continue
+        try:
+            sql.check(text, columns)
+        except InvalidArgument as error:
+            problem, _, remedy = str(error).rpartition("; ")
+            yield Misfit(key, f"{text!r} {problem}", remedy)
+            continue
+        if reason := sql.misfit(text, records):
+            yield Misfit(key, f"is {text!r}: {reason}", reads(columns))
