@@ -69,7 +69,15 @@ def page_that_says(text):
     }  # fmt: skip
     step = dict.fromkeys(("latency_ms", "waited_ms", "queued_ms", "worked_ms"), 1) | {"share": None}
     path = ["events", "slow"]
-    window = {"window_end": utc(0), "latency_ms": 1, "path": path, "steps": [{**step, "operator": text}]}
+    window = {
+        "window_end": utc(0),
+        "leaf": text,
+        "age_ms": 2,
+        "before_source_ms": 1,
+        "latency_ms": 1,
+        "path": path,
+        "steps": [{**step, "operator": text}],
+    }
     return topology_page(told, window, topology, ["play", text])
 
 
@@ -77,7 +85,7 @@ def page_that_says(text):
 def test_what_a_table_says_is_text_on_the_page_of_a_topology(hostile):
     page = page_that_says(hostile)
     written = escape(inert(hostile)).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")  # as Jinja2 writes them
-    assert page.count(written) == 5 + 1 + 2 + 4  # head and links, path, streams, operators
+    assert page.count(written) == 5 + 2 + 2 + 4  # head and links, path, streams, operators
     assert re.findall("<[a-z]+", page) == re.findall("<[a-z]+", page_that_says("harmless"))
     assert page.replace("\n", "").isprintable()
     assert page.count('class="on-path"') == 3  # two boxes and the edge between them
