@@ -18,12 +18,20 @@ class TidemarkError(Exception):
 
 
 class InvalidSpec(TidemarkError, ValueError):
-    """Raised when a file that describes a topology or an SLA cannot be used."""
+    """Raised when a file that describes a topology or an SLA cannot be used; *key* is the dotted one that is wrong.
+
+    *beside* names a key on which the mistake depends: it is none where that one is wrong itself.
+    """
+
+    key = ""
+    beside: str | None = None
 
     @classmethod
     def at(cls, file: str, key: str, problem: str, remedy: str) -> InvalidSpec:
         """The message names *file* and the dotted *key*, says the *problem* and the *remedy*."""
-        return cls(f"{one_line(f'{file}: {key}')}: {problem}; {one_line(remedy)}")
+        error = cls(f"{one_line(f'{file}: {key}')}: {problem}; {one_line(remedy)}")
+        error.key = key
+        return error
 
 
 class InvalidArgument(TidemarkError, ValueError):

@@ -238,7 +238,7 @@ def test_check_tells_every_mistake_of_topologies_slas_and_channels(tmp_path: Pat
     with pytest.raises(InvalidSpec) as refused:
         check([bad], tmp_path / "warehouse", tmp_path)
     assert [line.partition(":")[2].partition(":")[0].strip() for line in str(refused.value).splitlines()] == [
-        "level", "flihgts", "flights.late.ownr", "flights.slow.subject", "desk.kind", "log",
+        "level", "operators", "flihgts", "flights.late.ownr", "flights.slow.subject", "desk.kind", "log",
     ]  # fmt: skip
     assert "slas.toml: flihgts: is no topology; did you mean flights?" in str(refused.value)
 

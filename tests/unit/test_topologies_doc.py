@@ -61,7 +61,7 @@ def read(table: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         Keys, "done", lambda keys: (asked.update(keys._asked if keys.at == "operators.x" else ()), done(keys))[1]
     )
-    toml_operators.read_operator("x.toml", "x", table, folder=folder)
+    assert toml_operators.read_operator("x.toml", "x", table, folder=folder)[1] == []
     monkeypatch.undo()
     return asked
 
@@ -109,7 +109,8 @@ def test_every_kind_of_window_is_explained_by_an_example_that_is_taken(tmp_path:
             "timezone": tumbling,
         }
         window = besides.get(key, {}) | tomllib.loads(f"{key} = {example}")
-        toml_operators.read_operator("x", "x", example_of(Kind.AGGREGATE) | {"window": window}, folder=tmp_path)
+        table = example_of(Kind.AGGREGATE) | {"window": window}
+        assert toml_operators.read_operator("x", "x", table, folder=tmp_path)[1] == []
 
 
 def test_every_key_of_emission_is_explained_by_an_example_that_is_taken(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_every_key_of_emission_is_explained_by_an_example_that_is_taken(tmp_path
     for key, example in explained.items():
         beside = {"strategy": "periodic"} if key == "interval" else {}
         table = example_of(Kind.TABLE) | beside | tomllib.loads(f"{key} = {example}")
-        toml_operators.read_operator("x", "x", table, folder=tmp_path)
+        assert toml_operators.read_operator("x", "x", table, folder=tmp_path)[1] == []
 
 
 def test_every_key_of_spark_is_explained_by_an_example_that_is_taken() -> None:

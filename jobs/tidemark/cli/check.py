@@ -16,7 +16,7 @@ from tidemark.report.promises import cannot_be_kept
 from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.arrival_order import by_arrival
 from tidemark.spec.operators import Sink
-from tidemark.spec.topology import Topology, load, load_each, updates_tables
+from tidemark.spec.topology import Topology, load_each, load_part, updates_tables
 from tidemark.stream.steps import Steps
 
 
@@ -35,9 +35,13 @@ def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATI
     of_project = load_each(TOPOLOGIES)
     topologies = {found.name: found for found in of_project.values() if isinstance(found, Topology)}
     for file in files or of_project:
-        try:
-            topology = _loaded(file)
+        topology, found = _loaded(file)
+        errors += found
+        if topology is None:
+            continue
+        if not found:
             topologies[topology.name] = topology
+        try:
             Steps(topology, Reference(warehouse))
         except InvalidSpec as error:
             errors.append(error)
@@ -72,9 +76,12 @@ def _readers_of_updates(topology: Topology) -> list[str]:
     return [sink.name for sink in sinks if updates.intersection(sink.inputs)]
 
 
-def _loaded(file: Path) -> Topology:
+def _loaded(file: Path) -> tuple[Topology | None, list[InvalidSpec]]:
+    """The topology of *file* as far as it can be used, and the mistakes in the rest."""
     try:
-        return load(file)
+        return load_part(file)
+    except InvalidSpec as error:
+        return None, [error]
     except FileNotFoundError as error:
         msg = f"{file}: there is no such file; name a topology's TOML file"
         raise InvalidArgument(msg) from error

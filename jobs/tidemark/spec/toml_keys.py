@@ -6,7 +6,8 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -15,9 +16,12 @@ from typing import Any, NoReturn, TypeVar
 from tidemark.errors import InvalidSpec
 
 E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
 _MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+MOST_TRIES = 2
+"""How often a table is read again because of one key: without it, and as in its example."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -62,20 +66,52 @@ def meant(word: str, known: Collection[str], what: str) -> str:
     return f"did you mean {near[0]}?" if near else f"known {what}: {', '.join(sorted(known))}"
 
 
+def read_whole(
+    file: str, at: str, content: Mapping[str, Any], read: Callable[[Keys], T]
+) -> tuple[T | None, list[InvalidSpec]]:
+    """What *read* makes of the table *content* at the place *at* of *file*, and every mistake in it.
+
+    After a mistake the table is read again without it, until none is left: what *read* makes of that serves to find
+    further mistakes elsewhere, and for nothing else.
+    """
+    found: dict[str, InvalidSpec] = {}
+    tried: Counter[str] = Counter()
+    written = content
+    while True:
+        keys = Keys(file, at, content)
+        try:
+            made = read(keys)
+            keys.done()
+            missing = [f"{at}.{key}" if at else key for key in keys.misspelt(written)]
+            return made, [mistake for key, mistake in found.items() if key not in missing]
+        except InvalidSpec as error:
+            place = error.key.removeprefix(f"{at}.").split(".")
+            wrong = {name.removeprefix(f"{at}.").split(".")[0] for name in tried}
+            if error.key not in tried and error.beside not in wrong:
+                found[error.key] = error
+            repaired = keys.without(place, may_drop=not tried[error.key])
+            tried[error.key] += 1
+            if repaired is None or tried[error.key] > MOST_TRIES:
+                return None, list(found.values())
+            content = repaired
+
+
 class Keys:
     """The keys of one table of *file*, at the dotted place *at*; `done` refuses those nobody asked for."""
 
     def __init__(self, file: str, at: str, content: Mapping[str, Any]) -> None:
         self.file, self.at, self.content = file, at, content
-        self._asked: list[str] = []
+        self._asked: dict[str, tuple[str, bool]] = {}
 
-    def fail(self, key: str, problem: str, remedy: str) -> NoReturn:
-        """Raise InvalidSpec about *key*."""
-        raise InvalidSpec.at(self.file, f"{self.at}.{key}" if self.at else key, problem, remedy)
+    def fail(self, key: str, problem: str, remedy: str, *, beside: str | None = None) -> NoReturn:
+        """Raise InvalidSpec about *key*, which is no mistake where the key *beside* has one."""
+        error = InvalidSpec.at(self.file, f"{self.at}.{key}" if self.at else key, problem, remedy)
+        error.beside = beside
+        raise error
 
     def get(self, key: str, expected: type | tuple[type, ...], example: str, default: Any = ...) -> Any:
         """The value of *key*, of the *expected* type; *default* when it is missing and a default is given."""
-        self._asked.append(key)
+        self._asked[key] = (example, default is not ...)
         if key not in self.content:
             if default is ...:
                 self.fail(key, "is missing", f"write {key} = {example}")
@@ -194,6 +230,29 @@ class Keys:
         except (TypeError, ValueError):
             self.fail(key, f"is {text!r}", 'write an ISO date, such as "2000-01-01"')
         return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
+
+    def without(self, place: list[str], *, may_drop: bool) -> dict[str, Any] | None:
+        """The content without the mistake at *place*: the key is left out if it *may_drop*, else as in its example.
+
+        None when nobody knows how to go on without it.
+        """
+        (key, *inner), content = place, dict(self.content)
+        example, is_optional = self._asked.get(key, ("", True))
+        value = content.get(key)
+        if may_drop and inner and isinstance(value, dict) and inner[0] in value and len(value) > 1:
+            return content | {key: {name: part for name, part in value.items() if name != inner[0]}}
+        if may_drop and is_optional and key in content:
+            return {name: part for name, part in content.items() if name != key}
+        try:
+            return content | tomllib.loads(f"{key} = {example}")
+        except tomllib.TOMLDecodeError:
+            return None
+
+    def misspelt(self, written: Mapping[str, Any]) -> set[str]:
+        """The keys that are missing in what was *written*, and are there with a slip of the pen."""
+        unknown = [key for key in written if key not in self._asked]
+        near = {name for key in unknown for name in difflib.get_close_matches(key, self._asked, n=1)}
+        return near - {*written}
 
     def done(self) -> None:
         """Refuse keys that nobody asked for."""

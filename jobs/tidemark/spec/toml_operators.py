@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -35,7 +35,7 @@ from tidemark.spec.operators import (
     Windows,
 )
 from tidemark.spec.tables import TABLES
-from tidemark.spec.toml_keys import IDENTIFIER, Keys, length
+from tidemark.spec.toml_keys import IDENTIFIER, Keys, length, read_whole
 
 LEAST_LOCAL_HOP_MS = 7_200_000
 """Clocks are put forward by less than that, so that hopping windows on a local clock start one after the other."""
@@ -54,23 +54,50 @@ UNLIMITED = "unlimited"
 MAX_RECORDS = 200_000
 """Of a topic a batch takes in no more, unless the file says so: a backlog does not fill the driver."""
 
+SHAPING = frozenset({
+    "aggregates", "columns", "delta", "fields", "id", "input", "inputs", "key", "kind", "on", "other_fields", "select",
+    "table", "timestamp", "window",
+})  # fmt: skip
+"""Keys that say what an operator reads, and which columns it hands on."""
+
 _WRITER = re.compile(r"[\w.-]+/[\w.-]+")
 _AGGREGATE = re.compile(r"(\w+)\(\s*(\w+|\*)\s*\)")
 _PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
 
 
-def read_operator(file: str, name: str, content: Any, *, folder: Path | None) -> Operator:
-    """The operator *name* of *file*, as its table *content* says; schema files are looked for in *folder*."""
-    keys = Keys(file, f"operators.{name}", content if isinstance(content, dict) else {})
+def read_operator(
+    file: str, name: str, content: Any, *, folder: Path | None
+) -> tuple[Operator | None, list[InvalidSpec]]:
+    """The operator *name* of *file*, as its table *content* says, and every mistake in that.
+
+    Schema files are looked for in *folder*.
+    """
+    table = content if isinstance(content, dict) else {}
+    keys = Keys(file, f"operators.{name}", table)
+    try:
+        _refuse_name(file, name, keys)
+        kind = keys.choice("kind", Kind, None)
+    except InvalidSpec as error:
+        return None, [error]
+
+    def read(keys: Keys) -> Operator:
+        common = {"name": name, "kind": keys.choice("kind", Kind, None)}
+        return _READERS[kind](keys, common | {"sub_topology": keys.name("sub_topology", "status", None)}, folder)
+
+    return read_whole(file, keys.at, table, read)
+
+
+def misshapen(mistakes: Iterable[InvalidSpec]) -> bool:
+    """Whether one of *mistakes* of an operator leaves open what it reads, or which columns it hands on."""
+    keys = (mistake.key.split(".")[2:3] for mistake in mistakes)
+    return any(not key or difflib.get_close_matches(key[0], SHAPING) for key in keys)
+
+
+def _refuse_name(file: str, name: str, keys: Keys) -> None:
     if not IDENTIFIER.fullmatch(name) or name.endswith("_source"):
         raise InvalidSpec.at(file, keys.at, "is no name for an operator", "use letters, digits and _; not …_source")
     if name in TABLES or name.startswith("hop_") or name in RESERVED:
         raise InvalidSpec.at(file, keys.at, "is a name of Tidemark's own tables or columns", "choose another one")
-    kind = keys.choice("kind", Kind, None)
-    common = {"name": name, "kind": kind, "sub_topology": keys.name("sub_topology", "status", None)}
-    operator = _READERS[kind](keys, common, folder)
-    keys.done()
-    return operator
 
 
 def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator:
@@ -78,17 +105,24 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
     fields = _fields(keys)
     timestamp = keys.text("timestamp", "event_time", None if "topic" in place else ...)
     if timestamp is not None and fields.get(timestamp) not in {"bigint", "timestamp"}:
-        keys.fail("timestamp", f"is {timestamp!r}", "name a field of type bigint or timestamp among `fields`")
+        remedy = "name a field of type bigint or timestamp among `fields`"
+        keys.fail("timestamp", f"is {timestamp!r}", remedy, beside="fields")
     unit = keys.text("timestamp_unit", "ms", "ms")
     if unit not in TIMESTAMP_UNITS:
         keys.fail("timestamp_unit", f"is {unit!r}", f"use one of {', '.join(TIMESTAMP_UNITS)}")
     low, high = keys.pair("timestamp_range", _PLAUSIBLE, ("2000-01-01", "2100-01-01"))
     key = keys.text("key", "id", None)
     if key is not None and ("topic" not in place or fields.get(key) != "string"):
-        keys.fail("key", f"is {key!r}", "name a field of type string, which the key of the topic's records fills")
+        keys.fail(
+            "key",
+            f"is {key!r}",
+            "name a field of type string, which the key of the topic's records fills",
+            beside="fields",
+        )
     other_fields = keys.name("other_fields", "other", None)
     if other_fields in fields:
-        keys.fail("other_fields", f"is {other_fields!r}, which is a field", "choose a name that no field has")
+        found = f"is {other_fields!r}, which is a field"
+        keys.fail("other_fields", found, "choose a name that no field has", beside="fields")
     max_records = keys.get("max_records", int, "100000", MAX_RECORDS if "topic" in place else None)
     if max_records is not None and max_records < 1:
         keys.fail("max_records", f"is {max_records}", "use 1 or more, or leave it out")
@@ -97,7 +131,8 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
     idle_after_ms = keys.duration("idle_after", "30 s", None)
     idle_advances = keys.get("idle_advances", bool, "true", False)
     if idle_advances and idle_after_ms is None:
-        keys.fail("idle_advances", "is true and there is no idle_after", 'write idle_after = "30 s"')
+        problem = "is true and there is no idle_after"
+        keys.fail("idle_advances", problem, 'write idle_after = "30 s"', beside="idle_after")
     return Source(
         **common,
         **place,
@@ -123,7 +158,8 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
 def _nan(keys: Keys, fields: Mapping[str, str]) -> NotANumber:
     nan = keys.choice("nan", NotANumber, NotANumber.KEEP)
     if nan is NotANumber.QUARANTINE and "double" not in fields.values():
-        keys.fail("nan", f"is {nan.value!r} and no field is a double", "leave it out: no other type has NaN")
+        problem = f"is {nan.value!r} and no field is a double"
+        keys.fail("nan", problem, "leave it out: no other type has NaN", beside="fields")
     return nan
 
 
@@ -133,12 +169,12 @@ def _tombstone_time(keys: Keys, key: str | None, timestamp: str | None) -> dict[
     if content is None:
         return {}
     if key is None:
-        keys.fail(
-            "tombstone_time", "is that of no tombstones", 'write key = "id", with which records delete their keys'
-        )
+        remedy = 'write key = "id", with which records delete their keys'
+        keys.fail("tombstone_time", "is that of no tombstones", remedy, beside="key")
     if timestamp is None:
         remedy = "leave it out, or name the field that has the time of the others as `timestamp`"
-        keys.fail("tombstone_time", "is not the time of the other records, which is Kafka's", remedy)
+        problem = "is not the time of the other records, which is Kafka's"
+        keys.fail("tombstone_time", problem, remedy, beside="timestamp")
     inner = Keys(keys.file, f"{keys.at}.tombstone_time", content)
     ((place, name),) = inner.one_of({"header": "deleted_at", "field": "deleted_at"}).items()
     inner.done()
@@ -186,13 +222,16 @@ def _format(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[s
 
 def _fields(keys: Keys) -> Mapping[str, str]:
     fields: dict[str, str] = {}
+    wrong: list[str] = []
     for part in keys.text("fields", "id string, event_time bigint").split(","):
         name, _, kind = part.strip().partition(" ")
         if not IDENTIFIER.fullmatch(name) or kind.strip() not in FIELD_TYPES:
-            keys.fail("fields", f"has {part.strip()!r}", f"write `name type` with one of {', '.join(FIELD_TYPES)}")
-        if name in fields:
+            wrong.append(repr(part.strip()))
+        elif name in fields:
             keys.fail("fields", f"has {name!r} twice", "name each field once")
         fields[name] = kind.strip()
+    if wrong:
+        keys.fail("fields", f"has {', '.join(wrong)}", f"write `name type` with one of {', '.join(FIELD_TYPES)}")
     return MappingProxyType(fields)
 
 
@@ -206,11 +245,11 @@ def _emission(keys: Keys, rule: Rule, *, windowed: bool = False) -> Emission:
     )
     if (emission.strategy is Strategy.PERIODIC) != (emission.interval_ms is not None):
         found = f"is {keys.content.get('interval')!r} and strategy is {emission.strategy.value!r}"
-        keys.fail("interval", found, 'give an interval, such as "10 s", to the strategy "periodic" and to no other')
+        remedy = 'give an interval, such as "10 s", to the strategy "periodic" and to no other'
+        keys.fail("interval", found, remedy, beside="strategy")
     if emission.strategy is Strategy.ON_WINDOW_CLOSE and not windowed:
-        keys.fail(
-            "strategy", 'is "on_window_close" and there is no window', "give an aggregate a window, or use another"
-        )
+        problem = 'is "on_window_close" and there is no window'
+        keys.fail("strategy", problem, "give an aggregate a window, or use another", beside="window")
     return emission
 
 
@@ -297,9 +336,8 @@ def _windows(keys: Keys) -> Windows | None:
     allowed_lateness_ms = keys.duration("allowed_lateness", "1 min", None, zero=True)
     if content is None:
         if allowed_lateness_ms is not None:
-            keys.fail(
-                "allowed_lateness", "is that of no window", 'write window = { tumbling = "1 min" }, or leave it out'
-            )
+            remedy = 'write window = { tumbling = "1 min" }, or leave it out'
+            keys.fail("allowed_lateness", "is that of no window", remedy, beside="window")
         return None
     inner = Keys(keys.file, f"{keys.at}.window", content)
     ((shape, _),) = inner.one_of({shape.value: "1 min" for shape in Shape}).items()
@@ -368,7 +406,7 @@ def _marks(keys: Keys, place: Mapping[str, str], mode: str) -> dict[str, Any]:
     marks = keys.get("marks", bool, "true", False) if "topic" in place else False
     every_ms = keys.duration("mark_every", "10 s", None)
     if every_ms is not None and "topic" in place and not marks:
-        keys.fail("mark_every", "is there without marks", "write marks = true, or leave it out")
+        keys.fail("mark_every", "is there without marks", "write marks = true, or leave it out", beside="marks")
     return {"marks": marks, "mark_every_ms": every_ms or 10_000}
 
 

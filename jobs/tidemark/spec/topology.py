@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -28,8 +29,8 @@ from tidemark.spec.operators import (
 )
 from tidemark.spec.retention import Retention, read_retention
 from tidemark.spec.spark_settings import SparkSettings, read_spark
-from tidemark.spec.toml_keys import Keys, read_toml
-from tidemark.spec.toml_operators import TAKES_BACK, read_operator
+from tidemark.spec.toml_keys import Keys, read_toml, read_whole
+from tidemark.spec.toml_operators import TAKES_BACK, misshapen, read_operator
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,11 @@ def load(path: Path) -> Topology:
     return parse(read_toml(path), file=path.name, folder=path.parent)
 
 
+def load_part(path: Path) -> tuple[Topology | None, list[InvalidSpec]]:
+    """As `load`, but of a file with mistakes the part whose columns are known, and all mistakes."""
+    return parse_part(read_toml(path), file=path.name, folder=path.parent)
+
+
 def load_each(folder: Path) -> dict[Path, Topology | InvalidSpec]:
     """By file of *folder* the topology that it describes, or why it cannot be used."""
     return {path: _load_or_not(path) for path in sorted(folder.glob("*.toml"))}
@@ -166,44 +172,59 @@ def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) 
 
     Files that it names lie in *folder*.
     """
-    keys = Keys(file, "", content)
-    name = keys.name("name", "flights")
-    owner = keys.text("owner", "airside", "tidemark")
-    check_every_ms = keys.duration("check_every", "10 min", 600_000)
-    level = keys.choice("level", Level, Level.INFO)
-    window_ms = keys.duration("window", "10 s", 10_000)
-    trigger_ms = keys.duration("trigger", "1 s", 1_000)
+    topology, mistakes = parse_part(content, file=file, folder=folder)
+    if mistakes or topology is None:
+        raise InvalidSpec("\n".join(map(str, mistakes)))
+    return topology
+
+
+def parse_part(
+    content: Mapping[str, Any], *, file: str, folder: Path | None = None
+) -> tuple[Topology | None, list[InvalidSpec]]:
+    """As `parse`, but of a file with mistakes the part whose columns are known, and all mistakes.
+
+    The part serves to find mistakes in its columns and SQL, and for nothing else; None where nothing is left.
+    """
+    settings, mistakes = read_whole(file, "", content, partial(_settings, file))
+    if settings is None:
+        return None, mistakes
+    tables = settings.pop("operators")
+    read = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
+    mistakes += [mistake for _, found in read.values() for mistake in found]
+    operators = {key: operator for key, (operator, found) in read.items() if operator and not misshapen(found)}
+    mistakes += _unknown_inputs(file, operators, tables)
+    whole = _with_inputs(operators)
+    try:
+        checked = _Check(file, _in_order(file, whole), read_by_others=_named_in(tables, whole))
+        mistakes += checked.all()
+        part = _completed(_in_order(file, _with_inputs(checked.sound())).values())
+        return Topology(sub_topologies=_sub_topologies(file, part), file=file, **settings), mistakes
+    except InvalidSpec as error:
+        return None, [*mistakes, error]
+
+
+def _settings(file: str, keys: Keys) -> dict[str, Any]:
+    """What a file says of the whole topology, by field of `Topology`, and the tables of its operators."""
     max_drift_ms = keys.duration("max_drift", "1 min", None)
     max_held = keys.count("max_held", "10_000", MAX_HELD)
-    if max_drift_ms is None and "max_held" in content:
-        keys.fail(
-            "max_held", "is there and nothing is held without max_drift", 'write max_drift = "1 min", or leave it out'
-        )
-    executors_above = keys.count("executors_above", "500_000", 500_000)
-    max_outstanding_windows = keys.count("max_outstanding_windows", "1_000", 1_000)
-    retention = read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {}))
-    spark = read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {}))
-    tables = keys.get("operators", dict, "a table per operator: [operators.NAME]")
-    keys.done()
-    operators = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
-    ordered = _in_order(file, operators)
-    _Check(file, {operator.name: operator for operator in ordered}).all()
-    return Topology(
-        name,
-        level,
-        window_ms,
-        trigger_ms,
-        _sub_topologies(file, _completed(ordered)),
-        max_drift_ms,
-        executors_above,
-        retention=retention,
-        spark=spark,
-        owner=owner,
-        max_outstanding_windows=max_outstanding_windows,
-        max_held=max_held,
-        check_every_ms=check_every_ms,
-        file=file,
-    )
+    if max_drift_ms is None and "max_held" in keys.content:
+        problem = "is there and nothing is held without max_drift"
+        keys.fail("max_held", problem, 'write max_drift = "1 min", or leave it out', beside="max_drift")
+    return {
+        "name": keys.name("name", "flights"),
+        "owner": keys.text("owner", "airside", "tidemark"),
+        "check_every_ms": keys.duration("check_every", "10 min", 600_000),
+        "level": keys.choice("level", Level, Level.INFO),
+        "window_ms": keys.duration("window", "10 s", 10_000),
+        "trigger_ms": keys.duration("trigger", "1 s", 1_000),
+        "max_drift_ms": max_drift_ms,
+        "max_held": max_held,
+        "executors_above": keys.count("executors_above", "500_000", 500_000),
+        "max_outstanding_windows": keys.count("max_outstanding_windows", "1_000", 1_000),
+        "retention": read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {})),
+        "spark": read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {})),
+        "operators": keys.get("operators", dict, "a table per operator: [operators.NAME]"),
+    }
 
 
 def on_processing_time(topology: Topology) -> Topology:
@@ -216,7 +237,10 @@ def on_processing_time(topology: Topology) -> Topology:
         for sub in topology.sub_topologies
     )
     operators = {operator.name: operator for sub in subs for operator in sub.operators}
-    _Check(topology.file, operators).sinks()
+    check = _Check(topology.file, operators)
+    check.sinks()
+    for mistake in check.mistakes():
+        raise mistake
     name = f"{topology.name}_on_processing_time"
     return replace(topology, name=name, time=Time.PROCESSING, sub_topologies=subs)
 
@@ -245,55 +269,97 @@ def updates_tables(operators: Mapping[str, Operator]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _in_order(file: str, operators: Mapping[str, Operator]) -> list[Operator]:
-    """The operators, each after the ones it reads, otherwise in the order of the file."""
+def _unknown_inputs(file: str, operators: Mapping[str, Operator], known: Collection[str]) -> Iterator[InvalidSpec]:
     for operator in operators.values():
         for name in operator.inputs:
-            if name not in operators:
-                known = f"known operators: {', '.join(operators)}"
-                raise InvalidSpec.at(file, f"operators.{operator.name}", f"reads {name!r}, which is not there", known)
+            if name not in known:
+                problem, remedy = f"reads {name!r}, which is not there", f"known operators: {', '.join(known)}"
+                yield InvalidSpec.at(file, f"operators.{operator.name}", problem, remedy)
+
+
+def _with_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
+    """Those of *operators* whose inputs are all there, and so are the inputs of these."""
+    whole = dict(operators)
+    while cut := [name for name, operator in whole.items() if not whole.keys() >= {*operator.inputs}]:
+        whole = {name: operator for name, operator in whole.items() if name not in cut}
+    return whole
+
+
+def _named_in(tables: Mapping[str, Any], whole: Collection[str]) -> set[str]:
+    """What the tables of operators that are not among the *whole* ones name: they may be meant to read it."""
+    others = (table for name, table in tables.items() if name not in whole and isinstance(table, dict))
+    values = (value for table in others for value in table.values())
+    texts = (text for value in values for text in (value if isinstance(value, list) else [value]))
+    return {text for text in texts if isinstance(text, str) and text in tables}
+
+
+def _in_order(file: str, operators: Mapping[str, Operator]) -> dict[str, Operator]:
+    """The operators, each after the ones it reads, otherwise in the order of the file."""
     try:
         order = TopologicalSorter({name: operator.inputs for name, operator in operators.items()}).static_order()
-        return [operators[name] for name in order]
+        return {name: operators[name] for name in order}
     except CycleError as error:
         circle = " → ".join(error.args[1])
         raise InvalidSpec.at(file, "operators", f"form a circle: {circle}", "cut one of these inputs") from error
 
 
 class _Check:
-    """Refuses what cannot run: whatever the shape of the DAG, and not the columns, gives away."""
+    """Finds what cannot run: whatever the shape of the DAG, and not the columns, gives away.
 
-    def __init__(self, file: str, operators: Mapping[str, Operator]) -> None:
-        self._file, self._operators = file, operators
+    What is *read_by_others* is read by operators that are not there, because of mistakes of their own.
+    """
+
+    def __init__(
+        self, file: str, operators: Mapping[str, Operator], *, read_by_others: Collection[str] = frozenset()
+    ) -> None:
+        self._file, self._operators, self._read_by_others = file, operators, read_by_others
         self._updates = updates_tables(operators)
+        self._mistakes: list[InvalidSpec] = []
+        self._unsound: set[str] = set()
 
-    def all(self) -> None:
-        """Raise InvalidSpec for the first thing that is wrong."""
+    def sound(self) -> dict[str, Operator]:
+        """The operators of which nothing wrong was found in what they read."""
+        return {name: operator for name, operator in self._operators.items() if name not in self._unsound}
+
+    def mistakes(self) -> list[InvalidSpec]:
+        """Those that were found."""
+        return self._mistakes
+
+    def all(self) -> list[InvalidSpec]:
+        """Everything that is wrong."""
         for operator in self._operators.values():
-            for name in operator.inputs:
-                self._edge(operator, self._operators[name])
-            match operator:
-                case Aggregate():
-                    self._aggregate(operator, self._operators[operator.inputs[0]])
-                case Join(table=str() as table) if self._operators[table].kind is not Kind.TABLE:
-                    self._fail(operator, "table", f"is the {self._operators[table].kind} {table!r}", "name a table")
-                case Union() if self._updates.intersection(operator.inputs) not in ({*operator.inputs}, set()):
-                    tables = ", ".join(sorted(self._updates.intersection(operator.inputs)))
-                    remedy = "unite streams with streams, and tables with tables"
-                    self._fail(operator, "inputs", f"has the updates of {tables} beside a stream", remedy)
-                case Repartition(id=()) if operator.inputs[0] in self._updates:
-                    remedy = 'give it an id, such as id = ["id"], so that an old value can be taken back'
-                    self._fail(operator, "id", f"is missing, and {operator.inputs[0]!r} sends updates", remedy)
+            known = len(self._mistakes)
+            self._reading(operator)
+            if len(self._mistakes) > known:
+                self._unsound.add(operator.name)
         self._histories()
-        read = {name for operator in self._operators.values() for name in operator.inputs}
+        read = {name for operator in self._operators.values() for name in operator.inputs} | {*self._read_by_others}
         for operator in self._operators.values():
             if isinstance(operator, Repartition) and operator.name not in read:
                 self._fail(operator, "", "is read by nobody", "let another operator read it, or take it out")
         self.sinks()
         self._topics()
+        return self._mistakes
+
+    def _reading(self, operator: Operator) -> None:
+        for name in operator.inputs:
+            self._edge(operator, self._operators[name])
+        match operator:
+            case Aggregate():
+                self._aggregate(operator, self._operators[operator.inputs[0]])
+            case Join(table=str() as table) if self._operators[table].kind is not Kind.TABLE:
+                self._fail(operator, "table", f"is the {self._operators[table].kind} {table!r}", "name a table")
+            case Union() if self._updates.intersection(operator.inputs) not in ({*operator.inputs}, set()):
+                tables = ", ".join(sorted(self._updates.intersection(operator.inputs)))
+                remedy = "unite streams with streams, and tables with tables"
+                self._fail(operator, "inputs", f"has the updates of {tables} beside a stream", remedy)
+            case Repartition(id=()) if operator.inputs[0] in self._updates:
+                remedy = 'give it an id, such as id = ["id"], so that an old value can be taken back'
+                self._fail(operator, "id", f"is missing, and {operator.inputs[0]!r} sends updates", remedy)
 
     def _histories(self) -> None:
-        joined = {operator.table for operator in self._operators.values() if isinstance(operator, Join)}
+        joins = (operator for operator in self._operators.values() if isinstance(operator, Join))
+        joined = {join.table for join in joins} | {*self._read_by_others}
         for table in self._operators.values():
             if not isinstance(table, KeyedTable) or table.name in joined:
                 continue
@@ -343,7 +409,7 @@ class _Check:
                 seen[operator.topic] = operator
 
     def sinks(self) -> None:
-        """Raise InvalidSpec when two sinks have one table."""
+        """Look for two sinks that have one table."""
         seen: dict[str, Operator] = {}
         for operator in self._operators.values():
             if isinstance(operator, Sink) and operator.table:
@@ -354,7 +420,7 @@ class _Check:
 
     def _fail(self, operator: Operator, key: str, problem: str, remedy: str) -> None:
         at = f"operators.{operator.name}" + (f".{key}" if key else "")
-        raise InvalidSpec.at(self._file, at, problem, remedy)
+        self._mistakes.append(InvalidSpec.at(self._file, at, problem, remedy))
 
 
 def _completed(ordered: Iterable[Operator]) -> list[Operator]:

@@ -1,0 +1,151 @@
+"""Every mistake of a topology file is told at once, by its key, and without those that follow from another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemark.cli.check import check
+from tidemark.errors import InvalidSpec
+from tidemark.spec.topology import load_each
+
+BAD = """
+name = "Play"
+windw = "10 s"
+[spark]
+memory = "much"
+[retention]
+fcts = "3 d"
+[operators.behind]
+kind = "sink"
+input = "small"
+table = "behind"
+mode = "current"
+key = ["nobody_knows_what_small_has"]
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v integer, at datetime"
+timestamp = "at"
+bound = "three"
+idle_afer = "5 s"
+[operators.of_events]
+kind = "table"
+input = "events"
+key = ["who_knows"]
+[operators.reading]
+kind = "source"
+topic = "reading"
+fields = "id string, v int"
+bound = "1"
+idle_afer = "5 s"
+[operators.other]
+kind = "source"
+topc = "other"
+fields = "id string, w int"
+bound = "1 s"
+[operators.small]
+kind = "map"
+input = "reading"
+select = { id = "id", a = "w + 1", b = "v +", c = "_key" }
+where = "nothing > 3"
+[operators.newest]
+kind = "table"
+input = "reading"
+key = ["ident"]
+columns = ["v", "vv"]
+strategy = "periodc"
+interval = "10 s"
+[operators.names]
+kind = "table"
+input = "reading"
+key = ["id"]
+history = "1 h"
+[operators.named]
+kind = "join"
+input = "nowhere"
+table = "names"
+on = { id = "id" }
+[operators.lost]
+kind = "sink"
+input = "no_where"
+table = "lost"
+[operators.batches]
+kind = "sink"
+input = "reading"
+table = "x"
+[operators.counts]
+kind = "aggregate"
+input = "reading"
+key = ["id"]
+aggregates = { n = "count(*)", s = "sum(id)", t = "sum(z)" }
+[operators.sums]
+kind = "aggregate"
+input = "reading"
+key = ["id"]
+aggregates = { n = "count(*)" }
+select = { m = "n + v" }
+"""
+FOUND = [
+    "name",
+    "windw",
+    "spark.memory",
+    "retention.fcts",
+    "operators.events.fields",
+    "operators.events.bound",
+    "operators.events.idle_afer",
+    "operators.reading.bound",
+    "operators.reading.idle_afer",
+    "operators.other.topc",
+    "operators.newest.strategy",
+    "operators.newest.key",
+    "operators.newest.columns",
+    "operators.named",
+    "operators.lost",
+    "operators.batches",
+    "operators.small.select.a",
+    "operators.small.select.b",
+    "operators.small.select.c",
+    "operators.small.where",
+    "operators.counts.aggregates.s",
+    "operators.counts.aggregates.t",
+    "operators.sums.select.m",
+]
+
+
+def told(folder: Path, toml: str) -> list[str]:
+    """The lines with which a file is refused."""
+    file = folder / "play.toml"
+    file.write_text(toml)
+    with pytest.raises(InvalidSpec) as refused:
+        check([file], folder, folder)
+    return [line for line in str(refused.value).splitlines() if line.startswith("play.toml: ")]
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    lines = told(tmp_path, BAD)
+    assert sorted(line.split(": ")[1] for line in lines) == sorted(FOUND)
+    internal = ("_deleted", "_task", "_headers", "SELECT", "FROM")
+    assert not any(word in line for line in lines for word in internal)
+
+
+def test_airflow_is_told_the_mistakes_of_keys_at_once(tmp_path: Path) -> None:
+    (tmp_path / "play.toml").write_text(BAD)
+    (error,) = load_each(tmp_path).values()
+    keys = [line.split(": ")[1] for line in str(error).splitlines()]
+    assert {"windw", "operators.events.fields", "operators.newest.strategy", "operators.lost"} <= {*keys}
+
+
+def test_wrong_edges_are_all_told(tmp_path: Path) -> None:
+    source = 'kind = "source"\ntopic = "{}"\nfields = "id string, v int"\nbound = "1 s"\n'
+    toml = (
+        f'name = "play"\n[operators.a]\n{source.format("t")}[operators.b]\n{source.format("t")}'
+        '[operators.out]\nkind = "sink"\ninput = "a"\ntable = "out"\n'
+        '[operators.again]\nkind = "sink"\ninput = "b"\ntable = "out"\n'
+        '[operators.behind]\nkind = "sink"\ninput = "out"\ntable = "behind"\n'
+        '[operators.lonely]\nkind = "repartition"\ninput = "b"\nkey = ["w"]\ncolumns = ["v"]\n'
+        '[operators.n]\nkind = "aggregate"\ninput = "b"\naggregates = { n = "count(*)" }\n'
+    )
+    keys = ["again.table", "b.topic", "behind", "lonely", "lonely.key", "n.key"]
+    assert sorted(line.split(": ")[1] for line in told(tmp_path, toml)) == [f"operators.{key}" for key in keys]
