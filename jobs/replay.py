@@ -13,7 +13,7 @@ from tidemark.feed import publish
 
 
 def main() -> None:
-    """Parse, play, sum up; go on when nobody reads what is said about it."""
+    """Parse, play, sum up; continue when the reader of standard output has closed its pipe."""
     try:
         _main()
     finally:

@@ -58,7 +58,7 @@ DISTURBED_AT_MOST = 3
 
 
 KILLED = frozenset({StreamState.STARTING, StreamState.RUNNING})
-"""States in which nobody leaves who is asked to."""
+"""States of a last heartbeat that mean the driver was killed: one that ends on request leaves another state."""
 
 
 class Ended(Exception):

@@ -1,4 +1,4 @@
-"""Puts new rows of a table in place of the rows with the same key (ring 2).
+"""Replaces the rows of a table that have the keys of new rows (ring 2).
 
 MERGE of delta-rs writes text as Arrow's `string_view`, which pyarrow cannot compare with a text. Therefore the files
 that hold replaced rows are written again here, with the types that the table declares.

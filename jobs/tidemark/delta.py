@@ -270,7 +270,7 @@ class Committer:
         return self._once(path, batch_id, append, told=told)
 
     def tell(self, path: Path, batch_id: int, *, told: Told) -> int:
-        """Commit what is *told* at *path* beside no row; the clock as in `commit`."""
+        """Commit *told* without rows to the table at *path*; returns the clock as `commit` does."""
         return self.adopt(path, Files(()), batch_id, told=told)
 
     def adopt(self, path: Path, files: Files, batch_id: int, *, told: Told = NOTHING) -> int:

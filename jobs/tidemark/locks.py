@@ -1,7 +1,7 @@
-"""Folders and locks that nobody but this user can touch: another one who held a lock would stop streams and alerts.
+"""Folders and lock files of one user: another user who held a lock would stop streams and alerts.
 
-Whoever opens a file, if only to read it, can hold flock(2) on it. So folders have the mode 0700 and lock files 0600,
-whatever the umask is, and the wait for a lock ends with an error that names its holder.
+Every user who can open a file, even read-only, can hold flock(2) on it. So folders have the mode 0700 and lock files
+0600, whatever the umask is, and the wait for a lock ends with an error that names its holder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a command prints: to somebody who may stop reading, as `head -1` does."""
+"""Standard output of a command, whose reader may close the pipe, as `head -1` does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print *text* to *stream* (standard output); nothing once nobody reads it any more."""
+    """Print *text* to *stream* (standard output); nothing after its reader has closed the pipe."""
     stream = stream or sys.stdout
     try:
         print(text, file=stream, flush=True)
@@ -17,7 +17,7 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 
 def flush() -> None:
-    """Write what is left to be written, which the interpreter would fail to do at its end."""
+    """Flush both streams now: at exit the interpreter would fail on a closed pipe."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -26,7 +26,7 @@ def flush() -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Have all that *stream* still gets thrown away."""
+    """Discard all further output to *stream*."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What an aggregate function is: columns of a state, of one row, merged over several, and the result of it."""
+"""The interface of an aggregate function: the columns of its state, how states are merged, and its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import polars as pl
 from tidemark.errors import InvalidArgument
 
 OLD = "_old"
-"""Of a record that takes something back: the columns that it replaces, as a struct; null where it replaces nothing."""
+"""The columns that an update replaces, as a struct, to be retracted; null if it replaces nothing."""
 KEY = "_key"
 
 
@@ -64,12 +64,12 @@ class AggregateFunction(ABC):
 
     @abstractmethod
     def result(self) -> pl.Expr:
-        """What the aggregate is, of a state row."""
+        """The result, from the columns of a state row."""
 
     def does_not_fit(self) -> pl.Expr | None:
-        """Whether a result cannot be told; None: it always can."""
+        """Whether the result does not fit its type; None: it always fits."""
         return None
 
     @abstractmethod
     def running(self, states: pl.DataFrame) -> pl.Series:
-        """What the aggregate is after each of *states*, taking in all before it of the same `_key`."""
+        """The result after each of *states*, merged with all states before it that have the same `_key`."""

@@ -1,8 +1,8 @@
-"""Which SQL of a topology is refused: what may give another result for the same record.
+"""Refuses SQL of a topology that is not deterministic per record.
 
 A batch is decided again after a crash, and values are compared with earlier ones; so an expression may read the columns
-of its record and nothing else: no clock, no chance, no setting, no other record. The expression is looked at as DuckDB
-parses it, and the stability of its functions is what DuckDB says of them.
+of its record and nothing else: no clock, no random numbers, no setting, no other record. DuckDB parses the expression
+and tells the stability of its functions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import duckdb
 from tidemark.errors import InvalidArgument
 
 SETTINGS = frozenset({"current_setting", "getenv", "getvariable", "version"})
-"""Functions that DuckDB calls consistent, and that tell what was set where it runs."""
+"""Functions that DuckDB calls CONSISTENT although they depend on settings."""
 
 WORDS = frozenset({
     "current_catalog", "current_date", "current_role", "current_schema", "current_time", "current_timestamp",
     "current_user", "localtime", "localtimestamp", "session_user", "user",
 })  # fmt: skip
-"""What DuckDB takes for a function where no column has that name."""
+"""Words that DuckDB takes for a function if no column has that name."""
 
 CLASSES = {
     "SUBQUERY": ("a subquery", "which reads other records"),

@@ -1,4 +1,4 @@
-"""Which records a topic would refuse, for their size or their time: they are told apart before a batch is decided.
+"""Which records a topic would refuse for their size or time; checked before a batch is decided.
 
 Source: Kafka's topic settings `max.message.bytes` and `message.timestamp.before.max.ms` and `…after.max.ms`.
 """
@@ -13,13 +13,13 @@ TOO_LARGE = "too_large_for_topic"
 REFUSED_TIME = "time_refused_by_topic"
 MISFIT = "does_not_fit_schema"
 AROUND = 512
-"""Bytes, at most, that a record has beside its key, its value and the headers that it came with."""
+"""Upper bound of the bytes of a record besides its key, its value and the headers that it came with."""
 AROUND_HEADER = 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a topic takes: bytes of a record, and ms before and after the broker's clock; None: all there is."""
+    """The limits of a topic: bytes of a record, and ms before and after the broker's clock; None: no limit."""
 
     max_bytes: int | None = None
     before_ms: int | None = None

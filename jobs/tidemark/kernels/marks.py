@@ -1,10 +1,9 @@
-"""Marks of time in a topic or a Delta table: what its writer says of record time where no record says it.
+"""Marks of time in a topic or a Delta table: watermark and status of its writer while every update is suppressed.
 
 A mark has the text `<writer>:<watermark>:<active|idle>`, the watermark as epoch ms, or `-` before there is one. In a
-topic it is a record without key and value that has it as header `tidemark-mark`; a table's commit has it beside what it
-says of itself, under the same name. It says of its partition, or of the table, that nothing at or before the watermark
-follows, and whether anything comes at all. Only the mark of a source's one writer (`written_by`) is believed; of
-several none can speak for the others.
+topic it is the header `tidemark-mark` of a record without key and value; in a table it is in the `commitInfo` of a
+commit, under the same name. Every record after it in its partition, or table, is newer than the watermark. Only
+marks of a source's single writer (`written_by`) are trusted; of several writers none knows the others' watermarks.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ def mark_text(writer: str, watermark_ms: int | None, *, idle: bool) -> str:
 
 
 class Told(NamedTuple):
-    """What a mark that is believed says; the watermark is None before there is one."""
+    """What a trusted mark says: a watermark, epoch ms (None before there is one), and whether the writer is idle."""
 
     watermark_ms: int | None
     idle: bool
 
 
 def told_by(source: Source, text: str) -> Told | None:
-    """What a mark with this *text* says to *source*; None: it is none, or is not believed."""
+    """What the mark *text* says to *source*; None if it is not a mark, or its writer is not trusted."""
     found = re.fullmatch(_FORM, text, flags=re.ASCII)
     if found is None or found["writer"] not in _believed(source):
         return None

@@ -1,6 +1,6 @@
-"""The sums of aggregates: exact, so that what is taken back leaves nothing, and the same for every order of records.
+"""Exact sums for aggregates: A + B − B equals A, and the order of records does not matter.
 
-Integers are summed up in 128 bits, doubles without rounding (`exact.py`), with how many NaN and infinities are in it.
+Integers are summed in 128 bits, doubles without rounding (`exact.py`); NaN and infinities are counted apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemark.kernels.aggregate_function import KEY, OLD, AggregateFunction
 from tidemark.kernels.exact import PARTS, Sums
 
 _ODD = ("nan", "inf", "-inf")
-"""What of doubles is counted instead of added up."""
+"""Doubles that are counted instead of added."""
 
 
 class ExactSum(AggregateFunction):
@@ -192,7 +192,7 @@ _NOTHING = pl.lit(None, pl.Float64)
 
 
 def _new_and_old(rows: pl.DataFrame, column: str, kind: pl.DataType) -> tuple[pl.Expr, pl.Expr]:
-    """The value of *column* that each of *rows* adds, and the one that it takes back; null for none."""
+    """The value of *column* that each of *rows* adds, and the one that it retracts; null for none."""
     new = pl.when(~pl.col("_deleted")).then(pl.col(column)).cast(kind)
     old = pl.col(OLD).struct.field(column).cast(kind) if OLD in rows.columns else pl.lit(None, kind)
     return new, old
@@ -204,7 +204,7 @@ def _finite(*values: pl.Expr) -> pl.Expr:
 
 
 def _odd(new: pl.Expr, old: pl.Expr) -> pl.Expr:
-    """How many of each of _ODD are added less those taken back; null where that is nothing."""
+    """How many of each of _ODD are added less those retracted; null if that is none."""
     counts = [added - gone for added, gone in zip(_flags(new), _flags(old), strict=True)]
     return pl.when(pl.any_horizontal(count != 0 for count in counts)).then(pl.concat_list(counts))
 

@@ -93,7 +93,7 @@ class BatchFacts:
         )
 
     def blocker(self, sub: SubTopology, source: Source, batch_id: int, window_end_ms: int) -> Blocker:
-        """Who let the window close last; *source*, of no partition, where nobody is known to."""
+        """The partition that let the window close last; *source* without a partition if that is not known."""
         leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in sub.table_inputs()]
         of_sub = [
             (each, partition)
@@ -107,7 +107,7 @@ class BatchFacts:
         return max(known, key=lambda each: (each.ready_ms, each.source.name, each.partition), default=nobody)
 
     def _ready(self, sub: str, source: Source, partition: int, batch_id: int, window_end_ms: int) -> Blocker | None:
-        """When the partition could let the window close in batch *batch_id*; None where it did so before, or not."""
+        """When the partition let the window close in batch *batch_id*; None if it did so before, or has not."""
         marks = self._marks[sub, source.name, partition]
         place = bisect_left(marks, batch_id, key=lambda each: each.batch_id)
         if (

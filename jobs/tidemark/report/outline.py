@@ -20,7 +20,7 @@ def outline(topology: Topology, slas: Iterable[SlaSpec]) -> Outline:
 def path_to(terminal: str, topology: Topology) -> str:
     """The operators that lead to *terminal*, its source first, as the file names them: `orders → totals → board`.
 
-    An operator reads one stream, so one source leads; the tables that joins look into do not.
+    Upstream of a union it follows the first input; the tables of joins are not on the path.
     """
     path = [terminal]
     while upstreams := topology.upstreams[path[0]]:

@@ -68,7 +68,7 @@ class Finished:
 
     @property
     def ends(self) -> list[str]:
-        """The operators that nobody reads, and so no other waits for; tables of joins behind a hop are none."""
+        """The terminal operators, for which no other waits; tables of joins downstream of a hop are not among them."""
         return [name for name, place in sorted(self.places.items()) if not place.read_by]
 
 

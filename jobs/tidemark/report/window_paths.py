@@ -131,7 +131,7 @@ class _Paths:
         }
 
     def _walks(self, finished: Finished, steps: Mapping[str, Step]) -> list[Path]:
-        """The walks to operators that nobody reads; none while the window is open."""
+        """The walks to terminal operators; none while the window is open."""
         walks = [path_to(name, steps) for name in finished.ends]
         settled = [walk for walk in walks if walk.steps[0].operator in finished.did and _is_settled(walk)]
         ahead_ms = max(self._newest_ms.values(), default=0) - finished.window[2]

@@ -1,6 +1,6 @@
-"""Whether the records of windows kept what is promised of them, and what is read to judge them (ring 2).
+"""Judges windows by the latency of their records, and reads the facts for that (ring 2).
 
-A record's timestamp is the instant at which it was finished, less its latency; buckets tell that to within 1 %.
+A record's timestamp is the finish clock less its latency; latency buckets give that to within 1 %.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ HELD_BY_WATERMARK = frozenset({AgeCause.BOUND.value, AgeCause.BLOCKING_PARTITION
 
 
 class Part(NamedTuple):
-    """Who a part of the age belongs to: an operator of a *kind*, or a AgeCause, which is its own kind."""
+    """The owner of a part of the age: an operator of a *kind*, or an AgeCause, which is its own kind."""
 
     name: str
     kind: str
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
 
 Spent = Mapping[Part, int]
-"""How long each part was."""
+"""The length of each part, ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class Closing:
 
 @dataclass(frozen=True, kw_only=True)
 class Blamed:
-    """How long a part was, what is usual (None: not known), and by how much it was too long.
+    """The length of a part, its usual length (None: not known), and its excess, ms.
 
     `usual_share` is the usual share of the window's age.
     """

@@ -35,7 +35,7 @@ class Seen:
 
     @property
     def silent(self) -> bool:
-        """Whether the batch read nothing of it, nor heard of its writer."""
+        """Whether the batch read neither a record nor a mark of it."""
         return self.until_offset == self.from_offset and self.told_idle is None
 
     @property
@@ -44,9 +44,9 @@ class Seen:
         return self.latest_offset is not None and self.latest_offset <= self.until_offset and self.held_from is None
 
     def marked(self, was: PartitionProgress, *, newest_ms: int | None, idle: bool) -> Seen:
-        """The same after its writer told of time as a record of *newest_ms* does (None: not), and whether it is *idle*.
+        """The same after a mark that counts as a record of *newest_ms*, None: no watermark yet; *idle* is its status.
 
-        What the partition *was* told before is no news: it is as silent as it is without.
+        A mark that repeats what the partition *was* before does not end its silence.
         """
         reached_ms = later(was.max_timestamp_ms, newest_ms)
         if self.silent and (reached_ms, idle) == (was.max_timestamp_ms, was.told_idle):

@@ -112,7 +112,7 @@ class StreamProgress:
         return {**asdict(self.without_windows()), **counts}
 
     def without_windows(self) -> StreamProgress:
-        """The same, of which nobody asks for the windows."""
+        """The same without the state of windows."""
         return replace(self, windows=(), uncounted=(), records={})
 
     @classmethod

@@ -125,7 +125,7 @@ def judge(measured_ms: float | None, sla: Sla) -> Verdict:
 
 
 def is_ahead(newest_ms: int | None, *, now_ms: int, clock_error_ms: int) -> bool:
-    """Whether *newest_ms* lies further ahead of *now_ms* than that may be wrong by."""
+    """Whether *newest_ms* is ahead of *now_ms* by more than *clock_error_ms*; all are epoch ms or ms."""
     return newest_ms is not None and newest_ms - now_ms > clock_error_ms
 
 

@@ -148,7 +148,7 @@ def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> l
 
 @contextmanager
 def telling(layout: Layout, topology: str, channel: Channel) -> Iterator[None]:
-    """For as long as somebody tells *channel* of *topology*: one at a time, or both would tell the same.
+    """Hold the lock of *channel* of *topology*, so that one process at a time delivers to it.
 
     Raises LockHeld when another process does so for AT_MOST_S.
     """

@@ -1,4 +1,4 @@
-"""Where a result depends on the order in which records of several partitions were read, which nobody guarantees.
+"""Warns where a result depends on the order of arrival across partitions, which is not guaranteed.
 
 Records of one partition are read in the order of their offsets, and those of one Kafka key are in one partition. So a
 key that has the source's `key` among its columns is safe, and so is what has one partition: a Delta table, or files.
@@ -29,7 +29,7 @@ ORDERED = frozenset({"*"})
 
 
 def by_arrival(topology: Topology) -> Iterator[tuple[str, str]]:
-    """Each operator that takes what was read last of a key, of several partitions, and what to do about it."""
+    """Each operator that keeps the record of a key that was read last, of several partitions, with the remedy."""
     operators = topology.operators
     together = _together(operators)
     updates = updates_tables(operators)

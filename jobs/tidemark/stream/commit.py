@@ -150,7 +150,7 @@ class Committing:
         return clocks
 
     def _mark(self, sink: Sink, mark: Mapping[str, Any], entry: Entry) -> None:
-        """Tell the readers of *sink* of time; with rows, a table was told by their commit."""
+        """Write a mark of time for the readers of *sink*; the commit of a table's rows has had one already."""
         if sink.table is None:
             self._check_lease()
             self._broker.mark(sink, mark["watermark_ms"], idle=mark["idle"])

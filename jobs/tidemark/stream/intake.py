@@ -44,7 +44,7 @@ class Intake:
 
 
 class Reader:
-    """Takes in a batch at *sources*; asks the *broker* about partitions that were silent.
+    """Takes in a batch at *sources*; asks the *broker* for the offsets of every partition of a topic.
 
     Taking in is a source's work: it has finished when the *clock* is read after that.
     With *processing_time* the instant of a batch is the record time of all that it reads. Of each source at most
@@ -290,7 +290,7 @@ def seen_of(
     ends: Mapping[int, int],
     losses: Mapping[int, tuple[int, int]],
 ) -> dict[int, Seen]:
-    """What was *seen* of partitions that had rows, with those that were silent: the broker has their *offsets*."""
+    """What was *seen*, with the broker's latest *offsets* of every partition, also of those without rows."""
     found = dict(seen)
     for number, (earliest, latest) in offsets.items():
         at = read_to.get(number, earliest)

@@ -22,9 +22,9 @@ log = logging.getLogger("tidemark.stream")
 
 TIMEOUT_S = 10.0
 ASKED_EVERY_MS = 60_000
-"""A topic's limits are asked for again after so long: somebody may change them beside a stream."""
+"""The limits of a topic are requested again after this time, ms: they may change while a stream runs."""
 UNLIMITED_BYTES = 1_000_000_000
-"""What a client may send at most; a topic whose limit nobody tells says itself what is too large."""
+"""Bytes that a client may send at most; a topic with an unknown limit refuses larger records itself."""
 OF_A_RECORD = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,

@@ -1,7 +1,4 @@
-"""What a sink does not send: records that its topic would refuse, or that its Avro schema has no form for.
-
-They are set aside at that sink alone.
-"""
+"""Quarantines, at a sink alone, records that its topic would refuse or that do not fit its Avro schema."""
 
 from __future__ import annotations
 

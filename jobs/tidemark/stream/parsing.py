@@ -229,7 +229,7 @@ def _in_ms(instants: Column, unit: str) -> Column:
 
 
 def _reason(source: Source, deleted: Column, told: Column, timestamp_ms: Column) -> Column:
-    """Why a record cannot be used, null when it can; *told* is what it says of its time, a tombstone maybe nothing."""
+    """Why a record is quarantined, null if it is not; *told* is its time as read, null for a tombstone without one."""
     low_ms, high_ms = source.timestamp_range_ms
     unreadable = F.col("_unreadable")
     if source.topic:

@@ -65,7 +65,7 @@ def _driver(scene: Scene, name: str) -> Finding | None:
 
 
 def _living(scene: Scene, name: str, beat: Beat) -> Finding | None:
-    """What keeps the driver of the operator *name*, which lives and has told *beat*, from its work."""
+    """Why the running driver of the operator *name*, with the newest heartbeat *beat*, does no work; None: it works."""
     facts, sub = scene.of(name), scene.sub(name).name
     if beat.reason:
         remedy = "make space, or have the disk take writes; the driver goes on by itself"

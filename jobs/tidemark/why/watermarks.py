@@ -40,7 +40,7 @@ class Watermarks:
     def _hop_holding(
         self, source: HopSource, mark: Mark | None, needed_ms: int, *, all_idle: bool
     ) -> Iterator[Finding]:
-        """What holds the hop of *source* back; an idle one holds nobody else back, but all being idle stops time."""
+        """What holds the hop of *source* back. An idle hop holds nothing back unless every input is idle."""
         if not _is_idle(mark):
             yield from self.holding(self._scene.sub(source.repartition), needed_ms)
         elif all_idle:
