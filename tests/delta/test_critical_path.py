@@ -145,7 +145,7 @@ def test_rows_that_do_not_say_when_their_batch_began_leave_waiting_and_work_open
     assert (step["waited_ms"], step["worked_ms"]) == (None, None)
 
 
-def test_a_window_is_over_its_sla_when_its_records_or_an_operators_work_are(warehouse):
+def test_a_window_is_over_its_sla_by_its_records_or_by_work(warehouse):
     for window, (a, b) in enumerate([(6_000, 6_300), (11_000, 11_301), (16_700, 16_999)]):
         finished(warehouse, window, {"A": a, "B": b}, began=a - 10)
     latencies(warehouse, 0, finished_at=4_000, latency_ms=1_990)

@@ -121,7 +121,7 @@ def test_null_and_nan_are_keys_like_any_other(tmp_path: Path) -> None:
     assert str(found) == "[('a', None, 1), ('a', nan, 2), (None, None, 2)]"
 
 
-def test_a_deleted_key_goes_and_one_that_never_was_changes_nothing(tmp_path: Path) -> None:
+def test_deleting_a_key_removes_its_row_and_an_absent_one_none(tmp_path: Path) -> None:
     a, b = {"id": "a", "v": 1}, {"id": "b", "v": 1}
     assert put(tmp_path, [a, b], [{**a, "deleted": True}], [{"id": "z", "v": 0, "deleted": True}]) == [("b", None, 1)]
     assert DeltaTable(str(tmp_path)).transaction_version(f"play/0/{tmp_path.name}") == 2

@@ -98,7 +98,7 @@ def test_by_event_time_the_newest_row_is_not_the_last_one_read(tmp_path: Path) -
         assert (last["records_in"], last["superseded"]) == (2, 2)
 
 
-def test_by_event_time_an_update_that_said_nothing_new_counts_as_newest(tmp_path: Path) -> None:
+def test_by_event_time_a_suppressed_update_can_be_the_newest(tmp_path: Path) -> None:
     play = Play(SOURCE + NEWEST, tmp_path, partitions=2)
     play.batch([event(play, 10, "a", 1.0), event(play, 20, "a", 1.0)], at_ms=T)  # the second is suppressed
     play.start("0")

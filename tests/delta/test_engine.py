@@ -284,7 +284,7 @@ def test_what_a_sink_sent_twice_is_read_once_and_counted(tmp_path):
     assert twice == ([(3, 1, 2, 0, 0), (2, 1, 1, 0, 0)], [0, 1, 4])
 
 
-def test_ids_of_writers_that_the_source_does_not_name_drop_nothing(tmp_path):
+def test_ids_of_writers_that_are_not_named_drop_nothing(tmp_path):
     for number, writers in enumerate([(), ("other/one",)]):
         found = sent_twice(tmp_path / str(number), written_by(*writers) if writers else FLIGHTS)
         assert found == ([(3, 0, 3, 0, 0), (2, 0, 2, 0, 0)], [0, 1, 2, 3, 4])
@@ -303,7 +303,7 @@ def test_of_forged_writers_nothing_is_kept(tmp_path):
         assert [part.writers for part in events.partitions.values()] == [{}, {}, {}]
 
 
-def test_a_journal_that_is_full_of_writers_is_read_and_those_nobody_names_are_forgotten(tmp_path):
+def test_writers_that_no_source_names_are_pruned_from_a_journal(tmp_path):
     flights = written_by("t/s")
     engine(tmp_path, flights=flights).process(0, lambda late: raw(BATCHES[0]).to_arrow(), planned_at_ms=at_ms(0))
     journal = Journal(Layout(tmp_path).control("flights", "status") / "journal", "data")

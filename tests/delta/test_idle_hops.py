@@ -100,7 +100,7 @@ def test_results_go_on_while_one_of_two_upstreams_is_idle(tmp_path: Path) -> Non
     assert [(r["window_start"] - NOON, r["n"]) for r in play.rows("counts", "both")] == [(0, 1)]
 
 
-def test_an_upstream_that_wakes_up_is_waited_for_once_it_has_caught_up(tmp_path: Path) -> None:
+def test_an_upstream_that_wakes_up_counts_once_it_has_caught_up(tmp_path: Path) -> None:
     play = Play(TWO, tmp_path)
     both_at(play, 1)
     play.batch([record(play, "one", 35)], at_ms=ms(35), sub="one")
@@ -116,7 +116,7 @@ def test_an_upstream_that_wakes_up_is_waited_for_once_it_has_caught_up(tmp_path:
     assert [(r["window_start"] - NOON) // 1_000 for r in play.rows("counts", "both")] == [0, 30]
 
 
-def test_an_upstream_that_never_had_a_record_holds_nobody_back_once_it_is_idle(tmp_path: Path) -> None:
+def test_an_idle_upstream_without_records_does_not_block_others(tmp_path: Path) -> None:
     play = Play(TWO, tmp_path)
     play.batch([record(play, "one", 1)], at_ms=ms(1), sub="one")
     play.batch(at_ms=ms(1), sub="two")

@@ -147,7 +147,7 @@ def test_a_window_finds_late_what_its_siblings_take(tmp_path: Path) -> None:
     assert (late["watermark"] - T, late["lateness_ms"], late["held_by"]) == (-2001, 3_597_999, "events")
 
 
-def test_a_long_session_takes_what_is_further_behind_than_its_gap(tmp_path: Path) -> None:
+def test_a_long_session_accepts_records_older_than_its_gap(tmp_path: Path) -> None:
     play = Play(EVENTS + MINUTES.replace('tumbling = "1 min"', 'session = "5 s"'), tmp_path)
     play.batch([event(play, second) for second in range(0, 40, 4)], at_ms=T)  # watermark 32.999; one session since 0
     play.batch([event(play, 1)], at_ms=T + 1000)
@@ -166,7 +166,7 @@ def test_a_strict_source_sets_aside_what_is_behind_its_watermark(tmp_path: Path)
     assert (late["operator"], late["offset"], late["lateness_ms"]) == ("events", 2, 10_000)
 
 
-def test_what_comes_after_a_streaming_window_was_passed_does_not_open_it(tmp_path: Path) -> None:
+def test_a_streaming_window_that_was_passed_is_not_opened_again(tmp_path: Path) -> None:
     play = Play(EVENTS + ALL, tmp_path)
     play.batch([event(play, 1), event(play, 15)], at_ms=T)
     before = play.rows("operator_windows")
@@ -188,7 +188,7 @@ def test_beyond_its_history_a_join_has_the_oldest_version_kept(tmp_path: Path) -
     assert [row["rate"] for row in play.rows("rated_board")][6:] == [50, 50]
 
 
-def test_a_key_that_is_newer_than_the_history_gives_its_first_version(tmp_path: Path) -> None:
+def test_a_key_newer_than_the_history_gives_its_first_version(tmp_path: Path) -> None:
     play = Play(EVENTS + RATES.format(keys='history = "10 s"'), tmp_path)
     play.batch([rate(play, 15, 150), rate(play, 18, 180), event(play, 23)], at_ms=T)  # kept from 9.999
     play.batch([event(play, 12), event(play, 3)], at_ms=T + 1000)

@@ -148,7 +148,7 @@ def test_a_table_is_told_time_by_commits_without_a_row(tmp_path: Path) -> None:
     assert len(play.rows("board")) == 1
 
 
-def test_rows_and_time_are_one_commit_and_time_alone_is_told_once(tmp_path: Path) -> None:
+def test_rows_and_mark_are_one_commit_and_a_mark_alone_is_once(tmp_path: Path) -> None:
     play = Play(WRITING, tmp_path)
     at(play, 1)
     play.batch([play.row("events", ms(20), key="a", id="a", v=2)], at_ms=ms(20))

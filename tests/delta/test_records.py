@@ -347,7 +347,7 @@ def test_a_new_partition_that_falls_silent_keeps_its_time(tmp_path: Path) -> Non
     assert play.rows("batches")[-1]["sources"][1]["until_offset"] == 1
 
 
-def test_a_topic_without_keys_reaches_every_operator_that_needs_none(tmp_path: Path) -> None:
+def test_records_without_keys_reach_operators_that_need_none(tmp_path: Path) -> None:
     toml = (
         SOURCE.replace('key = "id"\n', "")
         + """

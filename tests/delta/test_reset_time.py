@@ -72,7 +72,7 @@ def results(play: Play) -> list[tuple[float, str]]:
     return [((r["window_start"] - NOON) / 1000, r["value"]) for r in play.rows("changes", "first") if r["window_start"]]
 
 
-def test_later_records_are_judged_by_the_new_time_and_closed_windows_stay_closed(tmp_path: Path) -> None:
+def test_after_a_reset_closed_windows_stay_closed(tmp_path: Path) -> None:
     play = jumped(tmp_path)
     said = ask(play, "first", "events", "2014-05-13T12:00:09Z")
     assert "the watermark is 2014-05-13T12:00:07.999Z then" in said

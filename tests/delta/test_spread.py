@@ -357,7 +357,7 @@ def test_a_batch_for_whose_files_there_was_no_space_is_worked_on_again_and_leave
     assert names[0] == names[1]
 
 
-def test_executors_give_tombstones_the_time_that_the_driver_gives(tmp_path: Path) -> None:
+def test_executors_date_tombstones_as_the_driver_does(tmp_path: Path) -> None:
     keyed = SOURCE.replace('topic = "events"', 'topic = "events"\nkey = "id"') + TABLE
     found = []
     for executors in (None, Apart):

@@ -306,7 +306,7 @@ def test_time_that_a_producer_has_moved_is_set_back_by_a_command(tmp_path: Path)
     assert finding.remedy.endswith(f"; the time of the partition is ahead already: {command}")
 
 
-def test_a_producer_ahead_is_no_finding_where_time_is_not_wall_time(tmp_path: Path) -> None:
+def test_with_max_ahead_unlimited_no_producer_is_ahead(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(3_610))
     assert first(play, 11).cause is Cause.NOTHING_WRONG

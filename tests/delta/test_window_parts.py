@@ -85,7 +85,7 @@ def blamed(parts: list) -> list[str]:
     return [row["operator"] for row in worst.values()]
 
 
-def test_quick_records_keep_a_promise_that_windows_are_older_than(tmp_path, monkeypatch):
+def test_quick_records_keep_a_promise_shorter_than_windows_age(tmp_path, monkeypatch):
     flow = Played(BOARD, tmp_path, monkeypatch)
     flow.goes_on(1, 15, 0, 1)
     paths, parts = flow.reported("board")

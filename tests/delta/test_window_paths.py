@@ -169,7 +169,7 @@ def test_late_records_that_are_allowed_make_no_window_late(tmp_path: Path) -> No
     assert ages == {0.0: (23_000, 1_000)}
 
 
-def test_windows_are_measured_against_the_topology_they_ran_under(tmp_path: Path) -> None:
+def test_windows_are_measured_by_the_topology_they_ran_under(tmp_path: Path) -> None:
     play = Play(FLOW + SUMS, tmp_path)
     ran(play, 2, 32)
     before = paths(play)

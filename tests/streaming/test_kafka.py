@@ -96,7 +96,7 @@ def test_small_records_reach_a_topic_that_takes_little_at_once(broker: str) -> N
     assert [json.loads(m.value() or b"")["id"] for m in sent(broker, "narrow", 200)] == batch["id"].to_list()
 
 
-def test_marks_of_time_reach_every_partition_and_no_compacted_topic(broker: str) -> None:
+def test_marks_reach_every_partition_and_no_compacted_topic(broker: str) -> None:
     embedded.create_topics(broker, {"marked": 2})
     sending = KafkaBroker(broker, "t", "s", lambda: int(time.time() * 1_000))
     assert not sending.is_compacted("marked")

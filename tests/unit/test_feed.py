@@ -205,7 +205,7 @@ def test_a_bad_timestamp_is_the_only_thing_wrong_with_its_record(fault: Fault, e
     assert json.loads(value) == json.loads(encode(sound, 0)[1]) | {"event_time": event_time}
 
 
-def test_malformed_json_is_cut_off_invalid_utf8_has_a_stray_byte_and_a_null_value_is_none() -> None:
+def test_each_kind_of_unusable_record_has_its_own_flaw() -> None:
     sound = of(FLOWN)[1]
     sound_key, sound_value = encode(sound, 5)
     cut = encode(replace(sound, fault=Fault.MALFORMED_JSON), 5)

@@ -66,7 +66,7 @@ def test_an_id_of_a_writer_that_nobody_named_is_data():
         assert (new.height, again.height, now) == (6, 0, {})
 
 
-def test_an_id_that_was_passed_on_does_not_hide_that_of_the_writer():
+def test_a_forwarded_id_does_not_hide_that_of_the_writer():
     twice = rows("t/s/1/7/0", "t/s/1/7/0").with_columns(
         headers=pl.concat_list(pl.col("headers"), rows("other/one/5/5/5", "other/one/5/5/6")["headers"])
     )

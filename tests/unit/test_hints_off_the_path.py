@@ -8,7 +8,7 @@ from tidemark.report.what_if import hints
 TOPOLOGY = reading({"src": (), "path": ("src",), "busy": ("src",), "idle": ("src",)})
 
 
-def test_an_operator_off_the_path_that_occupies_the_driver_is_listed():
+def test_hints_list_operators_off_the_path_that_occupy_a_driver():
     worked = {"src": (0, 10), "path": (1, 100), "busy": (None, 300), "idle": (None, 5)}
     rows = [
         {"operator": name, "sub_topology": "s", "step": step, "worked_ms": ms} for name, (step, ms) in worked.items()

@@ -56,7 +56,7 @@ def test_a_table_that_never_had_a_row_is_neither_fine_nor_stale():
     assert staleness(None, Activity.IDLE).verdict is Verdict.NEVER_LOADED
 
 
-def test_what_is_ahead_of_the_clock_by_more_than_its_error_is_no_pass():
+def test_ahead_of_the_clock_by_more_than_its_error_is_not_a_pass():
     assert staleness(1050).verdict is Verdict.PASS
     assert staleness(1051) == Judgement(verdict=Verdict.AHEAD_OF_CLOCK, staleness_ms=-51, source_idle=False)
     assert staleness(1051, Activity.IDLE).verdict is Verdict.AHEAD_OF_CLOCK

@@ -65,7 +65,7 @@ def test_progress_is_small_however_many_windows_are_open():
     assert len(json.dumps(now.to_json())) < 5_000
 
 
-def test_progress_of_the_version_before_has_no_windows_that_are_not_measured():
+def test_progress_of_an_older_version_has_no_uncounted_windows():
     content = StreamProgress(windows=(10, 20), records={"a": {10: 1}}).to_json()
     del content["uncounted"]
     assert StreamProgress.from_json(json.loads(json.dumps(content))) == StreamProgress(
