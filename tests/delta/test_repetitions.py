@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,10 @@ def test_a_repetition_behind_a_hop_is_not_measured(tmp_path: Path) -> None:
     play = ticked(TICKING + HOP.format("ticking", "v"), tmp_path)
     play.hop("far", at_ms=T + 3_601_000)
     assert [n for _, n, _, _ in latency(play, "board", "far")] == [6]
+
+
+def test_the_value_of_a_periodic_table_is_its_columns_alone(tmp_path: Path) -> None:
+    play = ticked(TICKING, tmp_path)
+    # a and b at the first tick, then b whenever it was new.
+    values = [set(json.loads(row["value"])) for row in play.rows("changes")]
+    assert values == [{"v", "event_time"}] * 4

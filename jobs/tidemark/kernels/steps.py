@@ -81,8 +81,8 @@ def newest_by_time(updates: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
 
 
 def value_columns(operator: KeyedTable, columns: Sequence[str]) -> tuple[str, ...]:
-    """Those of *columns* that make up the value: the ones named, or all that are neither key nor meta."""
-    return operator.columns or tuple(c for c in columns if c not in {*operator.key, *META})
+    """Those of *columns* that make up the value: the ones named, or all of a record that are not its key."""
+    return operator.columns or tuple(c for c in payload(columns) if c not in operator.key)
 
 
 MATCHED = "_matched"
