@@ -64,6 +64,8 @@ def test_a_column_that_is_not_there_is_refused_with_the_ones_that_are(operator: 
         ('kind = "map"\nselect = { a = "v, v" }', "select.a", "is 'v, v': it is not one expression"),
         ('kind = "map"\nselect = { a = "v --" }', "select.a", "is 'v --': it is not one expression"),
         ('kind = "map"\nselect = { a = "columns(*)" }', "select.a", "'columns(*)' uses *, which is no column"),
+        ('kind = "map"\nselect = { a = "" }', "select.a", "is '': it is empty"),
+        ('kind = "map"\nselect = { a = "v" }\nwhere = "id"', "where", "is 'id', which is no condition; write one"),
         ('kind = "map"\nselect = { a = "records" }', "select.a", 'Referenced column "records" not found'),
         ('kind = "map"\nselect = { a = "v" }\nwhere = "_deleted"', "where", 'Referenced column "_deleted" not found'),
         ('kind = "map"\nselect = { a = "v" }\nwhere = "true) or (true"', "where", "syntax error"),

@@ -86,10 +86,19 @@ input = "reading"
 key = ["id"]
 aggregates = { n = "count(*)" }
 select = { m = "n + v" }
+[operators.round]
+kind = "map"
+input = "about"
+select = { v = "v" }
+[operators.about]
+kind = "map"
+input = "round"
+select = { v = "w +" }
 """
 FOUND = [
     "name",
     "windw",
+    "operators",
     "spark.memory",
     "retention.fcts",
     "operators.events.fields",

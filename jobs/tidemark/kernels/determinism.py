@@ -57,7 +57,8 @@ class Determinism:
         """Why *sql* is not one expression, parsed without the query that it will be part of; None where it is one."""
         alone, within = self._parsed(sql), self._parsed(f"({sql})")
         if alone["error"]:
-            return str(alone["error_message"])
+            message = str(alone["error_message"])
+            return "it is empty" if message.startswith("SELECT clause without") else message
         return None if _shape(alone) == _shape(within) else "it is not one expression"
 
     def _offences(self, sql: str, columns: Collection[str], within: frozenset[str]) -> Iterator[tuple[str, str]]:

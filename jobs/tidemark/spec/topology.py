@@ -193,9 +193,10 @@ def parse_part(
     mistakes += [mistake for _, found in read.values() for mistake in found]
     operators = {key: operator for key, (operator, found) in read.items() if operator and not misshapen(found)}
     mistakes += _unknown_inputs(file, operators, tables)
-    whole = _with_inputs(operators)
+    whole, circles = _without_circles(file, _with_inputs(operators))
+    mistakes += circles
     try:
-        checked = _Check(file, _in_order(file, whole), read_by_others=_named_in(tables, whole))
+        checked = _Check(file, whole, read_by_others=_named_in(tables, whole))
         mistakes += checked.all()
         part = _completed(_in_order(file, _with_inputs(checked.sound())).values())
         return Topology(sub_topologies=_sub_topologies(file, part), file=file, **settings), mistakes
@@ -283,6 +284,18 @@ def _with_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     while cut := [name for name, operator in whole.items() if not whole.keys() >= {*operator.inputs}]:
         whole = {name: operator for name, operator in whole.items() if name not in cut}
     return whole
+
+
+def _without_circles(file: str, operators: Mapping[str, Operator]) -> tuple[Mapping[str, Operator], list[InvalidSpec]]:
+    """Those of *operators* that do not come after a circle, and a mistake for each circle."""
+    mistakes: list[InvalidSpec] = []
+    while True:
+        try:
+            return _in_order(file, operators), mistakes
+        except InvalidSpec as error:
+            mistakes.append(error)
+            circle = error.__cause__.args[1] if error.__cause__ else ()
+            operators = _with_inputs({name: o for name, o in operators.items() if name not in circle})
 
 
 def _named_in(tables: Mapping[str, Any], whole: Collection[str]) -> set[str]:

@@ -72,11 +72,19 @@ def _of_map(operator: Map, columns: Schema, sql: Expressions) -> Iterator[Misfit
     texts = {f"select.{name}": text for name, text in operator.select.items()}
     found = [*_of_sql(texts, columns, sql)]
     yield from found
-    yield from _of_sql({"where": operator.where or ""}, columns, sql)
+    if operator.where is not None:
+        yield from _of_condition(operator.where, columns, sql)
     yield from _unknown({"key": operator.key}, operator.select)
-    if not found:  # an identity is of what was selected
+    if operator.identity is not None and not found:  # an identity is of what was selected
         selected = sql.select(pl.DataFrame(schema=dict(columns)), operator.select, keep=())
-        yield from _of_sql({"identity": operator.identity or ""}, selected.schema, sql)
+        yield from _of_sql({"identity": operator.identity}, selected.schema, sql)
+
+
+def _of_condition(where: str, columns: Schema, sql: Expressions) -> Iterator[Misfit]:
+    found = [*_of_sql({"where": where}, columns, sql)]
+    yield from found
+    if not found and sql.misfit(f"coalesce(({where}), false)", pl.DataFrame(schema=dict(columns))):
+        yield Misfit("where", f"is {where!r}, which is no condition", f"write one, such as {where} is not null")
 
 
 def _of_aggregate(operator: Aggregate, columns: Schema, sql: Expressions) -> Iterator[Misfit]:
@@ -106,11 +114,9 @@ def _of_aggregate(operator: Aggregate, columns: Schema, sql: Expressions) -> Ite
 
 
 def _of_sql(texts: Mapping[str, str], columns: Schema, sql: Expressions) -> Iterator[Misfit]:
-    """The mistakes in *texts*, which read *columns*, by key; an empty text is none."""
+    """The mistakes in *texts*, which read *columns*, by key."""
     records = pl.DataFrame(schema=dict(columns))
     for key, text in texts.items():
-        if not text:
-            continue
         try:
             sql.check(text, columns)
         except InvalidArgument as error:

@@ -126,10 +126,9 @@ class Steps:
             try:
                 self._prepare(operator)
             except (InvalidArgument, pl.exceptions.PolarsError) as error:
-                columns = [c for name in operator.inputs for c in payload(self.schemas[name])]
-                key = error.key if isinstance(error, InvalidColumns) else "on" if isinstance(operator, Join) else ""
+                columns = dict.fromkeys(c for name in operator.inputs for c in payload(self.schemas[name]))
                 problem = f"does not fit what it reads: {_without_columns(error)}"
-                found = [Misfit(key, problem, reads(columns))]
+                found = [Misfit(_key_of(operator, error), problem, reads(columns))]
         at = f"operators.{operator.name}"
         return [
             InvalidSpec.at(self._topology.file, f"{at}.{each.key}" if each.key else at, each.problem, each.remedy)
@@ -442,6 +441,15 @@ def _sent(sink: Sink, records: pl.DataFrame, moment: Moment) -> Run:
         kept, rows[QUARANTINE.name] = within_limits(sink, records, limits, now_ms=moment.decided_at_ms)
     counts = Counter(records_in=records.height, passed=kept.height, quarantined=records.height - kept.height)
     return Run(kept, times_of(kept), counts, {sink.name: kept, **rows})
+
+
+def _key_of(operator: Operator, error: Exception) -> str:
+    """The key of *operator* that *error* is about; empty where only the whole of it is known."""
+    if isinstance(error, InvalidColumns):
+        return error.key
+    if isinstance(operator, Join):
+        return "on" if isinstance(error, pl.exceptions.PolarsError) else "table" if operator.table else "delta"
+    return ""
 
 
 def _without_columns(error: Exception) -> str:
