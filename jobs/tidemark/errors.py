@@ -20,11 +20,11 @@ class TidemarkError(Exception):
 class InvalidSpec(TidemarkError, ValueError):
     """Raised when a file that describes a topology or an SLA cannot be used; *key* is the dotted one that is wrong.
 
-    *beside* names a key on which the mistake depends: it is none where that one is wrong itself.
+    *beside* names the keys on which the mistake depends: it is none where one of them is wrong itself.
     """
 
     key = ""
-    beside: str | None = None
+    beside: tuple[str, ...] = ()
 
     @classmethod
     def at(cls, file: str, key: str, problem: str, remedy: str) -> InvalidSpec:

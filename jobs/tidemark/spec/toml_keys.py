@@ -21,7 +21,10 @@ T = TypeVar("T")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
 _MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 MOST_TRIES = 2
-"""How often a table is read again because of one key: without it, and as in its example."""
+"""How often a table is read again because of one key: as in its example, and without it."""
+
+ASKING = ("format", "mode", "strategy")
+"""Keys that decide which others there are."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -87,9 +90,9 @@ def read_whole(
         except InvalidSpec as error:
             place = error.key.removeprefix(f"{at}.").split(".")
             wrong = {name.removeprefix(f"{at}.").split(".")[0] for name in tried}
-            if error.key not in tried and error.beside not in wrong:
+            if error.key not in tried and not wrong.intersection(error.beside):
                 found[error.key] = error
-            repaired = keys.without(place, may_drop=not tried[error.key])
+            repaired = keys.without(place, again=tried[error.key] > 0)
             tried[error.key] += 1
             if repaired is None or tried[error.key] > MOST_TRIES:
                 return None, list(found.values())
@@ -103,10 +106,10 @@ class Keys:
         self.file, self.at, self.content = file, at, content
         self._asked: dict[str, tuple[str, bool]] = {}
 
-    def fail(self, key: str, problem: str, remedy: str, *, beside: str | None = None) -> NoReturn:
-        """Raise InvalidSpec about *key*, which is no mistake where the key *beside* has one."""
+    def fail(self, key: str, problem: str, remedy: str, *, beside: str | tuple[str, ...] = ()) -> NoReturn:
+        """Raise InvalidSpec about *key*, which is no mistake where a key *beside* has one."""
         error = InvalidSpec.at(self.file, f"{self.at}.{key}" if self.at else key, problem, remedy)
-        error.beside = beside
+        error.beside = (beside,) if isinstance(beside, str) else beside
         raise error
 
     def get(self, key: str, expected: type | tuple[type, ...], example: str, default: Any = ...) -> Any:
@@ -231,17 +234,17 @@ class Keys:
             self.fail(key, f"is {text!r}", 'write an ISO date, such as "2000-01-01"')
         return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
 
-    def without(self, place: list[str], *, may_drop: bool) -> dict[str, Any] | None:
-        """The content without the mistake at *place*: the key is left out if it *may_drop*, else as in its example.
+    def without(self, place: list[str], *, again: bool) -> dict[str, Any] | None:
+        """The content without the mistake at *place*: with the key's example or, where that is wrong *again*, no key.
 
         None when nobody knows how to go on without it.
         """
         (key, *inner), content = place, dict(self.content)
         example, is_optional = self._asked.get(key, ("", True))
         value = content.get(key)
-        if may_drop and inner and isinstance(value, dict) and inner[0] in value and len(value) > 1:
+        if not again and inner and isinstance(value, dict) and inner[0] in value and len(value) > 1:
             return content | {key: {name: part for name, part in value.items() if name != inner[0]}}
-        if may_drop and is_optional and key in content:
+        if is_optional and key in content and (again or key not in self._asked):
             return {name: part for name, part in content.items() if name != key}
         try:
             return content | tomllib.loads(f"{key} = {example}")
@@ -262,4 +265,4 @@ class Keys:
         """Refuse keys that are not *known*."""
         for key in self.content:
             if key not in known:
-                self.fail(key, "is not a key of this place", meant(key, known, "keys"))
+                self.fail(key, "is not a key of this place", meant(key, known, "keys"), beside=ASKING)

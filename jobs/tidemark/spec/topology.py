@@ -197,7 +197,8 @@ def parse_part(
     mistakes += circles
     try:
         checked = _Check(file, whole, read_by_others=_named_in(tables, whole))
-        mistakes += checked.all()
+        told = {mistake.key for mistake in mistakes}
+        mistakes += [mistake for mistake in checked.all() if mistake.key not in told]
         part = _completed(_in_order(file, _with_inputs(checked.sound())).values())
         return Topology(sub_topologies=_sub_topologies(file, part), file=file, **settings), mistakes
     except InvalidSpec as error:

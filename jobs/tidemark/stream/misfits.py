@@ -25,7 +25,7 @@ Schema = Mapping[str, pl.DataType]
 
 
 @dataclass(frozen=True)
-class Misfit:
+class ColumnMistake:
     """One mistake: the *key* below its operator, empty for the whole of it, what was seen there, and the remedy."""
 
     key: str
@@ -33,7 +33,7 @@ class Misfit:
     remedy: str
 
 
-def misfits(operator: Operator, schema: Schema, sql: Expressions) -> list[Misfit]:
+def misfits(operator: Operator, schema: Schema, sql: Expressions) -> list[ColumnMistake]:
     """What of *operator* does not fit the columns of *schema*; joins and unions are looked at when they run."""
     columns = {name: schema[name] for name in payload(schema)}
     match operator:
@@ -56,19 +56,19 @@ def reads(columns: Collection[str]) -> str:
     return f"it reads the columns {', '.join(columns)}"
 
 
-def _unknown(named: Mapping[str, Sequence[str]], columns: Collection[str]) -> Iterator[Misfit]:
+def _unknown(named: Mapping[str, Sequence[str]], columns: Collection[str]) -> Iterator[ColumnMistake]:
     for key, names in named.items():
         if unknown := [name for name in names if name not in columns]:
-            yield Misfit(key, f"names {unknown}, which are no columns", reads(columns))
+            yield ColumnMistake(key, f"names {unknown}, which are no columns", reads(columns))
 
 
-def _taken_by_sink(operator: Sink, columns: Collection[str]) -> Iterator[Misfit]:
+def _taken_by_sink(operator: Sink, columns: Collection[str]) -> Iterator[ColumnMistake]:
     if operator.table and (own := sorted(SINK_COLUMNS & {*columns})):
         problem = f"{own} are columns that a Delta sink adds itself; name them anew in a map"
-        yield Misfit("", problem, reads(columns))
+        yield ColumnMistake("", problem, reads(columns))
 
 
-def _of_map(operator: Map, columns: Schema, sql: Expressions) -> Iterator[Misfit]:
+def _of_map(operator: Map, columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:
     texts = {f"select.{name}": text for name, text in operator.select.items()}
     found = [*_of_sql(texts, columns, sql)]
     yield from found
@@ -80,27 +80,29 @@ def _of_map(operator: Map, columns: Schema, sql: Expressions) -> Iterator[Misfit
         yield from _of_sql({"identity": operator.identity}, selected.schema, sql)
 
 
-def _of_condition(where: str, columns: Schema, sql: Expressions) -> Iterator[Misfit]:
+def _of_condition(where: str, columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:
     found = [*_of_sql({"where": where}, columns, sql)]
     yield from found
     if not found and sql.misfit(f"coalesce(({where}), false)", pl.DataFrame(schema=dict(columns))):
-        yield Misfit("where", f"is {where!r}, which is no condition", f"write one, such as {where} is not null")
+        yield ColumnMistake("where", f"is {where!r}, which is no condition", f"write one, such as {where} is not null")
 
 
-def _of_aggregate(operator: Aggregate, columns: Schema, sql: Expressions) -> Iterator[Misfit]:
+def _of_aggregate(operator: Aggregate, columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:
     key = {*operator.key, *(("window_start",) if operator.windows else ())}
     found = [*_unknown({"key": operator.key}, columns)]
     for name, call in operator.aggregates.items():
         try:
             aggregate_functions({name: call}, columns)
         except InvalidArgument as error:
-            found.append(Misfit(f"aggregates.{name}", str(error), reads(columns)))
+            found.append(ColumnMistake(f"aggregates.{name}", str(error), reads(columns)))
     for place, names, taken in (
         ("aggregates", operator.aggregates, key | {"window_end"}),
         ("select", operator.select, key),
     ):
         found += [
-            Misfit(f"{place}.{name}", "is a name that the result has already; choose another one", reads(columns))
+            ColumnMistake(
+                f"{place}.{name}", "is a name that the result has already; choose another one", reads(columns)
+            )
             for name in names
             if name in taken
         ]
@@ -113,7 +115,7 @@ def _of_aggregate(operator: Aggregate, columns: Schema, sql: Expressions) -> Ite
         yield from _of_sql(texts, {name: results[name] for name in asked}, sql)
 
 
-def _of_sql(texts: Mapping[str, str], columns: Schema, sql: Expressions) -> Iterator[Misfit]:
+def _of_sql(texts: Mapping[str, str], columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:
     """The mistakes in *texts*, which read *columns*, by key."""
     records = pl.DataFrame(schema=dict(columns))
     for key, text in texts.items():
@@ -121,7 +123,7 @@ def _of_sql(texts: Mapping[str, str], columns: Schema, sql: Expressions) -> Iter
             sql.check(text, columns)
         except InvalidArgument as error:
             problem, _, remedy = str(error).rpartition("; ")
-            yield Misfit(key, f"{text!r} {problem}", remedy)
+            yield ColumnMistake(key, f"{text!r} {problem}", remedy)
             continue
         if reason := sql.misfit(text, records):
-            yield Misfit(key, f"is {text!r}: {reason}", reads(columns))
+            yield ColumnMistake(key, f"is {text!r}: {reason}", reads(columns))

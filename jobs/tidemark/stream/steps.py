@@ -61,7 +61,7 @@ from tidemark.stream.batch import Moment
 from tidemark.stream.emitting import HELD, Emitted, Emitter, is_due
 from tidemark.stream.keyed_rows import KeyedRows
 from tidemark.stream.limits import within_limits
-from tidemark.stream.misfits import Misfit, misfits, reads
+from tidemark.stream.misfits import ColumnMistake, misfits, reads
 from tidemark.stream.state import Memory, Moves
 
 HOP_RECORDS: Mapping[str, pl.DataType] = {"value": pl.String(), "old_value": pl.String(), **META_SCHEMA}
@@ -128,7 +128,7 @@ class Steps:
             except (InvalidArgument, pl.exceptions.PolarsError) as error:
                 columns = dict.fromkeys(c for name in operator.inputs for c in payload(self.schemas[name]))
                 problem = f"does not fit what it reads: {_without_columns(error)}"
-                found = [Misfit(_key_of(operator, error), problem, reads(columns))]
+                found = [ColumnMistake(_key_of(operator, error), problem, reads(columns))]
         at = f"operators.{operator.name}"
         return [
             InvalidSpec.at(self._topology.file, f"{at}.{each.key}" if each.key else at, each.problem, each.remedy)
