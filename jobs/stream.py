@@ -23,14 +23,14 @@ from pyspark.sql import DataFrame
 from tidemark.clock import wall_clock_ms
 from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState, digest
 from tidemark.disk import Disk
-from tidemark.errors import InvalidSpec, TidemarkError
+from tidemark.errors import TidemarkError
 from tidemark.inert import log_to_stderr
 from tidemark.place import location
 from tidemark.report.batch_job import told
 from tidemark.spark import have_checkpoints_written, session
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Sink, Source, Time
-from tidemark.spec.topology import SubTopology, Topology, load, on_processing_time
+from tidemark.spec.operators import Source, Time
+from tidemark.spec.topology import load, on_processing_time
 from tidemark.stream.blame import as_reason
 from tidemark.stream.checkpoint import planned
 from tidemark.stream.clock_skew import ClockSkew
@@ -38,7 +38,7 @@ from tidemark.stream.engine import Engine
 from tidemark.stream.evidence import evidence
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.intact import Offsets
-from tidemark.stream.kafka import KafkaBroker
+from tidemark.stream.kafka import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.meanings import meanings
 from tidemark.stream.measurement import Host
 from tidemark.stream.soundness import refuse_unless_sound
@@ -256,14 +256,6 @@ def check_is_not_due_to_rotate(batch: int, rotate_after: int | None) -> None:
     if rotate_after is not None and batch > max(1, rotate_after):  # each driver gets on by one at least
         log.info("%s batches were run: the query ends, which Spark reports as an error", batch - 1)
         raise Ended(StreamState.ROTATED)
-
-
-def refuse_marks_in_compacted(topology: Topology, sub: SubTopology, broker: KafkaBroker) -> None:
-    """Raise InvalidSpec where a sink of *sub* is to send marks of time to a topic that takes none."""
-    for sink in sub.operators:
-        if isinstance(sink, Sink) and sink.marks and broker.is_compacted(sink.topic or ""):
-            problem = f"is true and topic {sink.topic!r} is compacted, which takes no record without a key"
-            raise InvalidSpec.at(topology.file, f"operators.{sink.name}.marks", problem, "leave it out")
 
 
 def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse) -> StreamState:

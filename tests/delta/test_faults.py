@@ -715,7 +715,8 @@ def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
         assert [name for name in ("culprit", "held_by") if (result[name] or "") not in text] == []
     cause, _, _ = (result["held_by"] or "").partition(": ")
     if cause in {*Cause}:
-        subject = result["subject"] if result["subject"] in topology.operators else None
+        is_of_one = result["subject"] in topology.operators and result["measure"] != Measure.WATERMARK_LAG
+        subject = result["subject"] if is_of_one else None  # a watermark is waited for by those behind it
         lines = [finding.line for finding in why(topology, flow.layout, at_ms=at_ms, operator=subject)]
         assert result["held_by"] in lines
     if cause == Cause.BOUND_TOO_SMALL:

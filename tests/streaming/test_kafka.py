@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from pathlib import Path
 
 import fastavro
 import polars as pl
@@ -12,8 +13,10 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from tidemark.cli.check import check
 from tidemark.embedded import broker as embedded
 from tidemark.embedded.process import wait_until
+from tidemark.errors import InvalidSpec
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.schemas import record_schema
 from tidemark.spec.operators import Format, Kind, Sink
@@ -96,7 +99,21 @@ def test_small_records_reach_a_topic_that_takes_little_at_once(broker: str) -> N
     assert [json.loads(m.value() or b"")["id"] for m in sent(broker, "narrow", 200)] == batch["id"].to_list()
 
 
-def test_marks_reach_every_partition_and_no_compacted_topic(broker: str) -> None:
+MARKING = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string"
+[operators.out]
+kind = "sink"
+input = "events"
+topic = "marked"
+marks = true
+"""
+
+
+def test_marks_reach_every_partition_and_no_compacted_topic(broker: str, tmp_path: Path) -> None:
     embedded.create_topics(broker, {"marked": 2})
     sending = KafkaBroker(broker, "t", "s", lambda: int(time.time() * 1_000))
     assert not sending.is_compacted("marked")
@@ -111,6 +128,10 @@ def test_marks_reach_every_partition_and_no_compacted_topic(broker: str) -> None
     settle(broker, "marked", {"cleanup.policy": "compact"})
     assert sending.is_compacted("marked")
     sending.mark(sink("out", "marked"), NOON, idle=False)  # refused, and nobody's end
+    file = tmp_path / "play.toml"
+    file.write_text(MARKING)
+    with pytest.raises(InvalidSpec, match=r"play.toml: operators.out.marks: is true and topic 'marked' is compacted"):
+        check([file], tmp_path, bootstrap=broker)
 
 
 def settle(address: str, topic: str, settings: dict[str, str]) -> None:

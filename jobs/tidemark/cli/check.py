@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidemark.clock import wall_clock_ms
 from tidemark.delta import Reference
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.inert import one_line
@@ -17,15 +18,19 @@ from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.arrival_order import by_arrival
 from tidemark.spec.operators import Sink
 from tidemark.spec.topology import Topology, load_each, load_part, updates_tables
+from tidemark.stream.kafka import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.steps import Steps
 
 
-def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATIONS) -> list[str]:
+def check(
+    files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATIONS, *, bootstrap: str | None = None
+) -> list[str]:
     """A line for each streaming query that *files* describe; without files, for those of all topologies of the project.
 
     And one for each warning: what can run, and may give other results than are meant.
 
-    Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the folder *expectations*.
+    Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the folder *expectations*. The
+    broker at *bootstrap*, if there is one, tells which topics are compacted.
 
     Raises:
         InvalidSpec: something cannot run or be used; a line each, with file, key, what was seen and the remedy.
@@ -43,6 +48,8 @@ def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATI
             topologies[topology.name] = topology
         try:
             Steps(topology, Reference(warehouse))
+            if bootstrap is not None:
+                _ask(KafkaBroker(bootstrap, topology.name, "check", wall_clock_ms), topology)
         except InvalidSpec as error:
             errors.append(error)
             continue
@@ -67,6 +74,11 @@ def check(files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATI
         specs = sla_spec.load(expectations / "slas.toml", topology)
         lines += [f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology)]
     return lines
+
+
+def _ask(broker: KafkaBroker, topology: Topology) -> None:
+    for sub in topology.sub_topologies:
+        refuse_marks_in_compacted(topology, sub, broker)
 
 
 def _readers_of_updates(topology: Topology) -> list[str]:

@@ -114,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_options(foreground)
     checked = command("check", _check, "see whether topology files can run, down to columns and SQL, and SLAs be used")
     checked.add_argument("files", nargs="*", type=Path, help="TOML files (all of jobs/topologies)")
+    checked.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka broker to ask (the one that `up` started)")
     sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
     sql.add_argument("query", nargs="?", help="one statement that reads, for example: select count(*) from changes")
     sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
@@ -228,7 +229,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    _say("\n".join(check(options.files, options.warehouse or Home(options.home).warehouse)))  # before there is one
+    home = Home(options.home.resolve())
+    bootstrap = options.bootstrap or _running_broker(home)
+    _say("\n".join(check(options.files, options.warehouse or home.warehouse, bootstrap=bootstrap)))
     return 0
 
 

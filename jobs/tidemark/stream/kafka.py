@@ -10,11 +10,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.clock import Clock
-from tidemark.errors import TidemarkError
+from tidemark.errors import InvalidSpec, TidemarkError
 from tidemark.kernels.headers import headers_to_send
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.marks import MARK, mark_text
 from tidemark.spec.operators import Sink
+from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.broker import Refused
 from tidemark.stream.encoding import values_to_send
 
@@ -184,6 +185,14 @@ class KafkaBroker:
             }
             self._producers[topic] = most, Producer(settings)
         return self._producers[topic][1]
+
+
+def refuse_marks_in_compacted(topology: Topology, sub: SubTopology, broker: KafkaBroker) -> None:
+    """Raise InvalidSpec where a sink of *sub* is to send marks of time to a topic that takes none."""
+    for sink in sub.operators:
+        if isinstance(sink, Sink) and sink.marks and broker.is_compacted(sink.topic or ""):
+            problem = f"is true and topic {sink.topic!r} is compacted, which takes no record without a key"
+            raise InvalidSpec.at(topology.file, f"operators.{sink.name}.marks", problem, "leave it out")
 
 
 class _Sending:
