@@ -25,7 +25,7 @@ from tidemark.errors import TidemarkError
 T = TypeVar("T")
 AT_ONCE = 2
 MOST_WAITING = 20
-"""Different answers that are computed or waited for; beyond these a request is refused."""
+"""The most different answers that are computed or pending; beyond it a request is refused."""
 KEPT_S = 5.0
 WAITS_S = 20.0
 AGAIN_AFTER_S = 5
@@ -37,13 +37,13 @@ class Busy(TidemarkError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What is, or will be, the answer to a request that came at *asked_s*."""
+    """The answer, done or pending, to a request of *asked_s*, seconds of the monotonic clock."""
 
     future: Future[Any]
     asked_s: float
 
     def is_kept(self, now_s: float) -> bool:
-        """Whether who asks the same now gets it."""
+        """Whether the same request gets this answer at *now_s*, seconds of the monotonic clock."""
         if not self.future.done():
             return True
         return now_s - self.asked_s < KEPT_S and self.future.exception() is None
