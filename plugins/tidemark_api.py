@@ -204,8 +204,8 @@ def _change(topology: Topology, operator: str | None, given: Mapping[str, float 
     length_ms = 0 if how in (None, "scale") else duration_ms(str(given[how]))
     if len(given) != 1 or length_ms is None or (how in WORK) != (operator is not None):
         msg = (
-            'an operator works either scale times as long, such as 0.5, or a length less, such as "400 ms"; '
-            "without an operator, bound or trigger is another length"
+            f"got operator={operator} and {', '.join(given) or 'no change'}; give an operator and either scale, such "
+            'as 0.5, or a length less, such as "400 ms"; or no operator, and bound or trigger'
         )
         raise InvalidArgument(msg)
     if operator is None:

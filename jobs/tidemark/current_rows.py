@@ -30,7 +30,8 @@ def replacing(path: Path, table: DeltaTable, rows: pl.DataFrame, *, key: Sequenc
     that *rows* does not have. Raises Contradiction for a partitioned table.
     """
     if partitioned := table.metadata().partition_columns:
-        msg = f"{path}: a sink with current rows is not partitioned, and this table is, by {', '.join(partitioned)}"
+        by = ", ".join(partitioned)
+        msg = f"{path}: a sink with current rows is not partitioned, and this table is, by {by}; name another table"
         raise Contradiction(msg)
     dataset = table.to_pyarrow_dataset()
     new = _typed(rows, dataset.schema)

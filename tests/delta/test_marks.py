@@ -228,5 +228,5 @@ def test_marks_that_the_log_forgot_or_spark_wrote(tmp_path: Path) -> None:
 def test_marks_are_for_topics(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match=r"operators\.board\.marks"):
         Play(NEWEST.replace('mode = "current"', 'mode = "current"\nmarks = true'), tmp_path)
-    with pytest.raises(InvalidSpec, match="mark_every: is there without marks"):
+    with pytest.raises(InvalidSpec, match="mark_every: is set, but marks is not true"):
         Play(SENDING.replace("marks = true", 'mark_every = "5 s"'), tmp_path)

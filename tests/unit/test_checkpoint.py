@@ -37,7 +37,7 @@ def test_a_plan_says_before_which_version_tables_are_read(tmp_path: Path) -> Non
 
 def test_a_plan_without_its_time_is_an_error(tmp_path: Path) -> None:
     checkpoint = plan(tmp_path, "v1", '{"batchWatermarkMs":0}', "4", OFFSETS)
-    with pytest.raises(ValueError, match="offsets/4: a plan says in batchTimestampMs"):
+    with pytest.raises(ValueError, match="offsets/4: Spark writes batchTimestampMs here"):
         planned(checkpoint, 4)
 
 

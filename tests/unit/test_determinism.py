@@ -50,7 +50,7 @@ def test_what_depends_on_more_than_the_record_is_refused(operator, key, uses):
     said = str(error.value)
     assert said.startswith(f"play.toml: operators.x.{key}: ")
     assert f"uses {uses}, which " in said
-    assert said.endswith("; use the record's columns alone, for its time the column of the timestamp")
+    assert said.endswith("; use the record's columns alone, and its timestamp in place of the clock")
 
 
 def test_an_aggregates_select_is_looked_at_too():

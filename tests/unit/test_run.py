@@ -210,7 +210,7 @@ def test_a_second_run_is_refused(play: Play) -> None:
     second = play.run()
     said, _ = second.communicate(timeout=PATIENCE_S)
     assert (second.returncode, first.poll()) == (1, None)
-    assert "play: another `tidemark run` has it in" in said
+    assert "play: another `tidemark run` runs it in" in said
 
 
 def test_a_stream_that_has_a_driver_is_refused(play: Play) -> None:

@@ -96,12 +96,12 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
         (
             "flight_events",
             {"topic": None, "delta": "outside/flights", "max_records": 5},
-            "flight_events.max_records: limits what is no topic; leave it out",
+            "flight_events.max_records: is set, but the source reads no topic; leave it out",
         ),
         (
             "flight_events",
             {"key": None, "tombstone_time": {"header": "at"}},
-            "flight_events.tombstone_time: is that of no tombstones; write key =",
+            "flight_events.tombstone_time: is set, but the source has no key, and so no tombstones; write key =",
         ),
         (
             "flight_events",
@@ -122,7 +122,7 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
         ("flight_status", {"key": []}, 'operators.flight_status.key: is []; write key = ["id"]'),
         ("flight_status", {"rule": "newer"}, "operators.flight_status.rule: is 'newer'; use one of strictly_newer"),
         ("flight_weather", {"table": "flight_updates"}, "operators.flight_weather.table: is the map 'flight_updates'"),
-        ("carrier_state", {"aggregates": {"worst": "max(delay_min)"}}, 'is "max(delay_min)", which cannot take back'),
+        ("carrier_state", {"aggregates": {"worst": "max(delay_min)"}}, 'is "max(delay_min)", which cannot retract'),
         ("carrier_state", {"input": "flight_weather", "key": ["carrier"]}, "reads the updates of 'flight_weather'"),
         ("flight_board", {"topic": "board"}, "flight_board.topic: is there beside table; write exactly one of"),
         ("flight_events", {"idle_after": "0 s"}, "idle_after: is '0 s'; write a length above 0"),

@@ -20,7 +20,7 @@ Written by `tidemark docs` from `jobs/tidemark/spec/tables.py` and `jobs/tidemar
 [cookbook.md](cookbook.md) has questions with their SQL, and how to attach a reader.
 
 Instants are timestamps in UTC. Each says its clock: *record time* is what a record says of itself; *driver clock*,
-*finish clock* and *the batch's idea of now* are those of the machine that ran the stream. Lengths of time are whole
+*finish clock* and *decision time* are those of the machine that ran the stream. Lengths of time are whole
 milliseconds, `_ms`. Null means not known or none, never zero. Types are Spark's words. A column that a newer version
 has added is null in older rows. What is said to hold is kept by Delta in reports; in tables of streams the SLA check
 looks, as it does whether keys are unique, and writes `dq_results` (docs/alerts.md, Contracts).

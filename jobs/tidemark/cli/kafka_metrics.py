@@ -9,7 +9,7 @@ VIEW = View(
     "metric of KIP-613 or KIP-557, task and node; a stateful operator's latency is that of its store (level TRACE); "
     "value: ms, updates, or updates per second; n: the records of which a latency tells, null of emission, so that "
     "sum(value * n) / sum(n) is the true average of record-e2e-latency-avg over rows; at: finish clock of the batch, "
-    "of emission the batch's idea of now",
+    "of emission its decision time",
     """
     SELECT topology, sub_topology, metric, metric_group, thread_id, task_id, node_id, recording_level, value, n, "at"
     FROM (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tidemark.delta import append, create, scan
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.report.batch_job import told, topology, writing
+from tidemark.spec.intervals import instant_ms, utc
 from tidemark.spec.layout import Layout, usable
 from tidemark.spec.tables import QUARANTINE, REQUEUED
 from tidemark.spec.topology import Topology
@@ -99,7 +99,7 @@ def _quarantined(layout: Layout, name: str) -> pl.DataFrame:
     pattern = layout.stream_table(name, "*", QUARANTINE.name).relative_to(layout.warehouse)
     paths = sorted(layout.warehouse.glob(str(pattern)))
     if not paths:
-        msg = f"{layout.warehouse}: a topology that has run has a quarantine; {name!r} has none"
+        msg = f"{layout.warehouse} has no quarantine of a topology {name!r}; check the name, and the warehouse"
         raise InvalidArgument(msg)
     return pl.concat([_decided_at(path) for path in paths])
 
@@ -115,9 +115,9 @@ def _chosen(rows: pl.DataFrame, asked: argparse.Namespace) -> pl.DataFrame:
                 raise InvalidArgument(msg)
             rows = rows.filter(pl.col(column) == wanted)
     if asked.first is not None:
-        rows = rows.filter(pl.col("decided_at") >= _instant(asked.first))
+        rows = rows.filter(pl.col("decided_at") >= utc(instant_ms(asked.first)))
     if asked.until is not None:
-        rows = rows.filter(pl.col("decided_at") < _instant(asked.until))
+        rows = rows.filter(pl.col("decided_at") < utc(instant_ms(asked.until)))
     return rows.unique(PLACE, keep="first", maintain_order=True)
 
 
@@ -125,16 +125,6 @@ def _decided_at(path: Path) -> pl.DataFrame:
     """The rows of the quarantine at *path*, each with the instant at which its batch was decided."""
     batches = scan(path.parent / "batches").select("batch_id", "decided_at").collect()
     return scan(path).collect().join(batches, on="batch_id", how="left")
-
-
-def _instant(text: str) -> datetime:
-    """The instant that *text* names, UTC where it names no offset; raises InvalidArgument."""
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        msg = f"--from and --to are instants such as 2026-01-31T12:00Z, got {text!r}"
-        raise InvalidArgument(msg) from None
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def _send(rows: pl.DataFrame, bootstrap: str) -> tuple[pl.DataFrame, list[str]]:

@@ -48,8 +48,8 @@ def source_of(topology: Topology, name: str) -> Source:
     found = {source.name: source for source in _sources(topology, name)}
     if len(found) != 1:
         msg = (
-            f"{name} found records late that are from {' or '.join(sorted(found))}, and nothing tells which; send them "
-            "again from where their producers keep them"
+            f"late records of {name} may be of {' or '.join(sorted(found))}, and the table does not say which; "
+            "send them again from where their producers keep them"
         )
         raise InvalidArgument(msg)
     return next(iter(found.values()))
@@ -58,7 +58,7 @@ def source_of(topology: Topology, name: str) -> Source:
 def _sources(topology: Topology, name: str) -> Iterator[Source]:
     operator = topology.operators.get(name)
     if operator is None:
-        msg = f"{name} found records late, and is no operator of {topology.name}: name the file that it was in"
+        msg = f"late_records names {name}, which is no operator of {topology.name} now; give the file that had it"
         raise InvalidArgument(msg)
     if isinstance(operator, Source):
         yield operator

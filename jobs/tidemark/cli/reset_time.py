@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
@@ -14,6 +13,7 @@ from tidemark.control import Control, TimeReset
 from tidemark.errors import InvalidArgument
 from tidemark.report.batch_job import TOPOLOGIES, told
 from tidemark.semantics.progress import STREAMING, StreamProgress
+from tidemark.spec.intervals import instant_ms, iso
 from tidemark.spec.layout import Layout, usable
 from tidemark.spec.operators import Aggregate, HopSource, Shape, Sink, Source
 from tidemark.spec.topology import SubTopology, Topology, load
@@ -29,7 +29,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partition", type=int, required=True)
     parser.add_argument(
         "--to",
-        type=told(_instant_ms),
+        type=told(instant_ms),
         required=True,
         metavar="INSTANT",
         help="the new time of its newest record, ISO 8601",
@@ -50,8 +50,8 @@ def reset_time(asked: argparse.Namespace, warehouse: Path, topology: Topology, c
             for name, source in sorted(progress.inputs.items())
             for number, of in sorted(source.partitions.items())
         )
-        place = f"{asked.source}/{asked.partition}"
-        msg = f"--to {_shown(asked.to)}: {place} has no later time to go back from; known: {known}"
+        seen = "is not known" if part is None else f"is at {_shown(part.max_timestamp_ms)}, which is not later"
+        msg = f"--to {_shown(asked.to)}: {asked.source}/{asked.partition} {seen}; name one of: {known}"
         raise InvalidArgument(msg)
     _refuse_sessions(sub)
     control = Control(layout.control(topology.name, sub.name))
@@ -114,7 +114,7 @@ def _after_reset_of_upstream(topology: Topology, sub: SubTopology, source: str, 
     resets = _progress(layout, topology.name, operator.upstream).resets
     if not resets:
         command = f"tidemark reset-time {topology.name} {operator.upstream}"
-        msg = f"{source}: its time is that of its upstream; reset that first: {command}"
+        msg = f"{source}: its time comes from {operator.upstream}; reset that first: {command} --source …"
         raise InvalidArgument(msg)
     return max(resets.values()) + 1
 
@@ -147,17 +147,5 @@ def _progress(layout: Layout, topology: str, sub: str) -> StreamProgress:
     return StreamProgress.from_json(entry.notes["progress"]) if entry else StreamProgress()
 
 
-def _instant_ms(text: str) -> int:
-    """Epoch ms of an ISO instant; one without a zone is UTC."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        msg = f"an instant is ISO 8601, such as 2014-05-13T12:00:00Z, got {text!r}"
-        raise InvalidArgument(msg) from None
-    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
-
-
 def _shown(ms: int | None) -> str:
-    if ms is None:
-        return "no time"
-    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return "no time" if ms is None else iso(ms)

@@ -130,7 +130,7 @@ def _only_run(layout: Layout, topology: Topology) -> Iterator[None]:
     try:
         if not taken(lock, within_s=0):
             by = holder(lock)
-            msg = f"{topology.name}: another `tidemark run` has it in {layout.warehouse} ({by}); end that one first"
+            msg = f"{topology.name}: another `tidemark run` runs it in {layout.warehouse} ({by}); end that one first"
             raise InvalidArgument(msg)
         yield
     finally:

@@ -50,7 +50,7 @@ class Determinism:
     def check(self, sql: str, columns: Collection[str]) -> None:
         """Raise InvalidArgument where *sql*, over records with *columns*, does not depend on its record alone."""
         for word, why in self._offences(sql, {column.lower() for column in columns}, frozenset()):
-            msg = f"uses {word}, {why}; use the record's columns alone, for its time the column of the timestamp"
+            msg = f"uses {word}, {why}; use the record's columns alone, and its timestamp in place of the clock"
             raise InvalidArgument(msg)
 
     def no_expression(self, sql: str) -> str | None:

@@ -49,7 +49,7 @@ def by_arrival(topology: Topology) -> Iterator[tuple[str, str]]:
         key = operator.key or (KAFKA_KEY,)
         if together[read] is not ORDERED and not together[read].intersection(key):
             named = ", ".join(operator.key) or "the record's own key"
-            yield operator.name, f"takes the record of {named} that is read last, in whatever partition it is; {remedy}"
+            yield operator.name, f"keeps the record of {named} that is read last, of partitions in no order; {remedy}"
 
 
 def _together(operators: Mapping[str, Operator]) -> dict[str, frozenset[str]]:

@@ -666,8 +666,8 @@ SLA_RESULTS = Table(
         (
             "culprit",
             "string",
-            "who is to blame: of a latency who used more than usual on critical paths (an operator, waiting, "
-            "before_source), else where it is held up; null: nobody, or it holds",
+            "who is to blame: of a latency the part that grew most of windows that broke the promise (an operator or a "
+            "cause, as in window_parts), else where it is held up; null: nobody, or it holds",
         ),
         ("owner", "string", "who answers for it"),
         ("over_ms", "bigint", "ms before checked_at over which it was judged, but for staleness and watermark_lag"),

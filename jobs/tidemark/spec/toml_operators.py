@@ -127,7 +127,11 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
     if max_records is not None and max_records < 1:
         keys.fail("max_records", f"is {max_records}", "use 1 or more, or leave it out")
     if max_records is not None and "topic" not in place:
-        keys.fail("max_records", "limits what is no topic", "leave it out: tables and files are read to their end")
+        keys.fail(
+            "max_records",
+            "is set, but the source reads no topic",
+            "leave it out: tables and files are read to their end",
+        )
     idle_after_ms = keys.duration("idle_after", "30 s", None)
     idle_advances = keys.get("idle_advances", bool, "true", False)
     if idle_advances and idle_after_ms is None:
@@ -170,7 +174,7 @@ def _tombstone_time(keys: Keys, key: str | None, timestamp: str | None) -> dict[
         return {}
     if key is None:
         remedy = 'write key = "id", with which records delete their keys'
-        keys.fail("tombstone_time", "is that of no tombstones", remedy, beside="key")
+        keys.fail("tombstone_time", "is set, but the source has no key, and so no tombstones", remedy, beside="key")
     if timestamp is None:
         remedy = "leave it out, or name the field that has the time of the others as `timestamp`"
         problem = "is not the time of the other records, which is Kafka's"
@@ -198,7 +202,11 @@ def _written_by(keys: Keys, place: Mapping[str, str]) -> tuple[str, ...]:
         if not _WRITER.fullmatch(writer):
             keys.fail("written_by", f"has {writer!r}", 'name a writer as topology/sub-topology: "flights/status"')
     if writers and "files" in place:
-        keys.fail("written_by", "is of files", "leave it out: what it says comes with a topic's records, or a table")
+        keys.fail(
+            "written_by",
+            "is set, but the source reads files",
+            "leave it out: what it says comes with a topic's records, or a table",
+        )
     return writers
 
 
@@ -337,7 +345,7 @@ def _windows(keys: Keys) -> Windows | None:
     if content is None:
         if allowed_lateness_ms is not None:
             remedy = 'write window = { tumbling = "1 min" }, or leave it out'
-            keys.fail("allowed_lateness", "is that of no window", remedy, beside="window")
+            keys.fail("allowed_lateness", "is set, but there is no window", remedy, beside="window")
         return None
     inner = Keys(keys.file, f"{keys.at}.window", content)
     ((shape, _),) = inner.one_of({shape.value: "1 min" for shape in Shape}).items()
@@ -406,7 +414,7 @@ def _marks(keys: Keys, place: Mapping[str, str], mode: str) -> dict[str, Any]:
     marks = keys.get("marks", bool, "true", False) if "topic" in place else False
     every_ms = keys.duration("mark_every", "10 s", None)
     if every_ms is not None and "topic" in place and not marks:
-        keys.fail("mark_every", "is there without marks", "write marks = true, or leave it out", beside="marks")
+        keys.fail("mark_every", "is set, but marks is not true", "write marks = true, or leave it out", beside="marks")
     return {"marks": marks, "mark_every_ms": every_ms or 10_000}
 
 

@@ -368,7 +368,7 @@ class _Check:
                 remedy = "unite streams with streams, and tables with tables"
                 self._fail(operator, "inputs", f"has the updates of {tables} beside a stream", remedy)
             case Repartition(id=()) if operator.inputs[0] in self._updates:
-                remedy = 'give it an id, such as id = ["id"], so that an old value can be taken back'
+                remedy = 'give it an id, such as id = ["id"], so that an old value can be retracted'
                 self._fail(operator, "id", f"is missing, and {operator.inputs[0]!r} sends updates", remedy)
 
     def _histories(self) -> None:
@@ -399,14 +399,14 @@ class _Check:
         elif not operator.key:
             self._fail(operator, "key", "is missing", 'write key = ["group"], the columns to group by')
         if read.name in self._updates:
-            remedy = "put a repartition with an id between them, so that old values are taken back"
+            remedy = "put a repartition with an id between them, so that old values are retracted"
             self._fail(operator, "input", f"reads the updates of {read.name!r}", remedy)
         if not isinstance(read, Repartition) or not read.id:
             return
         for name, (function, column) in operator.aggregates.items():
             if function not in TAKES_BACK:
                 remedy = f"use {', '.join(sorted(TAKES_BACK))}, or aggregate a stream"
-                found = f'is "{function}({column})", which cannot take back what it added'
+                found = f'is "{function}({column})", which cannot retract what it added'
                 self._fail(operator, f"aggregates.{name}", found, remedy)
         if operator.windows:
             self._fail(

@@ -30,7 +30,7 @@ def planned(checkpoint: Path, batch_id: int) -> Plan:
     told, sources = _plan(checkpoint, batch_id)
     at_ms = json.loads(told).get("batchTimestampMs")
     if not isinstance(at_ms, int):
-        msg = f"{checkpoint}/offsets/{batch_id}: a plan says in batchTimestampMs when it was made, got {told!r}"
+        msg = f"{checkpoint}/offsets/{batch_id}: Spark writes batchTimestampMs here, got {told!r}; restore the file"
         raise ValueError(msg)
     return Plan(_ends(sources), at_ms, _versions(sources))
 

@@ -147,7 +147,8 @@ class KafkaBroker:
         self._sent[topic, batch_id] = sequence
         if failed:
             errors = [error.str() for error in failed.values()][:1]
-            msg = f"topic {topic!r} took all but {len(failed)} of {rows.height} records: {errors}"
+            most = f"all but {len(failed)} of {rows.height} records"
+            msg = f"topic {topic!r} took {most}: {errors}; the batch is sent again"
             raise PublishError(msg)
         return refused
 
@@ -163,7 +164,7 @@ class KafkaBroker:
             sending.send(number, None, None, number, self._clock(), headers)
         failed = sending.failed()
         if others := [error.str() for error in failed.values() if error.code() not in OF_A_RECORD]:
-            msg = f"topic {topic!r} did not take marks of time: {others[:1]}"
+            msg = f"topic {topic!r} did not take marks of time: {others[:1]}; they are sent again"
             raise PublishError(msg)
         if failed:
             log.warning("topic %s refuses marks of time: %s", topic, next(iter(failed.values())).str())
@@ -233,7 +234,7 @@ class _Sending:
     def failed(self) -> dict[int, KafkaError]:
         """Once the broker has answered: the rows since the last call that it does not have, and why."""
         if unsent := self._producer.flush(TIMEOUT_S):
-            msg = f"topic {self._topic!r}: the broker did not answer for {unsent} records"
+            msg = f"topic {self._topic!r}: the broker did not answer for {unsent} records; the batch is sent again"
             raise PublishError(msg)
         failed, self._errors = self._errors, {}
         return failed
