@@ -278,6 +278,51 @@ def test_rows_go_when_their_files_are_older_than_the_topology_keeps_them(
     assert [finding.fault for finding in findings(evidence(streams(play)[0]))] == [Fault.CHECKPOINT_GONE]  # of a play
 
 
+ASSERTED = """
+name = "play"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+key = "id"
+bound = "1 min"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.asks]
+kind = "source"
+topic = "asks"
+fields = "id string, event_time bigint"
+timestamp = "event_time"
+bound = "1 min"
+[operators.asked]
+kind = "join"
+input = "asks"
+table = "newest"
+on = { id = "id" }
+[operators.answers]
+kind = "sink"
+input = "asked"
+table = "answers"
+"""
+
+
+def test_retention_keeps_assertions_that_history_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(ASSERTED, tmp_path)
+    # a: 1 from 10 s on, asserted again at 20 s (suppressed), 2 at 15 s out of order; the last batch is the newest file.
+    updates = [("a", 10, 1), ("a", 20, 1), ("a", 15, 2), ("b", 15, 2), ("b", 16, 2)]
+    for number, (key, second, v) in enumerate(updates):
+        play.batch([play.row("events", T + second * 1_000, key=key, id=key, v=v)], at_ms=T + 21_000 + number)
+    written_days_ago(monkeypatch, play, {0: 31, 1: 31, 2: 31, 3: 31})
+    maintained(play, in_ms=0)
+    play.start("0")
+    play.batch([play.row("asks", T + 25_000, id="a")], at_ms=T + 26_000)
+    assert [row["v"] for row in play.rows("answers")] == [1]
+
+
 def test_the_newest_file_stays_however_old(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     for number in range(3):

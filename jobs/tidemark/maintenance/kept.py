@@ -13,6 +13,8 @@ from tidemark.delta import read_before
 from tidemark.maintenance.needed import (
     Needed,
     is_newest,
+    joined_in,
+    needed_assertions,
     needed_changes,
     needed_of_hop,
     needed_states,
@@ -21,7 +23,7 @@ from tidemark.maintenance.needed import (
 from tidemark.maintenance.progress import Reached, reached
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Repartition, Sink
-from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE, TABLES, WATERMARKS
+from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE, SUPPRESSED, TABLES, WATERMARKS
 from tidemark.stream.wiring import Stream
 
 
@@ -46,7 +48,7 @@ def report_tables(layout: Layout, topology: str) -> list[Path]:
 def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
     """The tables of *stream*, which has come as far as *at*; those of which it makes its memory last."""
     retention, done = stream.topology.retention, -1 if at.done is None else at.done
-    memory = {CHANGES.name, OPERATOR_STATE.name, WATERMARKS.name}
+    memory = {CHANGES.name, OPERATOR_STATE.name, SUPPRESSED.name, WATERMARKS.name}
     for table in TABLES.values():
         if table.written_by == "stream" and table.name not in memory:
             waits = table == HELD_RECORDS and at.anything_waits
@@ -63,6 +65,9 @@ def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
     watermarks = Needed(("batch_id", "source", "partition"), needed_watermarks)
     changes = Needed((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
     states = Needed((*of_key, "state"), needed_states)
+    asserted = Needed((*of_key, "asserted_ms"), partial(_needed_assertions, stream, at))
+    assertions = asserted if joined_in(stream.topology, stream.sub) else None
+    yield _kept(stream, SUPPRESSED.name, retention.of_stream(SUPPRESSED.name), assertions, done + 1)
     yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), watermarks, done + 1)
     yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
     yield _kept(stream, OPERATOR_STATE.name, retention.state_ms, states, done + 1)
@@ -79,6 +84,10 @@ def _needed_changes(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Serie
     states = read_before(stream.home / OPERATOR_STATE.name, before, ["operator", "key", "state"])
     open_ = states.filter(is_newest(states, ["operator", "key"], ["batch_id"]) & pl.col("state").is_not_null())
     return needed_changes(rows, stream.topology, stream.sub, open_, at.progress.watermark_ms)
+
+
+def _needed_assertions(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Series:
+    return needed_assertions(rows, stream.topology, stream.sub, at.progress.watermark_ms)
 
 
 def _read_by_all(stream: Stream, repartition: Repartition) -> int:

@@ -55,6 +55,12 @@ def needed_of_hop(repartition: Repartition, rows: pl.DataFrame) -> pl.Series:
     return updates & is_newest(rows.with_columns(update=updates), ["update", "id"], ["batch_id", "seq"])
 
 
+def joined_in(topology: Topology, sub: SubTopology) -> set[str]:
+    """The tables of *sub* that joins of *topology* ask."""
+    joined = {operator.table for operator in topology.operators.values() if isinstance(operator, Join)}
+    return {operator.name for operator in sub.operators if operator.name in joined}
+
+
 def needed_changes(
     rows: pl.DataFrame, topology: Topology, sub: SubTopology, states: pl.DataFrame, watermark_ms: int | None
 ) -> pl.Series:
@@ -62,7 +68,7 @@ def needed_changes(
 
     Of a table that is joined, the versions that records may still ask for after *watermark_ms*, too.
     """
-    joined = {operator.table for operator in topology.operators.values() if isinstance(operator, Join)}
+    joined = joined_in(topology, sub)
     newest = is_newest(rows, ["operator", "key"], ["batch_id", "seq"])
     for operator in sub.operators:
         mine = rows["operator"] == operator.name
@@ -72,6 +78,17 @@ def needed_changes(
         if operator.name in joined:
             newest |= mine & _may_be_asked_for(rows, mine, history_ms(topology, operator.name), watermark_ms)
     return newest
+
+
+def needed_assertions(rows: pl.DataFrame, topology: Topology, sub: SubTopology, watermark_ms: int | None) -> pl.Series:
+    """Of `suppressed`: the versions of joined tables that records may still ask for after *watermark_ms*."""
+    times = pl.col("asserted_ms").str.json_decode(pl.List(pl.Int64)).list.max()
+    asserted = rows.with_columns(timestamp=pl.from_epoch(times, time_unit="ms"), seq=pl.lit(0))
+    needed = pl.repeat(value=False, n=rows.height, eager=True)
+    for name in joined_in(topology, sub):
+        mine = (rows["operator"] == name) & asserted["timestamp"].is_not_null()
+        needed |= mine & _may_be_asked_for(asserted, mine, history_ms(topology, name), watermark_ms)
+    return needed
 
 
 def _may_be_asked_for(
