@@ -323,6 +323,21 @@ def test_retention_keeps_assertions_that_history_needs(tmp_path: Path, monkeypat
     assert [row["v"] for row in play.rows("answers")] == [1]
 
 
+def test_the_values_of_assertions_stay_that_history_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = ASSERTED.replace('"1 min"', '"1 s"')
+    short = short.replace('columns = ["v"]', 'columns = ["v"]\nhistory = "10 s"')
+    play = Play(short + '[retention]\nchanges = "1 d"\n', tmp_path)
+    # As above; of another key later ones, by which 20 s is the last instant that may be asked for.
+    for number, (key, second, v) in enumerate([("a", 10, 1), ("a", 20, 1), ("a", 15, 2), ("b", 30, 2), ("b", 31, 3)]):
+        play.batch([play.row("events", T + second * 1_000, key=key, id=key, v=v)], at_ms=T + 32_000 + number)
+    play.batch([play.row("asks", T + 31_000, id="b")], at_ms=T + 38_000)
+    written_days_ago(monkeypatch, play, dict.fromkeys(range(5), 2))
+    maintained(play, in_ms=0)
+    play.start("0")
+    play.batch([play.row("asks", T + 25_000, id="a")], at_ms=T + 39_000)
+    assert [row["v"] for row in play.rows("answers")] == [3, 1]
+
+
 def test_the_newest_file_stays_however_old(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     for number in range(3):

@@ -19,6 +19,7 @@ from tidemark.maintenance.needed import (
     needed_of_hop,
     needed_states,
     needed_watermarks,
+    values_of,
 )
 from tidemark.maintenance.progress import Reached, reached
 from tidemark.spec.layout import Layout
@@ -63,7 +64,7 @@ def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
                 yield _kept(stream, f"hop_{operator.name}", retention.hops_ms, needed, min(done + 1, read))
     of_key = ("batch_id", "operator", "key")
     watermarks = Needed(("batch_id", "source", "partition"), needed_watermarks)
-    changes = Needed((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
+    changes = Needed((*of_key, "seq", "timestamp", "value_hash"), partial(_needed_changes, stream, at))
     states = Needed((*of_key, "state"), needed_states)
     asserted = Needed((*of_key, "asserted_ms"), partial(_needed_assertions, stream, at))
     assertions = asserted if joined_in(stream.topology, stream.sub) else None
@@ -83,7 +84,12 @@ def _needed_changes(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Serie
     before = 0 if at.done is None else at.done + 1
     states = read_before(stream.home / OPERATOR_STATE.name, before, ["operator", "key", "state"])
     open_ = states.filter(is_newest(states, ["operator", "key"], ["batch_id"]) & pl.col("state").is_not_null())
-    return needed_changes(rows, stream.topology, stream.sub, open_, at.progress.watermark_ms)
+    needed = needed_changes(rows, stream.topology, stream.sub, open_, at.progress.watermark_ms)
+    if not joined_in(stream.topology, stream.sub):
+        return needed
+    columns = ["operator", "key", "value_hash", "asserted_ms"]
+    asserted = read_before(stream.home / SUPPRESSED.name, before, columns)
+    return needed | values_of(rows, asserted.filter(_needed_assertions(stream, at, asserted)))
 
 
 def _needed_assertions(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Series:

@@ -91,6 +91,12 @@ def needed_assertions(rows: pl.DataFrame, topology: Topology, sub: SubTopology, 
     return needed
 
 
+def values_of(rows: pl.DataFrame, asserted: pl.DataFrame) -> pl.Series:
+    """Whether each of *rows* of `changes` has a value that one of those of `suppressed` asserts again."""
+    named = rows.with_row_index("row").join(asserted, on=["operator", "key", "value_hash"], how="semi")["row"]
+    return pl.int_range(rows.height, dtype=pl.UInt32, eager=True).is_in(named.implode())
+
+
 def _may_be_asked_for(
     rows: pl.DataFrame, mine: pl.Series, behind_ms: int | None, watermark_ms: int | None
 ) -> pl.Series:
