@@ -310,7 +310,7 @@ def test_what_a_driver_says_it_is_and_does_on_a_path_is_one_line_of_topology(
     assert_inert(said)
     assert len(said.splitlines()) == len(usual.splitlines())
     # Before it: the instant of asking, from which the age of the path follows.
-    of_rest = [re.sub(r"[\d,]+sold", "", plain(text).partition("windows")[2]) for text in (said, usual)]
+    of_rest = [re.sub(r"[\d,]+sago", "", plain(text).partition("windows")[2]) for text in (said, usual)]
     assert of_rest[0] == of_rest[1]
 
 
