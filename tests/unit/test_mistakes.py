@@ -158,3 +158,13 @@ def test_wrong_edges_are_all_told(tmp_path: Path) -> None:
     )
     keys = ["again.table", "b.topic", "behind", "lonely", "lonely.key", "n.key"]
     assert sorted(line.split(": ")[1] for line in told(tmp_path, toml)) == [f"operators.{key}" for key in keys]
+
+
+def test_an_example_is_not_looked_at_in_place_of_a_key(tmp_path: Path) -> None:
+    toml = (
+        'name = "play"\n[operators.a]\nkind = "source"\ntopic = "t"\nfields = "k string, v int"\nbound = "1 s"\n'
+        '[operators.small]\nkind = "map"\ninput = "a"\nkey = ["k"]\nselect = { k = "k", v = "v" }\nwhere = ""\n'
+        'strategy = "on_change"\nidentity = ""\n'
+    )
+    keys = [line.split(": ")[1] for line in told(tmp_path, toml)]
+    assert sorted(keys) == ["operators.small.identity", "operators.small.where"]

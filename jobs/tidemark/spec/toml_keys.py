@@ -21,7 +21,7 @@ T = TypeVar("T")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
 _MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 MOST_TRIES = 2
-"""How often a table is read again because of one key: as in its example, and without it."""
+"""How often a table is read again because of one key: for a part of it, and for the whole."""
 
 ASKING = ("format", "mode", "strategy")
 """Keys that decide which others there are."""
@@ -235,7 +235,9 @@ class Keys:
         return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
 
     def without(self, place: list[str], *, again: bool) -> dict[str, Any] | None:
-        """The content without the mistake at *place*: with the key's example or, where that is wrong *again*, no key.
+        """The content without the mistake at *place*: without the key if it is optional, else with its example.
+
+        A part of a map is left out alone, the first time: where it is wrong *again*, so is the whole.
 
         None when nobody knows how to go on without it.
         """
@@ -244,7 +246,7 @@ class Keys:
         value = content.get(key)
         if not again and inner and isinstance(value, dict) and inner[0] in value and len(value) > 1:
             return content | {key: {name: part for name, part in value.items() if name != inner[0]}}
-        if is_optional and key in content and (again or key not in self._asked):
+        if is_optional and key in content:
             return {name: part for name, part in content.items() if name != key}
         try:
             return content | tomllib.loads(f"{key} = {example}")
