@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -255,3 +256,9 @@ def test_what_is_ahead_of_every_clock_that_is_known_is_no_pass(ahead_ms, error_m
     assert status(Measure.WATERMARK_LAG, "status", facts=facts).verdict is verdict
     accounts = [{"operator": "flight_events", "open_since_ms": None}]
     assert status(Measure.COMPLETENESS, "outcomes", facts=facts, accounts=accounts).verdict is verdict
+
+
+def test_an_alert_says_the_whole_age_of_the_oldest_window():
+    found = status(Measure.STALENESS, "flight_board", [fact("newest", "flight_board", NOW - 150)])
+    assert "after their end" not in said(found)
+    assert said(replace(found, age_ms=74_559)).endswith("; windows were finished up to 74,559 ms after their end")
