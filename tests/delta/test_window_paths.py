@@ -218,7 +218,7 @@ def test_a_past_topology_is_what_was_known_then(tmp_path: Path) -> None:
     then, now = told(grown, 40), told(grown, 70)
     assert "copy" not in {row["operator"] for row in then["operators"]}
     assert "copy" in {row["operator"] for row in now["operators"]}
-    assert (then["latency_ms"], then["age_ms"]) == (1_000, 6_000)  # by 34 s: its window ended at 10 s
+    assert (then["latency_ms"], then["finished_ago_ms"]) == (1_000, 6_000)  # by 34 s: its window ended at 10 s
     assert told(grown, 33.5)["critical_path"] == []
     unread = {row["operator"]: row["unread_records"] for row in now["operators"]}
     unread_then = {row["operator"]: row["unread_records"] for row in told(grown, 63.5)["operators"]}
