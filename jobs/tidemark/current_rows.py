@@ -18,7 +18,10 @@ from deltalake import DeltaTable
 
 from tidemark.errors import Contradiction
 from tidemark.files import File, write_file
+from tidemark.kernels.last_seen import SEEN_ANEW, SEEN_ONLY, merged_last_seen
 
+OF_REPLACING = frozenset({"deleted", SEEN_ONLY, SEEN_ANEW})
+"""Columns of new rows that say how they replace, and are no columns of the table."""
 AT_MOST = 1_000_000
 """From so many rows on, the rest goes into another file."""
 
@@ -27,7 +30,8 @@ def replacing(path: Path, table: DeltaTable, rows: pl.DataFrame, *, key: Sequenc
     """New files with *rows* (one per *key*, less those `deleted`) in the opened *table* at *path*.
 
     Returns the new files, and the names of the files that they replace. A replaced row keeps its values of columns
-    that *rows* does not have. Raises Contradiction for a partitioned table.
+    that *rows* does not have, and rows may say only when their key was last seen (kernels/last_seen.py).
+    Raises Contradiction for a partitioned table.
     """
     if partitioned := table.metadata().partition_columns:
         by = ", ".join(partitioned)
@@ -37,11 +41,11 @@ def replacing(path: Path, table: DeltaTable, rows: pl.DataFrame, *, key: Sequenc
     new = _typed(rows, dataset.schema)
     touched = [part for part in _possible(dataset, new, key) if _holds_one(part, dataset.schema, new, key)]
     others = [name for name in dataset.schema.names if name not in rows.columns]
-    if others:
-        old = [_rows(part, dataset.schema).select(*key, *others) for part in touched]
-        empty = pl.DataFrame(dataset.schema.empty_table()).select(*key, *others)
-        known = pl.concat([empty, *old]).unique(key, keep="any")
-        new = new.join(known, on=key, how="left", nulls_equal=True, maintain_order="left")
+    if others or SEEN_ONLY in new.columns:
+        old = (_rows(part, dataset.schema).join(new, on=key, how="semi", nulls_equal=True) for part in touched)
+        known = pl.concat([pl.DataFrame(dataset.schema.empty_table()), *old]).unique(key, keep="any")
+        new = new.join(known.select(*key, *others), on=key, how="left", nulls_equal=True, maintain_order="left")
+        new = merged_last_seen(new, known, key) if SEEN_ONLY in new.columns else new
     parts = (_rows(part, dataset.schema).join(new, on=key, how="anti", nulls_equal=True) for part in touched)
     current = new.filter(~pl.col("deleted")).select(dataset.schema.names)
     files = [write_file(path, part.to_arrow().cast(dataset.schema)) for part in _in_files([current], parts)]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import NOON, Play
+from deltalake import DeltaTable
+from playing import NOON, Crash, Play, crash_at
 
 from tidemark.cli.check import check
 from tidemark.cli.sql import Warehouse
+from tidemark.errors import InvalidSpec
+from tidemark.spec.layout import Layout
 from tidemark.spec.tables import BECAME, CAME_IN
 
 TOPOLOGY = """
@@ -48,6 +52,7 @@ kind = "sink"
 input = "newest"
 table = "board"
 mode = "current"
+last_seen_at = true
 key = ["id"]
 [operators.by_room]
 kind = "repartition"
@@ -132,6 +137,84 @@ def test_the_latest_state_says_when_a_key_was_last_seen(tmp_path: Path) -> None:
         .rows
     )
     assert sorted(rows) == [("a", NOON + 10_000, NOON + 20_000), ("dead", NOON + 10_000, NOON + 10_000)]
+
+
+def board(play: Play) -> dict[str, tuple[Any, ...]]:
+    """Per key of the current rows: room, value, second of the row, second at which it was last seen, and batch."""
+    return {
+        row["id"]: (
+            row["room"], row["v"], (row["timestamp"] - NOON) // 1_000, (row["last_seen_at"] - NOON) // 1_000,
+            row["batch_id"],
+        )
+        for row in play.rows("board")
+    }  # fmt: skip
+
+
+def test_a_current_row_says_when_its_key_was_last_seen(tmp_path: Path) -> None:
+    play = Play(topology("on_change"), tmp_path)
+    play.batch([sensor(play, 10, 1.0), sensor(play, 10, 1.0, "dead"), sensor(play, 20, 1.0)], at_ms=NOON + 21_000)
+    assert board(play) == {"a": ("r", 1.0, 10, 20, 0), "dead": ("r", 1.0, 10, 10, 0)}
+    version = DeltaTable(str(Layout(tmp_path).stream_table("play", "0", "board"))).version()
+    play.start("0")
+    play.batch([sensor(play, 30, 1.0), sensor(play, 31, 1.0), sensor(play, 25, 1.0)], at_ms=NOON + 31_000)
+    assert board(play) == {"a": ("r", 1.0, 10, 31, 0), "dead": ("r", 1.0, 10, 10, 0)}
+    assert DeltaTable(str(Layout(tmp_path).stream_table("play", "0", "board"))).version() == version + 1
+    play.batch([sensor(play, 28, 2.0)], at_ms=NOON + 32_000)
+    assert board(play)["a"] == ("r", 2.0, 28, 31, 2)
+    fresh = [(row["operator"], row["newest_ms"]) for row in play.rows("outcomes") if row["operator"] == "board"]
+    assert fresh == [("board", NOON + 10_000), ("board", NOON + 28_000)]
+    play.hop("1", at_ms=NOON + 32_000)
+    check_accounting(play)
+
+
+@pytest.mark.parametrize("cuts", [(5,), (1, 2, 3, 4), (2, 4)])
+def test_a_deleted_key_was_last_seen_when_it_came_back(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    play = Play(topology("on_change"), tmp_path)
+    rows = [sensor(play, at, v) for at, v in [(30, 1.0), (31, 1.0), (32, None), (20, 2.0), (21, 2.0)]]
+    rows += [sensor(play, 33, None, "never")]
+    for start, end in pairwise([0, *cuts, len(rows)]):
+        play.batch(rows[start:end], at_ms=NOON + 40_000)
+    assert {key: row[:4] for key, row in board(play).items()} == {"a": ("r", 2.0, 20, 21)}
+
+
+@pytest.mark.parametrize("step", ["decided", "committed changes", "committed board", "measured"])
+def test_a_kill_counts_no_assertion_twice_and_loses_none(tmp_path: Path, step: str) -> None:
+    play = Play(topology("on_change"), tmp_path)
+    play.batch([sensor(play, 10, 1.0)], at_ms=NOON + 11_000)
+    play.start("0", crash_at(step))
+    rows = [sensor(play, 20, 1.0)]
+    if step != "committed changes":  # a batch without changes does not commit them
+        with pytest.raises(Crash):
+            play.process(1, rows, at_ms=NOON + 21_000, sub="0")
+    play.start("0", epoch=2)
+    play.process(1, rows, at_ms=NOON + 21_000, sub="0")
+    assert board(play) == {"a": ("r", 1.0, 10, 20, 0)}
+
+
+def test_a_sink_that_gets_the_key_later_keeps_its_rows(tmp_path: Path) -> None:
+    was = Play(topology("on_change").replace("last_seen_at = true\n", ""), tmp_path)
+    was.batch([sensor(was, 10, 1.0), sensor(was, 30, 1.0, "b")], at_ms=NOON + 31_000)
+    play = Play(topology("on_change"), tmp_path)
+    play.resume({"0": 1}, {("sensors", 0): 2})
+    play.batch([sensor(play, 40, 1.0), sensor(play, 30, 2.0, "c")], at_ms=NOON + 41_000)
+    seen = {row["id"]: row["last_seen_at"] and (row["last_seen_at"] - NOON) // 1_000 for row in play.rows("board")}
+    assert seen == {"a": 40, "b": None, "c": 30}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('input = "newest"\ntable = "board"', 'input = "sensors"\ntable = "board"', "reads the source 'sensors'"),
+        ('mode = "current"\n', "", 'mode is not "current"'),
+        ('columns = ["room", "v"]', 'columns = ["room", "v", "last_seen_at"]', "a Delta sink adds itself"),
+    ],
+)
+def test_last_seen_is_refused_where_nothing_is_known(tmp_path: Path, old: str, new: str, said: str) -> None:
+    file = tmp_path / "play.toml"
+    toml = topology("on_change").replace("room string,", "room string, last_seen_at bigint,")
+    file.write_text(toml.replace(old, new))
+    with pytest.raises(InvalidSpec, match=f"operators.board.*{said}"):
+        check([file], tmp_path)
 
 
 def test_on_update_sends_on_what_deletes_a_key_that_is_not_there(tmp_path: Path) -> None:

@@ -173,6 +173,6 @@ def test_check_warns_where_the_order_of_arrival_decides(
     (tmp_path / "channels.toml").write_text("")
     assert load(file).name == "play"
     warnings = [line for line in check([file], tmp_path, tmp_path) if "warning" in line]
-    assert [line.startswith("play.toml: operators.x: warning: takes the record of") for line in warnings] == [
+    assert [line.startswith("play.toml: operators.x: warning: keeps the record of") for line in warnings] == [
         True
     ] * warned

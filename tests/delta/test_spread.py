@@ -103,6 +103,13 @@ input = "priced"
 table = "told"
 mode = "current"
 key = ["id"]
+[operators.seen]
+kind = "sink"
+input = "newest"
+table = "seen"
+mode = "current"
+key = ["id"]
+last_seen_at = true
 [operators.sent]
 kind = "sink"
 input = "groups"

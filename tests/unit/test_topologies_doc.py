@@ -36,6 +36,7 @@ NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be m
     ("sink", "mark_every"): {"table": None, "topic": "alerts", "marks": True},
     ("sink", "mode"): {"key": ["device"]},
     ("sink", "key"): {"mode": "current"},
+    ("sink", "last_seen_at"): {"mode": "current", "key": ["device"]},
 }
 
 

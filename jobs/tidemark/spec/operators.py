@@ -290,6 +290,7 @@ class Sink(Operator):
 
     With `marks` its topic gets marks of time (kernels/marks.py), at most one each `mark_every_ms` and partition. Each
     commit of a table has one; where there are no rows a table that is appended to gets it by a commit of its own.
+    With `last_seen_at` the row of a key says when the key was last asserted, by updates that were suppressed too.
     """
 
     topic: str | None = None
@@ -299,6 +300,7 @@ class Sink(Operator):
     key: tuple[str, ...] = ()
     marks: bool = False
     mark_every_ms: int = 10_000
+    last_seen_at: bool = False
 
     @property
     def tells_time(self) -> bool:

@@ -403,8 +403,19 @@ def _sink(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator:
         **_sink_format(keys, place, folder),
         inputs=(keys.text("input", "events"),),
         key=keys.names("key", '["id"]') if mode == "current" else (),
+        last_seen_at=_last_seen_at(keys, mode),
         **_marks(keys, place, mode),
     )
+
+
+def _last_seen_at(keys: Keys, mode: str) -> bool:
+    """Whether current rows say when their key was last asserted."""
+    wanted: bool = keys.get("last_seen_at", bool, "true", False)
+    if wanted and mode != "current":
+        keys.fail(
+            "last_seen_at", 'is true, but mode is not "current"', 'write mode = "current" and a key', beside="mode"
+        )
+    return wanted
 
 
 def _marks(keys: Keys, place: Mapping[str, str], mode: str) -> dict[str, Any]:

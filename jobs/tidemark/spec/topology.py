@@ -26,6 +26,7 @@ from tidemark.spec.operators import (
     Source,
     Time,
     Union,
+    emission_of,
 )
 from tidemark.spec.retention import Retention, read_retention
 from tidemark.spec.spark_settings import SparkSettings, read_spark
@@ -367,6 +368,11 @@ class _Check:
                 tables = ", ".join(sorted(self._updates.intersection(operator.inputs)))
                 remedy = "unite streams with streams, and tables with tables"
                 self._fail(operator, "inputs", f"has the updates of {tables} beside a stream", remedy)
+            case Sink(last_seen_at=True) if emission_of(self._operators[operator.inputs[0]]) is None:
+                read = self._operators[operator.inputs[0]]
+                found = f"is true, but it reads the {read.kind} {read.name!r}, which suppresses nothing"
+                remedy = "read a table, an aggregate or a map with a strategy, or use the column timestamp"
+                self._fail(operator, "last_seen_at", found, remedy)
             case Repartition(id=()) if operator.inputs[0] in self._updates:
                 remedy = 'give it an id, such as id = ["id"], so that an old value can be retracted'
                 self._fail(operator, "id", f"is missing, and {operator.inputs[0]!r} sends updates", remedy)

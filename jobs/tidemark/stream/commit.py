@@ -17,10 +17,12 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.clock import Clock
+from tidemark.current_rows import OF_REPLACING
 from tidemark.delta import KEPT_LOG, NOTHING, SHORT_LOG, Committer, Told, create
 from tidemark.disk import UntilWritten, at_once
 from tidemark.files import Files, Rows, frames, write_file
 from tidemark.kernels import payload
+from tidemark.kernels.last_seen import last_seen_columns
 from tidemark.kernels.marks import MARK, mark_text
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.object_path import ObjectPath
@@ -242,7 +244,8 @@ def appended(
 def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
     """*records* as a Delta *sink* takes them: payload, record time, and where each came from.
 
-    One that keeps current rows takes the last of each key.
+    One that keeps current rows takes the last of each key. When a key was last seen is in *records* where they were
+    decided with `last_seen_at`.
     """
     frame = pl.DataFrame(records)
     if sink.key:
@@ -254,6 +257,7 @@ def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
         source_partition="_partition",
         source_offset="_offset",
         deleted="_deleted",
+        **last_seen_columns(frame.columns),
     ).to_arrow()
 
 
@@ -295,6 +299,6 @@ def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[st
         if isinstance(operator, Sink) and operator.table:
             schema = sink_rows(operator, pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow(), 0).schema
             if operator.key:
-                schema = schema.remove(schema.get_field_index("deleted"))
+                schema = pa.schema([field for field in schema if field.name not in OF_REPLACING])
             schema = commented(schema, operator, {o.name: o for o in sub.operators}, schemas)
             create(home / operator.table, schema, description=f"what reached the sink {operator.name}")

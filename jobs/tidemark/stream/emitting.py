@@ -40,6 +40,11 @@ class Emitted:
         return pl.concat([self.judged.emitted, self.repeated], how="diagonal")
 
     @property
+    def asserted(self) -> pl.DataFrame:
+        """The updates in their order, sent on or not; of a strategy that holds, those that it sends on."""
+        return self.judged.asserted if self.judged.asserted.width else self.output
+
+    @property
     def counts(self) -> Counter[str]:
         """Updates by outcome; what came in and was set aside is the caller's to know."""
         return Counter(

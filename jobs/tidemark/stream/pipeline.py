@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tidemark.clock import Clock
-from tidemark.spec.operators import Operator
+from tidemark.spec.operators import Operator, Sink
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.batch import Moment
 from tidemark.stream.state import Moves
@@ -47,7 +47,10 @@ class Pipeline:
     def _timed(self, operator: Operator, runs: Mapping[str, Run], moves: Moves, moment: Moment) -> Run:
         upstreams = [runs[name] for name in operator.inputs]
         started_at_ms = self._clock()
-        run = self._steps.run(operator, [upstream.output for upstream in upstreams], moves, moment)
+        inputs = [upstream.output for upstream in upstreams]
+        if isinstance(operator, Sink) and operator.last_seen_at:
+            inputs += [upstream.asserted for upstream in upstreams]
+        run = self._steps.run(operator, inputs, moves, moment)
         run.started_at_ms, run.finished_at_ms = started_at_ms, self._clock()
         run.queued_ms = max(0, started_at_ms - max(upstream.finished_at_ms for upstream in upstreams))
         return run

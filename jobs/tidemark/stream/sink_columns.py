@@ -17,6 +17,7 @@ TIDEMARKS_OWN = {
     "source_partition": "input partition of the record that caused the row",
     "source_offset": "its offset there",
     "deleted": "whether the row says that its key is gone",
+    "last_seen_at": "newest record time of the key, of suppressed updates too; null: none since the column was added",
 }
 """The columns that every Delta sink has beside its records' own."""
 

@@ -15,6 +15,7 @@ from tidemark.kernels.aggregate_function import OLD, AggregateFunction
 from tidemark.kernels.emission import newest_per_key
 from tidemark.kernels.expressions import PROBLEM, Expressions
 from tidemark.kernels.facts import times_of
+from tidemark.kernels.last_seen import with_last_seen
 from tidemark.kernels.proofs import as_read, changes_rows, late_rows, quarantine_rows, suppressed_rows
 from tidemark.kernels.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.steps import (
@@ -78,8 +79,8 @@ class Run:
     """What one operator did in one batch.
 
     `output`: the records that the next operators read; `times`: of what it finished, how many of each record time and
-    task; `counts`: updates by outcome; `skipped`: suppressed updates per task; `asserted`: of a table its updates, sent
-    on or not, which are its versions; `rows`: what its tables get, by table;
+    task; `counts`: updates by outcome; `skipped`: suppressed updates per task; `asserted`: all updates of an operator
+    that judges them, sent on or not, which of a table are its versions; `rows`: what its tables get, by table;
     clocks (epoch ms): when it began, when its result was there, and how long it had waited for a sibling branch before
     it began.
     """
@@ -244,7 +245,7 @@ class Steps:
             case Aggregate():
                 return self._aggregate(operator, records, moves, moment)
             case Sink():
-                return _sent(operator, records, moment)
+                return _sent(operator, *inputs, moment=moment)
             case _:
                 msg = f"{operator.name}: a {operator.kind} has no step"
                 raise InvalidArgument(msg)
@@ -322,9 +323,7 @@ class Steps:
         rows = {**self._judged_rows(operator, emitted), **self._state_rows(operator, moves), **bad}
         counts = emitted.counts + Counter(records_in=records.height, quarantined=records.height - updates.height)
         times = self._finished(operator, finished, emitted)
-        emission = emission_of(operator)
-        asserted = emitted.output if emission is not None and emission.holds else emitted.judged.asserted
-        return Run(emitted.output.select(columns), times, counts, rows, emitted.judged.skipped, asserted)
+        return Run(emitted.output.select(columns), times, counts, rows, emitted.judged.skipped, emitted.asserted)
 
     def _finished(self, operator: Operator, records: pl.DataFrame, emitted: Emitted) -> pl.DataFrame:
         """The times of what *operator* finished: *records*, or where it holds and nobody reads it, what it sends on."""
@@ -395,7 +394,7 @@ class Steps:
         rows = {**self._judged_rows(operator, done.emitted), **self._state_rows(operator, moves), **late, **bad}
         output = done.emitted.output.select(*aggregating.kernel.key, *operator.select, *META)
         times = self._finished(operator, records, done.emitted)
-        return Run(output, times, counts, rows, done.emitted.judged.skipped)
+        return Run(output, times, counts, rows, done.emitted.judged.skipped, done.emitted.asserted)
 
     def _judged_rows(self, operator: Operator, emitted: Emitted) -> dict[str, pl.DataFrame]:
         window = {}
@@ -433,10 +432,17 @@ class Steps:
         return {"operator_state": pl.concat([moved, gone], how="diagonal")}
 
 
-def _sent(sink: Sink, records: pl.DataFrame, moment: Moment) -> Run:
-    """What *sink* hands out of *records*: all, or what its topic takes."""
+def _sent(sink: Sink, records: pl.DataFrame, asserted: pl.DataFrame | None = None, *, moment: Moment) -> Run:
+    """What *sink* hands out of *records*: all, or what its topic takes.
+
+    *asserted* are all updates of the operator that it reads, which tell when a key was last seen.
+    """
     rows = {}
     kept = records
+    if sink.last_seen_at:
+        seen = with_last_seen(records, records if asserted is None else asserted, sink.key)
+        counts = Counter(records_in=records.height, passed=records.height)
+        return Run(seen, times_of(records), counts, {sink.name: seen})
     if sink.topic and (limits := moment.limits.get(sink.name)):
         kept, rows[QUARANTINE.name] = within_limits(sink, records, limits, now_ms=moment.decided_at_ms)
     counts = Counter(records_in=records.height, passed=kept.height, quarantined=records.height - kept.height)
