@@ -217,6 +217,7 @@ class Keys:
             choices = " or ".join(f'{key} = "{example}"' for key, example in examples.items())
             problem = f"is there beside {list(found)[1]}" if found else "is missing"
             self.fail(next(iter(found or examples)), problem, f"write exactly one of {choices}")
+        self._asked.update({key: (f'"{examples[key]}"', False) for key in found})  # none of them is no choice
         return found
 
     def pair(self, key: str, example: str, default: tuple[str, str]) -> tuple[str, str]:
