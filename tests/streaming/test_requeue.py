@@ -96,7 +96,7 @@ def test_mistakes_are_named(warehouse: Path) -> None:
         requeue(asked("--reason", "nosuch", "--dry-run"), warehouse, None)
     with pytest.raises(InvalidArgument, match="source 'others'; known: events"):
         requeue(asked("--source", "others", "--dry-run"), warehouse, None)
-    with pytest.raises(InvalidArgument, match=r"'t' has none"):
+    with pytest.raises(InvalidArgument, match=r"has no quarantine of a topology 't'; check the name"):
         requeue(asked(), warehouse / "elsewhere", None)
 
 
