@@ -279,7 +279,7 @@ class Control:
 
     def request_time_reset(self, reset: TimeReset) -> None:
         """Have the driver carry out *reset* with its next batch, or with its first one when it starts."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        own_folder(self.home)
         resets = [asdict(one) for one in (*self.time_resets(), reset)]
         replace(self.home / "time_resets.json", json.dumps(resets))
 

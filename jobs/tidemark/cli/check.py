@@ -37,6 +37,7 @@ def check(
     """
     lines: list[str] = []
     errors: list[InvalidSpec] = []
+    broker = None if bootstrap is None else KafkaBroker(bootstrap, "check", "check", wall_clock_ms)
     of_project = load_each(TOPOLOGIES)
     topologies = {found.name: found for found in of_project.values() if isinstance(found, Topology)}
     for file in files or of_project:
@@ -48,8 +49,9 @@ def check(
             topologies[topology.name] = topology
         try:
             Steps(topology, Reference(warehouse))
-            if bootstrap is not None:
-                _ask(KafkaBroker(bootstrap, topology.name, "check", wall_clock_ms), topology)
+            if broker is not None:
+                for sub in topology.sub_topologies:
+                    refuse_marks_in_compacted(topology, sub, broker)
         except InvalidSpec as error:
             errors.append(error)
             continue
@@ -74,11 +76,6 @@ def check(
         specs = sla_spec.load(expectations / "slas.toml", topology)
         lines += [f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology)]
     return lines
-
-
-def _ask(broker: KafkaBroker, topology: Topology) -> None:
-    for sub in topology.sub_topologies:
-        refuse_marks_in_compacted(topology, sub, broker)
 
 
 def _readers_of_updates(topology: Topology) -> list[str]:

@@ -9,6 +9,8 @@ from collections.abc import Collection, Sequence
 
 import polars as pl
 
+from tidemark.kernels.schemas import instants
+
 LAST_SEEN_AT = "last_seen_at"
 SEEN_ONLY, SEEN_ANEW = "_seen_only", "_seen_anew"
 """Of a row for a sink: it says of its key only when that was last seen; its key was deleted in the same batch."""
@@ -34,8 +36,7 @@ def last_seen_columns(columns: Collection[str]) -> dict[str, pl.Expr]:
     """What a table is told of records with these *columns*; nothing where they do not say when a key was seen."""
     if _AT not in columns:
         return {}
-    at = pl.from_epoch(_AT, time_unit="ms").dt.cast_time_unit("us").dt.replace_time_zone("UTC")
-    return {LAST_SEEN_AT: at, SEEN_ONLY: pl.col(SEEN_ONLY), SEEN_ANEW: pl.col(SEEN_ANEW)}
+    return {LAST_SEEN_AT: instants(_AT), SEEN_ONLY: pl.col(SEEN_ONLY), SEEN_ANEW: pl.col(SEEN_ANEW)}
 
 
 def merged_last_seen(new: pl.DataFrame, known: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:

@@ -59,6 +59,11 @@ def record_schema(fields: Mapping[str, str]) -> dict[str, pl.DataType]:
     return {name: _POLARS[word] for name, word in fields.items()} | dict(META_SCHEMA)
 
 
+def instants(ms: str) -> pl.Expr:
+    """The column *ms*, epoch ms, as timestamps of a Delta table."""
+    return pl.from_epoch(ms, time_unit="ms").dt.cast_time_unit("us").dt.replace_time_zone("UTC")
+
+
 def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]], **same: object) -> pa.Table:
     """*rows* as *table* wants them: its columns in its order, epoch ms turned into timestamps, *same* in every row.
 

@@ -24,7 +24,7 @@ from tidemark.files import Files, Rows, frames, write_file
 from tidemark.kernels import payload
 from tidemark.kernels.last_seen import last_seen_columns
 from tidemark.kernels.marks import MARK, mark_text
-from tidemark.kernels.schemas import arrow_schema
+from tidemark.kernels.schemas import arrow_schema, instants
 from tidemark.object_path import ObjectPath
 from tidemark.spec.operators import Operator, Repartition, Sink, emission_of
 from tidemark.spec.tables import (
@@ -252,7 +252,7 @@ def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
         frame = frame.unique(sink.key, keep="last", maintain_order=True)
     return frame.select(
         *payload(frame.columns),
-        timestamp=pl.from_epoch("_timestamp_ms", time_unit="ms").dt.cast_time_unit("us").dt.replace_time_zone("UTC"),
+        timestamp=instants("_timestamp_ms"),
         batch_id=pl.lit(batch_id, pl.Int64),
         source_partition="_partition",
         source_offset="_offset",
