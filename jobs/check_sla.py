@@ -17,7 +17,7 @@ import pandas as pd
 
 from tidemark.cli.sql import Warehouse
 from tidemark.clock import wall_clock_ms
-from tidemark.report.batch_job import EXPECTATIONS, add_instant, parser, writing
+from tidemark.report.batch_job import add_instant, parser, writing
 from tidemark.report.report_tables import replace_rows
 from tidemark.sla import facts as sla_facts
 from tidemark.sla.contracts import Judged, judged
@@ -32,6 +32,7 @@ from tidemark.sla.words import sla_row
 from tidemark.spark import stream_tables
 from tidemark.spec.intervals import Interval, is_text, iso
 from tidemark.spec.layout import Layout
+from tidemark.spec.project import Project
 from tidemark.spec.sla_spec import CONTRACTS_OVER_MS, Measure, SlaSpec, load_usable
 from tidemark.spec.tables import (
     BATCHES,
@@ -58,7 +59,7 @@ def main() -> None:
     given = arguments.parse_args()
     if given.at_ms > (now_ms := wall_clock_ms()) + CLOCKS_APART_MS:
         arguments.error(f"argument --at: it is {iso(now_ms)} now, got {iso(given.at_ms)}; nobody knows of it yet")
-    slas = load_usable(EXPECTATIONS / "slas.toml", given.topology)
+    slas = load_usable(Project.here().slas, given.topology)
     if not slas.specs:
         slas.refuse()
     with writing(given.warehouse, given.topology.name):
@@ -86,7 +87,7 @@ def run(
 
     The changes of incidents that follow come last; of SLAs that are *unusable*, by name, none does.
     """
-    quality = Quality(EXPECTATIONS)
+    quality = Quality()
     by_contract = judged(layout, topology, _since_the_check_before(layout, topology.name, at_ms=at_ms, run_id=run_id))
     contracts = list(_contracts(quality, by_contract))
     readable = {each.path for each in by_contract if each.is_readable}

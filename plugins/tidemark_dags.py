@@ -10,10 +10,10 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from tidemark.errors import InvalidSpec
+from tidemark.spec.project import Project
 from tidemark.spec.topology import Topology, load_each
-from tidemark_spark import ROOT
 
-TOPOLOGIES = ROOT / "jobs" / "topologies"
+TOPOLOGIES = Project.here().topologies
 WAREHOUSE = "{{ var.value.tidemark_warehouse }}"
 BOOTSTRAP = "{{ var.value.tidemark_bootstrap }}"
 

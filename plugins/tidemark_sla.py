@@ -18,13 +18,13 @@ from tidemark.errors import InvalidSpec
 from tidemark.place import location
 from tidemark.spec.channel_spec import LOG, Channel, load
 from tidemark.spec.layout import Layout
+from tidemark.spec.project import Project
 from tidemark.spec.topology import load as load_topology
-from tidemark_spark import ROOT
 
 log = logging.getLogger(__name__)
 
-CHANNELS = ROOT / "expectations" / "channels.toml"
-SLAS = ROOT / "expectations" / "slas.toml"
+CHANNELS = Project.here().channels
+SLAS = Project.here().slas
 PAGE = "/tidemark/pages/{topology}/slas#{incident}"
 """Of an incident: see tidemark_api."""
 

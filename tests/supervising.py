@@ -18,7 +18,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control import StreamState
 from tidemark.embedded import airflow, process
 from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.embedded.stack import ROOT
+from tidemark.spec.project import CHECKOUT
 from tidemark_driver import NAME, Driver, Patience
 
 PATIENCE = Patience(stale_after_s=3.0, start_within_s=20.0, stuck_after_s=5.0, drain_within_s=3.0)
@@ -71,11 +71,11 @@ class Stage:
         dags = self.home / "root"
         if not dags.exists():
             dags.mkdir(parents=True)
-            (dags / "dags").symlink_to(ROOT / "tests" / "airflow" / "dags")
-            (dags / "plugins").symlink_to(ROOT / "plugins")
-            shutil.copy(ROOT / "jobs" / "topologies" / "flights.toml", self.topology(STAND_IN))
+            (dags / "dags").symlink_to(CHECKOUT / "tests" / "airflow" / "dags")
+            (dags / "plugins").symlink_to(CHECKOUT / "plugins")
+            shutil.copy(CHECKOUT / "jobs" / "topologies" / "flights.toml", self.topology(STAND_IN))
             self.topology(SPARK).write_text(NUMBERS)
-        os.environ["TIDEMARK_TESTS"] = str(ROOT / "tests")
+        os.environ["TIDEMARK_TESTS"] = str(CHECKOUT / "tests")
         os.environ["TIDEMARK_TEST_TOPOLOGIES"] = str(self.home)
         parts = airflow.start(self.home / "airflow", root=dags, variables={}, settings={**HEARD, **self.settings})
         api = airflow.wait_until_healthy(self.home / "airflow", parts)

@@ -14,6 +14,7 @@ from tidemark.embedded import airflow, process
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.report.report_tables import replace_rows
 from tidemark.spec.layout import Layout
+from tidemark.spec.project import Project
 from tidemark.spec.tables import DELIVERIES, INCIDENTS, SLA_RESULTS
 
 CHECK = "tidemark_flights_sla_check"
@@ -38,7 +39,7 @@ def api(tmp_path: Path, layout: Layout) -> Iterator[AirflowApi]:
     toml = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text()
     own_checkout(root, f'check_every = "5 s"\n{toml}')
     variables = {"tidemark_warehouse": str(layout.warehouse), "tidemark_bootstrap": ""}
-    found = airflow.wait_until_healthy(home, airflow.start(home, root=root, variables=variables))
+    found = airflow.wait_until_healthy(home, airflow.start(home, root=root, project=Project(root), variables=variables))
     process.wait_until(lambda: found.has_dag(CHECK), "the DAGs", 60)
     yield found
     airflow.stop(home)

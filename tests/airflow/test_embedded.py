@@ -10,14 +10,14 @@ import pytest
 
 from tidemark.embedded import airflow, process
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
-from tidemark.embedded.stack import ROOT
+from tidemark.spec.project import CHECKOUT
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("airflow home")
     variables = {"tidemark_warehouse": str(folder / "warehouse"), "tidemark_bootstrap": "127.0.0.1:1"}
-    airflow.start(folder, root=ROOT, variables=variables)
+    airflow.start(folder, root=CHECKOUT, variables=variables)
     yield folder
     airflow.stop(folder)
     assert not airflow.runs(folder)
@@ -25,7 +25,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def api(home: Path) -> AirflowApi:
-    found = airflow.wait_until_healthy(home, airflow.start(home, root=ROOT, variables={}))  # it runs already
+    found = airflow.wait_until_healthy(home, airflow.start(home, root=CHECKOUT, variables={}))  # it runs already
     process.wait_until(lambda: found.has_dag("tidemark_flights_sla_check"), "the DAGs", 60)
     return found
 
@@ -62,6 +62,6 @@ def test_a_run_can_be_triggered_and_watched(api: AirflowApi) -> None:
 
 def test_starting_what_runs_changes_nothing(home: Path, api: AirflowApi) -> None:
     before = process.find(home, "scheduler")
-    airflow.start(home, root=ROOT, variables={})
+    airflow.start(home, root=CHECKOUT, variables={})
     assert process.find(home, "scheduler") == before
     assert api.is_healthy()

@@ -14,10 +14,10 @@ from deltalake import write_deltalake
 from tidemark.delta import scan
 from tidemark.embedded import airflow, process
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
-from tidemark.embedded.stack import ROOT
 from tidemark.kernels.schemas import rows_of
 from tidemark.semantics.buckets import bucket_of
 from tidemark.spec.layout import Layout
+from tidemark.spec.project import CHECKOUT, Project
 from tidemark.spec.tables import (
     CRITICAL_PATHS,
     LATENCY_BUCKETS,
@@ -96,13 +96,13 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 def api(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowApi]:
     """An Airflow that has the project's DAGs, and another team's."""
     root, home = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("airflow")
-    (root / "plugins").symlink_to(ROOT / "plugins")
+    (root / "plugins").symlink_to(CHECKOUT / "plugins")
     (root / "dags").mkdir()
-    for file in (ROOT / "dags").glob("*.py"):
+    for file in (CHECKOUT / "dags").glob("*.py"):
         (root / "dags" / file.name).symlink_to(file)
     (root / "dags" / "others.py").write_text(OTHERS)
     variables = {"tidemark_warehouse": str(layout.warehouse), "tidemark_bootstrap": ""}
-    found = airflow.wait_until_healthy(home, airflow.start(home, root=root, variables=variables))
+    found = airflow.wait_until_healthy(home, airflow.start(home, root=root, project=Project(root), variables=variables))
     process.wait_until(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
     for name in ("rolled_up", "committed"):
         found.unpause(f"others_{name}")

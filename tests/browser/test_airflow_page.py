@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tidemark.embedded import airflow, process
 from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.embedded.stack import ROOT
+from tidemark.spec.project import CHECKOUT
 
 WITHIN_MS = 60_000
 """A browser's first look at Airflow takes long on a busy machine."""
@@ -23,7 +23,7 @@ def api(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Airflow's API server alone, with a warehouse that has a critical path."""
     home, warehouse = tmp_path_factory.mktemp("airflow"), reported(tmp_path_factory.mktemp("warehouse"))
     variables = {"tidemark_warehouse": str(warehouse)}
-    parts = airflow.start(home, root=ROOT, variables=variables, components=["api-server"])
+    parts = airflow.start(home, root=CHECKOUT, variables=variables, components=["api-server"])
     found = airflow.api(home)
 
     def answers() -> bool:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from tidemark.errors import InvalidSpec
 from tidemark.semantics.buckets import bucket_of
 from tidemark.spec import topology
+from tidemark.spec.project import VARIABLE, Project
 from tidemark.spec.sla_spec import parse
 from tidemark.spec.tables import (
     BATCHES,
@@ -180,7 +179,7 @@ ACCOUNT = {
     ],
 )
 def test_the_contract_of_outcomes_finds_what_breaks_it(rows, column):
-    quality = Quality(Path(check_sla.EXPECTATIONS))
+    quality = Quality()
 
     found = quality.check("outcomes", pd.DataFrame(rows, columns=list(ACCOUNT)))
 
@@ -377,12 +376,19 @@ def test_an_instant_to_come_is_refused(tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def own_project(folder, monkeypatch):
+    """A project in *folder* that is the one of this process."""
+    project = Project(folder)
+    for each in (project.topologies, project.expectations):
+        each.mkdir()
+    monkeypatch.setenv(VARIABLE, str(folder))
+    return project
+
+
 def test_an_sla_that_cannot_be_used_fails_the_check_after_the_others_and_its_incident_stays_open(
     warehouse, tmp_path, monkeypatch
 ):
-    expectations, topology_file = tmp_path / "expectations", tmp_path / "t.toml"
-    shutil.copytree(check_sla.EXPECTATIONS, expectations)
-    monkeypatch.setattr(check_sla, "EXPECTATIONS", expectations)
+    project, topology_file = own_project(tmp_path, monkeypatch), tmp_path / "t.toml"
     events = 'topic = "e"\nfields = "id string, at bigint"\ntimestamp = "at"\nbound = "0 s"\n'
     topology_file.write_text(f'name = "t"\n[operators.events]\nkind = "source"\n{events}')
 
@@ -392,7 +398,7 @@ def test_an_sla_that_cannot_be_used_fails_the_check_after_the_others_and_its_inc
             f'[t.{name}]\nsubject = "changes"\nmeasure = "staleness"\nowner = "o"\n{limit} = "1 min"\n'
             for name, limit in limits.items()
         )
-        (expectations / "slas.toml").write_text("".join(tables))
+        project.slas.write_text("".join(tables))
         where = ["--warehouse", str(warehouse.layout.warehouse), "--topology", str(topology_file)]
         run = ["--at", f"2026-01-01T12:{minute:02}Z", "--run-id", str(minute)]
         monkeypatch.setattr("sys.argv", ["check_sla.py", *where, *run])
@@ -414,9 +420,9 @@ def test_an_sla_that_cannot_be_used_fails_the_check_after_the_others_and_its_inc
 
 
 def test_where_no_sla_can_be_used_the_check_is_refused_and_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(check_sla, "EXPECTATIONS", tmp_path)
-    (tmp_path / "slas.toml").write_text('[flights.mine]\nsubject = "flight_board"\n[flights.other]\nover = 1\n')
-    where = ["--warehouse", str(tmp_path / "warehouse"), "--topology", "flights"]
+    flights, slas = str(Project.here().topologies / "flights.toml"), own_project(tmp_path, monkeypatch).slas
+    slas.write_text('[flights.mine]\nsubject = "flight_board"\n[flights.other]\nover = 1\n')
+    where = ["--warehouse", str(tmp_path / "warehouse"), "--topology", flights]
     monkeypatch.setattr("sys.argv", ["check_sla.py", *where, "--at", "2026-01-01T12:00Z", "--run-id", "r"])
     with pytest.raises(
         InvalidSpec, match=r"flights\.mine\.warn_after: .*\nslas\.toml: flights\.other\.subject: is missing"

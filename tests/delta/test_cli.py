@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from deltalake import write_deltalake
 from tidemark.cli.check import check
 from tidemark.errors import InvalidSpec
 from tidemark.spec.layout import Layout
+from tidemark.spec.project import CHECKOUT, Project
 
 
 def tidemark(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -230,13 +232,22 @@ def test_check_lists_what_would_run_and_refuses_what_could_not(tmp_path: Path) -
     assert all(internal not in refused.stderr for internal in ("_deleted", "_key", "SELECT", "FROM"))
 
 
+def project_of_flights(folder: Path) -> Project:
+    """A project in *folder* with the demo's topology, and nothing expected of it."""
+    project = Project(folder)
+    project.expectations.mkdir()
+    shutil.copytree(Project(CHECKOUT).topologies, project.topologies)
+    return project
+
+
 def test_check_tells_every_mistake_of_topologies_slas_and_channels(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text('name = "bad"\nlevel = "loud"\n')
-    (tmp_path / "slas.toml").write_text('[flihgts.mine]\n[flights.late]\nownr = "me"\n[flights.slow]\nover = "soon"\n')
-    (tmp_path / "channels.toml").write_text('[desk]\nkind = "fax"\n[log]\n')
+    project = project_of_flights(tmp_path)
+    project.slas.write_text('[flihgts.mine]\n[flights.late]\nownr = "me"\n[flights.slow]\nover = "soon"\n')
+    project.channels.write_text('[desk]\nkind = "fax"\n[log]\n')
     with pytest.raises(InvalidSpec) as refused:
-        check([bad], tmp_path / "warehouse", tmp_path)
+        check([bad], tmp_path / "warehouse", project)
     assert [line.partition(":")[2].partition(":")[0].strip() for line in str(refused.value).splitlines()] == [
         "level", "operators", "flihgts", "flights.late.ownr", "flights.slow.subject", "desk.kind", "log",
     ]  # fmt: skip
@@ -245,10 +256,11 @@ def test_check_tells_every_mistake_of_topologies_slas_and_channels(tmp_path: Pat
 
 def test_check_judges_the_slas_of_a_topology_that_is_not_the_projects_by_its_own_file(tmp_path: Path) -> None:
     sensors = Path(__file__).parents[1] / "streaming" / "topologies" / "sensors.toml"
-    (tmp_path / "slas.toml").write_text('[sensors.mine]\nsubject = "flight_board"\nowner = "o"\nerror_after = "1 s"\n')
+    project = project_of_flights(tmp_path)
+    project.slas.write_text('[sensors.mine]\nsubject = "flight_board"\nowner = "o"\nerror_after = "1 s"\n')
     with pytest.raises(
         InvalidSpec, match=r"^slas\.toml: sensors\.mine\.subject: is 'flight_board', of which no staleness"
     ):
-        check([sensors], tmp_path / "warehouse", tmp_path)
+        check([sensors], tmp_path / "warehouse", project)
     with pytest.raises(InvalidSpec, match=r"^slas\.toml: sensors: is no topology; known ones: flights$"):
-        check([], tmp_path / "warehouse", tmp_path)
+        check([], tmp_path / "warehouse", project)

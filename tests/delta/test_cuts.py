@@ -169,10 +169,8 @@ def test_check_warns_where_the_order_of_arrival_decides(
 ) -> None:
     file = tmp_path / "play.toml"
     file.write_text(SOURCE + source + "\n[operators.x]\n" + operator + "\n")
-    (tmp_path / "slas.toml").write_text("")
-    (tmp_path / "channels.toml").write_text("")
     assert load(file).name == "play"
-    warnings = [line for line in check([file], tmp_path, tmp_path) if "warning" in line]
+    warnings = [line for line in check([file], tmp_path) if "warning" in line]
     assert [line.startswith("play.toml: operators.x: warning: keeps the record of") for line in warnings] == [
         True
     ] * warned

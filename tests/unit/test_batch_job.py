@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.report import batch_job
-from tidemark.report.batch_job import TOPOLOGIES, interval_parser, promised, topology
+from tidemark.report.batch_job import interval_parser, promised, topology
+from tidemark.spec.project import CHECKOUT, VARIABLE, Project
+
+TOPOLOGIES = Project(CHECKOUT).topologies
 
 GOOD = {"--warehouse": "wh", "--topology": "flights", "--from": "1970-01-01T00:00:01Z", "--to": "1970-01-01T00:00:02"}
 
@@ -43,8 +45,11 @@ def test_a_mistake_on_the_command_line_is_told_with_its_remedy(changes, message,
 
 def test_a_promise_that_cannot_be_used_is_a_warning_and_the_others_are_left(tmp_path, monkeypatch, caplog):
     sla = '[flights.{}]\nsubject = "flight_board"\nmeasure = "latency_p99"\nowner = "o"\nerror_after = "{}"\n'
-    (tmp_path / "slas.toml").write_text(sla.format("in_time", "2 min") + sla.format("quick", "2 mins"))
-    monkeypatch.setattr(batch_job, "EXPECTATIONS", tmp_path)
-    assert [spec.name for spec in promised(topology("flights"))] == ["in_time"]
+    found = topology("flights")
+    (tmp_path / "topologies").mkdir()
+    (tmp_path / "expectations").mkdir()
+    (tmp_path / "expectations" / "slas.toml").write_text(sla.format("in_time", "2 min") + sla.format("quick", "2 mins"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert [spec.name for spec in promised(found)] == ["in_time"]
     (warning,) = caplog.messages
     assert warning.startswith("slas.toml: flights.quick.error_after: is '2 mins', which has no unit")

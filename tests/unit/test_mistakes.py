@@ -8,6 +8,7 @@ import pytest
 
 from tidemark.cli.check import check
 from tidemark.errors import InvalidSpec
+from tidemark.spec.project import Project
 from tidemark.spec.topology import load_each
 
 BAD = """
@@ -128,7 +129,7 @@ def told(folder: Path, toml: str) -> list[str]:
     file = folder / "play.toml"
     file.write_text(toml)
     with pytest.raises(InvalidSpec) as refused:
-        check([file], folder, folder)
+        check([file], folder, Project(folder))
     return [line for line in str(refused.value).splitlines() if line.startswith("play.toml: ")]
 
 

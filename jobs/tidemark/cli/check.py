@@ -12,24 +12,24 @@ from tidemark.clock import wall_clock_ms
 from tidemark.delta import Reference
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.inert import one_line
-from tidemark.report.batch_job import EXPECTATIONS, TOPOLOGIES
 from tidemark.report.promises import cannot_be_kept
 from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.arrival_order import by_arrival
 from tidemark.spec.operators import Sink
+from tidemark.spec.project import Project
 from tidemark.spec.topology import Topology, load_each, load_part, updates_tables
 from tidemark.stream.kafka import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.steps import Steps
 
 
 def check(
-    files: Sequence[Path], warehouse: Path, expectations: Path = EXPECTATIONS, *, bootstrap: str | None = None
+    files: Sequence[Path], warehouse: Path, project: Project | None = None, *, bootstrap: str | None = None
 ) -> list[str]:
     """A line for each streaming query that *files* describe; without files, for those of all topologies of the project.
 
     And one for each warning: what can run, and may give other results than are meant.
 
-    Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the folder *expectations*. The
+    Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the *project*. The
     broker at *bootstrap*, if there is one, tells which topics are compacted.
 
     Raises:
@@ -38,7 +38,8 @@ def check(
     lines: list[str] = []
     errors: list[InvalidSpec] = []
     broker = None if bootstrap is None else KafkaBroker(bootstrap, "check", "check", wall_clock_ms)
-    of_project = load_each(TOPOLOGIES)
+    project = project or Project.here()
+    of_project = load_each(project.topologies)
     topologies = {found.name: found for found in of_project.values() if isinstance(found, Topology)}
     for file in files or of_project:
         topology, found = _loaded(file)
@@ -68,12 +69,12 @@ def check(
             for name in _readers_of_updates(topology)
         ]
     names = {*topologies, *(file.stem for file in of_project)}
-    errors += sla_spec.mistakes(expectations / "slas.toml", topologies.values(), names)
-    errors += channel_spec.mistakes(expectations / "channels.toml")
+    errors += sla_spec.mistakes(project.slas, topologies.values(), names)
+    errors += channel_spec.mistakes(project.channels)
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
     for topology in topologies.values():
-        specs = sla_spec.load(expectations / "slas.toml", topology)
+        specs = sla_spec.load(project.slas, topology)
         lines += [f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology)]
     return lines
 

@@ -20,10 +20,11 @@ from tidemark.cli.summary import problems, summary
 from tidemark.embedded import guard, process, stack
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.embedded.conductor import Conductor, Say
-from tidemark.embedded.stack import ROOT, Home
+from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source
+from tidemark.spec.project import CHECKOUT
 from tidemark.spec.tables import HEARTBEATS
 
 CAUGHT_UP_WITHIN_S = 300.0
@@ -122,7 +123,7 @@ class Demo:
         home = self.conductor.home.path
         result = home / "replay.json"
         command = [
-            *(sys.executable, str(ROOT / "jobs" / "replay.py"), "--bootstrap", bootstrap, "--summary", str(result)),
+            *(sys.executable, str(CHECKOUT / "jobs" / "replay.py"), "--bootstrap", bootstrap, "--summary", str(result)),
             *("--from", self.settings.first, "--to", self.settings.until),
             *("--speed", str(self.settings.speed), "--seed", str(self.settings.seed)),
         ]

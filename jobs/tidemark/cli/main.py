@@ -22,7 +22,7 @@ from tidemark.cli.text_table import FORMATS, aligned
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import airflow, broker, stack
 from tidemark.embedded.conductor import Conductor
-from tidemark.embedded.stack import ROOT, Home
+from tidemark.embedded.stack import Home
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import inert, one_message
 from tidemark.object_path import ObjectPath
@@ -30,6 +30,7 @@ from tidemark.place import location
 from tidemark.report.batch_job import told, topology
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.layout import Layout
+from tidemark.spec.project import CHECKOUT, Project
 from tidemark.why import walk
 
 DESCRIPTION = "How late your streams are, why, and which step to blame; and only what changed is sent on."
@@ -94,7 +95,7 @@ def _main() -> int:
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("tidemark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)
-    home = Path(os.environ.get("TIDEMARK_HOME", ROOT / ".tidemark"))
+    home = Path(os.environ.get("TIDEMARK_HOME", Project.here().state))
     parser.add_argument("--home", type=Path, default=home, help="state folder (TIDEMARK_HOME, else %(default)s)")
     given = os.environ.get("TIDEMARK_WAREHOUSE")
     where = "folder of the tables, or s3a:// (TIDEMARK_WAREHOUSE, else `warehouse` in the state folder)"
@@ -306,7 +307,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _docs(_: argparse.Namespace) -> int:
-    file = ROOT / "docs" / "tables.md"
+    file = CHECKOUT / "docs" / "tables.md"
     file.write_text(docs.dictionary(), encoding="utf-8")
     _say(f"wrote {file}")
     return 0
@@ -349,7 +350,7 @@ def _running_broker(home: Home) -> str | None:
 
 def _replay(options: argparse.Namespace) -> int:
     home = Home(options.home.resolve())
-    job = [sys.executable, str(ROOT / "jobs" / "replay.py")]
+    job = [sys.executable, str(CHECKOUT / "jobs" / "replay.py")]
     if (address := _running_broker(home)) is not None:
         job += ["--bootstrap", address]
     os.execv(sys.executable, [*job, *options.rest])

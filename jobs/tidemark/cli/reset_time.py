@@ -11,11 +11,12 @@ from shlex import quote
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control import Control, TimeReset
 from tidemark.errors import InvalidArgument
-from tidemark.report.batch_job import TOPOLOGIES, told
+from tidemark.report.batch_job import told
 from tidemark.semantics.progress import STREAMING, StreamProgress
 from tidemark.spec.intervals import instant_ms, iso
 from tidemark.spec.layout import Layout, usable
 from tidemark.spec.operators import Aggregate, HopSource, Shape, Sink, Source
+from tidemark.spec.project import Project
 from tidemark.spec.topology import SubTopology, Topology, load
 from tidemark.stream.journal import Journal
 from tidemark.stream.time_resets import TimeResets
@@ -125,7 +126,7 @@ def _readers(topology: Topology, sub: SubTopology, layout: Layout, watermark_ms:
     tables = {
         layout.stream_table(topology.name, sub.name, o.table) for o in sub.operators if isinstance(o, Sink) and o.table
     }
-    others = [load(file) for file in sorted(TOPOLOGIES.glob("*.toml"))]
+    others = [load(file) for file in sorted(Project.here().topologies.glob("*.toml"))]
     for reader in [topology, *(other for other in others if other.name != topology.name)]:
         for part in reader.sub_topologies:
             for source in part.operators:

@@ -25,7 +25,6 @@ from pathlib import Path
 from tidemark.clock import wall_clock_ms
 from tidemark.control import Control, StreamState
 from tidemark.embedded import process
-from tidemark.embedded.stack import ROOT
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import one_message
 from tidemark.locks import holder, opened, own_folder, taken
@@ -33,9 +32,10 @@ from tidemark.object_path import ObjectPath
 from tidemark.report.batch_job import topology_file
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Time
+from tidemark.spec.project import CHECKOUT
 from tidemark.spec.topology import Topology, load, on_processing_time
 
-JOB = ROOT / "jobs" / "stream.py"
+JOB = CHECKOUT / "jobs" / "stream.py"
 NAME = "run"
 """Of a driver's pid file and log. It is not Airflow's name, so that Airflow adopts such a driver and kills none."""
 POLL_S = 0.2

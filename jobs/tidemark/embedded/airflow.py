@@ -23,6 +23,7 @@ from types import MappingProxyType
 from tidemark.embedded import process
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.errors import TidemarkError
+from tidemark.spec.project import VARIABLE, Project
 
 COMPONENTS = {
     "api-server": ("api-server",),
@@ -52,11 +53,14 @@ def start(
     home: Path,
     *,
     root: Path,
+    project: Project | None = None,
     variables: Mapping[str, str],
     settings: Mapping[str, str] = NO_MORE,
     components: Collection[str] = COMPONENTS.keys(),
 ) -> list[process.Process]:
     """Start what does not run of Airflow with *home* for the checkout at *root*; `wait_until_healthy` comes next.
+
+    It schedules the topologies of *project*, else of the project in which it is started.
 
     *variables* become Airflow variables of the same names in lower case; *settings*, by SECTION__KEY, go before those
     that are made here. Without all *components* it never is healthy.
@@ -64,7 +68,7 @@ def start(
     home.mkdir(parents=True, exist_ok=True)
     is_running = runs(home)
     made = _secrets(home) if is_running else _with_free_port(home)
-    env = environment(home, made, root=root, variables=variables, settings=settings)
+    env = environment(home, made, root=root, project=project, variables=variables, settings=settings)
     if not is_running:
         _write_private(home / "passwords.json", json.dumps({USER: made.password}))
         _migrate(home, env)
@@ -99,7 +103,13 @@ def stop(home: Path) -> None:
 
 
 def environment(
-    home: Path, made: Secrets, *, root: Path, variables: Mapping[str, str], settings: Mapping[str, str] = NO_MORE
+    home: Path,
+    made: Secrets,
+    *,
+    root: Path,
+    project: Project | None = None,
+    variables: Mapping[str, str],
+    settings: Mapping[str, str] = NO_MORE,
 ) -> dict[str, str]:
     """The whole environment of Airflow's processes; jobs that they submit have what is not Airflow's of it."""
     url = f"http://127.0.0.1:{made.port}"
@@ -116,6 +126,7 @@ def environment(
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
         "TIDEMARK_SINCE": made.since,
+        VARIABLE: str((project or Project.here()).folder),
         "AIRFLOW_HOME": str(home),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
             {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}

@@ -14,12 +14,13 @@ from pathlib import Path
 from tidemark.control import Control, StreamState
 from tidemark.embedded import stack
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
-from tidemark.embedded.stack import ROOT, Home
+from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
 from tidemark.spec.layout import Layout
+from tidemark.spec.project import CHECKOUT, Project
 from tidemark.spec.topology import Topology, load
 
-TOPOLOGY = ROOT / "jobs" / "topologies" / "flights.toml"
+TOPOLOGY = Project(CHECKOUT).topologies / "flights.toml"
 PARSED_WITHIN_S = 120.0
 RUNNING_WITHIN_S = 300.0
 NOTICED_WITHIN_S = 120.0

@@ -16,9 +16,9 @@ from tidemark.control import Control
 from tidemark.embedded import airflow, broker, process
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.embedded.topics import topics_of
+from tidemark.spec.project import CHECKOUT
 from tidemark.spec.topology import Topology
 
-ROOT = Path(__file__).resolve().parents[3]
 DRIVER = "driver"
 DRAINED_WITHIN_S = 15.0
 
@@ -65,7 +65,7 @@ def start_broker(home: Home, topology: Topology) -> str:
 def start_airflow(home: Home, *, bootstrap: str) -> AirflowApi:
     """The API of a healthy Airflow whose streams read from *bootstrap* and write to the warehouse."""
     variables = {"tidemark_warehouse": str(home.warehouse), "tidemark_bootstrap": bootstrap}
-    parts = airflow.start(home.airflow, root=ROOT, variables=variables)
+    parts = airflow.start(home.airflow, root=CHECKOUT, variables=variables)
     return airflow.wait_until_healthy(home.airflow, parts)
 
 

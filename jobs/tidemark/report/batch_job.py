@@ -14,6 +14,7 @@ from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.place import location
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.layout import Layout
+from tidemark.spec.project import Project
 from tidemark.spec.sla_spec import SlaSpec, load_usable
 from tidemark.spec.topology import Topology, load
 
@@ -21,8 +22,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 AT_MOST_S = 600.0
-TOPOLOGIES = Path(__file__).resolve().parents[2] / "topologies"
-EXPECTATIONS = TOPOLOGIES.parents[1] / "expectations"
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -31,7 +30,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     arguments.add_argument(
         "--warehouse", type=told(lambda text: Layout(location(text))), required=True, help="its folder, or s3a://"
     )
-    name = "its name: that of a file in jobs/topologies"
+    name = "its TOML file, or its name: that of a file among the project's topologies"
     arguments.add_argument("--topology", type=told(topology), required=True, help=name)
     return arguments
 
@@ -64,16 +63,17 @@ def topology_file(name: str) -> Path:
     """The file of the topology *name*, which may be a TOML file itself; raises InvalidArgument."""
     if name.endswith(".toml") and Path(name).is_file():
         return Path(name)
-    files = {path.stem: path for path in sorted(TOPOLOGIES.glob("*.toml"))}
+    folder = Project.here().topologies
+    files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     if name not in files:
-        msg = f"a topology is a file in {TOPOLOGIES}, got {name!r}; known: {', '.join(files)}"
+        msg = f"a topology is a file in {folder}, got {name!r}; known: {', '.join(files)}"
         raise InvalidArgument(msg)
     return files[name]
 
 
 def promised(topology: Topology) -> tuple[SlaSpec, ...]:
     """The SLAs of *topology* that can be used, with a warning in the log for each of the others."""
-    found = load_usable(EXPECTATIONS / "slas.toml", topology)
+    found = load_usable(Project.here().slas, topology)
     for error in found.errors.values():
         log.warning("%s; its promise is left out", error)
     return found.specs

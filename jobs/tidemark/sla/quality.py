@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import great_expectations as gx
@@ -18,15 +17,17 @@ from great_expectations.data_context.types.base import (
     ProgressBarsConfig,
 )
 
+from tidemark.spec.project import CHECKOUT
+
+SUITES = CHECKOUT / "expectations"
 PLACE = "place"
 """The column by which great-expectations tells rows apart."""
 
 
 class Quality:
-    """Suites from *folder*, one JSON file each, run in a context that leaves nothing behind and tells nobody."""
+    """Suites, one JSON file each, run in a context that leaves nothing behind and tells nobody."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         settings = DataContextConfig(
             store_backend_defaults=InMemoryStoreBackendDefaults(),  # no Data Docs: they do not escape what they show
             analytics_enabled=False,
@@ -62,7 +63,7 @@ class Quality:
                     yield place, {**row, **one, "success": not is_broken}
 
     def _results(self, suite: str, frame: pd.DataFrame, **how: Any) -> list[Any]:
-        expectations = gx.ExpectationSuite(**json.loads((self._folder / f"{suite}.json").read_text(encoding="utf-8")))
+        expectations = gx.ExpectationSuite(**json.loads((SUITES / f"{suite}.json").read_text(encoding="utf-8")))
         whole = self._frames.add_dataframe_asset(suite).add_batch_definition_whole_dataframe("whole")
         return list(whole.get_batch({"dataframe": frame}).validate(expectations, **how).results)
 

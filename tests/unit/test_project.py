@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemark.errors import InvalidArgument
+from tidemark.spec.project import CHECKOUT, VARIABLE, Project
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What `tidemark init` makes, as far as it matters here."""
+    for name in ("topologies", "expectations"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+    return tmp_path / "mine"
+
+
+def test_a_project_is_found_from_any_folder_in_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.chdir(folder / "topologies")
+    assert Project.here() == Project(folder)
+    monkeypatch.chdir(folder.parent)
+    assert Project.here() == Project(CHECKOUT)
+
+
+def test_the_variable_goes_before_the_working_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(folder))
+    found = Project.here()
+    places = [found.topologies, found.slas, found.channels, found.connections, found.state]
+    assert [str(place.relative_to(folder)) for place in places] == [
+        "topologies", "expectations/slas.toml", "channels.toml", "connections.toml", ".tidemark",
+    ]  # fmt: skip
+
+
+def test_a_variable_that_names_no_project_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(InvalidArgument, match=r"TIDEMARK_PROJECT must be a folder with topologies, got .*`tidemark in"):
+        Project.here()
+
+
+def test_a_checkout_is_the_project_of_the_demo() -> None:
+    found = Project(CHECKOUT)
+    places = [found.topologies / "flights.toml", found.slas, found.channels]
+    assert [str(place.relative_to(CHECKOUT)) for place in places if place.is_file()] == [
+        "jobs/topologies/flights.toml", "expectations/slas.toml", "expectations/channels.toml",
+    ]  # fmt: skip
