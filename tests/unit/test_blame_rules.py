@@ -31,10 +31,16 @@ def test_unread_records_are_a_backlog():
     assert found == {"bound": 3_000, "backlog": 11_500, "trigger": 400, "events": 100}
 
 
-def test_what_waited_for_a_driver_to_come_back_is_a_backlog():
+def test_what_waited_for_a_driver_to_come_back_is_no_backlog():
     found = age(73_000, ready_ms=13_000, before_began_ms=13_100, before_ended_ms=13_200, has_restarted=True)
-    assert found == {"bound": 3_000, "late_producer": 100, "newest": 100, "backlog": 58_700, "trigger": 1_000,
+    assert found == {"bound": 3_000, "late_producer": 100, "newest": 100, "driver_restarted": 58_700, "trigger": 1_000,
                      "events": 100}  # fmt: skip
+
+
+def test_what_a_new_driver_read_in_its_second_batch_waited_for_it():
+    found = age(25_000, ready_ms=13_000, before_began_ms=22_000, before_ended_ms=24_500, is_unread=True,
+                has_restarted=True)  # fmt: skip
+    assert found == {"bound": 3_000, "driver_restarted": 11_500, "trigger": 400, "events": 100}
 
 
 def test_a_driver_that_is_busy_counts_for_who_keeps_it_busy():

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import polars as pl
 import polars.selectors as cs
 
+from tidemark.kernels.restarts import Restart, restarts
 from tidemark.semantics.blame import Closing
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import is_window_late
@@ -21,12 +22,11 @@ from tidemark.spec.topology import SubTopology
 
 
 class Ran(NamedTuple):
-    """A batch: when it began and was finished, by which driver, and the partitions that it left with unread records."""
+    """A batch: when it began and was finished, and the partitions that it left with unread records."""
 
     batch_id: int
     started_ms: int
     finished_ms: int
-    epoch: int | None
     unread: frozenset[tuple[str, int]]
 
 
@@ -53,15 +53,32 @@ class Blocker(NamedTuple):
 
 
 class BatchFacts:
-    """Rows of `batches`, `watermarks` and, of sources, `operator_latency` of one topology."""
+    """Rows of `batches`, `heartbeats`, `watermarks` and, of sources, `operator_latency` of one topology.
 
-    def __init__(self, batches: pl.DataFrame, watermarks: pl.DataFrame, latencies: pl.DataFrame) -> None:
+    *trigger_ms* is that of the topology.
+    """
+
+    def __init__(
+        self,
+        batches: pl.DataFrame,
+        beats: pl.DataFrame,
+        watermarks: pl.DataFrame,
+        latencies: pl.DataFrame,
+        *,
+        trigger_ms: int,
+    ) -> None:
         self._ran: dict[str, list[Ran]] = defaultdict(list)
         self._marks: dict[tuple[str, str, int], list[Mark]] = defaultdict(list)
-        for sub, batch_id, started_ms, finished_ms, epoch, sources in _rows(
-            batches, "started_at", "finished_at", "epoch", "sources"
-        ):
-            self._ran[sub].append(Ran(batch_id, started_ms, finished_ms, epoch, frozenset(_unread(sources or ()))))
+        for sub, batch_id, started_ms, finished_ms, sources in _rows(batches, "started_at", "finished_at", "sources"):
+            self._ran[sub].append(Ran(batch_id, started_ms, finished_ms, frozenset(_unread(sources or ()))))
+        told, beat = (frame.with_columns(cs.datetime().dt.epoch("ms")) for frame in (batches, beats))
+        self._restarts = {
+            (sub, restart.batch_id): restart
+            for sub in self._ran
+            for restart in restarts(
+                *(frame.filter(pl.col("sub_topology") == sub) for frame in (told, beat)), trigger_ms=trigger_ms
+            )
+        }
         of_partitions = watermarks.filter(pl.col("partition").is_not_null() & pl.col("source").is_not_null())
         columns = ("watermark", "activity", "decided_at", "source", "partition")
         for sub, *values, source, partition in _rows(of_partitions, *columns):
@@ -81,16 +98,27 @@ class BatchFacts:
 
     def closing(self, sub_topology: str, batch_id: int, blocker: Blocker, *, began_ms: int, skew_ms: int) -> Closing:
         """Batch *batch_id* as the one that closed a window."""
-        before, own = self.before(sub_topology, batch_id), self.before(sub_topology, batch_id + 1)
+        before = self.before(sub_topology, batch_id)
         if before is None:
-            return Closing(began_ms=began_ms, has_restarted=True)
+            return Closing(began_ms=began_ms, is_unread=True)
         return Closing(
             began_ms=began_ms,
             before_began_ms=before.started_ms + skew_ms,
             before_ended_ms=before.finished_ms + skew_ms,
             is_unread=(blocker.source.name, blocker.partition) in before.unread,
-            has_restarted=own is not None and own.epoch != before.epoch,
+            has_restarted=self.restart(sub_topology, batch_id, blocker) is not None,
         )
+
+    def restart(self, sub_topology: str, batch_id: int, blocker: Blocker | None = None) -> Restart | None:
+        """The restart for which records that batch *batch_id* read had waited; None: they had not.
+
+        A new driver may take several batches to read what came before its first one to the partition of *blocker*.
+        """
+        found, before = self._restarts.get((sub_topology, batch_id)), self.before(sub_topology, batch_id)
+        while found is None and before and blocker and (blocker.source.name, blocker.partition) in before.unread:
+            found = self._restarts.get((sub_topology, before.batch_id))
+            before = self.before(sub_topology, before.batch_id)
+        return None if found and blocker and blocker.ready_ms >= found.to_ms else found
 
     def blocker(self, sub: SubTopology, source: Source, batch_id: int, window_end_ms: int) -> Blocker:
         """The partition that let the window close last; *source* without a partition if that is not known."""

@@ -48,6 +48,7 @@ PART_WORDS = {
     AgeCause.BOUND: "the source's bound",
     AgeCause.BLOCKING_PARTITION: "a partition that blocked the watermark",
     AgeCause.BACKLOG: "records that waited unread",
+    AgeCause.DRIVER_RESTARTED: "a driver that restarted",
     AgeCause.LATE_PRODUCER: "a producer that wrote late",
     AgeCause.TRIGGER: "waiting for a trigger",
     AgeCause.WAITING: "waiting for a driver",

@@ -68,7 +68,14 @@ class Age:
     total_ms: int
     finished_ms: int
     blocker: Blocker
+    restart: str | None
     drivers: int
+
+    def input(self, kind: str) -> str | None:
+        """What a part of that *kind* was spent waiting for."""
+        if kind == AgeCause.DRIVER_RESTARTED:
+            return self.restart
+        return self.blocker.input if kind in WAITED_FOR else None
 
 
 class Kept:
@@ -133,7 +140,7 @@ class WindowParts:
                 yield {
                     "topology": self._topology.name, "window_start": start_ms, "window_end": end_ms,
                     "subject": subject, "operator": each.part.name, "kind": each.part.kind,
-                    "input": age.blocker.input if each.part.kind in WAITED_FOR else None,
+                    "input": age.input(each.part.kind),
                     "ms": each.ms, "age_ms": age.total_ms, "finished_at": age.finished_ms, "over_sla": over,
                     "usual_ms": each.usual_ms, "usual_share": each.usual_share,
                     "excess_ms": each.excess_ms if over else None, "no_history": each.usual_ms is None,
@@ -169,8 +176,21 @@ class WindowParts:
             total_ms=total_ms,
             finished_ms=end_ms + total_ms,
             blocker=blocker,
+            restart=self._restarted(walk, blocker),
             drivers=len({each.sub_topology for each in walk}),
         )
+
+    def _restarted(self, walk: list[Did], blocker: Blocker) -> str | None:
+        """Which driver on the way restarted, from when to when, and how many records waited; None: none did.
+
+        Of several it is the one next to the source.
+        """
+        for each in reversed(walk):
+            of_source = blocker if each is walk[-1] else None
+            restart = self._facts.restart(each.sub_topology, each.batch_id, of_source)
+            if restart is not None:
+                return f"driver of {each.sub_topology}: {restart.seen}"
+        return None
 
     def _before_source(self, first: Did, end_ms: int, blocker: Blocker, did: Mapping[str, Did]) -> dict[Part, int]:
         own_ms = first.ewt_ms - (first.latency_ms or 0)
@@ -212,11 +232,13 @@ class WindowParts:
             began_ms, ended_ms = (at + (own.skew_ms or 0) for at in (before.started_ms, before.finished_ms))
             busy_ms = max(0, min(ended_ms, from_ms + waited_ms) - max(began_ms, from_ms))
         trigger_ms = min(waited_ms - busy_ms, self._topology.trigger_ms)
+        has_restarted = self._facts.restart(own.sub_topology, own.batch_id) is not None
+        rest = Part.of(AgeCause.DRIVER_RESTARTED if has_restarted else AgeCause.WAITING)
         return Counter(
             {
                 _occupant(own.sub_topology, did): busy_ms,
                 Part.of(AgeCause.TRIGGER): trigger_ms,
-                Part.of(AgeCause.WAITING): waited_ms - busy_ms - trigger_ms,
+                rest: waited_ms - busy_ms - trigger_ms,
             }
         )
 

@@ -27,6 +27,7 @@ from tidemark.spec.tables import (
     BATCHES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
+    HEARTBEATS,
     LATENCY_BUCKETS,
     OPERATOR_LATENCY,
     OPERATOR_WINDOWS,
@@ -80,11 +81,15 @@ def with_verdicts(
 
 
 def _batch_facts(layout: Layout, topology: Topology, over: Interval) -> BatchFacts:
-    of_sources = lies_in("finished_at", over) & (pc.field("kind") == Kind.SOURCE.value)
+    ran = lies_in("finished_at", over)
+    decided = Interval(over.start_ms - HISTORY_MS, over.end_ms)
+    of_sources = ran & (pc.field("kind") == Kind.SOURCE.value)
     return BatchFacts(
-        _stored(layout, topology, BATCHES, lies_in("finished_at", over)),
-        _stored(layout, topology, WATERMARKS, lies_in("decided_at", Interval(over.start_ms - HISTORY_MS, over.end_ms))),
+        _stored(layout, topology, BATCHES, ran),
+        _stored(layout, topology, HEARTBEATS, lies_in("at", over)),
+        _stored(layout, topology, WATERMARKS, lies_in("decided_at", decided)),
         _stored(layout, topology, OPERATOR_LATENCY, of_sources),
+        trigger_ms=topology.trigger_ms,
     )
 
 

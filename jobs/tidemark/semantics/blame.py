@@ -29,7 +29,9 @@ class AgeCause(StrEnum):
     BLOCKING_PARTITION = "blocking_partition"
     """A partition had no record that was new enough, or had to become idle first."""
     BACKLOG = "backlog"
-    """The record that closed the window waited unread: the driver read older ones, or did not run."""
+    """The record that closed the window waited unread: the driver read older ones, or was started for the first time."""
+    DRIVER_RESTARTED = "driver_restarted"
+    """That record waited unread, or the records of a hop did, while a driver took the place of another."""
     LATE_PRODUCER = "late_producer"
     """That record was written later than its timestamp says."""
     TRIGGER = "trigger"
@@ -65,7 +67,8 @@ class Closing:
     """The batch that closed a window, and what was known before it.
 
     It began at `began_ms`. The one before it ran from `before_began_ms` to `before_ended_ms`; None: there is none.
-    `is_unread`: that one left records of the blocking partition unread. `has_restarted`: another driver ran it.
+    `is_unread`: that one left records of the blocking partition unread. `has_restarted`: records waited for another
+    driver, which ran this batch or began to read what had waited.
     """
 
     began_ms: int
@@ -112,12 +115,14 @@ def before_source(
         source: gets the time after the batch began.
         busy: gets the time in which the driver was busy with the batch before.
     """
-    unread = Part.of(AgeCause.BACKLOG if closing.is_unread or closing.has_restarted else AgeCause.LATE_PRODUCER)
+    waiting = AgeCause.DRIVER_RESTARTED if closing.has_restarted else AgeCause.BACKLOG
+    left = Part.of(waiting if closing.is_unread else AgeCause.LATE_PRODUCER)
+    is_waiting = closing.is_unread or closing.has_restarted
     until = [(Part.of(AgeCause.BOUND), window_end_ms + bound_ms), (Part.of(AgeCause.BLOCKING_PARTITION), ready_ms)]
     if closing.before_began_ms is not None and closing.before_ended_ms is not None:
-        until += [(Part.of(AgeCause.BACKLOG if closing.is_unread else AgeCause.LATE_PRODUCER), closing.before_began_ms)]
-        until += [(Part.of(AgeCause.BACKLOG) if closing.is_unread else busy, closing.before_ended_ms)]
-    until += [(unread, closing.began_ms - trigger_ms), (Part.of(AgeCause.TRIGGER), closing.began_ms)]
+        until += [(left, closing.before_began_ms), (left if closing.is_unread else busy, closing.before_ended_ms)]
+    until += [(Part.of(waiting) if is_waiting else left, closing.began_ms - trigger_ms)]
+    until += [(Part.of(AgeCause.TRIGGER), closing.began_ms)]
     spent: Counter[Part] = Counter()
     now_ms = min(window_end_ms, finished_ms)
     spent[Part.of(AgeCause.BOUND)] += now_ms - window_end_ms

@@ -54,9 +54,9 @@ def with_culprits(
     """The statuses *found* for *at_ms*, those of broken SLAs with a culprit where one is known, and what holds it up.
 
     Of a latency it is the part that grew most of windows that broke this promise, on the path to its subject: an
-    operator or a cause, as `window_parts` has it. Records that waited for a new driver are `driver_restarted`. Without
-    such a window, and of anything else, it is where `tidemark why` finds the hold-up, and of a watermark whatever holds
-    it back. An SLA whose breach nobody can explain has none.
+    operator or a cause, as `window_parts` has it. Without such a window it is `driver_restarted` if records waited for a
+    new driver. Else, and of anything else, it is where `tidemark why` finds the hold-up, and of a watermark whatever
+    holds it back. An SLA whose breach nobody can explain has none.
     """
     explaining = _Explaining(topology, layout, tables, at_ms)
     for status in found:
@@ -83,7 +83,7 @@ class _Explaining:
         culprit, held_by, age_ms = status.culprit, finding.line if finding else None, None
         if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
             culprit, held_by, age_ms = culprit or part["operator"], held_by or _said(part), part["age_ms"]
-        if is_late and culprit in {None, AgeCause.BACKLOG} and (restart := self._restarted(spec)) is not None:
+        if is_late and culprit in {None, AgeCause.DRIVER_RESTARTED} and (restart := self._restarted(spec)) is not None:
             culprit, held_by = restart.cause.value, restart.line
         if culprit is None and finding is not None:
             culprit = finding.input or finding.operator

@@ -619,10 +619,15 @@ WINDOW_PARTS = Table(
             (
                 "kind",
                 "string",
-                "as in operator_windows; or bound | blocking_partition | backlog | late_producer | trigger | waiting | "
-                "queued",
+                "as in operator_windows; or bound | blocking_partition | backlog | driver_restarted | late_producer | "
+                "trigger | waiting | queued",
             ),
-            ("input", "string", "source and partition that the window waited for; null: another kind, or not known"),
+            (
+                "input",
+                "string",
+                "source and partition that the window waited for, or the driver that restarted, from when to when, and "
+                "how many records waited; null: another kind, or not known",
+            ),
             ("ms", "bigint", "length of the part, ms: those of a subject add up to age_ms"),
             ("age_ms", "bigint", "ms from the window's end until the subject had finished it"),
             ("finished_at", "timestamp", "driver clock when that was, adjusted as ewt_adjusted_at"),

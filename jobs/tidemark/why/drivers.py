@@ -107,15 +107,10 @@ def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[Finding]:
 
 def _restarted(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_MS) -> Finding | None:
     """That the driver of the operator *name* was replaced in the last *within_ms*, and what waited meanwhile."""
-    restart, trigger_ms = scene.of(name).restart, scene.topology.trigger_ms
-    if restart is None or restart.to_ms is None or restart.to_ms - restart.from_ms <= 2 * trigger_ms:
+    restart = scene.of(name).restart(scene.topology.trigger_ms)
+    if restart is None or scene.at_ms - restart.to_ms > within_ms:
         return None
-    if scene.at_ms - restart.to_ms > within_ms:
-        return None
-    seen = (
-        f"the driver of {scene.sub(name).name} was replaced: nothing was read from {iso(restart.from_ms)} to "
-        f"{iso(restart.to_ms)}, and {restart.waited:,} records waited"
-    )
+    seen = f"the driver of {scene.sub(name).name} was replaced: {restart.seen}"
     remedy = "nothing is to be done if it was a deployment; otherwise look at the log of the driver before"
     return scene.found(Cause.DRIVER_RESTARTED, name, seen, remedy, since_ms=restart.from_ms)
 

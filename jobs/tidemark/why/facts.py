@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from tidemark.control import ALIVE, Control, Heartbeat, StreamState
 from tidemark.delta import scan
+from tidemark.kernels.restarts import Restart, restarts
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.semantics.idleness import Activity
 from tidemark.spec.tables import (
@@ -70,18 +71,6 @@ class Beat:
 
 
 @dataclass(frozen=True)
-class Restart:
-    """A driver that took the place of another: nothing was read from `from_ms` to `to_ms`, clocks of the drivers.
-
-    Its first batch read the `waited` records that had come meanwhile; None: it has finished none, `to_ms` neither.
-    """
-
-    from_ms: int
-    to_ms: int | None
-    waited: int | None
-
-
-@dataclass(frozen=True)
 class Mark:
     """The newest watermark of a partition, of a source or of all; record times, and who holds it back."""
 
@@ -128,19 +117,10 @@ class StreamFacts:
         of_newest = self._beats.filter(pl.col("epoch") == pl.col("epoch").max())["at"].min()
         return of_newest if isinstance(of_newest, int) else self._at_ms
 
-    @cached_property
-    def restart(self) -> Restart | None:
-        """The newest change of drivers; None: there was none, or so quick that no trigger was missed."""
-        epochs = self._beats["epoch"].unique().sort()
-        if epochs.len() < 2:
-            return None
-        older = pl.col("epoch") < epochs[-1]
-        ends = [self._beats.filter(older)["at"].max(), self.batches.filter(older)["finished_at"].max()]
-        from_ms = max(end for end in ends if isinstance(end, int))
-        first = self.batches.filter(~older).head(1)
-        if not first.height:
-            return Restart(from_ms, None, None)
-        return Restart(from_ms, first["finished_at"].item(), first["records_in"].item())
+    def restart(self, trigger_ms: int) -> Restart | None:
+        """The newest restart; None: there was none. *trigger_ms* is that of the topology."""
+        found = restarts(self.batches, self._beats, trigger_ms=trigger_ms)
+        return found[-1] if found else None
 
     @cached_property
     def _beats(self) -> pl.DataFrame:

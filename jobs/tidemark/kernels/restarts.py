@@ -1,0 +1,47 @@
+"""When a driver took the place of another, and what waited meanwhile."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import polars as pl
+
+from tidemark.spec.intervals import iso
+
+TRIGGERS = 2
+"""Replacing a driver within so many triggers is no restart: no record waited for it."""
+
+
+class Restart(NamedTuple):
+    """Nothing was read from `from_ms` to `to_ms`, clocks of the drivers; batch `batch_id` read the `waited` records."""
+
+    batch_id: int
+    from_ms: int
+    to_ms: int
+    waited: int
+
+    @property
+    def seen(self) -> str:
+        """What happened, as part of a sentence."""
+        waited = f"{self.waited:,} records waited"
+        return f"nothing was read from {iso(self.from_ms)} to {iso(self.to_ms)}, and {waited}"
+
+
+def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> list[Restart]:
+    """The restarts of one sub-topology, oldest first.
+
+    A driver reads nothing after its last batch or, where that is later, its last heartbeat.
+
+    Args:
+        batches: rows of `batches`, instants as epoch ms.
+        beats: rows of `heartbeats`, instants as epoch ms.
+        trigger_ms: of the topology.
+    """
+    last_beat_ms = dict(beats.group_by("epoch").agg(pl.col("at").max()).iter_rows())
+    ran = batches.sort("batch_id").select("batch_id", "epoch", "finished_at", "records_in").rows()
+    found = [
+        Restart(batch_id, max(ended_ms, last_beat_ms.get(epoch_before, ended_ms)), finished_ms, records_in)
+        for (_, epoch_before, ended_ms, _), (batch_id, epoch, finished_ms, records_in) in zip(ran, ran[1:], strict=False)
+        if epoch != epoch_before
+    ]
+    return [each for each in found if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]
