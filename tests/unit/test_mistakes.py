@@ -140,6 +140,67 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     assert not any(word in line for line in lines for word in internal)
 
 
+SOURCE = 'name = "play"\n[operators.a]\nkind = "source"\ntopic = "t"\nfields = "k string, v int"\nbound = "1 s"\n'
+SHAPED = f"""{SOURCE}
+[operators.n]
+kind = "aggregate"
+input = "a"
+key = ["kk"]
+aggregates = {{ n = "count(", s = "sum(k)", t = "sum(v)", u = "max(w)" }}
+select = {{ x = "n + s + t + kk", y = "n + v" }}
+[operators.m]
+kind = "map"
+input = "a"
+key = ["k", "z"]
+select = {{ k = "k", v = "v + ", x = "w" }}
+strategy = "on_change"
+identity = "v + x + y"
+[operators.of_n]
+kind = "table"
+input = "n"
+key = ["who_knows"]
+[operators.newest]
+kind = "table"
+input = "a"
+key = 1
+columns = ["w"]
+[operators.sent]
+kind = "repartition"
+input = "a"
+id = "k"
+key = ["w"]
+columns = ["u"]
+[operators.sums]
+kind = "aggregate"
+input = "newest"
+key = ["who_knows"]
+aggregates = {{ n = "count(*)" }}
+[operators.by_updates]
+kind = "aggregate"
+input = "plain"
+key = ["w"]
+aggregates = {{ n = "count(*)" }}
+[operators.plain]
+kind = "table"
+input = "a"
+key = ["k"]
+[operators.joined]
+kind = "join"
+input = "a"
+table = "plain"
+on = {{ kk = "ww" }}
+"""
+
+
+def test_a_wrong_shape_hides_no_mistake_of_its_operator(tmp_path: Path) -> None:
+    keys = [line.split(": ")[1].removeprefix("operators.") for line in told(tmp_path, SHAPED)]
+    assert sorted(keys) == [
+        "by_updates.input", "by_updates.key", "joined.on", "joined.on", "m.identity", "m.key", "m.select.v",
+        "m.select.x", "n.aggregates.n", "n.aggregates.s", "n.aggregates.u", "n.key", "newest.columns", "newest.key",
+        "sent", "sent.columns", "sent.id", "sent.key",
+    ]  # fmt: skip
+
+
 def test_airflow_is_told_the_mistakes_of_keys_at_once(tmp_path: Path) -> None:
     (tmp_path / "play.toml").write_text(BAD)
     (error,) = load_each(tmp_path).values()

@@ -18,7 +18,7 @@ from tidemark.spec.arrival_order import by_arrival
 from tidemark.spec.operators import Sink
 from tidemark.spec.project import Project
 from tidemark.spec.topology import Topology, load_each, load_part, updates_tables
-from tidemark.stream.kafka import KafkaBroker, refuse_marks_in_compacted
+from tidemark.stream.kafka import KafkaBroker, marks_in_compacted
 from tidemark.stream.steps import Steps
 
 
@@ -43,18 +43,18 @@ def check(
     topologies = {found.name: found for found in of_project.values() if isinstance(found, Topology)}
     for file in files or of_project:
         topology, found = _loaded(file)
-        errors += found
         if topology is None:
+            errors += found
             continue
         if not found:
             topologies[topology.name] = topology
-        try:
-            Steps(topology, Reference(warehouse))
-            if broker is not None:
-                for sub in topology.sub_topologies:
-                    refuse_marks_in_compacted(topology, sub, broker)
-        except InvalidSpec as error:
-            errors.append(error)
+        found += _misfits(topology, warehouse, found)
+        if broker is not None:
+            found += [
+                mistake for sub in topology.sub_topologies for mistake in marks_in_compacted(topology, sub, broker)
+            ]
+        if found:
+            errors += found
             continue
         lines += [
             f"{one_line(file.name)}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}"
@@ -77,6 +77,15 @@ def check(
         specs = sla_spec.load(project.slas, topology)
         lines += [f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology)]
     return lines
+
+
+def _misfits(topology: Topology, warehouse: Path, known: Sequence[InvalidSpec]) -> list[InvalidSpec]:
+    """What does not fit the columns in *topology*, the part of its file that can be used beside *known* mistakes."""
+    try:
+        Steps(topology, Reference(warehouse), known)
+    except InvalidSpec as error:
+        return [error]
+    return []
 
 
 def _readers_of_updates(topology: Topology) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import polars as pl
@@ -41,7 +42,7 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
     ran = batches.sort("batch_id").select("batch_id", "epoch", "finished_at", "records_in").rows()
     found = [
         Restart(batch_id, max(ended_ms, last_beat_ms.get(epoch_before, ended_ms)), finished_ms, records_in)
-        for (_, epoch_before, ended_ms, _), (batch_id, epoch, finished_ms, records_in) in zip(ran, ran[1:], strict=False)
+        for (_, epoch_before, ended_ms, _), (batch_id, epoch, finished_ms, records_in) in pairwise(ran)
         if epoch != epoch_before
     ]
     return [each for each in found if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]

@@ -43,20 +43,26 @@ def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions) -> pl.Da
 
 
 class InvalidColumns(InvalidArgument):
-    """Raised where columns of one side do not fit those of the other; *key* is the one of the operator that asks it."""
+    """Raised where columns of one side do not fit those of the other, with all *problems*.
 
-    def __init__(self, problem: str, *, key: str) -> None:
-        super().__init__(problem)
-        self.key = key
+    *key* is the one of the operator that asks it.
+    """
+
+    def __init__(self, problems: Sequence[str], *, key: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems, self.key = tuple(problems), key
 
 
 def united(inputs: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """The records of all *inputs*, by the name of the operator that sends them, which have the same columns."""
     (first, records), *others = inputs.items()
+    problems = []
     for name, other in others:
         if differing := sorted(f"{c} {kind}" for c, kind in {*other.schema.items()} ^ {*records.schema.items()}):
-            msg = f"the columns of {first} and {name} differ in {', '.join(differing)}; a map makes them the same"
-            raise InvalidColumns(msg, key="inputs")
+            columns = ", ".join(differing)
+            problems.append(f"the columns of {first} and {name} differ in {columns}; a map makes them the same")
+    if problems:
+        raise InvalidColumns(problems, key="inputs")
     return pl.concat([part.select(records.columns) for part in inputs.values()])
 
 
@@ -141,11 +147,15 @@ def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame, *, up
 
 
 def _check_on(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> None:
-    """Raise InvalidArgument unless `on` names columns of both sides."""
-    for side, names, frame in (("the record", operator.on, records), ("the row", operator.on.values(), rows)):
-        if unknown := sorted(set(names) - set(frame.columns)):
-            msg = f"names {unknown}, which are no columns of {side}; it has {', '.join(payload(frame.columns))}"
-            raise InvalidColumns(msg, key="on")
+    """Raise InvalidColumns unless `on` names columns of both sides."""
+    sides = (("the record", operator.on, records), ("the row", operator.on.values(), rows))
+    problems = [
+        f"names {unknown}, which are no columns of {side}; it has {', '.join(payload(frame.columns))}"
+        for side, names, frame in sides
+        if (unknown := sorted(set(names) - set(frame.columns)))
+    ]
+    if problems:
+        raise InvalidColumns(problems, key="on")
 
 
 def _joined(

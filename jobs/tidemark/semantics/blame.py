@@ -29,7 +29,7 @@ class AgeCause(StrEnum):
     BLOCKING_PARTITION = "blocking_partition"
     """A partition had no record that was new enough, or had to become idle first."""
     BACKLOG = "backlog"
-    """The record that closed the window waited unread: the driver read older ones, or was started for the first time."""
+    """The record that closed the window waited unread: the driver read older ones, or had never run before."""
     DRIVER_RESTARTED = "driver_restarted"
     """That record waited unread, or the records of a hop did, while a driver took the place of another."""
     LATE_PRODUCER = "late_producer"

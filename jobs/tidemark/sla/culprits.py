@@ -54,8 +54,8 @@ def with_culprits(
     """The statuses *found* for *at_ms*, those of broken SLAs with a culprit where one is known, and what holds it up.
 
     Of a latency it is the part that grew most of windows that broke this promise, on the path to its subject: an
-    operator or a cause, as `window_parts` has it. Without such a window it is `driver_restarted` if records waited for a
-    new driver. Else, and of anything else, it is where `tidemark why` finds the hold-up, and of a watermark whatever
+    operator or a cause, as `window_parts` has it. Without such a window it is `driver_restarted` if records waited for
+    a new driver. Else, and of anything else, it is where `tidemark why` finds the hold-up, and of a watermark whatever
     holds it back. An SLA whose breach nobody can explain has none.
     """
     explaining = _Explaining(topology, layout, tables, at_ms)

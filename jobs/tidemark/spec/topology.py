@@ -193,14 +193,22 @@ def parse_part(
     read = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
     mistakes += [mistake for _, found in read.values() for mistake in found]
     operators = {key: operator for key, (operator, found) in read.items() if operator and not misshapen(found)}
-    mistakes += _unknown_inputs(file, operators, tables)
+    vague = {
+        key: operator
+        for key, (operator, found) in read.items()
+        if operator and _is_looked_at(operator, found) and operator.inputs == (tables[key].get("input"),)
+    }
+    mistakes += _unknown_inputs(file, {**operators, **vague}, tables)
     whole, circles = _without_circles(file, _with_inputs(operators))
+    whole = {**whole, **_reading(whole, vague)}
     mistakes += circles
     try:
         checked = _Check(file, whole, read_by_others=_named_in(tables, whole))
         told = {mistake.key for mistake in mistakes}
         mistakes += [mistake for mistake in checked.all() if mistake.key not in told]
-        part = _completed(_in_order(file, _with_inputs(checked.sound())).values())
+        sound = _with_inputs({name: operator for name, operator in checked.sound().items() if name not in vague})
+        others = {name: o for name, o in whole.items() if name not in sound and _is_looked_at(o, mistakes)}
+        part = _completed(_in_order(file, {**sound, **_reading(sound, others)}).values())
         return Topology(sub_topologies=_sub_topologies(file, part), file=file, **settings), mistakes
     except InvalidSpec as error:
         return None, [*mistakes, error]
@@ -270,6 +278,18 @@ def updates_tables(operators: Mapping[str, Operator]) -> frozenset[str]:
             case Map() | Join() | Union() if found.intersection(operator.flows):
                 found.add(operator.name)
     return frozenset(found)
+
+
+def _is_looked_at(operator: Operator, mistakes: Iterable[InvalidSpec]) -> bool:
+    """Whether *operator* is looked at in what it reads although *mistakes* leave open which columns it hands on."""
+    at = f"operators.{operator.name}"
+    own = [mistake for mistake in mistakes if mistake.key == at or mistake.key.startswith(f"{at}.")]
+    return misshapen(own) and isinstance(operator, (Map, Aggregate, KeyedTable, Repartition, Sink))
+
+
+def _reading(whole: Collection[str], others: Mapping[str, Operator]) -> dict[str, Operator]:
+    """Those of *others* that read the *whole* ones."""
+    return {name: operator for name, operator in others.items() if {*operator.inputs} <= {*whole}}
 
 
 def _unknown_inputs(file: str, operators: Mapping[str, Operator], known: Collection[str]) -> Iterator[InvalidSpec]:

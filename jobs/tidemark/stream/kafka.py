@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -189,11 +189,17 @@ class KafkaBroker:
 
 
 def refuse_marks_in_compacted(topology: Topology, sub: SubTopology, broker: KafkaBroker) -> None:
-    """Raise InvalidSpec where a sink of *sub* is to send marks of time to a topic that takes none."""
+    """Raise InvalidSpec with all of `marks_in_compacted`."""
+    if mistakes := [*marks_in_compacted(topology, sub, broker)]:
+        raise InvalidSpec("\n".join(map(str, mistakes)))
+
+
+def marks_in_compacted(topology: Topology, sub: SubTopology, broker: KafkaBroker) -> Iterator[InvalidSpec]:
+    """A mistake for each sink of *sub* that is to send marks of time to a topic that takes none."""
     for sink in sub.operators:
         if isinstance(sink, Sink) and sink.marks and broker.is_compacted(sink.topic or ""):
             problem = f"is true and topic {sink.topic!r} is compacted, which takes no record without a key"
-            raise InvalidSpec.at(topology.file, f"operators.{sink.name}.marks", problem, "leave it out")
+            yield InvalidSpec.at(topology.file, f"operators.{sink.name}.marks", problem, "leave it out")
 
 
 class _Sending:

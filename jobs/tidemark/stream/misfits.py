@@ -5,8 +5,8 @@ Only columns of records count: those that Tidemark keeps beside them are neither
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -33,18 +33,27 @@ class ColumnMistake:
     remedy: str
 
 
-def misfits(operator: Operator, schema: Schema, sql: Expressions) -> list[ColumnMistake]:
-    """What of *operator* does not fit the columns of *schema*; joins and unions are looked at when they run."""
+def misfits(
+    operator: Operator, schema: Schema, sql: Expressions, wrong: Collection[str] = frozenset()
+) -> list[ColumnMistake]:
+    """What of *operator* does not fit the columns of *schema*; joins and unions are looked at when they run.
+
+    The *wrong* keys of *operator*, which had a mistake before, have no other, and neither has what names them.
+    """
     columns = {name: schema[name] for name in payload(schema)}
+    return [mistake for mistake in _misfits(operator, columns, sql, wrong) if mistake.key not in wrong]
+
+
+def _misfits(operator: Operator, columns: Schema, sql: Expressions, wrong: Collection[str]) -> Iterable[ColumnMistake]:
     match operator:
         case Map():
-            return [*_of_map(operator, columns, sql)]
+            return _of_map(operator, columns, sql, wrong)
         case Aggregate():
-            return [*_of_aggregate(operator, columns, sql)]
+            return _of_aggregate(operator, columns, sql, wrong)
         case KeyedTable():
-            return [*_unknown({"key": operator.key, "columns": operator.columns}, columns)]
+            return _unknown({"key": operator.key, "columns": operator.columns}, columns)
         case Repartition():
-            return [*_unknown({"id": operator.id, "key": operator.key, "columns": operator.columns}, columns)]
+            return _unknown({"id": operator.id, "key": operator.key, "columns": operator.columns}, columns)
         case Sink():
             return [*_unknown({"key": operator.key}, columns), *_taken_by_sink(operator, columns)]
         case _:
@@ -69,16 +78,26 @@ def _taken_by_sink(operator: Sink, columns: Collection[str]) -> Iterator[ColumnM
         yield ColumnMistake("", problem, reads(columns))
 
 
-def _of_map(operator: Map, columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:
+def _of_map(operator: Map, columns: Schema, sql: Expressions, wrong: Collection[str]) -> Iterator[ColumnMistake]:
     texts = {f"select.{name}": text for name, text in operator.select.items()}
     found = [*_of_sql(texts, columns, sql)]
     yield from found
     if operator.where is not None:
         yield from _of_condition(operator.where, columns, sql)
-    yield from _unknown({"key": operator.key}, operator.select)
-    if operator.identity is not None and not found:  # an identity is of what was selected
-        selected = sql.select(pl.DataFrame(schema=dict(columns)), operator.select, keep=())
-        yield from _of_sql({"identity": operator.identity}, selected.schema, sql)
+    if "select" in wrong:
+        return
+    bad = {*wrong, *(mistake.key for mistake in found)}
+    selected = {name: text for name, text in operator.select.items() if f"select.{name}" not in bad}
+    known = sql.select(pl.DataFrame(schema=dict(columns)), selected, keep=()).schema if selected else {}
+    results = {**known, **_of_any_type("select", bad)}  # an identity is of what was selected
+    yield from _unknown({"key": operator.key}, results)
+    if operator.identity is not None:
+        yield from _of_sql({"identity": operator.identity}, results, sql)
+
+
+def _of_any_type(key: str, wrong: Collection[str]) -> Schema:
+    """The columns that *key* names where it is *wrong*, of a type that fits whatever reads them."""
+    return {part.removeprefix(f"{key}."): pl.Null() for part in wrong if part.startswith(f"{key}.")}
 
 
 def _of_condition(where: str, columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:
@@ -88,7 +107,9 @@ def _of_condition(where: str, columns: Schema, sql: Expressions) -> Iterator[Col
         yield ColumnMistake("where", f"is {where!r}, which is no condition", f"write one, such as {where} is not null")
 
 
-def _of_aggregate(operator: Aggregate, columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:
+def _of_aggregate(
+    operator: Aggregate, columns: Schema, sql: Expressions, wrong: Collection[str]
+) -> Iterator[ColumnMistake]:
     key = {*operator.key, *(("window_start",) if operator.windows else ())}
     found = [*_unknown({"key": operator.key}, columns)]
     for name, call in operator.aggregates.items():
@@ -108,12 +129,19 @@ def _of_aggregate(operator: Aggregate, columns: Schema, sql: Expressions) -> Ite
             if name in taken
         ]
     yield from found
-    if not found:
-        kernel = Aggregation(operator, aggregate_functions(operator.aggregates, columns), columns)
-        results = kernel.results(pl.DataFrame(schema=kernel.state_schema)).schema
-        asked = [*operator.key, *(WINDOW if operator.windows else ()), *operator.aggregates]
+    bad = {*wrong, *(mistake.key for mistake in found)}
+    if not bad & {"key", "window", "aggregates"}:
+        results = {**_results(operator, columns, bad), **_of_any_type("aggregates", bad)}
         texts = {f"select.{name}": text for name, text in operator.select.items()}
-        yield from _of_sql(texts, {name: results[name] for name in asked}, sql)
+        yield from _of_sql(texts, results, sql)
+
+
+def _results(operator: Aggregate, columns: Schema, bad: Collection[str]) -> Schema:
+    """What `select` of *operator* reads, but for aggregates that are *bad*."""
+    sound = {name: call for name, call in operator.aggregates.items() if f"aggregates.{name}" not in bad}
+    kernel = Aggregation(replace(operator, aggregates=sound), aggregate_functions(sound, columns), columns)
+    results = kernel.results(pl.DataFrame(schema=kernel.state_schema)).schema
+    return {name: results[name] for name in (*operator.key, *(WINDOW if operator.windows else ()), *sound)}
 
 
 def _of_sql(texts: Mapping[str, str], columns: Schema, sql: Expressions) -> Iterator[ColumnMistake]:

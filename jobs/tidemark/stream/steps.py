@@ -56,6 +56,7 @@ from tidemark.spec.operators import (
     emission_of,
 )
 from tidemark.spec.tables import QUARANTINE
+from tidemark.spec.toml_operators import misshapen
 from tidemark.spec.topology import Topology, updates_tables
 from tidemark.stream.aggregating import Aggregating
 from tidemark.stream.batch import Moment
@@ -100,10 +101,10 @@ class Steps:
     """The kernels of a topology's operators, and the memory that they read and move.
 
     At start every operator runs once over no records, which tells the schema of its output and refuses SQL and columns
-    that do not fit.
+    that do not fit. *known* are mistakes of the file that were found before: *topology* is then what it has without.
     """
 
-    def __init__(self, topology: Topology, reference: Reference) -> None:
+    def __init__(self, topology: Topology, reference: Reference, known: Sequence[InvalidSpec] = ()) -> None:
         self._topology = topology
         self._reference = reference
         self._sql = Expressions()
@@ -113,24 +114,33 @@ class Steps:
         self._terminals = {name for sub in topology.sub_topologies for name in sub.terminals()}
         self.memory = Memory()
         self.schemas: dict[str, Mapping[str, pl.DataType]] = {}
-        mistakes = [mistake for operator in topology.operators.values() for mistake in self._mistakes(operator)]
+        mistakes = [mistake for operator in topology.operators.values() for mistake in self._mistakes(operator, known)]
         if mistakes:
             raise InvalidSpec("\n".join(map(str, mistakes)))
 
-    def _mistakes(self, operator: Operator) -> list[InvalidSpec]:
-        """Prepare *operator*, or say everything for which that cannot be; nothing where one that it reads has them."""
+    def _mistakes(self, operator: Operator, known: Sequence[InvalidSpec]) -> list[InvalidSpec]:
+        """Prepare *operator*, or say everything for which that cannot be; nothing where one that it reads has them.
+
+        Where *known* mistakes leave open what it hands on, it is only looked at.
+        """
+        at = f"operators.{operator.name}"
+        own = [mistake for mistake in known if mistake.key == at or mistake.key.startswith(f"{at}.")]
+        wrong = {mistake.key.removeprefix(f"{at}.") for mistake in own}
         read = self._topology.upstreams[operator.name]
         if not self.schemas.keys() >= {*read}:
             return []
-        found = misfits(operator, self.schemas[operator.inputs[0]], self._sql) if operator.inputs else []
-        if not found:
+        schema = self.schemas[operator.inputs[0]] if operator.inputs else {}
+        found = misfits(operator, schema, self._sql, wrong)
+        if not found and not misshapen(own):
             try:
                 self._prepare(operator)
             except (InvalidArgument, pl.exceptions.PolarsError) as error:
                 columns = dict.fromkeys(c for name in operator.inputs for c in payload(self.schemas[name]))
-                problem = f"does not fit what it reads: {_without_columns(error)}"
-                found = [ColumnMistake(_key_of(operator, error), problem, reads(columns))]
-        at = f"operators.{operator.name}"
+                problems = error.problems if isinstance(error, InvalidColumns) else [_without_columns(error)]
+                found = [
+                    ColumnMistake(_key_of(operator, error), f"does not fit what it reads: {problem}", reads(columns))
+                    for problem in problems
+                ]
         return [
             InvalidSpec.at(self._topology.file, f"{at}.{each.key}" if each.key else at, each.problem, each.remedy)
             for each in found
