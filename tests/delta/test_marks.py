@@ -11,10 +11,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from playing import NEWEST, NOON, Crash, Play, Row, crash_at, ms
 
+from tidemark.control import Control, TimeReset
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.marks import mark_text
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress
+from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source
 from tidemark.spec.topology import parse
 from tidemark.stream.table_marks import TableMarks
@@ -230,3 +232,54 @@ def test_marks_are_for_topics(tmp_path: Path) -> None:
         Play(NEWEST.replace('mode = "current"', 'mode = "current"\nmarks = true'), tmp_path)
     with pytest.raises(InvalidSpec, match="mark_every: is set, but marks is not true"):
         Play(SENDING.replace("marks = true", 'mark_every = "5 s"'), tmp_path)
+
+
+def set_back(play: Play, to_s: float) -> None:
+    """Have the time of the source of *play* go back with its next batch."""
+    control = Control(Layout(play.home).control(play.topology.name, "0"))
+    reset = TimeReset(
+        id=f"{to_s}", source="events", partition=0, to_ms=ms(to_s), from_offset=0, by="Ann", reason="2090", at_ms=ms(1)
+    )
+    control.request_time_reset(reset)
+
+
+DAYS = 1_000_000
+"""A record from so many seconds ahead."""
+JUMPED = WRITING.replace('name = "up"\n', 'name = "up"\ntrigger = "1 s"\n')
+FOLLOWING_FAR = FOLLOWING.replace('max_ahead = "1 h"', 'max_ahead = "unlimited"')
+
+
+def test_commits_from_before_a_reset_move_no_reader_again(tmp_path: Path) -> None:
+    play = Play(JUMPED, tmp_path)
+    at(play, 1)
+    behind = behind_table(play, tmp_path, FOLLOWING_FAR)
+    play.batch([play.row("events", ms(DAYS), key="a", id="a", v=1)], at_ms=ms(10))
+    behind.batch(at_ms=ms(11))
+    assert read(behind).watermark_ms == ms(DAYS - 1) - 1
+    set_back(behind, 9)
+    for second in (12, 13):  # the writer has not gone back yet
+        behind.batch(at_ms=ms(second))
+        assert read(behind).watermark_ms == ms(7) - 1
+    set_back(play, 10)
+    play.batch(at_ms=ms(20))
+    play.batch([play.row("events", ms(30), key="a", id="a", v=1)], at_ms=ms(30))
+    behind.start("0", epoch=2)
+    behind.batch(at_ms=ms(31))
+    assert read(behind).watermark_ms == ms(29) - 1
+    play.batch([play.row("events", ms(DAYS), key="a", id="a", v=1)], at_ms=ms(40))
+    behind.batch(at_ms=ms(41))
+    assert read(behind).watermark_ms == ms(DAYS - 1) - 1  # what its writer says from then on counts
+
+
+def test_marks_from_before_a_reset_move_no_reader_again(tmp_path: Path) -> None:
+    play = Play(READING, tmp_path, partitions=2)
+    far = [mark(play, "up/0", ms(DAYS), partition=number) for number in (0, 1)]
+    play.batch([play.row("events", ms(1), key="a", id="a", v=1), *far], at_ms=ms(1))
+    set_back(play, 12)
+    play.batch([mark(play, "up/0", ms(DAYS), idle=True)], at_ms=ms(12))
+    assert (read(play).watermark_ms, read(play).partitions[0].activity) == (ms(10) - 1, Activity.ACTIVE)
+    play.start("0", epoch=2)
+    play.batch([mark(play, "up/0", ms(DAYS), idle=True), mark(play, "up/0", ms(20))], at_ms=ms(22))
+    assert read(play).watermark_ms == ms(20)
+    play.batch([mark(play, "up/0", ms(DAYS))], at_ms=ms(30))
+    assert read(play).watermark_ms == ms(DAYS)

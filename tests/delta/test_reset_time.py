@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 import pytest
-from playing import NOON, Crash, Play, crash_at, ms
+from apart import Apart
+from playing import NEWEST, NOON, Crash, Play, crash_at, ms
 
 from tidemark.cli.reset_time import options, reset_time
 from tidemark.errors import InvalidArgument
@@ -48,9 +49,10 @@ def event(play: Play, second: float) -> dict[str, object]:
     return play.row("events", ms(second), id="a", v=1)
 
 
-def jumped(home: Path) -> Play:
+def jumped(home: Path, executors: type[Apart] | None = None, toml: str = TOML) -> Play:
     """The watermark is at FUTURE − 1.001 s; the windows from 0 s and from 10 s are closed, with two and one record."""
-    play = Play(TOML, home)
+    play = Play(toml, home)
+    play.executors = executors
     play.batch([event(play, 1), event(play, 2), event(play, 11)], at_ms=ms(20), sub="first")
     play.batch([event(play, FUTURE)], at_ms=ms(21), sub="first")
     play.hop("second", at_ms=ms(22))
@@ -72,8 +74,10 @@ def results(play: Play) -> list[tuple[float, str]]:
     return [((r["window_start"] - NOON) / 1000, r["value"]) for r in play.rows("changes", "first") if r["window_start"]]
 
 
-def test_after_a_reset_closed_windows_stay_closed(tmp_path: Path) -> None:
-    play = jumped(tmp_path)
+@pytest.mark.parametrize("executors", [None, Apart])
+def test_after_a_reset_closed_windows_stay_closed(tmp_path: Path, executors: type[Apart] | None) -> None:
+    by_id = TOML.replace('columns = ["id"]', 'columns = ["v"]').replace('key = ["v"]', 'key = ["id"]')
+    play = jumped(tmp_path, executors, f"executors_above = 1\n{by_id}")
     said = ask(play, "first", "events", "2014-05-13T12:00:09Z")
     assert "the watermark is 2014-05-13T12:00:07.999Z then" in said
     assert "  counts 2014-05-13T12:00:00.000Z to 2014-05-13T12:00:10.000Z" in said
@@ -93,6 +97,7 @@ def test_after_a_reset_closed_windows_stay_closed(tmp_path: Path) -> None:
         (r["window_start"] - NOON) / 1000 for r in play.rows("operator_windows", "first") if r["operator"] == "events"
     ]
     assert closed == [0, 10, 20]
+    assert bool([*tmp_path.glob("streams/play/first/**/batch-*.parquet")]) is (executors is not None)
 
 
 @pytest.mark.parametrize("step", ["decided", "changes"])
@@ -132,3 +137,39 @@ def test_time_does_not_go_forwards(tmp_path: Path) -> None:
         InvalidArgument, match=r"events/0 is at .*, which is not later; name one of: events/0 at 2014-06-05"
     ):
         ask(jumped(tmp_path), "first", "events", "2090-01-01")
+
+
+SENT = """
+[operators.board]
+kind = "sink"
+input = "counts"
+table = "board"
+[operators.out]
+kind = "sink"
+input = "counts"
+topic = "out"
+marks = true
+"""
+
+
+def test_readers_of_a_topic_and_of_a_table_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    (tmp_path / "topologies").mkdir()
+    places = {"of_topic": 'topic = "out"', "of_table": 'delta = "streams/play/first/board"', "other": 'topic = "other"'}
+    for name, place in places.items():
+        toml = NEWEST.replace('name = "play"', f'name = "{name}"').replace('topic = "events"', place)
+        (tmp_path / "topologies" / f"{name}.toml").write_text(toml)
+        reader = Play(toml, tmp_path)
+        row = reader.row("events", ms(FUTURE), key="a", id="a", v=1)
+        written = {} if "topic" in place else {"written": {"at_ms": 1, "file": "a", "start": 0}}
+        reader.batch([{**row, **written}], at_ms=ms(21))
+    said = ask(jumped(tmp_path, toml=TOML + SENT), "first", "events", "2014-05-13T12:00:09Z")
+    asked = "--source events --partition 0 --to 2014-05-13T12:00:08.000Z --by Ann --reason 2090"
+    commands = [line.strip() for line in said.splitlines() if line.startswith("  tidemark reset-time")]
+    assert commands[1:] == [f"tidemark reset-time {name} 0 {asked}" for name in ("of_table", "of_topic")]
+
+
+def test_a_stream_with_sessions_is_refused_by_name(tmp_path: Path) -> None:
+    play = jumped(tmp_path, toml=TOML.replace('{ tumbling = "10 s" }', '{ session = "10 s" }'))
+    with pytest.raises(InvalidArgument, match=r"^counts: sessions that are closed cannot be kept closed"):
+        ask(play, "first", "events", "2014-05-13T12:00:09Z")

@@ -7,16 +7,15 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import polars.selectors as cs
 import pytest
+from apart import Apart
 from playing import Crash, Play, Row, crash_at
-from pyspark import cloudpickle
 
 from tidemark.delta import scan
 from tidemark.disk import Disk
 from tidemark.stream.intact import DataLost
-from tidemark.stream.spread_tasks import Arrived, Arriving, Worked, Working
+from tidemark.stream.spread_tasks import Worked, Working
 
 T = 1_400_000_000_000
 SOURCE = """
@@ -188,27 +187,6 @@ TOPOLOGIES = {
     "SQL that fails for some records": SOURCE + FAILING + OUT.format("top"),
     "no state and a stream behind a hop": SOURCE + STATELESS,
 }  # fmt: skip
-
-
-class Apart:
-    """Executors that are given a task as bytes, and finish in any order."""
-
-    def __init__(self, rows: pl.DataFrame) -> None:
-        self._rows = rows
-
-    def parallelism(self) -> int:
-        return 3
-
-    def arrive(self, task: Arriving) -> list[Arrived]:
-        parts = self._rows.partition_by("source", "partition", maintain_order=True)
-        return [_there_and_back(_there_and_back(task)(part)) for part in reversed(parts)]
-
-    def work(self, task: Working) -> list[Worked]:
-        return [_there_and_back(_there_and_back(task)(number)) for number in range(task.shares)]
-
-
-def _there_and_back(value: Any) -> Any:
-    return cloudpickle.loads(cloudpickle.dumps(value))
 
 
 def batches(play: Play, seed: int = 1) -> list[tuple[int, list[Row]]]:

@@ -1,14 +1,18 @@
-"""Marks of time in compacted topics are refused at all sinks at once."""
+"""Marks of time in compacted topics are refused at all sinks at once, and a broker that was named must answer."""
 
 from __future__ import annotations
 
+import socket
 import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tidemark.errors import InvalidSpec
+from tidemark.cli.main import _parser
+from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.spec.topology import parse
+from tidemark.stream import kafka
 from tidemark.stream.kafka import refuse_marks_in_compacted
 
 SINK = '[operators.{0}]\nkind = "sink"\ninput = "a"\ntopic = "{0}"\nmarks = true\n'
@@ -25,3 +29,17 @@ def test_marks_are_refused_at_all_sinks_at_once() -> None:
         refuse_marks_in_compacted(topology, topology.sub_topologies[0], broker)
     keys = [line.split(": ")[1] for line in str(refused.value).splitlines()]
     assert keys == ["operators.x.marks", "operators.z.marks"]
+
+
+def test_a_broker_that_was_named_must_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "TIMEOUT_S", 0.5)
+    file = tmp_path / "play.toml"
+    file.write_text(TOML)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        options = _parser().parse_args(["--home", str(tmp_path), "check", str(file), "--bootstrap", address])
+        with pytest.raises(
+            InvalidArgument, match=f"^--bootstrap {address}: no Kafka broker answers there within 0.5 s"
+        ):
+            options.run(options)

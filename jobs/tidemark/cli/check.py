@@ -23,21 +23,30 @@ from tidemark.stream.steps import Steps
 
 
 def check(
-    files: Sequence[Path], warehouse: Path, project: Project | None = None, *, bootstrap: str | None = None
+    files: Sequence[Path],
+    warehouse: Path,
+    project: Project | None = None,
+    *,
+    bootstrap: str | None = None,
+    must_answer: bool = False,
 ) -> list[str]:
     """A line for each streaming query that *files* describe; without files, for those of all topologies of the project.
 
     And one for each warning: what can run, and may give other results than are meant.
 
     Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the *project*. The
-    broker at *bootstrap*, if there is one, tells which topics are compacted.
+    broker at *bootstrap*, if there is one, tells which topics are compacted; one that does not answer is a warning in
+    the log, unless it *must_answer*.
 
     Raises:
+        InvalidArgument: a broker that must answer does not.
         InvalidSpec: something cannot run or be used; a line each, with file, key, what was seen and the remedy.
     """
     lines: list[str] = []
     errors: list[InvalidSpec] = []
     broker = None if bootstrap is None else KafkaBroker(bootstrap, "check", "check", wall_clock_ms)
+    if broker is not None and must_answer:
+        broker.refuse_silence()
     project = project or Project.here()
     of_project = load_each(project.topologies)
     topologies = {found.name: found for found in of_project.values() if isinstance(found, Topology)}

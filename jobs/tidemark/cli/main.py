@@ -232,7 +232,8 @@ def _run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> int:
     home = Home(options.home.resolve())
     bootstrap = options.bootstrap or _running_broker(home)
-    _say("\n".join(check(options.files, options.warehouse or home.warehouse, bootstrap=bootstrap)))
+    warehouse, must_answer = options.warehouse or home.warehouse, options.bootstrap is not None
+    _say("\n".join(check(options.files, warehouse, bootstrap=bootstrap, must_answer=must_answer)))
     return 0
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import polars as pl
 
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.progress import InputProgress
 from tidemark.spec.operators import Source
 
 MARK = "tidemark-mark"
@@ -44,11 +45,19 @@ def told_by(source: Source, text: str) -> Told | None:
     return Told(watermark_ms, found["status"] == Activity.IDLE.value)
 
 
-def with_marks(source: Source, rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, bool]]:
-    """The *rows* of *source*, whose marks are keep-alive records now; and per partition with rows whether it is idle.
+class Marks(NamedTuple):
+    """Of each partition with rows whether it is `idle`, and those whose writer `went_back` in time."""
+
+    idle: dict[int, bool]
+    went_back: frozenset[int] = frozenset()
+
+
+def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[pl.DataFrame, Marks]:
+    """The *rows* of *source*, whose marks are keep-alive records now, and what these say; *was*: before the batch.
 
     The time of such a record is the one that makes the watermark of its partition that of the mark; of a mark that is
-    not believed it is null. A partition is idle whose newest row is a mark that says so.
+    not believed it is null. A partition is idle whose newest row is a mark that says so. A mark from before the time of
+    the source was set back is not believed.
     """
     nothing = pl.all_horizontal(
         pl.col("key").is_null(),
@@ -61,22 +70,25 @@ def with_marks(source: Source, rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[i
     text = header.list.last().cast(pl.String, strict=False)
     found = rows.with_columns(_mark=pl.when(nothing).then(text))
     if not found["_mark"].is_not_null().any():
-        return rows, dict.fromkeys(rows["partition"].unique().to_list(), False)
+        return rows, Marks(dict.fromkeys(rows["partition"].unique().to_list(), False))
     told = pl.col("_mark").str.extract_groups(_FORM).struct
-    believed = told.field("writer").is_in(_believed(source))
-    watermark_ms = pl.when(believed).then(told.field("watermark")).cast(pl.Int64, strict=False)
+    at_ms = told.field("watermark").cast(pl.Int64, strict=False) + source.bound_ms + 1
+    set_back = {n: part.set_back_from_ms for n, part in was.partitions.items() if part.set_back_from_ms is not None}
+    from_ms = pl.col("partition").replace_strict(set_back, default=None, return_dtype=pl.Int64)
+    believed = told.field("writer").is_in(_believed(source)) & (from_ms.is_null() | (at_ms < from_ms))
     found = found.with_columns(
         _idle=(believed & (told.field("status") == Activity.IDLE.value)).fill_null(value=False),
-        _at_ms=watermark_ms + source.bound_ms + 1,
+        _at_ms=pl.when(believed).then(at_ms),
     )
     newest = found.group_by("partition", maintain_order=True).agg(pl.col("_idle").last())
+    went_back = frozenset(found.filter(pl.col("_at_ms").is_not_null())["partition"]) & {*set_back}
     is_mark = pl.col("_mark").is_not_null()
     alive = found.with_columns(
         timestamp_ms=pl.when(is_mark).then("_at_ms").otherwise("timestamp_ms"),
         reason=pl.when(~is_mark).then("reason"),
         deleted=pl.col("deleted") & ~is_mark,
     )
-    return alive.drop("_mark", "_idle", "_at_ms"), dict(newest.iter_rows())
+    return alive.drop("_mark", "_idle", "_at_ms"), Marks(dict(newest.iter_rows()), went_back)
 
 
 def _believed(source: Source) -> Sequence[str]:

@@ -21,7 +21,8 @@ class Seen:
     of records that wait or are ahead of the clock; `latest_offset` is the broker's, None without one;
     `held_from` is the offset of the first record that waits (`max_drift`), None when none does. `lost` are offsets,
     from (inclusive) until (exclusive), that are gone and were given up, None when none are. `told_idle` is whether its
-    writer said last that nothing comes; None when nothing was read, and it said nothing new.
+    writer said last that nothing comes; None when nothing was read, and it said nothing new. `went_back`: it read a
+    mark from after its writer's time went back.
     """
 
     from_offset: int
@@ -32,6 +33,7 @@ class Seen:
     lost: tuple[int, int] | None = None
     told_idle: bool | None = None
     newest_ms: int | None = None
+    went_back: bool = False
 
     @property
     def silent(self) -> bool:
@@ -46,12 +48,16 @@ class Seen:
     def marked(self, was: PartitionProgress, *, newest_ms: int | None, idle: bool) -> Seen:
         """The same after a mark that counts as a record of *newest_ms*, None: no watermark yet; *idle* is its status.
 
-        A mark that repeats what the partition *was* before does not end its silence.
+        A mark that repeats what the partition *was* before does not end its silence. One from before its writer's time
+        went back says nothing.
         """
+        if not was.believes(newest_ms):
+            return self
         reached_ms = later(was.max_timestamp_ms, newest_ms)
         if self.silent and (reached_ms, idle) == (was.max_timestamp_ms, was.told_idle):
             return self
-        return replace(self, max_timestamp_ms=later(self.max_timestamp_ms, newest_ms), told_idle=idle)
+        now_ms, went_back = later(self.max_timestamp_ms, newest_ms), newest_ms is not None
+        return replace(self, max_timestamp_ms=now_ms, told_idle=idle, went_back=went_back)
 
 
 def advance(
@@ -113,6 +119,7 @@ def _partition(
         done_until_offset=seen.until_offset if seen.held_from is None else seen.held_from,
         told_idle=told_idle,
         newest_ms=later(was.newest_ms, seen.newest_ms),
+        set_back_from_ms=None if seen.went_back else was.set_back_from_ms,
         activity=Activity.IDLE
         if told_idle and seen.caught_up
         else activity(
@@ -130,7 +137,13 @@ def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> I
     It goes back no further than that, whoever else is behind.
     """
     watermark_ms = bounded_out_of_orderness(to_ms, bound_ms=bound_ms)
-    part = replace(was.partitions[number], max_timestamp_ms=to_ms, newest_ms=to_ms, watermark_ms=watermark_ms)
+    part = replace(
+        was.partitions[number],
+        max_timestamp_ms=to_ms,
+        newest_ms=to_ms,
+        watermark_ms=watermark_ms,
+        set_back_from_ms=was.partitions[number].max_timestamp_ms,
+    )
     partitions = {**was.partitions, number: part}
     parts = {str(n): Progress(watermark_ms=p.watermark_ms, activity=p.activity) for n, p in partitions.items()}
     assert was.watermark_ms is not None

@@ -37,6 +37,8 @@ class PartitionProgress:
     Everything before `done_until_offset` was sent on; what lies between it and `until_offset` waits. `writers` are
     those that number their records (`tidemark-id`), by name. `told_idle` is what its writer said last. `newest_ms` is
     the newest event time that was read, also of a record that waits or is ahead of the clock: that of tombstones.
+    `set_back_from_ms` is the time from which it was set back (`tidemark reset-time`), until its writer's marks say an
+    earlier one; None: it was not, or they do.
     """
 
     max_timestamp_ms: int | None = None
@@ -48,6 +50,11 @@ class PartitionProgress:
     writers: Mapping[str, Sent] = field(default_factory=dict)
     told_idle: bool = False
     newest_ms: int | None = None
+    set_back_from_ms: int | None = None
+
+    def believes(self, mark_ms: int | None) -> bool:
+        """Whether a mark that counts as a record of *mark_ms* is from after its writer's time was set back, too."""
+        return self.set_back_from_ms is None or (mark_ms is not None and mark_ms < self.set_back_from_ms)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -231,7 +231,7 @@ def taken(
         with_future(source, fresh, decided_at_ms),
         {n: part.newest_ms for n, part in was.partitions.items() if part.newest_ms is not None},
     )
-    fresh, told_idle = with_marks(source, fresh)
+    fresh, marks = with_marks(source, fresh, was)
     fresh = with_future(source, fresh, decided_at_ms)  # marks have their times now
     counts_up_to_ms = None if source.max_ahead_ms is None else decided_at_ms
     sent = {number: part.writers for number, part in was.partitions.items()}
@@ -248,7 +248,7 @@ def taken(
         counts_up_to_ms=counts_up_to_ms,
         max_held=max_held,
     )
-    rows = replace(rows, told_idle=told_idle)
+    rows = replace(rows, told_idle=marks.idle)
     counts = Counter(
         records_in=fresh.height,
         duplicate=repeated.height,
@@ -274,7 +274,10 @@ def taken(
         tables,
         disorder(usable, reached_ms),
         windows_of(rows.on_time, window_ms=window_ms),
-        {n: replace(part, newest_ms=event_ms.get(n)) for n, part in rows.seen(read_to, counts_up_to_ms).items()},
+        {
+            n: replace(part, newest_ms=event_ms.get(n), went_back=n in marks.went_back)
+            for n, part in rows.seen(read_to, counts_up_to_ms).items()
+        },
     )
 
 

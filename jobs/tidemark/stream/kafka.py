@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.clock import Clock
-from tidemark.errors import InvalidSpec, TidemarkError
+from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
 from tidemark.kernels.headers import headers_to_send
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.marks import MARK, mark_text
@@ -57,6 +57,15 @@ class KafkaBroker:
         self._limits: dict[str, tuple[int, Limits]] = {}
         self._topology, self._writer, self._clock = topology, f"{topology}/{sub_topology}", clock
         self._sent: dict[tuple[str, int], int] = {}
+
+    def refuse_silence(self) -> None:
+        """Raise InvalidArgument unless the broker answers."""
+        try:
+            self._admin.list_topics(timeout=TIMEOUT_S)
+        except KafkaException as error:
+            seen = f"no Kafka broker answers there within {TIMEOUT_S:g} s ({error.args[0].str()})"
+            msg = f"--bootstrap {self._bootstrap}: {seen}; start it, correct the address, or leave it out"
+            raise InvalidArgument(msg) from error
 
     def partitions(self, topic: str) -> int:
         """How many partitions *topic* has; raises TidemarkError when there is no such topic."""
