@@ -12,6 +12,7 @@ Purpose: launch, heartbeat, drain and lease without a process to ask, so that it
 | `drain.json` | whoever wants the stream to stop | who asked, and when |
 | `meanings.json` | the driver, when it starts | what the things that it keeps mean, see `stream/meanings.py` |
 | `time_resets.json` | `tidemark reset-time` | partitions whose time goes back: to when, who asked, and why |
+| `reopen_ID.json` | `tidemark requeue --late --reopen` | late records that an aggregate takes in again |
 | `loss.json` | `tidemark accept-loss` | offsets that may be passed over: who gave them up, and why |
 
 The folder and its locks are their owner's alone, see `tidemark.locks`.
@@ -124,6 +125,20 @@ class TimeReset:
     from_offset: int
     by: str
     reason: str
+    at_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reopening:
+    """The decision that the aggregate *operator* takes in *late* records again, though their windows were closed.
+
+    Each is known by the batch in which it was late, its partition and its offset. The driver carries it out once, by
+    its `id`.
+    """
+
+    id: str
+    operator: str
+    late: tuple[tuple[int, int, int], ...]
     at_ms: int
 
 
@@ -288,6 +303,20 @@ class Control:
         path = self.home / "time_resets.json"
         found = json.loads(path.read_text()) if path.exists() else []
         return [TimeReset(**known(TimeReset, fields)) for fields in found]
+
+    def request_reopening(self, reopening: Reopening) -> None:
+        """Have the driver carry out *reopening* with its next batch, or with its first one when it starts."""
+        own_folder(self.home)
+        replace(self.home / f"reopen_{reopening.id}.json", json.dumps(asdict(reopening)))
+
+    def reopenings(self) -> list[str]:
+        """The ids of all that were asked for; the progress knows which are done."""
+        return sorted(path.stem.removeprefix("reopen_") for path in self.home.glob("reopen_*.json"))
+
+    def reopening(self, id_: str) -> Reopening:
+        """What was asked for under *id_*."""
+        fields = known(Reopening, json.loads((self.home / f"reopen_{id_}.json").read_text()))
+        return Reopening(**{**fields, "late": tuple((batch, part, offset) for batch, part, offset in fields["late"])})
 
     def meanings(self) -> dict[str, str]:
         """What was kept last; nothing when that was by an older version or never."""

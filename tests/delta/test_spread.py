@@ -12,8 +12,10 @@ import pytest
 from apart import Apart
 from playing import Crash, Play, Row, crash_at
 
+from tidemark.control import Control, Reopening
 from tidemark.delta import scan
 from tidemark.disk import Disk
+from tidemark.spec.layout import Layout
 from tidemark.stream.intact import DataLost
 from tidemark.stream.spread_tasks import Worked, Working
 
@@ -377,3 +379,23 @@ def test_a_batch_of_which_a_topic_may_have_lost_records_is_left_to_the_driver(tm
     play.broker.earliest = 10
     with pytest.raises(DataLost, match="offsets 3 until 10 are gone unread"):
         play.batch([play.row("events", T + n, id="a", v=1) for n in range(30)], at_ms=T)
+
+
+def test_executors_take_late_records_in_again(tmp_path: Path) -> None:
+    found = []
+    for home, executors in ((tmp_path / "spread", Apart), (tmp_path / "alone", None)):
+        play = Play(SOURCE + COUNTS + TUMBLING + 'reopen_for = "1 min"\n', home, partitions=3)
+        play.executors = executors
+        (first, *_, last) = batches(play)
+        play.batch(first[1], at_ms=first[0])
+        play.batch([play.row("events", T + 30_000, partition=part, id="z", v=1) for part in range(3)], at_ms=T + 31_000)
+        fields = [{"partition": n % 3, "id": "abcdefgh"[n % 8], "grp": "x", "v": n} for n in range(30)]
+        play.batch([play.row("events", T + n * 100, **each) for n, each in enumerate(fields)], at_ms=T + 31_500)
+        late = tuple((row["batch_id"], row["partition"], row["offset"]) for row in play.rows("late_records"))
+        control = Control(Layout(home).control("play", "0"))
+        control.request_reopening(Reopening(id="x", operator="counts", late=late, at_ms=0))
+        play.batch(last[1], at_ms=last[0])
+        reopened = [row["reopened"] for row in play.rows("outcomes") if row["reopened"]]
+        assert reopened == [len(late)] == [30]
+        found.append(told(play))
+    assert found[0] == found[1]

@@ -27,6 +27,7 @@ NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be m
     ("map", "key"): {"strategy": "on_change"},
     ("map", "identity"): {"strategy": "on_change"},
     ("aggregate", "allowed_lateness"): {"window": {"tumbling": "1 min"}},
+    ("aggregate", "reopen_for"): {"window": {"tumbling": "1 min"}},
     ("aggregate", "strategy"): {"window": {"tumbling": "1 min"}},
     ("join", "table"): {"delta": None},
     ("sink", "topic"): {"table": None},

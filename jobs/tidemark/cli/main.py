@@ -54,6 +54,7 @@ examples:
   tidemark bound flights                        what a longer or shorter bound costs: late records against waiting
   tidemark doctor flights                       may its streams go on from what lies in the warehouse, and if not, how
   tidemark requeue flights --reason malformed_json --dry-run
+  tidemark requeue flights --late --reopen --dry-run
   tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark reset-time flights status --source weather --partition 0 --to 2014-05-13T12:00 --by Ann --reason "2090"
   tidemark down                                 drain the streams and stop everything

@@ -11,6 +11,7 @@ import polars as pl
 from confluent_kafka import KafkaError, Message, Producer
 from deltalake import DeltaTable
 
+from tidemark.cli.reopen import reopen
 from tidemark.cli.requeue_late import late_rows, with_bytes
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.delta import append, create, scan
@@ -34,6 +35,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topology", type=told(usable))
     late = "what was found late, and not what is in quarantine; all that reads the topic reads it again"
     parser.add_argument("--late", action="store_true", help=late)
+    closed = "of --late: have closed windows with reopen_for take them in again, and send nothing to a topic"
+    parser.add_argument("--reopen", action="store_true", help=closed)
+    parser.add_argument("--operator", help="of --reopen: only what this aggregate found late")
     parser.add_argument("--source", help="only what this source operator read")
     parser.add_argument("--reason", help="only what was set aside for this reason, such as malformed_json")
     parser.add_argument("--from", dest="first", metavar="T", help="only what was set aside at or after this instant")
@@ -58,9 +62,25 @@ def requeue(
     be sent again from there.
     """
     layout = Layout(warehouse)
+    _refuse_unfitting(asked)
     with writing(layout, asked.topology):
+        if asked.reopen:
+            return reopen(asked, described(asked.topology), layout, clock)
         rows = late_rows(described(asked.topology), layout) if asked.late else _quarantined(layout, asked.topology)
         return _requeued(asked, _chosen(rows, asked), layout, bootstrap, clock)
+
+
+def _refuse_unfitting(asked: argparse.Namespace) -> None:
+    """Raise InvalidArgument for options that say nothing beside each other."""
+    if asked.reopen and not asked.late:
+        msg = "--reopen: only late records can be taken in again; write --late --reopen"
+        raise InvalidArgument(msg)
+    if asked.operator and not asked.reopen:
+        msg = f"--operator {asked.operator}: only --reopen goes by operators; give it too, or choose by --source"
+        raise InvalidArgument(msg)
+    if asked.reopen and (asked.source or asked.reason):
+        msg = "--reopen: takes no --source and no --reason; choose by --operator, --from and --to"
+        raise InvalidArgument(msg)
 
 
 def _requeued(

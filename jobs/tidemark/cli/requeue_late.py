@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import polars as pl
 from confluent_kafka import Consumer, TopicPartition
+from deltalake import DeltaTable
 
 from tidemark.delta import scan
 from tidemark.errors import InvalidArgument
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Source
-from tidemark.spec.tables import LATE_RECORDS
+from tidemark.spec.tables import LATE_RECORDS, REQUEUED
 from tidemark.spec.topology import Topology
 
 REASON = "late"
+REOPENED = "reopened"
+"""The reason of late records that a closed window took in again."""
 SILENT_S = 10.0
 """When a topic says nothing for so long, it has no more of what is asked for."""
 COLUMNS = ["sub_topology", "source", "topic", "partition", "offset", "reason", "key", "value", "decided_at", "kept"]
@@ -33,6 +37,9 @@ def _of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
     path = layout.stream_table(topology.name, sub, LATE_RECORDS.name)
     batches = scan(path.parent / "batches").select("batch_id", "decided_at").collect()
     late = scan(path).collect().join(batches, on="batch_id", how="left")
+    late = late.join(
+        _reopened(layout.report_table(topology.name, REQUEUED.name)), on=["operator", "partition", "offset"], how="anti"
+    )
     sources = {name: source_of(topology, name) for name in late["operator"].unique()}
     return late.with_columns(
         source=pl.col("operator").replace_strict({n: s.name for n, s in sources.items()}, return_dtype=pl.String),
@@ -43,9 +50,16 @@ def _of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
     ).select(COLUMNS)
 
 
+def _reopened(path: Path) -> pl.DataFrame:
+    """Operator and place of the records that closed windows took in again, which no topic is to have again."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return pl.DataFrame(schema={"operator": pl.String(), "partition": pl.Int32(), "offset": pl.Int64()})
+    return scan(path).filter(pl.col("reason") == REOPENED).select("partition", "offset", operator="source").collect()
+
+
 def source_of(topology: Topology, name: str) -> Source:
     """The source whose records the operator *name* reads; raises InvalidArgument where there are several."""
-    found = {source.name: source for source in _sources(topology, name)}
+    found = {source.name: source for source in sources_of(topology, name)}
     if len(found) != 1:
         msg = (
             f"late records of {name} may be of {' or '.join(sorted(found))}, and the table does not say which; "
@@ -55,7 +69,8 @@ def source_of(topology: Topology, name: str) -> Source:
     return next(iter(found.values()))
 
 
-def _sources(topology: Topology, name: str) -> Iterator[Source]:
+def sources_of(topology: Topology, name: str) -> Iterator[Source]:
+    """The sources whose records the operator *name* reads."""
     operator = topology.operators.get(name)
     if operator is None:
         msg = f"late_records names {name}, which is no operator of {topology.name} now; give the file that had it"
@@ -63,7 +78,7 @@ def _sources(topology: Topology, name: str) -> Iterator[Source]:
     if isinstance(operator, Source):
         yield operator
     for read in (operator.repartition,) if isinstance(operator, HopSource) else operator.flows:
-        yield from _sources(topology, read)
+        yield from sources_of(topology, read)
 
 
 def with_bytes(rows: pl.DataFrame, bootstrap: str) -> pl.DataFrame:

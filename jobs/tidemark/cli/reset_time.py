@@ -43,7 +43,7 @@ def reset_time(asked: argparse.Namespace, warehouse: Path, topology: Topology, c
     """Ask the driver, and say which windows stay closed and what else to reset; raises InvalidArgument."""
     sub = topology.sub_topology(asked.sub_topology)
     layout = Layout(warehouse)
-    progress = _progress(layout, topology.name, sub.name)
+    progress = newest_progress(layout, topology.name, sub.name)
     part = progress.inputs[asked.source].partitions.get(asked.partition) if asked.source in progress.inputs else None
     if part is None or part.max_timestamp_ms is None or part.max_timestamp_ms <= asked.to:
         known = ", ".join(
@@ -112,7 +112,7 @@ def _after_reset_of_upstream(topology: Topology, sub: SubTopology, source: str, 
     operator = next((o for o in sub.operators if o.name == source), None)
     if not isinstance(operator, HopSource):
         return 0
-    resets = _progress(layout, topology.name, operator.upstream).resets
+    resets = newest_progress(layout, topology.name, operator.upstream).resets
     if not resets:
         command = f"tidemark reset-time {topology.name} {operator.upstream}"
         msg = f"{source}: its time comes from {operator.upstream}; reset that first: {command} --source …"
@@ -136,13 +136,14 @@ def _readers(topology: Topology, sub: SubTopology, layout: Layout, watermark_ms:
                 )
                 if not (behind_hop or of_sink) or not layout.control(reader.name, part.name).is_dir():
                     continue
-                progress = _progress(layout, reader.name, part.name).inputs.get(source.name)
+                progress = newest_progress(layout, reader.name, part.name).inputs.get(source.name)
                 for number, one in sorted(progress.partitions.items() if progress else ()):
                     if one.watermark_ms is not None and one.watermark_ms > watermark_ms:
                         yield f"{reader.name} {part.name} --source {source.name} --partition {number}"
 
 
-def _progress(layout: Layout, topology: str, sub: str) -> StreamProgress:
+def newest_progress(layout: Layout, topology: str, sub: str) -> StreamProgress:
+    """How far the stream of *sub* has come by its newest journal entry."""
     home = layout.control(topology, sub)
     entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
     return StreamProgress.from_json(entry.notes["progress"]) if entry else StreamProgress()

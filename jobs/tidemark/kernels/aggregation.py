@@ -15,7 +15,7 @@ import polars as pl
 from tidemark.kernels.aggregate_function import AggregateFunction
 from tidemark.kernels.schemas import META_SCHEMA
 from tidemark.kernels.values import key_text
-from tidemark.kernels.windows import WINDOW, in_windows, is_closed
+from tidemark.kernels.windows import WINDOW, in_windows, is_closed, is_forgotten
 from tidemark.spec.operators import Aggregate, Shape, Windows
 
 _GROWING = ("_timestamp_ms", "_newest_ms")
@@ -91,8 +91,19 @@ class Aggregation:
             return records, records.clear()
         rows = in_windows(records.with_row_index("_row"), windows).filter(~is_closed(windows, watermark_ms))
         rows = rows.filter(~pl.col("window_start").is_in([start for start, _ in stay_closed]))
-        late = records.with_row_index("_row").join(rows.select("_row").unique(), on="_row", how="anti")
-        return rows.drop("_row"), late.sort("_row").drop("_row")
+        return _assigned(rows, records)
+
+    def reopened(self, late: pl.DataFrame, forgotten_ms: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """*late* records in the windows whose states are kept, closed or not, and those that have none."""
+        assert self.operator.windows is not None
+        rows = in_windows(late.with_row_index("_row"), self.operator.windows)
+        return _assigned(rows.filter(~is_forgotten(forgotten_ms)), late)
+
+
+def _assigned(rows: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """*rows* of windows, and those of *records* that are in none of them, by their place `_row`."""
+    others = records.with_row_index("_row").join(rows.select("_row").unique(), on="_row", how="anti")
+    return rows.drop("_row"), others.sort("_row").drop("_row")
 
 
 def in_open_sessions(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
-from tidemark.kernels import payload
+from tidemark.kernels import META, payload
 from tidemark.kernels.emission import Judged
-from tidemark.kernels.values import value_text
+from tidemark.kernels.values import parsed, value_text
 
 
 def changes_rows(operator: str, result: Judged, **more: str) -> pl.DataFrame:
@@ -53,6 +55,32 @@ def as_read(records: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def as_late(records: pl.DataFrame) -> pl.DataFrame:
+    """*records* as `as_read` gives them, with all else that `read_again` needs."""
+    return as_read(records).with_columns(records["_task"].alias("task"), records["_headers"].alias("headers"))
+
+
+def read_again(late: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """The records that *late*, rows of `late_records` that `as_late` wrote, are about; with the columns of *schema*.
+
+    They are `_repeated`: how long they took to come in again says nothing of the stream.
+    """
+    columns = {name: kind for name, kind in schema.items() if name not in META}
+    records = late.with_columns(pl.col("value").cast(pl.String)).select(
+        parsed("value", columns).struct.unnest(),
+        _key="key",
+        _timestamp_ms=pl.col("timestamp").dt.epoch("ms"),
+        _partition="partition",
+        _offset="offset",
+        _task=pl.coalesce("task", "partition"),  # older versions kept neither task nor headers
+        _deleted=pl.lit(value=False),
+        _headers="headers",
+        _newest_ms=pl.col("timestamp").dt.epoch("ms"),
+        _repeated=pl.lit(value=True),
+    )
+    return records.select(pl.col(name).cast(kind) for name, kind in schema.items())
+
+
 def quarantine_rows(operator: str, records: pl.DataFrame, reason: str, detail: pl.Expr | None = None) -> pl.DataFrame:
     """*records* that *operator* cannot use, as rows of `quarantine`: where they were read, and their columns."""
     columns = [c for c in payload(records.columns) if not c.startswith("@")]
@@ -70,6 +98,7 @@ def late_rows(operator: str, late: pl.DataFrame, watermark_ms: int | None, held_
     """What *operator* found *late*, behind the watermark that *held_by* had set, as rows of `late_records`."""
     watermark = pl.lit(watermark_ms, pl.Int64)
     return late.select(
+        *(column for column in ("task", "headers") if column in late.columns),
         "partition",
         "offset",
         "key",

@@ -90,7 +90,8 @@ class StreamProgress:
     task, and `skipped_lately` has those of the last minute; `marks` are the newest marks of
     time by sink. `resets` are the batches in which time was set back, by the id of who asked for it; `stay_closed` are
     the windows (start, end) that were closed by then and are not passed again yet, per aggregate, and the streaming
-    windows under STREAMING.
+    windows under STREAMING. `forgotten` has, per aggregate, the latest end of a window whose states are gone, and
+    `reopened` the batches in which late records were taken in again, by the id of who asked for it.
     """
 
     batch_id: int = -1
@@ -107,6 +108,8 @@ class StreamProgress:
     marks: Mapping[str, Marked] = field(default_factory=dict)
     resets: Mapping[str, int] = field(default_factory=dict)
     stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    forgotten: Mapping[str, int] = field(default_factory=dict)
+    reopened: Mapping[str, int] = field(default_factory=dict)
 
     def decided_at(self, planned_at_ms: int) -> int:
         """The decision time of the next batch: when it was planned, but never before that of the last batch."""

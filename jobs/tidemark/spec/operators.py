@@ -103,7 +103,8 @@ class Shape(StrEnum):
 class Windows:
     """Windows of record time: *size_ms* is the length of tumbling and hopping ones and the gap that ends a session.
 
-    `hop_ms` is from the start of one to that of the next. Results may change for `allowed_lateness_ms` after the end.
+    `hop_ms` is from the start of one to that of the next. Results may change for `allowed_lateness_ms` after the end;
+    the states of closed windows are kept for `reopen_for_ms` more, so that they can be corrected on request.
     With a `timezone` (IANA name) lengths are those of its local clock: a day may have 23 or 25 hours.
     """
 
@@ -113,11 +114,25 @@ class Windows:
     offset_ms: int = 0
     allowed_lateness_ms: int = 0
     timezone: str | None = None
+    reopen_for_ms: int | None = None
 
     @property
     def longest_ms(self) -> int:
         """No window is longer: a local clock may be put back while it is open, by a day at most."""
         return self.size_ms + (DAY_MS if self.timezone else 0)
+
+    @property
+    def behind_ms(self) -> int:
+        """The results of no window that may still change are about records further behind the watermark."""
+        return self.longest_ms + self.allowed_lateness_ms + (self.reopen_for_ms or 0)
+
+    def closed_up_to_ms(self, watermark_ms: int) -> int:
+        """The latest end of a window that is closed, as `semantics.watermark.is_window_late` says."""
+        return watermark_ms + 1 - self.allowed_lateness_ms
+
+    def forgotten_up_to_ms(self, watermark_ms: int) -> int:
+        """The latest end of a closed window whose states are not kept any more."""
+        return self.closed_up_to_ms(watermark_ms) - (self.reopen_for_ms or 0)
 
 
 @dataclass(frozen=True, kw_only=True)

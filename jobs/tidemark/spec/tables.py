@@ -137,6 +137,7 @@ OUTCOMES = Table(
             ),
             ("newest_ms", "bigint", "of a sink into a table: newest event time that it wrote or deleted, epoch ms"),
             ("released_early", "bigint", "of a source: records that max_drift would hold and max_held let go on"),
+            ("reopened", "bigint", "of an aggregate: those that came in which had been late before: requeue --reopen"),
         ),
     ),
     key=("batch_id", "operator"),
@@ -306,6 +307,8 @@ LATE_RECORDS = Table(
             ("lateness_ms", "bigint", "watermark − record time, ms"),
             ("held_by", "string", "partition, or input of an aggregate, that set that watermark"),
             ("value", "binary", "the record's bytes; at an aggregate or a join its columns as a JSON object"),
+            ("task", "int", "at an aggregate or a join the partition of the sub-topology that had it"),
+            ("headers", "array<struct<key:string,value:binary>>", "its Kafka headers there; null: none"),
         ),
     ),
 )
@@ -756,16 +759,20 @@ DQ_RESULTS = Table(
 )
 REQUEUED = Table(
     "requeued",
-    "record that `tidemark requeue` took from quarantine or late_records and sent to its topic again",
+    "record that `tidemark requeue` took from quarantine or late_records: sent to its topic, or to a closed window",
     _columns(
         ("topology", "string", "name of the topology"),
         ("sub_topology", "string", "the operators that run in one streaming query"),
-        ("source", "string", "source operator"),
-        ("topic", "string", "Kafka topic"),
+        ("source", "string", "source operator; of reopened the aggregate that takes it in again"),
+        ("topic", "string", "Kafka topic that has it again; null: none, it is reopened"),
         ("partition", "int", "Kafka partition"),
         ("offset", "bigint", "Kafka offset of the record that was set aside, not of the one sent again"),
-        ("reason", "string", "as in quarantine; late: from late_records"),
-        ("requeued_at", "timestamp", "clock of the command after the broker had it"),
+        (
+            "reason",
+            "string",
+            "as in quarantine; late: from late_records; reopened: from there into a window that was closed",
+        ),
+        ("requeued_at", "timestamp", "clock of the command after the broker had it, or the driver's control folder"),
     ),
     "report",
 )

@@ -342,10 +342,12 @@ def _aggregate(keys: Keys, common: dict[str, Any], _: Path | None) -> Operator:
 def _windows(keys: Keys) -> Windows | None:
     content = keys.mapping("window", '{ tumbling = "1 min" }', None)
     allowed_lateness_ms = keys.duration("allowed_lateness", "1 min", None, zero=True)
+    reopen_for_ms = keys.duration("reopen_for", "1 d", None)
     if content is None:
-        if allowed_lateness_ms is not None:
-            remedy = 'write window = { tumbling = "1 min" }, or leave it out'
-            keys.fail("allowed_lateness", "is set, but there is no window", remedy, beside="window")
+        for key in ("allowed_lateness", "reopen_for"):
+            if key in keys.content:
+                remedy = 'write window = { tumbling = "1 min" }, or leave it out'
+                keys.fail(key, "is set, but there is no window", remedy, beside="window")
         return None
     inner = Keys(keys.file, f"{keys.at}.window", content)
     ((shape, _),) = inner.one_of({shape.value: "1 min" for shape in Shape}).items()
@@ -358,6 +360,9 @@ def _windows(keys: Keys) -> Windows | None:
         inner.fail(
             "every", f"is longer than the window ({content})", "make it at most as long, or records fall between"
         )
+    if reopen_for_ms is not None and shape == Shape.SESSION:
+        remedy = 'leave it out, and give late records time with allowed_lateness = "1 d"'
+        keys.fail("reopen_for", "is set for a session, whose bounds depend on all of its records", remedy)
     return Windows(
         shape=Shape(shape),
         size_ms=size_ms,
@@ -365,6 +370,7 @@ def _windows(keys: Keys) -> Windows | None:
         offset_ms=offset_ms,
         allowed_lateness_ms=allowed_lateness_ms or 0,
         timezone=timezone,
+        reopen_for_ms=reopen_for_ms,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -29,12 +29,13 @@ class Aggregated:
     """What became of the records: `emitted` as updates, and those `late` that no open window takes.
 
     `updates` counts the others after fan-out: one for each window that a record is in, and each session that ended by
-    becoming part of another.
+    becoming part of another. So many of them are late records of earlier batches that were `reopened`.
     """
 
     emitted: Emitted
     late: pl.DataFrame
     updates: int
+    reopened: int
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class _Moved:
     late: pl.DataFrame
     results: pl.DataFrame
     updates: int
+    reopened: int = 0
 
 
 class Aggregating:
@@ -82,13 +84,17 @@ class Aggregating:
             emitted = self.emitter.at_once(self._updates_of(moved.results), moves, superseded=merged)
             kept = self._kept(moved.newest).with_columns(pl.lit(value=False).alias(HELD))
             self.emitter.keep(kept.select(*self._states.schema), moved.gone, moves, moment)
-        return Aggregated(emitted, moved.late, moved.updates + emitted.ended)
+        return Aggregated(emitted, moved.late, moved.updates + emitted.ended, moved.reopened)
 
     def _windows(self, records: pl.DataFrame, moment: Moment) -> _Moved:
-        assigned, late = self.kernel.assigned(
-            records, moment.was_watermark_ms, moment.stay_closed.get(self._operator.name, ())
-        )
-        return self._each(assigned, late)
+        name = self._operator.name
+        assigned, late = self.kernel.assigned(records, moment.was_watermark_ms, moment.stay_closed.get(name, ()))
+        if name not in moment.reopened:
+            return self._each(assigned, late)
+        again = moment.reopened[name].select(records.columns)
+        reopened, refused = self.kernel.reopened(again, moment.forgotten.get(name))
+        moved = self._each(pl.concat([reopened.select(assigned.columns), assigned]), pl.concat([refused, late]))
+        return replace(moved, reopened=reopened.height)
 
     def _each(self, assigned: pl.DataFrame, late: pl.DataFrame) -> _Moved:
         """What moves when every one of the *assigned* records is a result, for which the windows need not be merged."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import polars as pl
+
 from tidemark.kernels.limits import Limits
 
 
@@ -32,7 +34,9 @@ class Moment:
     """How far time has come in a batch, and had come before it: record time, and decision time (epoch ms UTC).
 
     `held_by` is what held the watermark back before it; `limits` are those of the topic of each sink, `stay_closed`
-    windows that are closed although the watermark has not passed them, by operator.
+    windows that are closed although the watermark has not passed them, by operator. `reopened` are late records of
+    earlier batches that an aggregate is asked to take in, by its name; it has the states of the windows that end after
+    `forgotten`.
     """
 
     was_watermark_ms: int | None
@@ -42,3 +46,5 @@ class Moment:
     decided_at_ms: int
     limits: Mapping[str, Limits] = field(default_factory=dict)
     stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    reopened: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    forgotten: Mapping[str, int] = field(default_factory=dict)

@@ -15,7 +15,6 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.kernels.facts import records_per_window
-from tidemark.kernels.limits import Limits
 from tidemark.kernels.schemas import rows_of
 from tidemark.semantics import skip_rate
 from tidemark.semantics.alignment import max_allowed_ms
@@ -30,6 +29,7 @@ from tidemark.stream.batch import Batch, Moment
 from tidemark.stream.intake import Intake, Reader
 from tidemark.stream.journal import Entry
 from tidemark.stream.pipeline import Pipeline
+from tidemark.stream.reopenings import Reopenings
 from tidemark.stream.state import Moves
 from tidemark.stream.steps import Run, Steps
 from tidemark.stream.streaming_windows import ClosedWindow, StreamingWindows
@@ -136,8 +136,17 @@ class ForTables:
 class Decider:
     """Decides the batches of *sub*."""
 
-    def __init__(self, topology: Topology, sub: SubTopology, reader: Reader, pipeline: Pipeline, steps: Steps) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        sub: SubTopology,
+        reader: Reader,
+        pipeline: Pipeline,
+        steps: Steps,
+        reopenings: Reopenings,
+    ) -> None:
         self._sub, self._reader, self._pipeline, self._steps = sub, reader, pipeline, steps
+        self._reopenings = reopenings
         self._max_drift_ms = topology.max_drift_ms
         self.window_ms = topology.window_ms
         self.windows = StreamingWindows(topology.window_ms, topology.max_outstanding_windows)
@@ -189,13 +198,11 @@ class Decider:
         inputs = {name: intake.progress for name, intake in intakes.items()}
         now = self.progress(was, inputs, {name: intake.windows for name, intake in intakes.items()}, batch)
         moved = not now.same_as(was) or any(intake.run.counts["records_in"] for intake in intakes.values())
-        set_back = batch.batch_id in was.resets.values()
-        if not moved and not set_back and not self.marks(was, now) and not self._is_due(was, batch):
+        asked = batch.batch_id in {*was.resets.values(), *was.reopened.values()}
+        if not moved and not asked and not self.marks(was, now) and not self._is_due(was, batch):
             return None
         moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
-        runs = self._pipeline.run(
-            {name: intake.run for name, intake in intakes.items()}, moves, moment(was, now, self.limits())
-        )
+        runs = self._pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, self.moment(was, now))
         tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
         now, closed = self.counted(now, tallies)
         tables = self.for_tables.tables(batch.batch_id, runs)
@@ -223,9 +230,20 @@ class Decider:
                 found[sink.name] = mark
         return found
 
-    def limits(self) -> dict[str, Limits]:
-        """What the topic of each sink takes now."""
-        return self._reader.limits([o for o in self._sub.operators if isinstance(o, Sink)])
+    def moment(self, was: StreamProgress, now: StreamProgress) -> Moment:
+        """How far time has come *now*, and *was* before; what the topics of sinks take, and who is asked to reopen."""
+        assert now.decided_at_ms is not None
+        return Moment(
+            was_watermark_ms=was.watermark_ms,
+            watermark_ms=now.watermark_ms,
+            held_by=was.held_by,
+            was_decided_at_ms=was.decided_at_ms,
+            decided_at_ms=now.decided_at_ms,
+            limits=self._reader.limits([o for o in self._sub.operators if isinstance(o, Sink)]),
+            stay_closed=was.stay_closed,
+            reopened=self._reopenings.records(was, now.batch_id),
+            forgotten=self._reopenings.forgotten(was),
+        )
 
     def _is_due(self, was: StreamProgress, batch: Batch) -> bool:
         """Whether an operator has something to say although nothing came in."""
@@ -260,6 +278,7 @@ class Decider:
             held_by=time.held_by,
             idle=time.idle,
         )
+        now = replace(now, forgotten=self._reopenings.forgotten(was, now.watermark_ms))
         return self.windows.with_opened(now, opened)
 
     def counted(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> tuple[StreamProgress, list[ClosedWindow]]:
@@ -305,20 +324,6 @@ class Decider:
             ],
             "operators": {name: tally.notes for name, tally in tallies.items()},
         }
-
-
-def moment(was: StreamProgress, now: StreamProgress, limits: Mapping[str, Limits]) -> Moment:
-    """How far time has come *now*, and *was* before; with the *limits* of the topics of sinks."""
-    assert now.decided_at_ms is not None
-    return Moment(
-        was_watermark_ms=was.watermark_ms,
-        watermark_ms=now.watermark_ms,
-        held_by=was.held_by,
-        was_decided_at_ms=was.decided_at_ms,
-        decided_at_ms=now.decided_at_ms,
-        limits=limits,
-        stay_closed=was.stay_closed,
-    )
 
 
 K = TypeVar("K")

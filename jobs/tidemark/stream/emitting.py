@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from tidemark.kernels.emission import Judged, replacing, sent_on
+from tidemark.kernels.emission import Judged, judged, replacing, sent_on
 from tidemark.kernels.windows import is_closed
 from tidemark.semantics import strategy
+from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Decision, Strategy
 from tidemark.spec.operators import Emission, Windows
 from tidemark.stream.batch import Moment
@@ -79,9 +80,9 @@ class Emitter:
         return Emitted(replace(result, superseded=result.superseded + superseded), updates.clear())
 
     def keep(self, states: pl.DataFrame, gone: pl.Series, moves: Moves, moment: Moment) -> None:
-        """Have *states* kept as they are and those of the keys *gone*, and of windows that close, forgotten."""
+        """Have *states* kept as they are and those of the keys *gone*, and of windows that are over, forgotten."""
         moves.states[self.name] = states
-        moves.dropped[self.name] = pl.concat([gone, self._closed(states, moment)["_key"]])
+        moves.dropped[self.name] = pl.concat([gone, self._forgotten(states, moment)["_key"]])
 
     def hold(self, newest: pl.DataFrame, updates: int, gone: pl.Series, moves: Moves, moment: Moment) -> Emitted:
         """What becomes of the states *newest*, which so many *updates* moved, and of those held from earlier batches.
@@ -89,7 +90,7 @@ class Emitter:
         The keys *gone* are part of others now.
         """
         waiting = self._waiting(newest)
-        released, closed = self._released(waiting, gone, moment)
+        released = self._released(waiting, gone, moment)
         rows = self.prepared(released)
         if HELD not in rows.columns:
             rows = rows.with_columns(released[HELD])
@@ -97,12 +98,12 @@ class Emitter:
             rows = rows.with_columns(_timestamp_ms=pl.col("_window_end") - 1)
         ended = self._ended(gone)
         updates_now = pl.concat([ended, rows.filter(HELD).drop(HELD)])
-        result = replacing(updates_now, self.memory.stored[self.name].of(updates_now["_key"]))
+        result = self._replacing(updates_now)
         settled = released.with_columns(pl.lit(value=False).alias(HELD), _repeated=pl.lit(value=True))
         moves.stored[self.name] = result.stored
         moves.states[self.name] = pl.concat([waiting, settled]).unique("_key", keep="last", maintain_order=True)
-        forgotten = settled.clear() if self.remembers_deleted else settled.filter("_deleted")
-        moves.dropped[self.name] = pl.concat([gone, closed, forgotten["_key"]])
+        deleted = settled.clear() if self.remembers_deleted else settled.filter("_deleted")
+        moves.dropped[self.name] = pl.concat([gone, self._forgotten(waiting, moment)["_key"], deleted["_key"]])
         overtaken = int(self._states.of(pl.concat([waiting["_key"], gone]))[HELD].sum())
         held_before = self.memory.held[self.name]
         held_after = held_before - overtaken + waiting.height - int(released[HELD].sum())
@@ -110,6 +111,13 @@ class Emitter:
         repeated = rows.filter(~pl.col(HELD) & ~pl.col("_deleted")).drop(HELD)
         superseded = updates - waiting.height + overtaken
         return Emitted(replace(result, superseded=superseded), repeated, held_before, held_after, ended.height)
+
+    def _replacing(self, updates: pl.DataFrame) -> Judged:
+        """*updates* in place of what was sent on; a closed window that was corrected to the same value says nothing."""
+        stored = self.memory.stored[self.name].of(updates["_key"])
+        if self.emission.strategy is Strategy.ON_WINDOW_CLOSE:
+            return judged(updates, stored, Rule.VALUE_ONLY)
+        return replacing(updates, stored)
 
     def _waiting(self, newest: pl.DataFrame) -> pl.DataFrame:
         """The states *newest*, held: they only repeat what was sent on if those that they replace do, too."""
@@ -128,21 +136,32 @@ class Emitter:
     def _states(self) -> KeyedRows:
         return self.memory.states[self.name]
 
-    def _released(self, waiting: pl.DataFrame, gone: pl.Series, moment: Moment) -> tuple[pl.DataFrame, pl.Series]:
-        """The states whose updates are sent on now, and the keys of those that are not kept after it."""
+    def _released(self, waiting: pl.DataFrame, gone: pl.Series, moment: Moment) -> pl.DataFrame:
+        """The states whose updates are sent on now: of windows that are closed, or of all when an interval ends."""
         closed = self._closed(waiting, moment).filter(~pl.col("_key").is_in(gone.implode()))
         if not is_due(self.emission, moment.was_decided_at_ms, moment.decided_at_ms):
-            return closed.filter(HELD), closed["_key"]
+            return closed.filter(HELD)
         rest = self._states.all().filter(~pl.col("_key").is_in(pl.concat([waiting["_key"], gone]).implode()))
-        return pl.concat([rest, waiting]), closed["_key"]
+        if self.windows is not None:  # the result of a window is not repeated once it is closed
+            rest = rest.filter(~is_closed(self.windows, moment.was_watermark_ms) | pl.col(HELD))
+        return pl.concat([rest, waiting])
 
     def _closed(self, moved: pl.DataFrame, moment: Moment) -> pl.DataFrame:
-        """The states, the ones that *moved* among them, whose windows the batch closes."""
+        """The states, the ones that *moved* among them, whose windows are closed after the batch."""
         if self.windows is None or moment.watermark_ms is None:
             return moved.clear()
-        end_ms = moment.watermark_ms + 1 - self.windows.allowed_lateness_ms
+        return self._up_to(self.windows.closed_up_to_ms(moment.watermark_ms), moved)
+
+    def _forgotten(self, moved: pl.DataFrame, moment: Moment) -> pl.DataFrame:
+        """Those of closed windows that are not kept after the batch."""
+        if self.windows is None or moment.watermark_ms is None:
+            return moved.clear()
+        return self._up_to(self.windows.forgotten_up_to_ms(moment.watermark_ms), moved)
+
+    def _up_to(self, end_ms: int, moved: pl.DataFrame) -> pl.DataFrame:
+        """The states, the ones that *moved* among them, of windows that end at *end_ms* at the latest."""
         before = self._states.up_to("window_end", end_ms).filter(~pl.col("_key").is_in(moved["_key"].implode()))
-        return pl.concat([before, moved.filter(is_closed(self.windows, moment.watermark_ms))])
+        return pl.concat([before, moved.filter(pl.col("window_end") <= end_ms)])
 
 
 def is_due(emission: Emission, was_decided_at_ms: int | None, decided_at_ms: int) -> bool:

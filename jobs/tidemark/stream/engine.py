@@ -22,13 +22,15 @@ from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_memory
 from tidemark.stream.spread import Executors, Spread
 from tidemark.stream.steps import Steps
-from tidemark.stream.time_resets import TimeResets
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Collect = Callable[[Mapping[str, int]], "pa.Table"]
 """Reads the batch through Spark; is given, per source, the watermark at or behind which raw bytes are wanted."""
+
+Requests = Callable[[StreamProgress, int], StreamProgress]
+"""The progress from which a batch, by its number, starts when it carries out what was asked for meanwhile."""
 
 
 class Engine:
@@ -55,9 +57,9 @@ class Engine:
         clock: Clock,
         *,
         epoch: int,
-        time_resets: TimeResets,
+        requests: Requests,
     ) -> None:
-        self._time_resets = time_resets
+        self._requests = requests
         self._sub, self._home, self._steps, self._decider = sub, home, steps, decider
         self._journal, self._committing, self._clock, self._epoch = journal, committing, clock, epoch
         self._spread = spread
@@ -96,7 +98,7 @@ class Engine:
             versions=dict(versions),
         )
         self._spread.forget(self._epoch)
-        was = self._time_resets.applied(self.progress, batch_id)
+        was = self._requests(self.progress, batch_id)
         decision = self._spread.decide(executors, was, batch) if executors else None
         decision = decision or self._collected(batch, collect, was)
         if decision is not None:

@@ -34,7 +34,7 @@ from tidemark.stream.journal import Entry
 
 Clocks = Mapping[str, int]
 """Of an operator in a batch: `started_at_ms`, `finished_at_ms`, `queued_ms`, and whether these were `recovered`."""
-_OUTCOMES = (*CAME_IN, *BECAME, "fan_out", "repeated", "joined_beyond_history", "released_early")
+_OUTCOMES = (*CAME_IN, *BECAME, "fan_out", "repeated", "joined_beyond_history", "released_early", "reopened")
 
 
 @dataclass(frozen=True)

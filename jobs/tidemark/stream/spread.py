@@ -29,7 +29,7 @@ from tidemark.spec.operators import HopSource, Join, Source
 from tidemark.spec.tables import DISORDER_BUCKETS
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.batch import Batch, Moment
-from tidemark.stream.decision import Decider, Decision, Tally, moment
+from tidemark.stream.decision import Decider, Decision, Tally
 from tidemark.stream.intake import Reader, seen_of, without_records
 from tidemark.stream.journal import Entry
 from tidemark.stream.sharing import NotShared, Sharing, sharing
@@ -151,7 +151,7 @@ class Spread:
             return None
         opened = {o.name: {w for part in of_source(o, arrived) for w in part.windows} for o in self._sources}
         now = self._decider.progress(was, {name: part.progress for name, part in inputs.items()}, opened, batch)
-        worked, tallies = self._worked(executors, task, arrived, moment(was, now, self._decider.limits()))
+        worked, tallies = self._worked(executors, task, arrived, self._decider.moment(was, now))
         self._reached("worked on")
         tallies = {o.name: arrival(batch, of_source(o, arrived)) for o in self._sources} | tallies
         now, closed = self._decider.counted(now, tallies)

@@ -16,7 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -32,12 +32,13 @@ from tidemark.kernels.facts import TIMES as TIME_COLUMNS
 from tidemark.kernels.facts import records_per_window, times_of
 from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.schemas import record_schema
+from tidemark.kernels.values import key_text
 from tidemark.object_path import ObjectPath
 from tidemark.place import location, new_file
 from tidemark.semantics.event_time import Seen
 from tidemark.semantics.progress import InputProgress, Sent, StreamProgress
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import HopSource, Repartition, Sink, Source
+from tidemark.spec.operators import Aggregate, HopSource, Repartition, Sink, Source
 from tidemark.spec.tables import CHANGES
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.batch import Moment
@@ -227,7 +228,7 @@ class Working(Task):
         pipeline = Pipeline(self.sub, steps, wall_clock_ms, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
         sources = [o.name for o in self.sub.operators if isinstance(o, Source | HopSource)]
         arrived = {name: self._run(self._records(name, number, steps)) for name in sources}
-        runs = pipeline.run(arrived, Moves(), self.moment)
+        runs = pipeline.run(arrived, Moves(), self._moment(number))
         # What every share has whole is the first one's to tell.
         others = {*sources, *(self.sub.table_inputs() if number else ())}
         runs = {name: run for name, run in runs.items() if name not in others}
@@ -245,6 +246,17 @@ class Working(Task):
         rows = pl.concat(parts)
         order = [c for c in ("_batch", "_seq") if c in rows.columns]
         return rows.sort(order, maintain_order=True).drop(order) if order else rows
+
+    def _moment(self, number: int) -> Moment:
+        """The moment of share *number*: it takes the late records of its keys in again."""
+        found = {}
+        for name, late in self.moment.reopened.items():
+            operator = self.topology.operators[name]
+            assert isinstance(operator, Aggregate)
+            in_any = late.with_columns(window_start=pl.lit(0, pl.Int64))  # no window is dealt out by itself
+            keyed = in_any.with_columns(_state=key_text((*operator.key, "window_start"), in_any.schema))
+            found[name] = self.sharing.share(number, self.shares, name, keyed, "_state").select(late.columns)
+        return replace(self.moment, reopened=found)
 
     def _run(self, records: pl.DataFrame) -> Run:
         times = pl.DataFrame(schema=dict(TIME_COLUMNS))

@@ -16,7 +16,7 @@ from tidemark.kernels.emission import newest_per_key
 from tidemark.kernels.expressions import PROBLEM, Expressions
 from tidemark.kernels.facts import times_of
 from tidemark.kernels.last_seen import with_last_seen
-from tidemark.kernels.proofs import as_read, changes_rows, late_rows, quarantine_rows, suppressed_rows
+from tidemark.kernels.proofs import as_late, changes_rows, late_rows, quarantine_rows, suppressed_rows
 from tidemark.kernels.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.steps import (
     MATCHED,
@@ -299,7 +299,7 @@ class Steps:
             late=late.height,
             joined_beyond_history=asking.filter(beyond).height,
         )
-        rows = {"late_records": late_rows(operator.name, as_read(late), was_ms, moment.held_by)}
+        rows = {"late_records": late_rows(operator.name, as_late(late), was_ms, moment.held_by)}
         return Run(output, times_of(records), counts, rows)
 
     def _versions(self, table: str, moves: Moves) -> pl.DataFrame:
@@ -400,7 +400,8 @@ class Steps:
         quarantined = no_key + self._failed_n
         counts = done.emitted.counts + Counter(late=done.late.height, filtered=filtered, quarantined=quarantined)
         counts["records_in"] = done.updates + done.late.height + filtered + no_key
-        late = {"late_records": late_rows(operator.name, as_read(done.late), moment.was_watermark_ms, moment.held_by)}
+        counts["reopened"] = done.reopened
+        late = {"late_records": late_rows(operator.name, as_late(done.late), moment.was_watermark_ms, moment.held_by)}
         rows = {**self._judged_rows(operator, done.emitted), **self._state_rows(operator, moves), **late, **bad}
         output = done.emitted.output.select(*aggregating.kernel.key, *operator.select, *META)
         times = self._finished(operator, records, done.emitted)
@@ -497,7 +498,7 @@ def history_ms(topology: Topology, name: str) -> int | None:
             if emission is not None and emission.strategy is Strategy.PERIODIC:
                 return None
             if isinstance(operator, Aggregate) and (windows := operator.windows):
-                behind_ms = max(behind_ms, windows.longest_ms + windows.allowed_lateness_ms)
+                behind_ms = max(behind_ms, windows.behind_ms)
             before += operator.flows
     return behind_ms
 

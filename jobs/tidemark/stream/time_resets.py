@@ -34,6 +34,7 @@ class TimeResets:
         self, sub: SubTopology, home: Path, requested: Callable[[], list[TimeReset]], *, window_ms: int
     ) -> None:
         self._sub, self._home, self._requested, self._window_ms = sub, home, requested, window_ms
+        self._windows = {o.name: o.windows for o in sub.operators if isinstance(o, Aggregate) and o.windows}
 
     def applied(self, was: StreamProgress, batch_id: int) -> StreamProgress:
         """*was* with all requests carried out that are due and not done; *was* itself when there is none."""
@@ -74,7 +75,19 @@ class TimeResets:
             held_by=time.held_by,
             idle=time.idle,
             stay_closed={name: tuple(sorted({*of})) for name, of in together.items()},
+            forgotten=self._forgotten(was, time.watermark_ms, together),
         )
+
+    def _forgotten(self, was: StreamProgress, now_ms: int | None, closed: Closed) -> dict[str, int]:
+        """Of each aggregate the latest end of a window that was *closed*, as far as states were gone by then."""
+        assert was.watermark_ms is not None
+        found = {}
+        for name, windows in self._windows.items():
+            end_ms = was.forgotten.get(name, windows.closed_up_to_ms(was.watermark_ms))
+            ends = [end for _, end in closed.get(name, ())]
+            ends += [] if now_ms is None else [windows.closed_up_to_ms(now_ms)]
+            found[name] = min(end_ms, max(ends, default=end_ms))
+        return found
 
     def _closed(self, was_ms: int, now_ms: int | None) -> Closed:
         """The windows that had closed at *was_ms* and would be open at *now_ms*."""
@@ -91,11 +104,8 @@ class TimeResets:
         start, end = (pl.col(f"window_{edge}").dt.epoch("ms").alias(edge) for edge in ("start", "end"))
         changes = scan(self._home / CHANGES.name).select("operator", start, end)
         found = {
-            o.name: kept(
-                changes.filter(pl.col("operator") == o.name).drop("operator").collect(), o.windows.allowed_lateness_ms
-            )
-            for o in self._sub.operators
-            if isinstance(o, Aggregate) and o.windows
+            name: kept(changes.filter(pl.col("operator") == name).drop("operator").collect(), of.allowed_lateness_ms)
+            for name, of in self._windows.items()
         }
         windows = scan(self._home / OPERATOR_WINDOWS.name).select(start).collect()
         found[STREAMING] = kept(windows.with_columns(end=pl.col("start") + self._window_ms), 0)
@@ -103,9 +113,7 @@ class TimeResets:
 
     def _pruned(self, was: StreamProgress) -> StreamProgress:
         """*was* without the windows that its watermark has passed again, by their allowed lateness too."""
-        allowed_ms = {
-            o.name: o.windows.allowed_lateness_ms for o in self._sub.operators if isinstance(o, Aggregate) and o.windows
-        }
+        allowed_ms = {name: of.allowed_lateness_ms for name, of in self._windows.items()}
         left = {
             name: tuple(
                 (start, end)

@@ -28,6 +28,7 @@ from tidemark.stream.intake import Reader
 from tidemark.stream.journal import Journal
 from tidemark.stream.measurement import Host, Measurer
 from tidemark.stream.pipeline import Pipeline
+from tidemark.stream.reopenings import Reopenings
 from tidemark.stream.spread import Spread
 from tidemark.stream.steps import Steps
 from tidemark.stream.table_marks import TableMarks
@@ -92,7 +93,8 @@ def build_engine(
             create(hop, arrow_schema(HOP), description=HOP.row)
     sources = [operator for operator in sub.operators if isinstance(operator, Source)]
     pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
-    intact = Intact(f"{topology.name} {sub.name}", Control(stream.control).accepted_loss, reread)
+    control = Control(stream.control)
+    intact = Intact(f"{topology.name} {sub.name}", control.accepted_loss, reread)
     reader = Reader(
         sources,
         broker,
@@ -104,7 +106,8 @@ def build_engine(
         processing_time=topology.time is Time.PROCESSING,
         max_held=topology.max_held,
     )
-    decider = Decider(topology, sub, reader, pipeline, steps)
+    reopenings = Reopenings(sub, stream.home, control, steps.schemas)
+    decider = Decider(topology, sub, reader, pipeline, steps, reopenings)
     journal_home = stream.control / "journal"
     committing = Committing(
         sub,
@@ -140,5 +143,16 @@ def build_engine(
         check_lease=check_lease,
         until_written=until_written,
     )
-    resets = TimeResets(sub, stream.home, Control(stream.control).time_resets, window_ms=topology.window_ms)
-    return Engine(sub, stream.home, steps, decider, spread, journal, committing, clock, epoch=epoch, time_resets=resets)
+    resets = TimeResets(sub, stream.home, control.time_resets, window_ms=topology.window_ms)
+    return Engine(
+        sub,
+        stream.home,
+        steps,
+        decider,
+        spread,
+        journal,
+        committing,
+        clock,
+        epoch=epoch,
+        requests=lambda was, batch_id: reopenings.applied(resets.applied(was, batch_id), batch_id),
+    )

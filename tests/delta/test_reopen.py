@@ -1,0 +1,291 @@
+"""`tidemark requeue --late --reopen`: closed windows take their late records in again, each of them once."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+from playing import NOON, Crash, Play, Row, crash_at, ms
+
+from tidemark.cli.requeue import options, requeue
+from tidemark.clock import wall_clock_ms
+from tidemark.control import Control, Reopening, TimeReset
+from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.maintenance.upkeep import maintain_stream
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.stream.wiring import Stream
+
+EVENTS = """
+name = "play"
+[retention]
+changes = "1 ms"
+state = "1 ms"
+unused = "1 ms"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+max_ahead = "unlimited"
+"""
+COUNTS = """
+[operators.counts]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { tumbling = "10 s" }
+reopen_for = "1 min"
+aggregates = { n = "count(*)" }
+[operators.board]
+kind = "sink"
+input = "counts"
+table = "board"
+mode = "current"
+key = ["id", "window_start"]
+"""
+TOPS = """
+[operators.tops]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { tumbling = "10 s" }
+reopen_for = "1 min"
+strategy = "on_window_close"
+aggregates = { top = "max(v)" }
+[operators.top_board]
+kind = "sink"
+input = "tops"
+table = "top_board"
+"""
+VISITS = """
+[operators.visits]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { session = "3 s" }
+aggregates = { n = "count(*)" }
+"""
+BOTH = EVENTS + COUNTS + TOPS
+
+
+def event(play: Play, second: float, v: int = 1, id_: str = "a") -> Row:
+    return play.row("events", ms(second), key=id_, id=id_, v=v)
+
+
+def closed(toml: str, home: Path, *late: tuple[float, int]) -> Play:
+    """The window from 0 s closed with v = 5 and v = 3 of a, the watermark is at 23.999 s; then records are *late*."""
+    play = Play(toml, home)
+    play.batch([event(play, 1, 5), event(play, 2, 3)], at_ms=ms(3))
+    play.batch([event(play, 25)], at_ms=ms(26))
+    play.batch([event(play, *each) for each in late], at_ms=ms(27))
+    return play
+
+
+def ask(play: Play, *more: str) -> str:
+    parser = argparse.ArgumentParser()
+    options(parser)
+    said = parser.parse_args(["play", "--late", "--reopen", *more])
+    return requeue(said, play.home, None, lambda: ms(100), lambda _: play.topology)
+
+
+def results(play: Play, operator: str, start_s: int = 0) -> list[str]:
+    rows = [row for row in play.rows("changes") if row["operator"] == operator]
+    return [row["value"] for row in rows if row["window_start"] == NOON + start_s * 1_000]
+
+
+def board(play: Play, table: str, column: str) -> list[tuple[float, int]]:
+    """Window start in seconds and result, in the order in which the sink got them."""
+    return [((row["window_start"] - NOON) / 1_000, row[column]) for row in play.rows(table)]
+
+
+def counted(play: Play, operator: str, word: str) -> list[tuple[int, int]]:
+    for row in play.rows("outcomes"):
+        assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
+    return [(r["batch_id"], r[word]) for r in play.rows("outcomes") if r["operator"] == operator and r[word]]
+
+
+def test_a_closed_window_takes_its_late_records_in_again(tmp_path: Path) -> None:
+    play = closed(BOTH, tmp_path, (4, 9), (6, 2))
+    assert ask(play, "--dry-run").splitlines()[0].startswith("counts: 2 of 2 late records would be taken in again")
+    assert ask(play) == "\n".join(
+        f"{name}: 2 of 2 late records are taken in again with the next batch of 0" for name in ("counts", "tops")
+    )
+    play.batch(at_ms=ms(28))
+    play.batch([event(play, 26)], at_ms=ms(29))
+    assert results(play, "counts") == ['{"n":1}', '{"n":2}', '{"n":3}', '{"n":4}']
+    assert results(play, "tops") == ['{"top":5}', '{"top":9}']
+    changes = [row for row in play.rows("changes") if row["batch_id"] == 3]
+    assert sorted((r["operator"], (r["old_timestamp"] - NOON) / 1_000) for r in changes) == [
+        ("counts", 2), ("counts", 4), ("tops", 9.999),
+    ]  # fmt: skip
+    assert board(play, "board", "n") == [(0, 4), (20, 2)]
+    assert board(play, "top_board", "top") == [(0, 5), (0, 9)]
+    assert counted(play, "counts", "late") == [(2, 2)]
+    assert counted(play, "counts", "reopened") == counted(play, "tops", "reopened") == [(3, 2)]
+    measured = {r["operator"] for r in play.rows("operator_latency") if r["batch_id"] == 3}
+    assert measured == set(), "how late a window was reopened is no latency of the stream"
+
+
+def test_what_was_reopened_is_not_taken_in_twice(tmp_path: Path) -> None:
+    play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
+    ask(play)
+    again = "counts: 0 of 1 late records are taken in again with the next batch of 0"
+    assert ask(play) == again, "before the driver has read the first request"
+    play.batch(at_ms=ms(28))
+    assert ask(play) == again
+    play.batch(at_ms=ms(29))
+    assert results(play, "counts") == ['{"n":1}', '{"n":2}', '{"n":3}']
+    path = Layout(play.home).report_table("play", "requeued")
+    parser = argparse.ArgumentParser()
+    options(parser)
+    to_topic = requeue(
+        parser.parse_args(["play", "--late", "--dry-run"]), play.home, None, described=lambda _: play.topology
+    )
+    assert to_topic == "0 of 0 records would be sent again"
+    assert path.exists()
+
+
+def test_a_correction_that_changes_nothing_is_suppressed(tmp_path: Path) -> None:
+    play = closed(BOTH, tmp_path, (1.5, 4))
+    ask(play, "--operator", "tops")
+    play.batch(at_ms=ms(28))
+    assert results(play, "tops") == ['{"top":5}']
+    assert results(play, "counts") == ['{"n":1}', '{"n":2}']
+    assert counted(play, "tops", "suppressed") == [(3, 1)]
+    assert [(r["key"], r["n"], r["first_offset"]) for r in play.rows("suppressed")] == [
+        (f'{{"id":"a","window_start":{NOON}}}', 1, 3)
+    ]
+
+
+@pytest.mark.parametrize("step", ["decided", "committed changes", "committed operator_state"])
+def test_a_reopening_is_done_once_when_its_batch_is_run_again(tmp_path: Path, step: str) -> None:
+    play = closed(BOTH, tmp_path, (4, 9))
+    ask(play)
+    play.start("0", crash_at(step))
+    with pytest.raises(Crash):
+        play.process(3, [], at_ms=ms(28), sub="0")
+    play.start("0", epoch=2)
+    play.process(3, [], at_ms=ms(28), sub="0")
+    play.start("0", epoch=3)
+    play.process(4, [event(play, 26)], at_ms=ms(29), sub="0")
+    assert results(play, "counts") == ['{"n":1}', '{"n":2}', '{"n":3}']
+    assert results(play, "tops") == ['{"top":5}', '{"top":9}']
+
+
+def test_closed_windows_outlive_maintenance_and_a_restart(tmp_path: Path) -> None:
+    play = closed(BOTH, tmp_path, (4, 9))
+    play.batch([event(play, 60)], at_ms=ms(61))
+    (sub,) = play.topology.sub_topologies
+    stream = Stream(play.topology, sub, Layout(play.home))
+    maintain_stream(stream, now_ms=wall_clock_ms() + 10_000, closed_after_ms=0)
+    play.start("0", epoch=2)
+    play.batch([event(play, 61)], at_ms=ms(62))
+    ask(play)
+    play.start("0", epoch=3)
+    play.batch(at_ms=ms(63))
+    newest = [row for row in play.rows("changes") if row["batch_id"] == 5]
+    assert sorted((row["operator"], row["value"]) for row in newest) == [("counts", '{"n":3}'), ("tops", '{"top":9}')]
+    assert all(row["old_timestamp"] is not None for row in newest), "what was sent on is known"
+
+
+def test_a_closed_window_is_not_repeated_but_corrected(tmp_path: Path) -> None:
+    periodic = EVENTS + TOPS.replace('"on_window_close"', '"periodic"\ninterval = "10 s"')
+    play = closed(periodic, tmp_path, (4, 9))
+    play.batch(at_ms=ms(41))
+    ask(play)
+    play.batch(at_ms=ms(42))
+    play.batch(at_ms=ms(51))
+    assert board(play, "top_board", "top") == [(0, 5), (20, 1), (20, 1), (0, 9), (20, 1)]
+
+
+def test_windows_behind_a_hop_are_reopened(tmp_path: Path) -> None:
+    hop = '[operators.by_id]\nkind = "repartition"\ninput = "events"\nkey = ["id"]\ncolumns = ["v"]\npartitions = 4\n'
+    behind = COUNTS.replace('input = "events"\nkey = ["id"]', 'sub_topology = "second"\ninput = "by_id"')
+    play = closed(EVENTS + hop + behind, tmp_path)
+    play.hop("second", at_ms=ms(27))
+    play.batch([event(play, 4)], at_ms=ms(28))
+    play.hop("second", at_ms=ms(29))
+    assert ask(play) == "counts: 1 of 1 late records are taken in again with the next batch of second"
+    play.hop("second", at_ms=ms(30))
+    (late,) = play.rows("late_records", "second")
+    assert late["task"] != late["partition"] == 0
+    values = [row["value"] for row in play.rows("changes", "second") if row["window_start"] == NOON]
+    assert values == ['{"n":1}', '{"n":2}', '{"n":3}']
+
+
+def test_windows_longer_closed_than_reopen_for_are_refused(tmp_path: Path) -> None:
+    play = closed(EVENTS + COUNTS, tmp_path, (4, 1), (12, 1))
+    play.batch([event(play, 71)], at_ms=ms(72))  # the window from 0 s is forgotten, which closed a minute ago
+    said = ask(play).splitlines()
+    assert said[0] == "counts: 1 of 2 late records are taken in again with the next batch of 0"
+    assert said[1].startswith("counts: 1 of 2 late records refused: the states of their windows are gone")
+    assert said[2] == "  batch 2, partition 0, offset 3, key a, 2014-05-13T12:00:04.000Z"
+    play.batch(at_ms=ms(73))
+    assert results(play, "counts", 10) == ['{"n":1}'], "a window that had no record yet"
+    with pytest.raises(InvalidArgument, match="1 of 2 late records refused"):
+        ask(play)
+
+
+def test_a_window_forgotten_meanwhile_finds_records_late_again(tmp_path: Path) -> None:
+    play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
+    play.batch([event(play, 71)], at_ms=ms(72))
+    control = Control(Layout(play.home).control("play", "0"))
+    control.request_reopening(Reopening(id="x", operator="counts", late=((2, 0, 3),), at_ms=ms(72)))
+    play.batch(at_ms=ms(73))
+    assert results(play, "counts") == ['{"n":1}', '{"n":2}']
+    assert [(r["batch_id"], r["offset"]) for r in play.rows("late_records")] == [(2, 3), (4, 3)]
+    assert (counted(play, "counts", "late"), counted(play, "counts", "reopened")) == ([(2, 1), (4, 1)], [])
+
+
+@pytest.mark.parametrize("jump_s", [45, 2_000_000])
+def test_time_that_went_back_does_not_bring_states_back(tmp_path: Path, jump_s: int) -> None:
+    play = Play(EVENTS + COUNTS, tmp_path)
+    play.batch([event(play, 1), event(play, 2)], at_ms=ms(3))
+    play.batch([event(play, jump_s)], at_ms=ms(jump_s + 1))
+    play.batch([event(play, 4)], at_ms=ms(jump_s + 2))
+    control = Control(Layout(play.home).control("play", "0"))
+    control.request_time_reset(
+        TimeReset(id="x", source="events", partition=0, to_ms=ms(5), from_offset=0, by="Ann", reason="2090", at_ms=0)
+    )
+    play.batch(at_ms=ms(jump_s + 3))
+    if jump_s == 45:
+        ask(play)
+    else:
+        with pytest.raises(InvalidArgument, match="the states of their windows are gone"):
+            ask(play)
+    play.batch(at_ms=ms(jump_s + 4))
+    assert results(play, "counts")[-1] == ('{"n":3}' if jump_s == 45 else '{"n":2}')
+
+
+def test_windows_from_before_reopen_for_was_set_are_refused(tmp_path: Path) -> None:
+    without = (EVENTS + COUNTS).replace('reopen_for = "1 min"\n', "")
+    play = closed(without, tmp_path, (4, 1))
+    with pytest.raises(InvalidArgument, match=r'operators.counts: has no reopen_for, .* write reopen_for = "1 d"'):
+        ask(play)
+    later = Play(EVENTS + COUNTS, tmp_path)
+    later.resume({"0": 3}, {("events", 0): 4})
+    with pytest.raises(InvalidArgument, match="the states of their windows are gone"):
+        ask(later)
+    later.batch([event(later, 45)], at_ms=ms(46))
+    later.batch([event(later, 6), event(later, 24)], at_ms=ms(47))
+    assert "counts: 1 of 3 late records are taken in again" in ask(later)
+    later.batch(at_ms=ms(48))
+    assert results(later, "counts", 20) == ['{"n":1}', '{"n":2}']
+    assert results(later, "counts") == ['{"n":1}', '{"n":2}'], "which would be 1 without the state that is gone"
+
+
+def test_what_cannot_be_reopened_is_refused_by_name(tmp_path: Path) -> None:
+    play = closed(EVENTS + VISITS, tmp_path, (1, 1))
+    with pytest.raises(InvalidArgument, match=r"operators.visits: a closed session cannot be reopened"):
+        ask(play)
+    with pytest.raises(InvalidArgument, match=r"operators.events: a source without windows cannot be reopened"):
+        ask(play, "--operator", "events")
+    with pytest.raises(InvalidArgument, match="--operator nosuch: is not an operator of play"):
+        ask(play, "--operator", "nosuch")
+    with pytest.raises(InvalidArgument, match="takes no --source"):
+        ask(play, "--source", "events")
+    with pytest.raises(InvalidSpec, match="reopen_for: is set for a session"):
+        Play(EVENTS + VISITS + 'reopen_for = "1 min"', tmp_path)
