@@ -158,7 +158,7 @@ def test_the_tables_say_what_happened(undisturbed):
     assert '"status":"arrived","delay_min":null' not in str(changes)
     assert len(undisturbed["quarantine"]) == 1
     # offset 6 is behind the watermark that batch 2 left, when all partitions had fallen silent: 12:00:07.5 − 3 s − 1 ms
-    ((*_, offset, key, _, _, lateness_ms, _, _),) = undisturbed["late_records"]
+    ((*_, offset, key, _, _, lateness_ms, _, _, _, _),) = undisturbed["late_records"]
     assert (offset, key, lateness_ms) == (6, "UA1", 4_499)
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from tidemark.cli.requeue_late import REASON as LATE
-from tidemark.cli.requeue_late import REOPENED, sources_of
+from tidemark.cli.requeue_late import asked_before, sources_of
 from tidemark.cli.reset_time import newest_progress
 from tidemark.clock import Clock
 from tidemark.control import Control, Reopening
@@ -26,6 +26,8 @@ from tidemark.spec.tables import BATCHES, LATE_RECORDS, REQUEUED
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.reopenings import PLACE, Reopenings
 
+REOPENED = "reopened"
+"""The reason of such records in `requeued`."""
 MOST_LISTED = 20
 
 
@@ -116,18 +118,12 @@ def _chosen(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame,
     assert isinstance(operator, Aggregate)
     assert operator.windows is not None
     control = Control(layout.control(topology.name, sub.name))
-    waiting = late.join(_asked_before(control, name), on=list(PLACE), how="anti")
+    waiting = late.join(asked_before(control), on=["operator", *PLACE], how="anti")
     waiting = waiting.join(_sent(topology, name, layout), on=["partition", "offset"], how="anti")
     progress = newest_progress(layout, topology.name, sub.name)
     known = Reopenings(sub, layout.stream(topology.name, sub.name), control, {}).forgotten(progress)
     is_forgotten = _is_forgotten(waiting, operator.windows, known.get(name))
     return _Chosen(sub, name, waiting.filter(~is_forgotten), waiting.filter(is_forgotten), late.height)
-
-
-def _asked_before(control: Control, operator: str) -> pl.DataFrame:
-    asked = [control.reopening(id_) for id_ in control.reopenings()]
-    places = [place for each in asked if each.operator == operator for place in each.late]
-    return pl.DataFrame(places, schema=PLACE, orient="row")
 
 
 def _sent(topology: Topology, operator: str, layout: Layout) -> pl.DataFrame:
@@ -173,6 +169,7 @@ def _request(topology: Topology, chosen: _Chosen, layout: Layout, clock: Clock) 
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
     known = scan(path).filter(pl.col("reason") == REOPENED, pl.col("source") == chosen.operator).collect()
     place = ["partition", "offset"]
-    new = _asked_before(control, chosen.operator).unique(place).join(known, on=place, how="anti").select(place)
+    asked = asked_before(control).filter(pl.col("operator") == chosen.operator).unique(place)
+    new = asked.join(known, on=place, how="anti").select(place)
     same = {"sub_topology": chosen.sub.name, "source": chosen.operator, "reason": REOPENED}
     append(path, rows_of(REQUEUED, new, topology=topology.name, requeued_at=clock(), **same))

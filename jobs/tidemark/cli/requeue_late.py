@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import polars as pl
 from confluent_kafka import Consumer, TopicPartition
-from deltalake import DeltaTable
 
+from tidemark.control import Control
 from tidemark.delta import scan
 from tidemark.errors import InvalidArgument
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Source
-from tidemark.spec.tables import LATE_RECORDS, REQUEUED
+from tidemark.spec.tables import LATE_RECORDS
 from tidemark.spec.topology import Topology
+from tidemark.stream.reopenings import PLACE
 
 REASON = "late"
-REOPENED = "reopened"
-"""The reason of late records that a closed window took in again."""
 SILENT_S = 10.0
 """When a topic says nothing for so long, it has no more of what is asked for."""
 COLUMNS = ["sub_topology", "source", "topic", "partition", "offset", "reason", "key", "value", "decided_at", "kept"]
@@ -37,9 +35,8 @@ def _of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
     path = layout.stream_table(topology.name, sub, LATE_RECORDS.name)
     batches = scan(path.parent / "batches").select("batch_id", "decided_at").collect()
     late = scan(path).collect().join(batches, on="batch_id", how="left")
-    late = late.join(
-        _reopened(layout.report_table(topology.name, REQUEUED.name)), on=["operator", "partition", "offset"], how="anti"
-    )
+    reopened = asked_before(Control(layout.control(topology.name, sub)))
+    late = late.join(reopened, on=reopened.columns, how="anti")
     sources = {name: source_of(topology, name) for name in late["operator"].unique()}
     return late.with_columns(
         source=pl.col("operator").replace_strict({n: s.name for n, s in sources.items()}, return_dtype=pl.String),
@@ -50,11 +47,11 @@ def _of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
     ).select(COLUMNS)
 
 
-def _reopened(path: Path) -> pl.DataFrame:
-    """Operator and place of the records that closed windows took in again, which no topic is to have again."""
-    if not DeltaTable.is_deltatable(str(path)):
-        return pl.DataFrame(schema={"operator": pl.String(), "partition": pl.Int32(), "offset": pl.Int64()})
-    return scan(path).filter(pl.col("reason") == REOPENED).select("partition", "offset", operator="source").collect()
+def asked_before(control: Control) -> pl.DataFrame:
+    """Operator and place of the late records that closed windows were asked to take in again."""
+    asked = [control.reopening(id_) for id_ in control.reopenings()]
+    rows = [(each.operator, *place) for each in asked for place in each.late]
+    return pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
 
 
 def source_of(topology: Topology, name: str) -> Source:

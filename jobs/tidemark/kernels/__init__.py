@@ -4,7 +4,8 @@ A frame of records has its payload columns and, for each record, `_key` (text), 
 UTC), `_partition` and `_offset` (of the record that caused it), `_task` (input partition of the sub-topology),
 `_deleted` (it says that its key is gone; the payload beside the key is null), `_headers` (Kafka's), `_newest_ms` (time
 of the newest record that it reflects: `_timestamp_ms`, but for the result of a window, which has that of the end) and
-`_repeated` (all that it says was sent on before, or came in again on request); its rows are in the order in which they are to be judged.
+`_repeated` (all that it says was sent on before, or came in again on request); its rows are in the order in which they
+are to be judged.
 """
 
 from collections.abc import Iterable
