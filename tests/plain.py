@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from streaming.oracle_parts import EmitOnChange, Place, Read, SourceTime, is_closed, text
@@ -26,6 +27,11 @@ class Event(NamedTuple):
     at_ms: int
     id: str | None
     v: int
+
+    @property
+    def seen(self) -> datetime:
+        """An instant that differs by microseconds where `v` differs."""
+        return datetime(2026, 1, 1, 12, 0, 0, self.v, tzinfo=UTC)
 
 
 class Shape(NamedTuple):
@@ -85,7 +91,7 @@ class PlainTopology:
         if event.id is None:
             self.quarantined.add((place, "null_key"))
             return True
-        value = text({"v": event.v})
+        value = text({"seen": event.seen.isoformat()})
         if self.shape.strategy == "on_update" or self.newest.offer(event.id, value, event.at_ms, place):
             self.sent.append((event.id, value, event.at_ms))
         self.counts[event.id] = self.counts.get(event.id, 0) + 1

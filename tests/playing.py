@@ -20,6 +20,7 @@ from tidemark.delta import scan
 from tidemark.disk import UntilWritten, at_once
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.schemas import HEADERS, record_schema
+from tidemark.spec.intervals import utc
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Sink, Source
 from tidemark.spec.topology import Topology, parse
@@ -174,15 +175,21 @@ class Play:
                 self.broker.have(operator.topic, [{"partition": partition, "offset": offset - 1}])
 
     def row(self, source: str, at_ms: int, *, partition: int = 0, key: str | None = "k", **fields: Any) -> Row:
-        """A usable record of *source*; its timestamp field is filled, missing fields are null."""
+        """A usable record of *source*; its time fills the field `timestamp` unless given, missing fields are null.
+
+        What is declared as `timestamp` is a datetime, or epoch ms.
+        """
         operator = self.topology.operators[source]
         assert isinstance(operator, Source)
         offset = self._offsets[source, partition]
         self._offsets[source, partition] += 1
-        stamp = {operator.timestamp: at_ms} if operator.timestamp else {}
+        stamp = {operator.timestamp: at_ms} if operator.timestamp not in {None, *fields} else {}
+        values = dict.fromkeys(operator.columns) | fields | stamp
+        in_ms = [c for c, kind in operator.columns.items() if kind == "timestamp" and isinstance(values[c], int)]
+        values |= {column: utc(values[column]) for column in in_ms}
         return {
             "source": source, "partition": partition, "offset": offset, "key": key and key.encode(), "deleted": False,
-            "timestamp_ms": at_ms, source: dict.fromkeys(operator.columns) | fields | stamp,
+            "timestamp_ms": at_ms, source: values,
         }  # fmt: skip
 
     def batch(self, rows: Sequence[Row] = (), *, at_ms: int, sub: str | None = None) -> None:

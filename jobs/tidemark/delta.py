@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -26,6 +26,7 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import Clock, wall_clock_ms
@@ -75,6 +76,8 @@ OWN = frozenset({"batch_id", "maintenance"})
 NEEDED, SUPERSEDED = "needed-", "superseded-"
 """So begin the names of files that `maintenance/` made of rows that a driver needs for its memory, or does not."""
 
+BIGINT = PrimitiveType("long")
+
 WRITTEN = WriterProperties(compression="ZSTD")
 
 T = TypeVar("T")
@@ -123,6 +126,12 @@ def create(
             table.alter.add_constraint(missing)
 
     again_after_others(up_to_date)
+
+
+@cache
+def bigint_columns(path: Path) -> frozenset[str]:
+    """The columns of the table at *path* that are bigint; a column keeps its type."""
+    return frozenset(field.name for field in DeltaTable(str(path)).schema().fields if field.type == BIGINT)
 
 
 def scan(path: Path) -> pl.LazyFrame:

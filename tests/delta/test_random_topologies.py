@@ -55,7 +55,7 @@ name = "drawn"
 kind = "source"
 sub_topology = "main"
 topic = "events"
-fields = "id string, v int, event_time bigint"
+fields = "id string, v int, seen timestamp, event_time bigint"
 timestamp = "event_time"
 bound = "{shape.bound_ms} ms"
 max_ahead = "{MAX_AHEAD_MS} ms"
@@ -63,7 +63,7 @@ max_ahead = "{MAX_AHEAD_MS} ms"
 [operators.mapped]
 kind = "map"
 input = "events"
-select = {{ id = "id", v = "v" }}
+select = {{ id = "id", v = "v", seen = "seen" }}
 {where}
 [operators.raw]
 kind = "sink"
@@ -73,6 +73,7 @@ table = "raw"
 kind = "table"
 input = "mapped"
 key = ["id"]
+columns = ["seen"]
 rule = "{shape.rule}"
 strategy = "{shape.strategy}"
 [operators.total]
@@ -104,10 +105,8 @@ def play_and_calculate(
         now_ms += pause_s * 1_000
         arrived = [Event(part, now_ms - age_s * 1_000, id_, v) for part, age_s, id_, v, _ in found]
         rows = [
-            play.row(
-                "events", event.at_ms, partition=event.partition, key="k" if keyed else None, id=event.id, v=event.v
-            )
-            for event, (*_, keyed) in zip(arrived, found, strict=True)
+            play.row("events", e.at_ms, partition=e.partition, key="k" if keyed else None, id=e.id, v=e.v, seen=e.seen)
+            for e, (*_, keyed) in zip(arrived, found, strict=True)
         ]
         play.batch(rows, at_ms=now_ms)
         if shape.is_behind_hop:

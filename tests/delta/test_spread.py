@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from playing import Crash, Play, Row, crash_at
 from tidemark.control import Control, Reopening
 from tidemark.delta import scan
 from tidemark.disk import Disk
+from tidemark.spec.intervals import utc
 from tidemark.spec.layout import Layout
 from tidemark.stream.intact import DataLost
 from tidemark.stream.spread_tasks import Worked, Working
@@ -175,6 +177,24 @@ key = ["id"]
 aggregates = { top = "max(v)" }
 select = { top = "(top * 2)::int" }
 """
+INSTANTS = """
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["seen"]
+[operators.ends]
+kind = "aggregate"
+input = "events"
+key = ["grp", "seen"]
+aggregates = { n = "count(*)", latest = "max(seen)" }
+select = { n = "n", latest = "latest + interval 1 microsecond" }
+[operators.out]
+kind = "sink"
+input = "newest"
+table = "out"
+mode = "current"
+key = ["seen"]
+"""
 TOPOLOGIES = {
     "a table": SOURCE + TABLE + OUT.format("newest"),
     "a table decided once a batch": SOURCE + TABLE + 'decide = "batch"\n' + OUT.format("newest"),
@@ -187,6 +207,7 @@ TOPOLOGIES = {
     "a map that tells changes by the key of the record": SOURCE + TOLD + OUT.format("told"),
     "a union of two sources": SOURCE + UNITED + OUT.format("counts"),
     "SQL that fails for some records": SOURCE + FAILING + OUT.format("top"),
+    "keys with microseconds": SOURCE.replace("v int", "v int, seen timestamp") + INSTANTS,
     "no state and a stream behind a hop": SOURCE + STATELESS,
 }  # fmt: skip
 
@@ -200,6 +221,7 @@ def batches(play: Play, seed: int = 1) -> list[tuple[int, list[Row]]]:
         for _ in range(size):
             at_ms = T + number * 8_000 + draw.randrange(9_000)
             fields = {"id": draw.choice([*"abcdefgh", None]), "grp": draw.choice("xyz"), "v": draw.randrange(7)}
+            fields["seen"] = utc(T) + timedelta(microseconds=fields["v"])
             row = play.row("events", at_ms, partition=draw.randrange(3), **fields)
             rows.append(row | {"reason": "malformed_json", "value": b"?"} if draw.random() < 0.05 else row)
         for ahead_ms in (2_000, 4_000_000):  # one that is ahead of the clock, and one that is too far ahead

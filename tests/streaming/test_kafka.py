@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import fastavro
@@ -20,11 +21,12 @@ from tidemark.errors import InvalidSpec
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.schemas import record_schema
 from tidemark.spec.operators import Format, Kind, Sink
-from tidemark.stream.encoding import Misfit
+from tidemark.stream.encoding import Misfit, values_to_send
 from tidemark.stream.kafka import KafkaBroker
 
 NOON = 1_400_000_000_000
-ROW = {"id": "a", "n": 5, "at": NOON, "_key": "a", "_timestamp_ms": NOON, "_deleted": False}
+AT = datetime.fromtimestamp(NOON // 1_000, UTC) + timedelta(microseconds=1)
+ROW = {"id": "a", "n": 5, "at": AT, "_key": "a", "_timestamp_ms": NOON, "_deleted": False}
 AVRO = {
     "type": "record",
     "name": "alert",
@@ -62,7 +64,7 @@ def test_a_record_is_sent_with_its_headers_and_one_that_deletes_has_no_value(bro
     alerts = rows({"_headers": [{"key": "trace", "value": b"t"}]}, {"_deleted": True})
     sender(broker, "alerts").publish(sink("out", "alerts"), alerts, batch_id=7, epoch=2)
     first, second = sent(broker, "alerts", 2)
-    assert json.loads(first.value() or b"") == {"id": "a", "n": 5, "at": NOON}
+    assert json.loads(first.value() or b"") == {"id": "a", "n": 5, "at": "2014-05-13T16:53:20.000001+00:00"}
     assert (first.key(), first.timestamp()[1]) == (b"a", NOON)
     hop = ("tidemark-hop", b"t/out:1400000000009")
     assert first.headers() == [("trace", b"t"), ("tidemark-id", b"t/s/2/7/0"), hop]
@@ -171,8 +173,11 @@ def test_avro_has_the_fields_of_its_schema_and_instants_in_its_unit(broker: str)
         fastavro.schemaless_reader(io.BytesIO(value or b""), fastavro.parse_schema(raw), None)
         for value in (first, second)
     ]
-    assert read == [{"n": 5, "at": NOON * 1_000}, {"n": 5, "at": None}]
+    assert read == [{"n": 5, "at": NOON * 1_000 + 1}, {"n": 5, "at": None}]
     assert third is None
+    plain = values_to_send(sink("out", "avro_out", json.dumps(raw)), records)  # epoch ms, as in older versions
+    read = fastavro.schemaless_reader(io.BytesIO(next(plain)), fastavro.parse_schema(raw), None)
+    assert read == {"n": 5, "at": NOON}
 
 
 def test_a_record_that_does_not_fit_its_avro_schema_is_named(broker: str) -> None:

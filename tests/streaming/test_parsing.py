@@ -9,7 +9,7 @@ import io
 import json
 import math
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import fastavro
@@ -24,11 +24,12 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.marks import with_marks
 from tidemark.spec.operators import Format, Kind, NotANumber, Sink, Source
 from tidemark.stream.kafka import KafkaBroker
-from tidemark.stream.parsing import kafka_records
+from tidemark.stream.parsing import kafka_records, table_rows
 from tidemark.stream.sources import collect, kafka_options
 
 NOON_S = 1_400_000_000
 NOON = NOON_S * 1_000
+MICROSECOND = timedelta(microseconds=1)
 RANGE = (946_684_800_000, 4_102_444_800_000)  # 2000 to 2100
 FIELDS = {"id": "string", "n": "int", "at": "bigint"}
 AVRO = {
@@ -146,14 +147,31 @@ def test_a_timestamp_is_scaled_from_its_unit(spark: SparkSession, unit: str, ins
 
 
 def test_a_timestamp_is_text_in_iso_8601_or_that_of_kafka(spark: SparkSession, broker: str) -> None:
-    texts = ["2014-05-13T16:53:20.5Z", "2014-05-13T18:53:20+02:00", "2014-05-13 16:53:20", "16:53", "2014", 7]
-    send(broker, "texts", *((b"a", body(at=text)) for text in texts))
+    day = "2014-05-13"
+    texts = [f"{day}T16:53:20.000001Z", f"{day}T18:53:20.000001999+02:00", f"{day} 16:53:20", f"{day}T16:53:19.9999Z"]
+    wrong = ["16:53", "2014", 7, "0000-01-01T00:00:00Z", f"{day}T25:00:00Z"]
+    send(broker, "texts", *((b"a", body(at=text)) for text in [*texts, *wrong]))
     rows = read(spark, broker, source("texts", fields={"id": "string", "at": "timestamp"}))
-    assert [row["timestamp_ms"] for row in rows] == [NOON + 500, NOON, NOON, None, None, None]
-    assert [row["reason"] for row in rows] == [None, None, None, "wrong_type", "wrong_type", "wrong_type"]
-    assert rows[0]["texts"]["at"] == NOON + 500
+    assert [row["timestamp_ms"] for row in rows[:4]] == [NOON, NOON, NOON, NOON - 1]
+    assert [row["reason"] for row in rows] == [None] * 4 + ["wrong_type"] * 5
+    # What is smaller than a microsecond is cut off.
+    instant = datetime.fromtimestamp(NOON_S, UTC)
+    assert [(row["texts"]["at"] - instant) // MICROSECOND for row in rows[:4]] == [1, 1, 0, -100]
     kafka = read(spark, broker, source("texts", fields={"id": "string"}, timestamp=None))
-    assert [row["timestamp_ms"] for row in kafka] == [NOON + 7] * 6
+    assert [row["timestamp_ms"] for row in kafka] == [NOON + 7] * 9
+
+
+def test_a_timestamp_of_a_table_keeps_its_microseconds(spark: SparkSession) -> None:
+    select = "'a' as id, timestamp '2014-05-13 16:53:20.000001Z' as at, timestamp_ntz '2014-05-13 16:53:20.5' as ntz"
+    far = "timestamp '2014-05-13 16:53:20Z' + make_interval(8000) as seen"
+    raw = spark.sql(f"select {select}, {far}, struct(1L as at_ms, 'f' as file, 0L as start) as written")
+    fields = {"id": "string", "at": "timestamp", "seen": "timestamp"}
+    reading = replace(source("t", fields=fields, other_fields="rest"), topic=None, delta="t")
+    (row,) = pl.DataFrame(collect(table_rows(raw, reading), {})).to_dicts()
+    assert (row["timestamp_ms"], row["reason"]) == (NOON, "wrong_type")  # the year 10014
+    assert row["t"]["at"] == datetime.fromtimestamp(NOON_S, UTC) + MICROSECOND
+    assert row["t"]["rest"] == '{"ntz":"2014-05-13T16:53:20.500000"}'
+    assert json.loads(row["value"])["at"] == "2014-05-13T16:53:20.000001Z"
 
 
 def test_the_key_fills_a_field_and_a_null_value_deletes_it(spark: SparkSession, broker: str) -> None:
@@ -265,7 +283,7 @@ def test_avro_that_can_be_read_is_and_what_cannot_is_malformed(spark: SparkSessi
         broker,
         source("avro", format=Format.AVRO, avro_schema=json.dumps(AVRO), fields=fields, other_fields="rest"),
     )
-    assert rows[0]["avro"] == {"id": "a", "n": 5, "at": NOON, "rest": '{"zone":"z"}'}
+    assert rows[0]["avro"] == {"id": "a", "n": 5, "at": datetime.fromtimestamp(NOON_S, UTC), "rest": '{"zone":"z"}'}
     assert [row["reason"] for row in rows] == [None, *["malformed_avro"] * 5, "invalid_utf8"]
     assert [row["value"] for row in rows[1:]] == [*malformed, invalid]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import UTC, date, datetime
 
 import polars as pl
 import pytest
 
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.expressions import Expressions
+from tidemark.kernels.schemas import INSTANT
 from tidemark.spec.topology import parse
 from tidemark.stream.steps import Steps
 
@@ -66,6 +68,31 @@ def test_an_aggregates_select_is_looked_at_too():
 )  # fmt: skip
 def test_what_the_record_alone_tells_is_accepted(sql):
     Expressions().check(sql, {"id", "v", "current_date"})
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("date_trunc('hour', seen)", datetime(2026, 1, 1, 12, tzinfo=UTC)),
+        ("time_bucket(interval '15 minutes', seen)", datetime(2026, 1, 1, 12, 30, tzinfo=UTC)),
+        ("seen - interval 1 minute", datetime(2026, 1, 1, 12, 29, 59, 1, tzinfo=UTC)),
+        ("epoch_ms(seen)", 1_767_270_659_000),
+        ("epoch_us(seen)", 1_767_270_659_000_001),
+        ("seen::date", date(2026, 1, 1)),
+        ("strftime(seen, '%Y-%m-%d %H')", "2026-01-01 12"),
+        ("hour(seen)", 12),
+        ("date_diff('microsecond', timestamptz '2026-01-01 12:30:59', seen)", 1),
+        ("seen > timestamptz '2026-01-01 12:30:59' and seen <= '2026-01-01T13:30:59.000001+01:00'", True),
+        ("seen::varchar", "2026-01-01 12:30:59.000001+00"),
+    ],
+)
+def test_functions_of_a_timestamp_are_accepted_and_in_utc(monkeypatch, sql, expected):
+    monkeypatch.setenv("TZ", "America/New_York")
+    frame = pl.DataFrame({"seen": [datetime(2026, 1, 1, 12, 30, 59, 1, tzinfo=UTC)]}, schema={"seen": INSTANT})
+    expressions = Expressions()
+    expressions.check(sql, {"seen"})
+    assert expressions.misfit(sql, frame.clear()) is None
+    assert expressions.select(frame, {"v": sql}, keep=()).item() == expected
 
 
 def test_a_text_without_a_zone_is_an_instant_in_utc(monkeypatch):

@@ -116,6 +116,41 @@ def test_a_repartition_names_columns_that_are_there(keys: str, key: str) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("operator", "says"),
+    [
+        (
+            'kind = "map"\nselect = { a = "seen / 1000" }',
+            "select.a: is 'seen / 1000': Binder Error: No function matches the given name and argument types "
+            "'/(TIMESTAMP WITH TIME ZONE, INTEGER_LITERAL)'. You might need to add explicit type casts.; "
+            "it reads the columns id, v, timestamp, seen; of a timestamp epoch_ms(...) and epoch_us(...) are numbers",
+        ),
+        (
+            'kind = "map"\nselect = { a = "seen" }\nwhere = "seen > 5"',
+            "where: is 'seen > 5': Binder Error: Cannot compare values of type TIMESTAMP WITH TIME ZONE and type "
+            "INTEGER_LITERAL - an explicit cast is required; it reads the columns id, v, timestamp, seen; "
+            "of a timestamp epoch_ms(...) and epoch_us(...) are numbers",
+        ),
+        (
+            'kind = "map"\nselect = { a = "seen - seen" }',
+            "select.a: is 'seen - seen': a column cannot be an INTERVAL; write date_diff('microsecond', earlier, "
+            "later), which is a number; it reads the columns id, v, timestamp, seen",
+        ),
+        *(
+            (
+                f'kind = "aggregate"\nkey = ["id"]\naggregates = {{ s = "{call}(seen)" }}',
+                "aggregates.s: s is of seen, a timestamp, and needs a number; use min, max, count, first or last; "
+                "it reads the columns id, v, timestamp, seen",
+            )
+            for call in ("sum", "avg")
+        ),
+    ],
+)
+def test_a_timestamp_is_no_number(operator: str, says: str) -> None:
+    source = SOURCE.replace("event_time bigint", "seen timestamp").replace('"event_time"', '"seen"')
+    assert refused(source + operator) == f"play.toml: operators.x.{says}"
+
+
 def refused(toml: str) -> str:
     topology = parse(tomllib.loads(toml), file="play.toml")
     names = pl.DataFrame({"id": ["a"], "name": ["b"]})

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.kernels.schemas import INSTANT
 from tidemark.kernels.values import key_text, key_value, parsed, partition_of, value_text
 
 
@@ -46,6 +47,21 @@ def test_a_float_reads_back_as_itself(values):
     read = frame.select(parsed("text", {"x": pl.Float64()}).struct.field("x")).to_series().to_list()
     for was, now in zip(values, read, strict=True):
         assert now == was or (was is not None and math.isnan(was) and now is not None and math.isnan(now))
+
+
+@given(st.lists(st.none() | st.datetimes(timezones=st.just(UTC)), min_size=1, max_size=20))
+def test_an_instant_reads_back_as_itself(values):
+    frame = pl.DataFrame({"at": values}, schema={"at": INSTANT})
+    read = frame.select(t=value_text(("at",), frame.schema)).select(parsed("t", frame.schema).struct.unnest())
+    assert read.equals(frame)
+
+
+def test_an_instant_that_was_written_as_epoch_ms_is_read():
+    at = datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+    frame = pl.DataFrame({"key": ["-1", "0"], "text": ['{"at":-1,"n":5}', None]})
+    assert frame.select(key_value("key", INSTANT)).to_series().to_list()[0] == at
+    read = frame.select(v=parsed("text", {"at": INSTANT, "n": pl.Int32()}))["v"].to_list()
+    assert read == [{"at": at, "n": 5}, None]
 
 
 def test_a_key_of_one_column_is_its_text_and_of_several_an_object():

@@ -10,6 +10,7 @@ from typing import ClassVar
 import polars as pl
 
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.schemas import INSTANT
 
 OLD = "_old"
 """The columns that an update replaces, as a struct, to be retracted; null if it replaces nothing."""
@@ -25,10 +26,14 @@ class AggregateFunction(ABC):
     kind: pl.DataType
 
     of_numbers: ClassVar[bool] = False
+    of_instants: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.of_numbers and not self.kind.is_numeric():
-            msg = f"{self.name} is of {self.column}, a {self.kind}, and needs a number; use count, first or last"
+        fits = self.kind.is_numeric() or (self.of_instants and isinstance(self.kind, pl.Datetime | pl.Date))
+        if self.of_numbers and not fits:
+            kind = "timestamp" if self.kind == INSTANT else self.kind
+            other = "min, max, count" if isinstance(self.kind, pl.Datetime | pl.Date) else "count"
+            msg = f"{self.name} is of {self.column}, a {kind}, and needs a number; use {other}, first or last"
             raise InvalidArgument(msg)
 
     @property

@@ -110,7 +110,7 @@ class Extreme(AggregateFunction):
 
     lowest: bool
 
-    of_numbers = True
+    of_numbers = of_instants = True
 
     @property
     @override

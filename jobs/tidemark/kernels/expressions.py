@@ -44,6 +44,8 @@ class Expressions:
             _run(self._duckdb, f"SELECT ({sql}) FROM {quoted(UNNAMED)}", records, name=UNNAMED)
         except duckdb.Error as error:
             return str(error).splitlines()[0].removesuffix(" in FROM clause!")
+        except InvalidArgument as error:
+            return str(error)
         return None
 
     def select(
@@ -108,7 +110,11 @@ def _connection(more: str = "") -> duckdb.DuckDBPyConnection:
 def _run(connection: duckdb.DuckDBPyConnection, query: str, frame: pl.DataFrame, name: str = "records") -> pl.DataFrame:
     connection.register(name, frame.to_arrow())
     try:
-        return connection.sql(query).pl()
+        found = connection.sql(query)
+        if any("INTERVAL" in str(kind) for kind in found.types):
+            msg = "a column cannot be an INTERVAL; write date_diff('microsecond', earlier, later), which is a number"
+            raise InvalidArgument(msg)
+        return found.pl()
     finally:
         connection.unregister(name)
 

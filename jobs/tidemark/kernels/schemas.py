@@ -19,13 +19,15 @@ _ARROW: Mapping[str, pa.DataType] = {
     "double": pa.float64(),
     "timestamp": UTC_TIMESTAMP,
 }
+INSTANT = pl.Datetime("us", "UTC")
+"""The type of a field that is declared as `timestamp`: microseconds count."""
 _POLARS: Mapping[str, pl.DataType] = {
     "string": pl.String(),
     "boolean": pl.Boolean(),
     "int": pl.Int32(),
     "bigint": pl.Int64(),
     "double": pl.Float64(),
-    "timestamp": pl.Int64(),  # epoch ms
+    "timestamp": INSTANT,
 }
 HEADERS = pl.List(pl.Struct({"key": pl.String(), "value": pl.Binary()}))
 META_SCHEMA: Mapping[str, pl.DataType] = {
@@ -59,7 +61,7 @@ def record_schema(fields: Mapping[str, str]) -> dict[str, pl.DataType]:
     return {name: _POLARS[word] for name, word in fields.items()} | dict(META_SCHEMA)
 
 
-def instants(ms: str) -> pl.Expr:
+def instants(ms: str | pl.Expr) -> pl.Expr:
     """The column *ms*, epoch ms, as timestamps of a Delta table."""
     return pl.from_epoch(ms, time_unit="ms").dt.cast_time_unit("us").dt.replace_time_zone("UTC")
 

@@ -2,7 +2,7 @@
 
 A value is a JSON object with its columns in the operator's order, so equal values are equal text and different ones are
 not: a float prints the shortest digits that read back as itself, −0.0 as 0.0, and what JSON has no number for as "NaN",
-"inf" and "-inf". A key of one column is that column's text.
+"inf" and "-inf"; an instant is ISO 8601 text in UTC, with its microseconds. A key of one column is that column's text.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 import polars as pl
+
+from tidemark.kernels.schemas import INSTANT, instants
 
 
 def value_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Expr:
@@ -48,23 +50,52 @@ def key_value(text: str, kind: pl.DataType) -> pl.Expr:
     written = pl.col(text)
     if kind == pl.Boolean():
         return written == "true"
+    if kind == INSTANT:
+        return _instant(written)
     if isinstance(kind, pl.Datetime):
         form = "%Y-%m-%d %H:%M:%S%.f" + ("%:z" if kind.time_zone else "")
         return written.str.to_datetime(form, time_unit=kind.time_unit, time_zone=kind.time_zone)
     return written.str.to_date() if kind == pl.Date() else written.cast(kind)
 
 
+def key_columns(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
+    """The columns of a key, which has *schema*, read back from the column *text*, as `key_text` writes them."""
+    if len(schema) == 1:
+        ((name, kind),) = schema.items()
+        return {name: key_value(text, kind)}
+    key = parsed(text, schema)
+    return {name: key.struct.field(name) for name in schema}
+
+
+def keys_as_now(rows: pl.DataFrame, text: str, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """*rows* with the keys in column *text* as `key_text` writes them: an older version wrote instants as epoch ms."""
+    if INSTANT not in schema.values():
+        return rows
+    keys = rows.select(**key_columns(text, schema)).select(key_text([*schema], schema).alias(text))
+    return rows.with_columns(keys)
+
+
 def parsed(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """The JSON objects of column *text*, as `value_text` writes them, as a struct with *schema*; null for null."""
     read = {name: _written(kind) for name, kind in schema.items()}
-    return pl.col(text).str.json_decode(pl.Struct(read)).cast(pl.Struct(dict(schema)))
+    decoded = pl.col(text).str.json_decode(pl.Struct(read))
+    at = [_instant(pl.field(name)).alias(name) for name, kind in schema.items() if kind == INSTANT]
+    return (decoded.struct.with_fields(at) if at else decoded).cast(pl.Struct(dict(schema)))
+
+
+def _instant(text: pl.Expr) -> pl.Expr:
+    """The instants that *text* names: in ISO 8601, or as an older version wrote them, as epoch ms."""
+    ms = text.cast(pl.Int64, strict=False)
+    iso = pl.when(ms.is_null()).then(text).str.replace("T", " ", literal=True)
+    at = iso.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC")
+    return pl.when(ms.is_null()).then(at).otherwise(instants(ms))
 
 
 def _written(kind: pl.DataType) -> pl.DataType:
-    """The type as which a value of *kind* is read from JSON: doubles are text, for NaN and infinities are."""
+    """The type as which a value of *kind* is read from JSON: of doubles NaN and infinities are text, and instants."""
     if isinstance(kind, pl.List) and isinstance(kind.inner, pl.Float64):
         return pl.List(pl.String())
-    return pl.String() if kind.is_float() else kind
+    return pl.String() if kind.is_float() or kind == INSTANT else kind
 
 
 def partition_of(keys: pl.Series, partitions: int) -> pl.Series:

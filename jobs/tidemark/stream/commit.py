@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from tidemark.clock import Clock
 from tidemark.current_rows import OF_REPLACING
-from tidemark.delta import KEPT_LOG, NOTHING, SHORT_LOG, Committer, Told, create
+from tidemark.delta import KEPT_LOG, NOTHING, SHORT_LOG, Committer, Told, bigint_columns, create
 from tidemark.disk import UntilWritten, at_once
 from tidemark.files import Files, Rows, frames, write_file
 from tidemark.kernels import payload
 from tidemark.kernels.last_seen import last_seen_columns
 from tidemark.kernels.marks import MARK, mark_text
-from tidemark.kernels.schemas import arrow_schema, instants
+from tidemark.kernels.schemas import INSTANT, arrow_schema, instants
 from tidemark.object_path import ObjectPath
 from tidemark.spec.operators import Operator, Repartition, Sink, emission_of
 from tidemark.spec.tables import (
@@ -178,7 +178,7 @@ class Committing:
             case Repartition():
                 return self._commit(f"hop_{operator.name}", rows, entry.batch_id)
             case Sink(table=str() as table):
-                written = rows if isinstance(rows, Files) else sink_rows(operator, rows, entry.batch_id)
+                written = rows if isinstance(rows, Files) else sink_rows(operator, rows, entry.batch_id, self._home)
                 return self._commit(table, written, entry.batch_id, key=operator.key, told=self._told(entry))
             case Sink():
                 epoch = entry.notes["batch"]["epoch"]
@@ -235,18 +235,25 @@ def appended(
         case Repartition():
             return home / f"hop_{name}", rows
         case Sink(table=str() as table, key=()):
-            return home / table, sink_rows(operator, rows, batch_id)
+            return home / table, sink_rows(operator, rows, batch_id, home)
         case None if name in TABLES:
             return home / name, rows
     return None
 
 
-def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
-    """*records* as a Delta *sink* takes them: payload, record time, and where each came from.
+def sink_rows(sink: Sink, records: pa.Table, batch_id: int, home: Path) -> pa.Table:
+    """*records* as the table of a Delta *sink* under *home* takes them: payload, record time, where each came from.
 
     One that keeps current rows takes the last of each key. When a key was last seen is in *records* where they were
     decided with `last_seen_at`.
     """
+    rows = _as_sent(sink, records, batch_id)
+    at = [name for name, kind in rows.schema.items() if kind == INSTANT and name in payload(records.column_names)]
+    in_ms = bigint_columns(home / (sink.table or "")) if at else frozenset()
+    return rows.with_columns(pl.col(name).dt.epoch("ms") for name in at if name in in_ms).to_arrow()
+
+
+def _as_sent(sink: Sink, records: pa.Table, batch_id: int) -> pl.DataFrame:
     frame = pl.DataFrame(records)
     if sink.key:
         frame = frame.unique(sink.key, keep="last", maintain_order=True)
@@ -258,7 +265,7 @@ def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
         source_offset="_offset",
         deleted="_deleted",
         **last_seen_columns(frame.columns),
-    ).to_arrow()
+    )
 
 
 _OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
@@ -297,7 +304,9 @@ def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[st
         if isinstance(operator, Repartition):
             create(home / f"hop_{operator.name}", arrow_schema(HOP), description=HOP.row)
         if isinstance(operator, Sink) and operator.table:
-            schema = sink_rows(operator, pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow(), 0).schema
+            schema = (
+                _as_sent(operator, pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow(), 0).to_arrow().schema
+            )
             if operator.key:
                 schema = pa.schema([field for field in schema if field.name not in OF_REPLACING])
             schema = commented(schema, operator, {o.name: o for o in sub.operators}, schemas)

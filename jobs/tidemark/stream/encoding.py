@@ -13,6 +13,7 @@ import polars as pl
 
 from tidemark.errors import TidemarkError
 from tidemark.kernels import payload
+from tidemark.kernels.schemas import INSTANT
 from tidemark.kernels.values import value_text
 from tidemark.spec.operators import Format, Sink
 
@@ -34,7 +35,8 @@ def values_to_send(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | str | Non
 def encoded(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | Misfit | None]:
     """The value of each of *rows*, null for one that deletes its key, a Misfit for one that has none.
 
-    JSON has all columns, Avro those for which the schema has a field.
+    JSON has all columns, Avro those for which the schema has a field. An instant is text in JSON; in Avro what the
+    field's logical type says, or epoch ms in a plain `long`.
     """
     columns = payload(rows.columns)
     if sink.format is not Format.AVRO:
@@ -47,7 +49,8 @@ def _avro(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | Misfit | None]:
     schema = json.loads(sink.avro_schema or "")
     instants = {field["name"] for field in schema["fields"] if _is_instant(field["type"])}
     parsed = fastavro.parse_schema(schema)
-    for row in rows.iter_rows(named=True):
+    numbers = [c for c, kind in rows.schema.items() if kind == INSTANT and c not in instants]
+    for row in rows.with_columns(pl.col(numbers).dt.epoch("ms")).iter_rows(named=True):
         if row.pop("_deleted"):
             yield None
             continue
@@ -67,5 +70,6 @@ def _is_instant(type_: Any) -> bool:
 
 
 def _instants(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, datetime]:
-    """Those of *names* that *row* has, epoch ms, in the form that every unit of Avro is made of."""
-    return {name: EPOCH + timedelta(milliseconds=row[name]) for name in names if row.get(name) is not None}
+    """Those of *names* that *row* has, instants or epoch ms, in the form that every unit of Avro is made of."""
+    found = {name: row[name] for name in names if row.get(name) is not None}
+    return {n: at if isinstance(at, datetime) else EPOCH + timedelta(milliseconds=at) for n, at in found.items()}

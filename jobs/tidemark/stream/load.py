@@ -14,10 +14,10 @@ import polars as pl
 from tidemark.delta import read_before
 from tidemark.kernels import META
 from tidemark.kernels.steps import MATCHED
-from tidemark.kernels.values import key_text, key_value, parsed
+from tidemark.kernels.values import key_columns, key_text, keys_as_now, parsed
 from tidemark.kernels.windows import WINDOW
 from tidemark.semantics.progress import InputProgress, StreamProgress
-from tidemark.spec.operators import Aggregate, KeyedTable, Operator, Repartition, Source, emission_of
+from tidemark.spec.operators import Aggregate, KeyedTable, Map, Operator, Repartition, Source, emission_of
 from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE, SUPPRESSED
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.aggregating import GROUP
@@ -66,17 +66,33 @@ def load_memory(
             _load_waiting(steps, operator, home, progress)
         if emission is None:
             continue
+        key, of_it = _key_schema(steps, operator), pl.col("operator") == operator.name
         if operator.name in steps.memory.states:
-            _load_states(steps, operator, states.filter(pl.col("operator") == operator.name))
+            _load_states(steps, operator, keys_as_now(states.filter(of_it), "key", key))
         if isinstance(operator, Repartition):
             columns = ["seq", "id", "value", "value_hash", "timestamp", "watermark", "idle"]
             mine_too = partial(_mine_of_hop, share, operator.name)
             hop = read_before(home / f"hop_{operator.name}", before, columns, after=after, keep=mine_too)
-            _load_stored(steps, operator, hop.rename({"id": "key"}))
+            _load_stored(steps, operator, keys_as_now(hop.rename({"id": "key"}), "key", key))
         else:
-            of_it = pl.col("operator") == operator.name
-            _load_stored(steps, operator, changes.filter(of_it))
-            _load_versions(steps, operator, changes.filter(of_it), asserted.filter(of_it))
+            sent, again = (keys_as_now(rows.filter(of_it), "key", key) for rows in (changes, asserted))
+            _load_stored(steps, operator, sent)
+            _load_versions(steps, operator, sent, again)
+
+
+def _key_schema(steps: Steps, operator: Operator) -> dict[str, pl.DataType]:
+    """The columns of the keys under which *operator* keeps something; none for those of the records themselves."""
+    schema = {**WINDOW, **steps.schemas[operator.name if isinstance(operator, Map) else operator.inputs[0]]}
+    match operator:
+        case Repartition():
+            columns = operator.id
+        case Aggregate():
+            columns = (*operator.key, *(("window_start",) if operator.windows else ()))
+        case KeyedTable() | Map():
+            columns = operator.key
+        case _:
+            columns = ()
+    return {column: schema[column] for column in columns}
 
 
 def _by_operator(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -123,7 +139,7 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
         )
         in_order = rows.sort("batch_id", "seq", maintain_order=True)
         value = {"_value": parsed("value", values)} if values else {}
-        versions = in_order.with_columns(**value, **_key_columns(operator, schema))
+        versions = in_order.with_columns(**value, **key_columns("key", {c: schema[c] for c in operator.key}))
         later = versions.select(
             *operator.key,
             *(pl.col("_value").struct.field(name) for name in values),
@@ -196,15 +212,6 @@ def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProg
         _repeated=pl.lit(value=False),
     )
     steps.memory.waiting[source.name] = waiting.with_columns(key).sort("_partition", "_offset")
-
-
-def _key_columns(operator: KeyedTable, schema: dict[str, pl.DataType]) -> dict[str, pl.Expr]:
-    """The key's columns, read back from its text."""
-    if len(operator.key) == 1:
-        (name,) = operator.key
-        return {name: key_value("key", schema[name])}
-    key = parsed("key", {c: schema[c] for c in operator.key})
-    return {c: key.struct.field(c) for c in operator.key}
 
 
 def _ms(column: str) -> pl.Expr:

@@ -22,6 +22,7 @@ SINK_COLUMNS = frozenset({"timestamp", "batch_id", "source_partition", "source_o
 """What a Delta sink adds to the columns of its records."""
 
 Schema = Mapping[str, pl.DataType]
+_NUMBER = "of a timestamp epoch_ms(...) and epoch_us(...) are numbers"
 
 
 @dataclass(frozen=True)
@@ -155,4 +156,5 @@ def _of_sql(texts: Mapping[str, str], columns: Schema, sql: Expressions) -> Iter
             yield ColumnMistake(key, f"{text!r} {problem}", remedy)
             continue
         if reason := sql.misfit(text, records):
-            yield ColumnMistake(key, f"is {text!r}: {reason}", reads(columns))
+            at = f"; {_NUMBER}" if "TIMESTAMP WITH TIME ZONE" in reason else ""
+            yield ColumnMistake(key, f"is {text!r}: {reason}", f"{reads(columns)}{at}")

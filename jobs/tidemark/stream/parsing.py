@@ -16,7 +16,7 @@ The functions are the same for streams and for batches.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from operator import or_
 
@@ -34,6 +34,8 @@ _KEEP_LAST = "spark.sql.variant.allowDuplicateKeys"
 _WHOLE = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 """In the text of JSON: a backslash that is one, or both halves of a character."""
 ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ].*)?$"
+_MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+"""How JSON has a timestamp; without this Spark leaves out what is below a millisecond."""
 _CORRUPT = "_corrupt"
 _DECODED = "_decoded"
 _FITTING = {
@@ -70,12 +72,22 @@ def table_rows(raw: DataFrame, source: Source, *, texts: bool = False) -> DataFr
     elif missing := [name for name in source.fields if name not in columns.names]:
         raise _not_there(source, missing, columns)
     read = _without_key(raw.withColumn("_read", F.struct(*(F.col(f"`{name}`") for name in columns.names))))
-    value = read.withColumn("value", F.to_json("_read").cast("binary"))
-    others = [F.col(f"_read.`{name}`") for name in columns.names if name not in source.fields]
-    other_fields = F.to_json(F.struct(*others)) if others else F.lit("{}")
+    value = read.withColumn("value", _json(F.col("_read")).cast("binary"))
+    other_fields = _others(columns, set(source.fields))
     return _rows(
         _with_fields(value, source, _types(columns), other_fields, F.lit(None)), source, F.lit(None).cast("bigint")
     )
+
+
+def _others(columns: StructType, declared: Collection[str]) -> Column:
+    """The fields of `_read`, which has *columns*, that are not *declared*, as a JSON object."""
+    others = [F.col(f"_read.`{name}`") for name in columns.names if name not in declared]
+    return _json(F.struct(*others)) if others else F.lit("{}")
+
+
+def _json(struct: Column) -> Column:
+    """*struct* as a JSON object, whose timestamps have their microseconds."""
+    return F.to_json(struct, {"timestampFormat": f"{_MICROSECONDS}XXX", "timestampNTZFormat": _MICROSECONDS})
 
 
 def _without_key(raw: DataFrame) -> DataFrame:
@@ -140,8 +152,7 @@ def _of_avro(raw: DataFrame, source: Source) -> DataFrame:
     assert isinstance(columns, StructType)
     _require_fitting(columns, source)
     unreadable = F.when(F.col(f"_read.{_DECODED}").isNull(), "malformed_avro")
-    others = [F.col(f"_read.`{name}`") for name in columns.names if name not in {*source.fields, _DECODED}]
-    other_fields = F.to_json(F.struct(*others)) if others else F.lit("{}")
+    other_fields = _others(columns, {*source.fields, _DECODED})
     return _with_fields(read, source, _types(columns), other_fields, unreadable)
 
 
@@ -173,10 +184,14 @@ def nullable(column: Column) -> Column:
 
 
 def _converted(column: Column, kind: str, word: str) -> Column:
-    """*column*, of Spark type *kind*, as the declared type *word* (timestamp: epoch ms); null: does not fit."""
+    """*column*, of Spark type *kind*, as the declared type *word*; null: does not fit.
+
+    A timestamp is of the years 1 to 9999, and of its text the digits behind the microseconds are not looked at.
+    """
     if word == "timestamp":
         text = column.rlike(ISO_8601) if kind == "string" else F.lit(col=True)
-        return F.unix_millis(F.when(text, F.try_to_timestamp(column) if kind == "string" else column.cast(word)))
+        at = F.when(text, F.try_to_timestamp(column) if kind == "string" else column.cast(word))
+        return F.when(F.year(at).between(1, 9999), at)
     return F.try_validate_utf8(column) if word == "string" else column.try_cast(word)
 
 
@@ -190,9 +205,9 @@ def _rows(parsed: DataFrame, source: Source, clock_ms: Column) -> DataFrame:
     told = timestamp_ms = clock_ms
     if source.timestamp:
         of_tombstone = _converted(_tombstone_text(source), "string", source.fields[source.timestamp])
-        told = timestamp_ms = F.when(deleted, of_tombstone).otherwise(F.col(f"_fields.`{source.timestamp}`"))
-        if source.fields[source.timestamp] == "bigint":
-            timestamp_ms = _in_ms(told, source.timestamp_unit)
+        told = F.when(deleted, of_tombstone).otherwise(F.col(f"_fields.`{source.timestamp}`"))
+        is_number = source.fields[source.timestamp] == "bigint"
+        timestamp_ms = _in_ms(told, source.timestamp_unit) if is_number else F.unix_millis(told)
     reason = _reason(source, deleted, told, timestamp_ms)
     written = ["written"] if "written" in parsed.columns else []
     return parsed.select(

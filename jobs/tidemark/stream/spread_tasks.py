@@ -91,7 +91,7 @@ class Task:
         if (place := appended(self.home, operator, name, rows, self.batch_id)) is not None:
             return place
         if isinstance(operator, Sink) and operator.table:
-            return self.folder, sink_rows(operator, rows, self.batch_id)
+            return self.folder, sink_rows(operator, rows, self.batch_id, self.home)
         return self.folder, rows
 
 

@@ -1,0 +1,189 @@
+"""A field that is declared as `timestamp` is an instant with its microseconds: in values, keys, states and tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from playing import NOON, Play, ms
+
+from tidemark.delta import scan
+from tidemark.spec.layout import Layout
+
+SOURCE = """
+name = "play"
+max_drift = "10 s"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, seen timestamp, event_time bigint"
+timestamp = "event_time"
+bound = "0 ms"
+max_ahead = "unlimited"
+"""
+REST = """
+[operators.timed]
+kind = "map"
+input = "events"
+where = "{where}"
+select = {{ id = "id", seen = "seen", part = "{part}" }}
+[operators.newest]
+kind = "table"
+input = "timed"
+key = ["id"]
+columns = ["seen"]
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+mode = "current"
+key = ["id"]
+[operators.log]
+kind = "sink"
+input = "newest"
+table = "log"
+[operators.per_instant]
+kind = "aggregate"
+input = "timed"
+key = ["seen", "part"]
+aggregates = {{ n = "count(*)" }}
+[operators.by_instant]
+kind = "table"
+input = "timed"
+key = ["seen"]
+[operators.ends]
+kind = "aggregate"
+input = "timed"
+key = ["id"]
+aggregates = {{ low = "min(seen)", high = "max(seen)", one = "first(seen)", other = "last(seen)", n = "count(seen)" }}
+[operators.joined]
+kind = "join"
+input = "timed"
+table = "by_instant_too"
+on = {{ seen = "at_" }}
+[operators.by_instant_too]
+kind = "table"
+input = "renamed"
+key = ["at_"]
+[operators.renamed]
+kind = "map"
+input = "events"
+select = {{ at_ = "seen", by = "id" }}
+[operators.together]
+kind = "sink"
+input = "joined"
+table = "together"
+[operators.grouped]
+kind = "repartition"
+input = "newest"
+id = ["id"]
+key = ["seen"]
+columns = ["id"]
+[operators.ids]
+kind = "aggregate"
+sub_topology = "ids"
+input = "grouped"
+aggregates = {{ n = "count(*)" }}
+"""
+TIMED = REST.format(where="seen > timestamptz '2014-05-13 11:00:00'", part="date_trunc('second', seen)")
+IN_MS = SOURCE.replace("seen timestamp", "seen bigint") + REST.format(where="seen > 0", part="seen")
+"""The same with the instants as an older version had them: epoch ms."""
+AT = datetime.fromtimestamp(NOON / 1_000, UTC)
+
+
+def us(microseconds: int) -> datetime:
+    """So many microseconds after noon."""
+    return AT + timedelta(microseconds=microseconds)
+
+
+def take(play: Play, *seen: tuple[float, str, object]) -> None:
+    """One batch with records: record time in seconds, id, and what was seen."""
+    play.batch([play.row("events", ms(at), id=id_, seen=at_) for at, id_, at_ in seen], at_ms=ms(seen[-1][0]))
+
+
+def changes(play: Play, operator: str, *columns: str, sub: str | None = None) -> list[tuple[Any, ...]]:
+    rows = [row for row in play.rows("changes", sub) if row["operator"] == operator]
+    return [(row["key"], *(json.loads(row["value"] or "{}").get(c) for c in columns)) for row in rows]
+
+
+def column(play: Play, table: str, *names: str) -> Sequence[tuple[Any, ...]]:
+    """The columns *names* of a sink's *table*, as they are."""
+    (first, *_) = play.topology.sub_topologies
+    rows = scan(Layout(play.home).stream_table("play", first.name, table))
+    return rows.sort("source_offset").select(*names).collect().rows()
+
+
+def test_microseconds_tell_two_values_apart(tmp_path: Path) -> None:
+    play = Play(SOURCE + TIMED, tmp_path)
+    take(play, (0, "a", us(1)), (1, "a", us(2)), (2, "a", us(2)))
+    play.start(play.topology.sub_topologies[0].name)  # a new driver reads what was kept
+    take(play, (3, "a", us(2)), (4, "a", us(3)), (5, "a", None))
+    noon = "2014-05-13T12:00:00"
+    assert changes(play, "newest", "seen") == [("a", f"{noon}.00000{n}+00:00") for n in (1, 2, 3)]
+    assert [row["n"] for row in play.rows("suppressed") if row["operator"] == "newest"] == [1, 1]
+    assert column(play, "log", "seen") == [(us(1),), (us(2),), (us(3),)]
+    assert column(play, "together", "id", "seen", "by") == [("a", us(n), "a") for n in (1, 2, 2, 2, 3)]
+    assert column(play, "board", "id", "seen") == [("a", us(3))]
+    at = "2014-05-13 12:00:00.00000"
+    assert changes(play, "by_instant", "id") == [(f"{at}{n}+00:00", "a") for n in (1, 2, 3)]
+    second = f"{noon}+00:00"
+    assert [json.loads(key) for key, *_ in changes(play, "per_instant")] == [
+        {"seen": f"{noon}.00000{n}+00:00", "part": second} for n in (1, 2, 2, 2, 3)
+    ]
+    assert [n for _, n in changes(play, "per_instant", "n")] == [1, 1, 2, 3, 1]
+    assert changes(play, "ends", "low", "high", "one", "other", "n")[-1] == (
+        "a", f"{noon}.000001+00:00", f"{noon}.000003+00:00", f"{noon}.000001+00:00", f"{noon}.000003+00:00", 5,
+    )  # fmt: skip
+
+
+def test_microseconds_survive_a_hop_and_what_waits(tmp_path: Path) -> None:
+    play = Play(SOURCE + TIMED, tmp_path, partitions=2)
+    main = play.topology.sub_topologies[0].name
+    rows = [play.row("events", ms(0), partition=part, id="a", seen=us(1)) for part in (0, 1)]
+    play.batch(rows, at_ms=ms(1))
+    # What comes after the one at 100 s waits for partition 1.
+    play.batch([play.row("events", ms(at), id=id_, seen=us(7)) for at, id_ in ((100, "a"), (101, "b"))], at_ms=ms(101))
+    assert column(play, "board", "id", "seen") == [("a", us(7))]
+    play.start(main)
+    play.batch([play.row("events", ms(n), partition=1, id="a", seen=us(2)) for n in (1, 99)], at_ms=ms(101))
+    play.batch(at_ms=ms(102))
+    play.hop("ids", at_ms=ms(101))
+    assert sorted(column(play, "board", "id", "seen")) == [("a", us(2)), ("b", us(7))]
+    at = "2014-05-13 12:00:00.00000"
+    counted = dict(changes(play, "ids", "n", sub="ids"))
+    assert counted == {f"{at}1+00:00": 0, f"{at}2+00:00": 1, f"{at}7+00:00": 1}
+
+
+def test_what_an_older_version_kept_in_ms_is_read(tmp_path: Path) -> None:
+    """A field that was declared as bigint, epoch ms, has left the tables as the versions before left a timestamp."""
+    old = Play(IN_MS, tmp_path, partitions=2)
+    old.batch([old.row("events", ms(n), partition=n, id="a", seen=NOON + n) for n in (0, 1)], at_ms=ms(1))
+    # What comes after the one at 100 s waits for partition 1.
+    ahead = [old.row("events", ms(at), id=id_, seen=NOON + n) for at, id_, n in ((100, "a", 1), (101, "b", 5))]
+    old.batch(ahead, at_ms=ms(101))
+    play = Play(SOURCE + TIMED.replace("date_trunc('second', seen)", "seen"), tmp_path, partitions=2)
+    play.resume({old.topology.sub_topologies[0].name: 2}, {("events", 0): 3, ("events", 1): 1})
+    same, newer = us(1_000), us(1_001)
+    rows = [play.row("events", ms(n), partition=1, id="a", seen=at) for n, at in ((98, same), (99, same), (100, newer))]
+    play.batch(rows, at_ms=ms(101))
+    play.batch(at_ms=ms(102))
+    noon = "2014-05-13T12:00:00"
+    # The first equal update is sent on once more: its identity has another form.
+    assert changes(play, "newest", "seen")[2:] == [
+        ("a", f"{noon}.001+00:00"), ("b", f"{noon}.005+00:00"), ("a", f"{noon}.001001+00:00")
+    ]  # fmt: skip
+    keys = [json.dumps({"seen": f"{noon}.{n}+00:00", "part": f"{noon}.{n}+00:00"}) for n in ("001", "005", "001001")]
+    assert [(json.dumps(json.loads(key)), n) for key, n in changes(play, "per_instant", "n")[3:]] == [
+        (keys[0], 3), (keys[1], 1), (keys[0], 4), (keys[2], 1)
+    ]  # fmt: skip
+    assert changes(play, "ends", "low", "high", "n")[-1] == ("a", f"{noon}+00:00", f"{noon}.001001+00:00", 6)
+    assert sorted(column(play, "together", "id", "by")) == [("a", "a")] * 6 + [("b", "b")]
+    assert sorted(column(play, "log", "seen")) == [(NOON + n,) for n in (0, 1, 1, 1, 5)]
+    assert sorted(column(play, "board", "id", "seen")) == [("a", NOON + 1), ("b", NOON + 5)]
+    play.hop("ids", at_ms=ms(101))
+    counted = dict(changes(play, "ids", "n", sub="ids"))
+    at = "2014-05-13 12:00:00.00"
+    assert {key: n for key, n in counted.items() if n} == {f"{at}1001+00:00": 1, f"{at}5000+00:00": 1}
