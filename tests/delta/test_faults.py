@@ -678,6 +678,19 @@ def test_an_incident_of_time_ahead_names_topic_partition_and_key(healthy: dict[s
     assert found == [("producer_ahead: events partition 1", "events, of key b", "50 min")]
 
 
+def test_a_restart_behind_a_hop_is_to_blame(healthy: dict[str, Flow], tmp_path: Path) -> None:
+    flow = healthy[HOP].copy(tmp_path / "play")
+    flow.beat("sums", 73)
+    for second in (82, 92, 102):
+        flow.reads(second, *now(second, 0), *now(second, 1))
+    flow.beat("sums", 110, epoch=2)
+    flow.play.start("sums", epoch=2)
+    flow.sums(112)
+    (result,), (change,) = checked(flow, 114, "totals_in_time")
+    assert (result["verdict"], result["culprit"]) == ("error", "driver_restarted")
+    assert change["held_by"].startswith("driver_restarted: totals since 2014-05-13T12:01:13.000Z: the driver of sums")
+
+
 @pytest.mark.parametrize("toml", [HOP, TABLES], ids=["hop", "tables"])
 def test_without_a_fault_every_promise_holds(healthy: dict[str, Flow], tmp_path: Path, toml: str) -> None:
     flow = healthy[toml].copy(tmp_path / "play")

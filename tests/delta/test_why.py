@@ -195,7 +195,11 @@ def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, mon
 
 @pytest.mark.parametrize(
     ("record_", "field"),
-    [(b'{"id": "a", "amount": "12", "event_time": 7}', "amount"), (b'{"amount": 1, "event_time": "x"}', "event_time")],
+    [
+        (b'{"id": "a", "amount": "12", "event_time": 7}', "amount"),
+        (b'{"amount": 1, "event_time": "x"}', "event_time"),
+        (b'{"amount": {"value": [12]}}', "amount"),
+    ],
 )
 def test_the_field_with_a_wrong_type_is_named(tmp_path: Path, record_: bytes, field: str) -> None:
     play = newest(tmp_path)
@@ -211,6 +215,8 @@ def test_all_records_dropped_as_duplicates(tmp_path: Path) -> None:
     finding = first(play, 21)
     assert place(finding) == (Cause.ALL_DUPLICATES, "events", "events", None, ms(20))
     assert finding.seen == "all 2 records since its newest result have a tidemark-id that was read before"
+    play.batch(200, bad("malformed_json"))  # which does not hide it
+    assert Cause.ALL_DUPLICATES in {finding.cause for finding in play.why(201)}
 
 
 def sent_as(at_s: float, id_: str) -> Callable[[Play], Row]:
@@ -264,6 +270,34 @@ def test_a_driver_that_restarted(tmp_path: Path) -> None:
     assert place(finding) == (Cause.DRIVER_RESTARTED, "board", None, None, ms(50))
     assert "from 2014-05-13T12:00:50.000Z to 2014-05-13T12:01:00.000Z, and 3 records waited" in finding.seen
     assert play.why(125)[0].cause is not Cause.DRIVER_RESTARTED
+
+
+def test_a_restart_is_told_of_the_time_without_a_driver(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    history = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    tell(history, 12)
+    for epoch in (2, 3, 4):
+        tell(history, 50 + epoch, StreamState.STARTING, epoch=epoch)  # those of 2 and 3 finish nothing
+    play.restart(epoch=4)
+    play.batch(60, record(21, amount=4), record(31, amount=5), record(41, amount=6))
+    assert play.why(11)[0].cause is Cause.NOTHING_WRONG
+    for at_s in (13, 40, 55, 61):
+        finding = first(play, at_s)
+        assert place(finding) == (Cause.DRIVER_RESTARTED, "board", None, None, ms(12))
+        assert "from 2014-05-13T12:00:12.000Z to 2014-05-13T12:01:00.000Z, and 3 records waited" in finding.seen
+
+
+def test_a_restart_in_a_quiet_night_explains_nothing(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    history = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    tell(history, 12)
+    for second in range(40, 400, 15):
+        tell(history, second, epoch=2)
+    play.restart(epoch=2)
+    play.batch(400, record(399, amount=2))
+    assert first(play, 401).cause is Cause.NOTHING_WRONG
 
 
 def on_wall_time(home: Path, *, partitions: int = 1) -> Asked:

@@ -9,8 +9,12 @@ import polars as pl
 
 from tidemark.spec.intervals import iso
 
+RUNNING = "running"
+"""As heartbeats say it: see control.StreamState."""
 TRIGGERS = 2
 """Replacing a driver within so many triggers is no restart: no record waited for it."""
+IDLE_FOR_MS = 60_000
+"""Nor is one whose new driver ran for so long before its first batch: there was nothing to read."""
 
 
 class Restart(NamedTuple):
@@ -31,7 +35,8 @@ class Restart(NamedTuple):
 def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> list[Restart]:
     """The restarts of one sub-topology, oldest first.
 
-    A driver reads nothing after its last batch or, where that is later, its last heartbeat.
+    A driver reads nothing after its last batch or, where that is later, its last heartbeat. Drivers that finished no
+    batch do not count.
 
     Args:
         batches: rows of `batches`, instants as epoch ms.
@@ -39,10 +44,12 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
         trigger_ms: of the topology.
     """
     last_beat_ms = dict(beats.group_by("epoch").agg(pl.col("at").max()).iter_rows())
-    ran = batches.sort("batch_id").select("batch_id", "epoch", "finished_at", "records_in").rows()
+    running = beats.filter(pl.col("state") == RUNNING, pl.col("batch_started_at").is_null())
+    idle_since_ms = dict(running.group_by("epoch").agg(pl.col("at").min()).iter_rows())
+    ran = batches.sort("batch_id").select("batch_id", "epoch", "decided_at", "finished_at", "records_in").rows()
     found = [
         Restart(batch_id, max(ended_ms, last_beat_ms.get(epoch_before, ended_ms)), finished_ms, records_in)
-        for (_, epoch_before, ended_ms, _), (batch_id, epoch, finished_ms, records_in) in pairwise(ran)
-        if epoch != epoch_before
+        for (_, epoch_before, _, ended_ms, _), (batch_id, epoch, decided_ms, finished_ms, records_in) in pairwise(ran)
+        if epoch != epoch_before and decided_ms - idle_since_ms.get(epoch, decided_ms) <= IDLE_FOR_MS
     ]
     return [each for each in found if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]

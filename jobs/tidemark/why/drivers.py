@@ -25,7 +25,7 @@ SLOW_AFTER_MS = 60_000
 
 def drivers(scene: Scene, name: str) -> Iterator[Finding]:
     """What is wrong with the driver of the operator *name*, then with those of the sub-topologies it reads from."""
-    own = _driver(scene, name) or _restarted(scene, name)
+    own = _replaced_meanwhile(scene, name) or _driver(scene, name) or _restarted(scene, name)
     if own:
         yield own
     for operator in _upstreams(scene, name):
@@ -70,7 +70,7 @@ def _living(scene: Scene, name: str, beat: Beat) -> Finding | None:
     if beat.reason:
         remedy = "make space, or have the disk take writes; the driver goes on by itself"
         return scene.found(Cause.CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
-    if beat.state is StreamState.STARTING:
+    if beat.state is StreamState.STARTING and not facts.finished_after(beat.at_ms):
         seen = f"the driver of {sub} is starting since {iso(facts.started_ms)}, and reads nothing yet"
         remedy = f"wait; if it takes longer than a minute, look at its log or restart the driver of {sub}"
         return scene.found(Cause.DRIVER_STARTING, name, seen, remedy, since_ms=facts.started_ms)
@@ -103,6 +103,12 @@ def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[Finding]:
         hop = scene.operator(operator)
         if isinstance(hop, HopSource):
             yield from restarts(scene, hop.repartition, within_ms=within_ms)
+
+
+def _replaced_meanwhile(scene: Scene, name: str) -> Finding | None:
+    """That no driver ran the operator *name* at the instant, as is known since there is another."""
+    restart = scene.of(name).restart(scene.topology.trigger_ms)
+    return None if restart is None or restart.to_ms <= scene.at_ms else _restarted(scene, name)
 
 
 def _restarted(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_MS) -> Finding | None:

@@ -118,14 +118,22 @@ class StreamFacts:
         return of_newest if isinstance(of_newest, int) else self._at_ms
 
     def restart(self, trigger_ms: int) -> Restart | None:
-        """The newest restart; None: there was none. *trigger_ms* is that of the topology."""
-        found = restarts(self.batches, self._beats, trigger_ms=trigger_ms)
-        return found[-1] if found else None
+        """The newest restart that had begun, with its end even if that came later; None: there was none.
+
+        *trigger_ms* is that of the topology.
+        """
+        found = restarts(self._every_batch, self._every_beat, trigger_ms=trigger_ms)
+        begun = [restart for restart in found if restart.from_ms <= self._at_ms]
+        return begun[-1] if begun else None
+
+    @cached_property
+    def _every_beat(self) -> pl.DataFrame:
+        """All that are known, also those of later."""
+        return _scan(self._home / HEARTBEATS.name, HEARTBEATS).sort("at", "epoch").collect()
 
     @cached_property
     def _beats(self) -> pl.DataFrame:
-        beats = _scan(self._home / HEARTBEATS.name, HEARTBEATS).filter(pl.col("at") <= self._at_ms)
-        return beats.sort("at", "epoch").collect()
+        return self._every_beat.filter(pl.col("at") <= self._at_ms)
 
     def reading(self, sub: SubTopology) -> str:
         """What the driver of *sub* had begun to read and not decided, as part of a sentence; empty: nothing.
@@ -139,9 +147,17 @@ class StreamFacts:
     @cached_property
     def batches(self) -> pl.DataFrame:
         """The batches, oldest first."""
-        found = _scan(self._home / BATCHES.name, BATCHES).filter(pl.col("finished_at") <= self._at_ms)
+        return self._every_batch.filter(pl.col("finished_at") <= self._at_ms)
+
+    def finished_after(self, at_ms: int) -> bool:
+        """Whether a batch finished after the heartbeat of *at_ms*, which is one of every 15 s."""
+        return bool((self.batches["finished_at"] > at_ms).any())
+
+    @cached_property
+    def _every_batch(self) -> pl.DataFrame:
+        """All that are known, also those of later."""
         columns = ["batch_id", "decided_at", "finished_at", "duration_ms", "sources", "epoch", "records_in"]
-        return found.select(columns).sort("batch_id").collect()
+        return _scan(self._home / BATCHES.name, BATCHES).select(columns).sort("batch_id").collect()
 
     @cached_property
     def outcomes(self) -> pl.DataFrame:

@@ -78,10 +78,10 @@ class Inputs:
         return found
 
     def _duplicates(self, source: Source) -> Iterator[Finding]:
-        """That all that came in lately had been read before."""
+        """That all that came in lately, and could be used, had been read before."""
         rows = self._scene.of(source.name).since_last_result(source.name).filter(pl.col("records_in") > 0)
-        repeated = rows["duplicate"].sum()
-        if not repeated or repeated < rows["records_in"].sum():
+        repeated, usable = rows["duplicate"].sum(), (rows["records_in"] - rows["quarantined"]).sum()
+        if not repeated or repeated < usable:
             return
         writers = ", ".join(source.written_by)
         yield self._scene.found(

@@ -17,7 +17,9 @@ def _is_integer(value: object, bits: int) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return (isinstance(value, int | float) and not isinstance(value, bool)) or value in _NOT_FINITE
+    if isinstance(value, str):
+        return value in _NOT_FINITE
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _FITS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
