@@ -87,7 +87,7 @@ class Asked:
 
     def slow(self, operator: str, ms_: int) -> None:
         """Have *operator* work so much longer in each batch; drivers start anew."""
-        self._play.slow_ms = {operator: ms_}
+        self._play.slow_ms[operator] = ms_
         for sub in self._play.topology.sub_topologies:
             self._play.start(sub.name)
 
@@ -191,6 +191,12 @@ def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, mon
     assert finding.seen == (
         "it works for 1,400 ms in each batch, more than half of the trigger interval (1 s); batches take 1,400 ms"
     )
+    for operator in ("events", "counts"):
+        play.slow(operator, 1_400)
+    for second in (490, 560, 630, 700, 770):
+        play.batch(second, record(second - 5))
+    slow = [finding.operator for finding in play.why(775) if finding.cause is Cause.SLOW_OPERATOR]
+    assert slow == ["counts", "events", "per_minute"]
 
 
 @pytest.mark.parametrize(

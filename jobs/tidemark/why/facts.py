@@ -242,7 +242,7 @@ class StreamFacts:
         """Operators that used most of the trigger interval in the last LATELY batches that closed windows.
 
         For each its name, and medians in ms: of its work on a batch, and of whole batches, which took longer than
-        *trigger_ms*. The one that worked longest comes first.
+        *trigger_ms*. The one that worked longest comes first, of equal ones by name.
         """
         closing = self._rows(OPERATOR_WINDOWS).unique(["batch_id", "operator"])
         last = closing["batch_id"].unique().sort().tail(LATELY)
@@ -251,7 +251,7 @@ class StreamFacts:
             work_ms=(pl.col("ewt_at") - pl.col("started_at")).median(), batch_ms=pl.col("duration_ms").median()
         )
         too_long = (pl.col("work_ms") > trigger_ms / 2) & (pl.col("batch_ms") > trigger_ms)
-        found = medians.filter(too_long).sort("work_ms", descending=True)
+        found = medians.filter(too_long).sort(-pl.col("work_ms"), "operator")
         return [(name, round(work_ms), round(batch_ms)) for name, work_ms, batch_ms in found.iter_rows()]
 
     def held_windows(self, operator: str) -> pl.DataFrame:
