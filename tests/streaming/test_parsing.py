@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.marks import with_marks
+from tidemark.semantics.progress import InputProgress
 from tidemark.spec.operators import Format, Kind, NotANumber, Sink, Source
 from tidemark.stream.kafka import KafkaBroker
 from tidemark.stream.parsing import kafka_records, table_rows
@@ -260,9 +261,10 @@ def test_a_mark_of_time_is_told_from_records(spark: SparkSession, broker: str, c
     KafkaBroker(broker, "up", "0", lambda: NOON).mark(sink, NOON + 5_000, idle=True)
     reading = replace(source(topic, written_by=("up/0",), bound_ms=2_000), **changes)
     raw = spark.read.format("kafka").options(**kafka_options(reading, broker)).load()
-    rows, idle = with_marks(reading, pl.DataFrame(collect(kafka_records(raw, reading), {})).sort("offset"))
+    records = pl.DataFrame(collect(kafka_records(raw, reading), {})).sort("offset")
+    rows, marks = with_marks(reading, records, InputProgress())
     assert rows.select("timestamp_ms", "reason", "deleted").rows()[1] == (NOON + 7_001, None, False)
-    assert (rows["reason"].to_list(), idle) == ([None, None], {0: True})
+    assert (rows["reason"].to_list(), marks.idle) == ([None, None], {0: True})
 
 
 def avro(**fields: Any) -> bytes:
