@@ -17,7 +17,7 @@ from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.kernels.schemas import rows_of
 from tidemark.semantics.buckets import bucket_of
 from tidemark.spec.layout import Layout
-from tidemark.spec.project import CHECKOUT, Project
+from tidemark.spec.project import CHECKOUT
 from tidemark.spec.tables import (
     CRITICAL_PATHS,
     LATENCY_BUCKETS,
@@ -102,7 +102,7 @@ def api(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         (root / "dags" / file.name).symlink_to(file)
     (root / "dags" / "others.py").write_text(OTHERS)
     variables = {"tidemark_warehouse": str(layout.warehouse), "tidemark_bootstrap": ""}
-    found = airflow.wait_until_healthy(home, airflow.start(home, root=root, project=Project(root), variables=variables))
+    found = airflow.wait_until_healthy(home, airflow.start(home, root=root, variables=variables))
     process.wait_until(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
     for name in ("rolled_up", "committed"):
         found.unpause(f"others_{name}")
