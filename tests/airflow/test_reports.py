@@ -102,12 +102,14 @@ def api(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         (root / "dags" / file.name).symlink_to(file)
     (root / "dags" / "others.py").write_text(OTHERS)
     variables = {"tidemark_warehouse": str(layout.warehouse), "tidemark_bootstrap": ""}
-    found = airflow.wait_until_healthy(home, airflow.start(home, root=root, variables=variables))
-    process.wait_until(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
-    for name in ("rolled_up", "committed"):
-        found.unpause(f"others_{name}")
-    yield found
-    airflow.stop(home)
+    try:
+        found = airflow.wait_until_healthy(home, airflow.start(home, root=root, variables=variables))
+        process.wait_until(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
+        for name in ("rolled_up", "committed"):
+            found.unpause(f"others_{name}")
+        yield found
+    finally:
+        airflow.stop(home)
 
 
 @pytest.fixture(scope="module")
