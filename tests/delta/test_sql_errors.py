@@ -98,6 +98,34 @@ def test_only_the_record_whose_sql_fails_is_set_aside(tmp_path: Path) -> None:
     check_accounting(play)
 
 
+OUT_OF_YEARS = """
+[operators.mapped]
+kind = "map"
+input = "events"
+where = "v < 10"
+[operators.mapped.select]
+id = "id"
+a = "if(v = 1, 'infinity', t)::timestamptz"
+b = "if(v = 2, '-infinity', t)::date"
+c = "if(v = 3, '290000-01-01', t)::timestamp"
+d = "if(v = 4, '10000-01-01', t)::date"
+e = "[t::timestamptz, if(v = 5, '0001-12-31 (BC)', t)::timestamptz]"
+f = "{'at': [if(v = 6, 'infinity', t)::date]}"
+"""
+
+
+def test_a_time_in_a_year_that_no_text_has_is_set_aside(tmp_path: Path) -> None:
+    play = Play(SOURCE + OUT_OF_YEARS + NEWEST, tmp_path)
+    rows = [event(play, v, f"id{v}", v) for v in range(1, 8)] + [event(play, 8, "id8", 10, "infinity")]
+    play.batch(rows, at_ms=NOON)
+    play.start("0")
+    play.batch([event(play, 9, "id1", 7)], at_ms=NOON + 1_000)
+    assert [row["id"] for row in play.rows("out")] == ["id7", "id1"]
+    says = "a time outside of the years 1 to 9999"
+    assert quarantined(play) == [("mapped", n, "sql_error", f"select.{c}: {says}") for n, c in enumerate("abcdef")]
+    check_accounting(play)
+
+
 def test_an_identity_that_fails_sets_its_record_aside(tmp_path: Path) -> None:
     play = Play(SOURCE + TOLD, tmp_path)
     play.batch([event(play, 1, "a", 1), event(play, 2, "a", LARGE), event(play, 3, "a", 1)], at_ms=NOON)

@@ -1,7 +1,7 @@
 """The SQL that a topology's file holds, in DuckDB's dialect, over frames in memory: no files, no network.
 
-An expression that fails for one record, because a sum overflows or a text is no number, sets that record aside and no
-other. Only where a query failed are its records looked at one by one.
+An expression that fails for one record, because a sum overflows, a text is no number, or a time lies outside of the
+years 1 to 9999, sets that record aside and no other. Only where a query failed are its records looked at one by one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import polars as pl
 
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.determinism import Determinism
+from tidemark.kernels.years import BEYOND, beyond_years
 
 PROBLEM = "_problem"
 """Of a record that was set aside: the key of the SQL that failed for it, and what DuckDB said."""
@@ -60,7 +61,9 @@ class Expressions:
         columns = [f"({sql}) AS {quoted(name)}" for name, sql in select.items()] + [quoted(name) for name in keep]
         query = f"SELECT {', '.join(columns)} FROM records" + (f" WHERE ({where})" if where else "")
         try:
-            return _run(self._duckdb, query, frame)
+            found = _run(self._duckdb, query, frame)
+            if not any(column.any() for column in beyond_years(found)):
+                return found
         except duckdb.Error as error:
             if frame.is_empty() or not isinstance(error, OF_A_RECORD):
                 msg = str(error).splitlines()[0].removesuffix(" in FROM clause!")
@@ -88,17 +91,21 @@ class Expressions:
         careful = _connection("SET disabled_optimizers = 'common_subexpressions'")
         found = _run(careful, f"SELECT {', '.join(flags)}, ({asked}) AS _unasked FROM records", frame)
         others = [key for key in texts if key != "where"]
-        found = found.with_columns(pl.col(others) & ~pl.col("_unasked")) if others else found
+        if others:
+            values = ", ".join(f"try(({texts[key]})) AS {quoted(key)}" for key in others)
+            tried = _run(careful, f"SELECT {values} FROM records", frame)
+            found = found.with_columns((pl.col(flag.name) | flag).alias(flag.name) for flag in beyond_years(tried))
+            found = found.with_columns(pl.col(others) & ~pl.col("_unasked"))
         first = pl.coalesce(*(pl.when(pl.col(key)).then(pl.lit(key)) for key in texts))
         keys = found.select(first).to_series().to_list()
         return [key and f"{key}: {self._said(frame[row], texts[key])}" for row, key in enumerate(keys)]
 
     def _said(self, row: pl.DataFrame, sql: str) -> str:
         try:
-            _run(self._duckdb, f"SELECT ({sql}) FROM records", row)
+            value = _run(self._duckdb, f"SELECT ({sql}) FROM records", row)
         except duckdb.Error as error:
             return str(error).splitlines()[0]
-        return "fails among other records"
+        return BEYOND if any(column.any() for column in beyond_years(value)) else "fails among other records"
 
 
 def _connection(more: str = "") -> duckdb.DuckDBPyConnection:
