@@ -25,6 +25,7 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Sink, Source
 from tidemark.spec.topology import Topology, parse
 from tidemark.stream.broker import Refused
+from tidemark.stream.encoding import to_send
 from tidemark.stream.engine import Engine
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.measurement import Host
@@ -113,7 +114,8 @@ class Silence:
         self.marked.append((sink.topic or "", watermark_ms, idle))
 
     def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> list[Refused]:
-        refused = [Refused(number, "refused") for number, row in enumerate(rows.to_dicts()) if self.refuses(row)]
+        _, refused = to_send(sink, rows)
+        refused += [Refused(number, "refused") for number, row in enumerate(rows.to_dicts()) if self.refuses(row)]
         places = {place.row for place in refused}
         self.published += [(sink.topic or "", r) for n, r in enumerate(rows.to_dicts()) if n not in places]
         return refused

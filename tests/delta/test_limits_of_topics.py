@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from playing import NEWEST_SENT, NOON, Crash, Play, Row, crash_at, ms
 
+from tidemark.errors import InvalidSpec
 from tidemark.kernels.limits import Limits
 
 HOUR_MS = 3_600_000
@@ -123,3 +124,37 @@ def test_what_does_not_fit_an_avro_schema_is_quarantined_there(tmp_path: Path) -
     assert (outcome(play, "out"), outcome(play, "board")) == ((3, 2, 1), (3, 3, 0))
     play.batch([row(play, "d", 4)], at_ms=NOON)
     assert sent(play) == ["a", "c", "d"]
+
+
+def test_a_schema_changed_before_a_replay_makes_rows_undeliverable(tmp_path: Path) -> None:
+    (tmp_path / "sent.avsc").write_text(AVRO)
+    sink = f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n'
+    play = Play(sink, tmp_path)
+    rows = [row(play, "a", 1), row(play, "b", 2, "long"), row(play, "c", 3)]
+    play.start("0", crash_at("decided"))
+    with pytest.raises(Crash):
+        play.batch(rows, at_ms=NOON)
+    only = '{"type": "enum", "name": "note", "symbols": ["none", "long"]}'
+    (tmp_path / "sent.avsc").write_text(AVRO.replace('"note", "type": "string"', f'"note", "type": {only}'))
+    changed = Play(sink, tmp_path)
+    changed.start("0", crash_at("measured"), epoch=2)
+    with pytest.raises(Crash):
+        changed.process(0, rows, at_ms=NOON, sub="0")
+    changed.start("0", epoch=3)
+    changed.process(0, rows, at_ms=NOON, sub="0")
+    changed.process(1, [{**row(play, "d", 4, "none")}], at_ms=NOON, sub="0")
+    assert sent(changed) == ["b", "b", "d"]
+    bad = changed.rows("undeliverable")
+    assert [(r["key"], r["value"], r["source_offset"]) for r in bad] == [
+        (b"a", b'{"id":"a","v":1,"note":""}', 0), (b"c", b'{"id":"c","v":1,"note":""}', 2)
+    ]  # fmt: skip
+    assert all(r["error"].startswith("operators.out.avro_schema must fit its records: ") for r in bad)
+    assert [r["id"] for r in changed.rows("board")] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("schema", ['{"type": "record"', '{"type": "recor", "name": "sent"}', '"string"'])
+def test_a_schema_that_is_none_is_refused_at_start(tmp_path: Path, schema: str) -> None:
+    (tmp_path / "sent.avsc").write_text(schema)
+    play = Play(f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n', tmp_path)
+    with pytest.raises(InvalidSpec, match=r"operators.out.avro_schema: is not an Avro schema of records"):
+        play.start("0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,7 +22,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.schemas import record_schema
 from tidemark.spec.operators import Format, Kind, Sink
-from tidemark.stream.encoding import Misfit, values_to_send
+from tidemark.stream.encoding import to_send
 from tidemark.stream.kafka import KafkaBroker
 
 NOON = 1_400_000_000_000
@@ -175,12 +176,16 @@ def test_avro_has_the_fields_of_its_schema_and_instants_in_its_unit(broker: str)
     ]
     assert read == [{"n": 5, "at": NOON * 1_000 + 1}, {"n": 5, "at": None}]
     assert third is None
-    plain = values_to_send(sink("out", "avro_out", json.dumps(raw)), records)  # epoch ms, as in older versions
-    read = fastavro.schemaless_reader(io.BytesIO(next(plain)), fastavro.parse_schema(raw), None)
+    plain, _ = to_send(sink("out", "avro_out", json.dumps(raw)), records)  # epoch ms, as in older versions
+    read = fastavro.schemaless_reader(io.BytesIO(plain[0]), fastavro.parse_schema(raw), None)
     assert read == {"n": 5, "at": NOON}
 
 
 def test_a_record_that_does_not_fit_its_avro_schema_is_named(broker: str) -> None:
     sending = sender(broker, "misfit")
-    with pytest.raises(Misfit, match=r"operators.out.avro_schema must fit its records: .* in \{'id': 'a', 'n': None"):
-        sending.publish(sink("out", "misfit", json.dumps(AVRO)), rows({"n": None}), batch_id=0, epoch=1)
+    records = rows({"n": None}, {"n": 6})
+    (refused,) = sending.publish(sink("out", "misfit", json.dumps(AVRO)), records, batch_id=0, epoch=1)
+    assert refused.row == 0
+    assert re.match(r"operators.out.avro_schema must fit its records: .* in \{'id': 'a', 'n': None", refused.error)
+    (message,) = sent(broker, "misfit", 1)
+    assert dict(message.headers() or [])["tidemark-id"] == b"t/s/1/0/1"

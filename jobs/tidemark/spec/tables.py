@@ -346,18 +346,22 @@ QUARANTINE = Table(
 )
 UNDELIVERABLE = Table(
     "undeliverable",
-    "record that a topic refused after its batch was decided, as when a limit of the topic was lowered meanwhile",
+    "record refused after its batch was decided, as when a limit of its topic or the sink's schema changed meanwhile",
     (
         *_BATCH,
         *_columns(
             ("operator", "string", "name of the sink"),
             ("topic", "string", "Kafka topic that did not take it"),
             ("key", "binary", "the record's key"),
-            ("value", "binary", "the record's bytes; null: it deletes its key"),
+            (
+                "value",
+                "binary",
+                "the record's bytes, JSON where it does not fit the sink's schema; null: it deletes its key",
+            ),
             ("timestamp", "timestamp", "record time"),
             ("source_partition", "int", "input partition of the record that caused it"),
             ("source_offset", "bigint", "its offset there"),
-            ("error", "string", "what the broker, or its client, said"),
+            ("error", "string", "what the broker, its client or the schema said"),
         ),
     ),
 )

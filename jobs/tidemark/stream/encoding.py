@@ -5,31 +5,38 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import fastavro
 import polars as pl
+from fastavro.schema import SchemaParseException, UnknownType
 
-from tidemark.errors import TidemarkError
 from tidemark.kernels import payload
 from tidemark.kernels.schemas import INSTANT
 from tidemark.kernels.values import value_text
 from tidemark.spec.operators import Format, Sink
+from tidemark.stream.broker import Refused
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Misfit(TidemarkError):
-    """Raised, or told, when a record does not fit the Avro schema of its sink."""
+@dataclass(frozen=True)
+class Misfit:
+    """Stands for the value of a record that does not fit the Avro schema of its sink."""
+
+    problem: str
 
 
-def values_to_send(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | str | None]:
-    """The value of each of *rows*, null for one that deletes its key; raises Misfit."""
-    for value in encoded(sink, rows):
-        if isinstance(value, Misfit):
-            raise value
-        yield value
+def to_send(sink: Sink, rows: pl.DataFrame) -> tuple[dict[int, bytes | str | None], list[Refused]]:
+    """The values of *rows* by row, null for one that deletes its key; those that do not fit are refused.
+
+    They did when their batch was decided, and the schema was changed before it was carried out.
+    """
+    values = dict(enumerate(encoded(sink, rows)))
+    refused = [Refused(row, value.problem) for row, value in values.items() if isinstance(value, Misfit)]
+    return {row: value for row, value in values.items() if not isinstance(value, Misfit)}, refused
 
 
 def encoded(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | Misfit | None]:
@@ -61,6 +68,20 @@ def _avro(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | Misfit | None]:
             yield Misfit(f"operators.{sink.name}.avro_schema must fit its records: {error} in {row}")
         else:
             yield written.getvalue()
+
+
+def is_schema_of_records(text: str) -> bool:
+    """Whether *text* is an Avro schema of records.
+
+    >>> is_schema_of_records('{"type": "record", "name": "r", "fields": []}'), is_schema_of_records('"string"')
+    (True, False)
+    """
+    try:
+        schema = json.loads(text)
+        fastavro.parse_schema(schema)
+    except (ValueError, TypeError, AttributeError, LookupError, SchemaParseException, UnknownType):
+        return False
+    return isinstance(schema, dict) and schema["type"] == "record"
 
 
 def _is_instant(type_: Any) -> bool:

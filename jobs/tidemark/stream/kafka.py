@@ -17,7 +17,7 @@ from tidemark.kernels.marks import MARK, mark_text
 from tidemark.spec.operators import Sink
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.broker import Refused
-from tidemark.stream.encoding import values_to_send
+from tidemark.stream.encoding import to_send
 
 log = logging.getLogger("tidemark.stream")
 
@@ -118,8 +118,9 @@ class KafkaBroker:
     def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> list[Refused]:
         """Send *rows* to the topic of *sink* and return when the broker has all but those that it refused.
 
-        A row that deletes its key has no value. One that the topic does not take, for its size or its time, is refused;
-        those that were sent together with it are sent again, alone. Raises PublishError for whatever else went wrong.
+        A row that deletes its key has no value. One that does not fit the sink's schema is refused, and so is one that
+        the topic does not take, for its size or its time; those that were sent together with it are sent again, alone.
+        Raises PublishError for whatever else went wrong.
         """
         topic = sink.topic or ""
         # Two sinks with one topic count on, or the records of the second would look like repeats of the first.
@@ -136,12 +137,11 @@ class KafkaBroker:
             # Without a key a partition is drawn by lot, and a record that is sent again would be no repeat there.
             sending.send(row, value, key, -1 if key else (first + row) % partitions, timestamp_ms, headers)
 
-        values = list(values_to_send(sink, rows))
-        for row, value in enumerate(values):
+        values, refused = to_send(sink, rows)
+        for row, value in values.items():
             send(row, value, first + row)
         failed = sending.failed()
         sequence = first + rows.height
-        refused = []
         for row in sorted(row for row, error in failed.items() if error.code() in OF_A_RECORD):
             # With a number of its own: records behind it have arrived, and it would be a repeat of one before these.
             send(row, values[row], sequence)

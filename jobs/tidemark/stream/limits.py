@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -58,7 +59,7 @@ def _fitting(sink: Sink, records: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.D
     """Those of *records* that fit the Avro schema of *sink*, and any others as rows of quarantine."""
     if sink.format is not Format.AVRO:
         return records, []
-    problems = [str(value) if isinstance(value, Misfit) else None for value in encoded(sink, records)]
+    problems = [value.problem if isinstance(value, Misfit) else None for value in encoded(sink, records)]
     problem = pl.Series(problems, dtype=pl.String)
     bad = records.filter(problem.is_not_null())
     if bad.is_empty():
@@ -74,10 +75,12 @@ def _may_be_too_large(records: pl.DataFrame, limits: Limits) -> bool:
 
 
 def _values(sink: Sink, records: pl.DataFrame) -> pl.Series:
-    values = (
-        v.encode() if isinstance(v, str) else None if isinstance(v, Misfit) else v for v in encoded(sink, records)
-    )
-    return pl.Series(list(values), dtype=pl.Binary)
+    """The bytes of *records*; of those that do not fit the schema as JSON."""
+    values = list(encoded(sink, records))
+    if any(isinstance(value, Misfit) for value in values):
+        as_json = encoded(replace(sink, format=Format.JSON), records)
+        values = [text if isinstance(value, Misfit) else value for value, text in zip(values, as_json, strict=True)]
+    return pl.Series([v.encode() if isinstance(v, str) else v for v in values], dtype=pl.Binary)
 
 
 def _no_values(records: pl.DataFrame) -> pl.Series:

@@ -16,7 +16,8 @@ from tidemark.kernels.aggregates import aggregate_functions
 from tidemark.kernels.aggregation import Aggregation
 from tidemark.kernels.expressions import Expressions
 from tidemark.kernels.windows import WINDOW
-from tidemark.spec.operators import Aggregate, KeyedTable, Map, Operator, Repartition, Sink
+from tidemark.spec.operators import Aggregate, KeyedTable, Map, Operator, Repartition, Sink, Source
+from tidemark.stream.encoding import is_schema_of_records
 
 SINK_COLUMNS = frozenset({"timestamp", "batch_id", "source_partition", "source_offset", "deleted"})
 """What a Delta sink adds to the columns of its records."""
@@ -42,7 +43,15 @@ def misfits(
     The *wrong* keys of *operator*, which had a mistake before, have no other, and neither has what names them.
     """
     columns = {name: schema[name] for name in payload(schema)}
-    return [mistake for mistake in _misfits(operator, columns, sql, wrong) if mistake.key not in wrong]
+    found = [*_of_avro(operator), *_misfits(operator, columns, sql, wrong)]
+    return [mistake for mistake in found if mistake.key not in wrong]
+
+
+def _of_avro(operator: Operator) -> Iterator[ColumnMistake]:
+    schema = operator.avro_schema if isinstance(operator, Source | Sink) else None
+    if schema is not None and not is_schema_of_records(schema):
+        problem = "is not an Avro schema of records in JSON"
+        yield ColumnMistake("avro_schema", problem, 'write {"type": "record", "name": ..., "fields": [...]}')
 
 
 def _misfits(operator: Operator, columns: Schema, sql: Expressions, wrong: Collection[str]) -> Iterable[ColumnMistake]:
