@@ -13,18 +13,19 @@ from deltalake import DeltaTable
 from tidemark.cli.requeue_late import REASON as LATE
 from tidemark.cli.requeue_late import asked_before, sources_of
 from tidemark.cli.reset_time import newest_progress
+from tidemark.cli.set_aside import in_time, requeued, with_decided_at
 from tidemark.clock import Clock
 from tidemark.control import Control, Reopening
 from tidemark.delta import append, create, scan
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.kernels.windows import in_windows, is_forgotten
-from tidemark.spec.intervals import instant_ms, iso, utc
+from tidemark.kernels.windows import ends_by, in_windows
+from tidemark.spec.intervals import iso
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Aggregate, Operator, Shape, Windows
-from tidemark.spec.tables import BATCHES, LATE_RECORDS, REQUEUED
+from tidemark.spec.tables import LATE_RECORDS, REQUEUED
 from tidemark.spec.topology import SubTopology, Topology
-from tidemark.stream.reopenings import PLACE, Reopenings
+from tidemark.stream.reopenings import PLACE, forgotten
 
 REOPENED = "reopened"
 """The reason of such records in `requeued`."""
@@ -82,13 +83,7 @@ def _late(asked: argparse.Namespace, topology: Topology, sub: SubTopology, layou
     path = layout.stream_table(topology.name, sub.name, LATE_RECORDS.name)
     if not DeltaTable.is_deltatable(str(path)):
         return pl.DataFrame(arrow_schema(LATE_RECORDS).empty_table())
-    batches = scan(path.parent / BATCHES.name).select("batch_id", "decided_at").collect()
-    rows = scan(path).collect().join(batches, on="batch_id", how="left")
-    if asked.first is not None:
-        rows = rows.filter(pl.col("decided_at") >= utc(instant_ms(asked.first)))
-    if asked.until is not None:
-        rows = rows.filter(pl.col("decided_at") < utc(instant_ms(asked.until)))
-    return rows
+    return in_time(with_decided_at(path), asked)
 
 
 def _refusal(operator: Operator) -> str | None:
@@ -121,25 +116,23 @@ def _chosen(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame,
     waiting = late.join(asked_before(control), on=["operator", *PLACE], how="anti")
     waiting = waiting.join(_sent(topology, name, layout), on=["partition", "offset"], how="anti")
     progress = newest_progress(layout, topology.name, sub.name)
-    known = Reopenings(sub, layout.stream(topology.name, sub.name), control, {}).forgotten(progress)
-    is_forgotten = _is_forgotten(waiting, operator.windows, known.get(name))
-    return _Chosen(sub, name, waiting.filter(~is_forgotten), waiting.filter(is_forgotten), late.height)
+    known = forgotten(sub.windows(), progress)
+    is_gone = _is_forgotten(waiting, operator.windows, known.get(name))
+    return _Chosen(sub, name, waiting.filter(~is_gone), waiting.filter(is_gone), late.height)
 
 
 def _sent(topology: Topology, operator: str, layout: Layout) -> pl.DataFrame:
     """Partition and offset of the records of *operator* that are in their topic again."""
-    path = layout.report_table(topology.name, REQUEUED.name)
-    if not DeltaTable.is_deltatable(str(path)):
-        return pl.DataFrame(arrow_schema(REQUEUED).empty_table()).select("partition", "offset")
     topics = [source.topic for source in sources_of(topology, operator)]
     late = pl.col("reason") == LATE
-    return scan(path).filter(late, pl.col("topic").is_in(topics)).select("partition", "offset").collect()
+    rows = requeued(layout.report_table(topology.name, REQUEUED.name))
+    return rows.filter(late, pl.col("topic").is_in(topics)).select("partition", "offset").collect()
 
 
 def _is_forgotten(late: pl.DataFrame, windows: Windows, forgotten_ms: int | None) -> pl.Series:
     """Whether the states of all windows of each *late* record are gone."""
     at = late.select(_row=pl.int_range(pl.len()), _timestamp_ms=pl.col("timestamp").dt.epoch("ms"))
-    kept = in_windows(at, windows).filter(~is_forgotten(forgotten_ms))
+    kept = in_windows(at, windows).filter(~ends_by(forgotten_ms))
     return ~pl.int_range(late.height, eager=True).is_in(kept["_row"].implode())
 
 

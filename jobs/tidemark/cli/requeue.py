@@ -9,16 +9,15 @@ from pathlib import Path
 
 import polars as pl
 from confluent_kafka import KafkaError, Message, Producer
-from deltalake import DeltaTable
 
 from tidemark.cli.reopen import reopen
 from tidemark.cli.requeue_late import late_rows, with_bytes
+from tidemark.cli.set_aside import in_time, requeued, with_decided_at
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.delta import append, create, scan
+from tidemark.delta import append, create
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.report.batch_job import told, topology, writing
-from tidemark.spec.intervals import instant_ms, utc
 from tidemark.spec.layout import Layout, usable
 from tidemark.spec.tables import QUARANTINE, REQUEUED
 from tidemark.spec.topology import Topology
@@ -109,9 +108,7 @@ def _requeued(
 
 def _sent(path: Path) -> pl.DataFrame:
     """The places of the records that were sent again before."""
-    if not DeltaTable.is_deltatable(str(path)):
-        return pl.DataFrame(arrow_schema(REQUEUED).empty_table()).select(PLACE)
-    return scan(path).select(PLACE).collect()
+    return requeued(path).select(PLACE).collect()
 
 
 def _quarantined(layout: Layout, name: str) -> pl.DataFrame:
@@ -121,7 +118,7 @@ def _quarantined(layout: Layout, name: str) -> pl.DataFrame:
     if not paths:
         msg = f"{layout.warehouse} has no quarantine of a topology {name!r}; check the name, and the warehouse"
         raise InvalidArgument(msg)
-    return pl.concat([_decided_at(path) for path in paths])
+    return pl.concat([with_decided_at(path) for path in paths])
 
 
 def _chosen(rows: pl.DataFrame, asked: argparse.Namespace) -> pl.DataFrame:
@@ -134,17 +131,7 @@ def _chosen(rows: pl.DataFrame, asked: argparse.Namespace) -> pl.DataFrame:
                 msg = f"no record was set aside with the {column} {wanted!r}; known: {', '.join(known) or 'none'}"
                 raise InvalidArgument(msg)
             rows = rows.filter(pl.col(column) == wanted)
-    if asked.first is not None:
-        rows = rows.filter(pl.col("decided_at") >= utc(instant_ms(asked.first)))
-    if asked.until is not None:
-        rows = rows.filter(pl.col("decided_at") < utc(instant_ms(asked.until)))
-    return rows.unique(PLACE, keep="first", maintain_order=True)
-
-
-def _decided_at(path: Path) -> pl.DataFrame:
-    """The rows of the quarantine at *path*, each with the instant at which its batch was decided."""
-    batches = scan(path.parent / "batches").select("batch_id", "decided_at").collect()
-    return scan(path).collect().join(batches, on="batch_id", how="left")
+    return in_time(rows, asked).unique(PLACE, keep="first", maintain_order=True)
 
 
 def _send(rows: pl.DataFrame, bootstrap: str) -> tuple[pl.DataFrame, list[str]]:

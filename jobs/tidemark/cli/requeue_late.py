@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import polars as pl
 from confluent_kafka import Consumer, TopicPartition
 
+from tidemark.cli.set_aside import with_decided_at
 from tidemark.control import Control
-from tidemark.delta import scan
 from tidemark.errors import InvalidArgument
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Source
@@ -33,8 +33,7 @@ def late_rows(topology: Topology, layout: Layout) -> pl.DataFrame:
 
 def _of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
     path = layout.stream_table(topology.name, sub, LATE_RECORDS.name)
-    batches = scan(path.parent / "batches").select("batch_id", "decided_at").collect()
-    late = scan(path).collect().join(batches, on="batch_id", how="left")
+    late = with_decided_at(path)
     reopened = asked_before(Control(layout.control(topology.name, sub)))
     late = late.join(reopened, on=reopened.columns, how="anti")
     sources = {name: source_of(topology, name) for name in late["operator"].unique()}

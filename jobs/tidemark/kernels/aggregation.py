@@ -15,7 +15,7 @@ import polars as pl
 from tidemark.kernels.aggregate_function import AggregateFunction
 from tidemark.kernels.schemas import META_SCHEMA
 from tidemark.kernels.values import key_text
-from tidemark.kernels.windows import WINDOW, in_windows, is_closed, is_forgotten
+from tidemark.kernels.windows import WINDOW, ends_by, in_windows, is_closed
 from tidemark.spec.operators import Aggregate, Shape, Windows
 
 _GROWING = ("_timestamp_ms", "_newest_ms")
@@ -97,7 +97,7 @@ class Aggregation:
         """*late* records in the windows whose states are kept, closed or not, and those that have none."""
         assert self.operator.windows is not None
         rows = in_windows(late.with_row_index("_row"), self.operator.windows)
-        return _assigned(rows.filter(~is_forgotten(forgotten_ms)), late)
+        return _assigned(rows.filter(~ends_by(forgotten_ms)), late)
 
 
 def _assigned(rows: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -67,12 +67,11 @@ def _instants(shown_ms: pl.Series, zone: ZoneInfo) -> pl.Series:
     return at_ms.fill_null(shown_ms.replace_strict(left_out, default=None, return_dtype=pl.Int64)).alias(shown_ms.name)
 
 
-def is_forgotten(forgotten_ms: int | None) -> pl.Expr:
-    """Whether the states of each row's window are gone: those of windows up to the end *forgotten_ms* are."""
-    return pl.lit(value=False) if forgotten_ms is None else pl.col("window_end") <= forgotten_ms
+def ends_by(end_ms: int | None) -> pl.Expr:
+    """Whether the window of each row ends at *end_ms* at the latest; None: no window does."""
+    return pl.lit(value=False) if end_ms is None else pl.col("window_end") <= end_ms
 
 
 def is_closed(windows: Windows, watermark_ms: int | None) -> pl.Expr:
     """Whether the window of each row takes no more records, as `semantics.watermark.is_window_late` says."""
-    last_needed = pl.col("window_end") - 1 + windows.allowed_lateness_ms
-    return pl.lit(value=False) if watermark_ms is None else last_needed <= watermark_ms
+    return ends_by(None if watermark_ms is None else windows.closed_up_to_ms(watermark_ms))

@@ -87,6 +87,12 @@ def read_operator(
     return read_whole(file, keys.at, table, read)
 
 
+def mistakes_of(name: str, mistakes: Iterable[InvalidSpec]) -> list[InvalidSpec]:
+    """Those of *mistakes* that are in the table of the operator *name*."""
+    at = f"operators.{name}"
+    return [mistake for mistake in mistakes if mistake.key == at or mistake.key.startswith(f"{at}.")]
+
+
 def misshapen(mistakes: Iterable[InvalidSpec]) -> bool:
     """Whether one of *mistakes* of an operator leaves open what it reads, or which columns it hands on."""
     keys = (mistake.key.split(".")[2:3] for mistake in mistakes)

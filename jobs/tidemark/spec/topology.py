@@ -26,12 +26,13 @@ from tidemark.spec.operators import (
     Source,
     Time,
     Union,
+    Windows,
     emission_of,
 )
 from tidemark.spec.retention import Retention, read_retention
 from tidemark.spec.spark_settings import SparkSettings, read_spark
 from tidemark.spec.toml_keys import Keys, read_toml, read_whole
-from tidemark.spec.toml_operators import TAKES_BACK, misshapen, read_operator
+from tidemark.spec.toml_operators import TAKES_BACK, misshapen, mistakes_of, read_operator
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,10 @@ class SubTopology:
             ):
                 found.add(operator.name)
         return frozenset(found)
+
+    def windows(self) -> dict[str, Windows]:
+        """The windows of its aggregates that have some, by operator."""
+        return {o.name: o.windows for o in self.operators if isinstance(o, Aggregate) and o.windows}
 
     def tables_behind_hops(self) -> frozenset[str]:
         """Of `table_inputs` those whose records all come from other sub-topologies."""
@@ -282,9 +287,9 @@ def updates_tables(operators: Mapping[str, Operator]) -> frozenset[str]:
 
 def _is_looked_at(operator: Operator, mistakes: Iterable[InvalidSpec]) -> bool:
     """Whether *operator* is looked at in what it reads although *mistakes* leave open which columns it hands on."""
-    at = f"operators.{operator.name}"
-    own = [mistake for mistake in mistakes if mistake.key == at or mistake.key.startswith(f"{at}.")]
-    return misshapen(own) and isinstance(operator, (Map, Aggregate, KeyedTable, Repartition, Sink))
+    return misshapen(mistakes_of(operator.name, mistakes)) and isinstance(
+        operator, (Map, Aggregate, KeyedTable, Repartition, Sink)
+    )
 
 
 def _reading(whole: Collection[str], others: Mapping[str, Operator]) -> dict[str, Operator]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from tidemark.kernels.emission import Judged, judged, replacing, sent_on
-from tidemark.kernels.windows import is_closed
+from tidemark.kernels.windows import ends_by, is_closed
 from tidemark.semantics import strategy
 from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Decision, Strategy
@@ -148,20 +148,19 @@ class Emitter:
 
     def _closed(self, moved: pl.DataFrame, moment: Moment) -> pl.DataFrame:
         """The states, the ones that *moved* among them, whose windows are closed after the batch."""
-        if self.windows is None or moment.watermark_ms is None:
-            return moved.clear()
-        return self._up_to(self.windows.closed_up_to_ms(moment.watermark_ms), moved)
+        return self._up_to(Windows.closed_up_to_ms, moved, moment)
 
     def _forgotten(self, moved: pl.DataFrame, moment: Moment) -> pl.DataFrame:
         """Those of closed windows that are not kept after the batch."""
+        return self._up_to(Windows.forgotten_up_to_ms, moved, moment)
+
+    def _up_to(self, limit: Callable[[Windows, int], int], moved: pl.DataFrame, moment: Moment) -> pl.DataFrame:
+        """The states, the ones that *moved* among them, of windows up to the *limit* at the watermark."""
         if self.windows is None or moment.watermark_ms is None:
             return moved.clear()
-        return self._up_to(self.windows.forgotten_up_to_ms(moment.watermark_ms), moved)
-
-    def _up_to(self, end_ms: int, moved: pl.DataFrame) -> pl.DataFrame:
-        """The states, the ones that *moved* among them, of windows that end at *end_ms* at the latest."""
+        end_ms = limit(self.windows, moment.watermark_ms)
         before = self._states.up_to("window_end", end_ms).filter(~pl.col("_key").is_in(moved["_key"].implode()))
-        return pl.concat([before, moved.filter(pl.col("window_end") <= end_ms)])
+        return pl.concat([before, moved.filter(ends_by(end_ms))])
 
 
 def is_due(emission: Emission, was_decided_at_ms: int | None, decided_at_ms: int) -> bool:

@@ -17,7 +17,7 @@ from tidemark.control import Control
 from tidemark.delta import scan
 from tidemark.kernels.proofs import read_again
 from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.operators import Aggregate
+from tidemark.spec.operators import Windows
 from tidemark.spec.tables import LATE_RECORDS
 from tidemark.spec.topology import SubTopology
 
@@ -32,7 +32,8 @@ class Reopenings:
         self, sub: SubTopology, home: Path, control: Control, schemas: Mapping[str, Mapping[str, pl.DataType]]
     ) -> None:
         self._sub, self._home, self._control, self._schemas = sub, home, control, schemas
-        self._windowed = {o.name: o for o in sub.operators if isinstance(o, Aggregate) and o.windows}
+        self._windows = sub.windows()
+        self._inputs = {operator.name: operator.inputs for operator in sub.operators}
 
     def applied(self, was: StreamProgress, batch_id: int) -> StreamProgress:
         """*was* with what is to be carried out by *batch_id*: all that was asked for and is not done."""
@@ -44,7 +45,7 @@ class Reopenings:
         found: dict[str, list[pl.DataFrame]] = {}
         for id_ in (id_ for id_, batch in was.reopened.items() if batch == batch_id):
             asked = self._control.reopening(id_)
-            if asked.operator in self._windowed:
+            if asked.operator in self._windows:
                 found.setdefault(asked.operator, []).append(pl.DataFrame(asked.late, schema=PLACE, orient="row"))
         return {name: self._late(name, pl.concat(places).unique()) for name, places in found.items()}
 
@@ -53,22 +54,25 @@ class Reopenings:
         rows = rows.filter(pl.col("batch_id").is_in(places["batch_id"].unique().implode()))
         late = rows.collect().join(places, on=list(PLACE), how="semi")
         in_order = late.sort("batch_id", "partition", "offset")
-        return read_again(in_order, self._schemas[self._windowed[name].inputs[0]])
+        return read_again(in_order, self._schemas[self._inputs[name][0]])
 
     def forgotten(self, was: StreamProgress, watermark_ms: int | None = None) -> dict[str, int]:
         """By aggregate, the latest end of a window whose states are gone after *was*, and at *watermark_ms* if given.
 
         What lay before a key `reopen_for`, or a longer one, stays forgotten.
         """
-        found = {}
-        for name, operator in self._windowed.items():
-            windows = operator.windows
-            assert windows is not None
-            ends = [was.forgotten[name]] if name in was.forgotten else []
-            if not ends and was.watermark_ms is not None:  # an older version kept no state of a closed window
-                ends = [windows.closed_up_to_ms(was.watermark_ms)]
-            if watermark_ms is not None:
-                ends.append(windows.forgotten_up_to_ms(watermark_ms))
-            if ends:
-                found[name] = max(ends)
-        return found
+        found = forgotten(self._windows, was)
+        if watermark_ms is None:
+            return found
+        ends = {name: windows.forgotten_up_to_ms(watermark_ms) for name, windows in self._windows.items()}
+        return {name: max(end_ms, found.get(name, end_ms)) for name, end_ms in ends.items()}
+
+
+def forgotten(of: Mapping[str, Windows], was: StreamProgress) -> dict[str, int]:
+    """By aggregate, which has the windows *of* its name, the latest end of a window whose states are gone after *was*.
+
+    An older version kept no state of a closed window. One whose windows are all open is left out.
+    """
+    if was.watermark_ms is None:
+        return {name: was.forgotten[name] for name in of if name in was.forgotten}
+    return {name: was.forgotten.get(name, windows.closed_up_to_ms(was.watermark_ms)) for name, windows in of.items()}

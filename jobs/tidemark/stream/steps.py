@@ -56,7 +56,7 @@ from tidemark.spec.operators import (
     emission_of,
 )
 from tidemark.spec.tables import QUARANTINE
-from tidemark.spec.toml_operators import misshapen
+from tidemark.spec.toml_operators import misshapen, mistakes_of
 from tidemark.spec.topology import Topology, updates_tables
 from tidemark.stream.aggregating import Aggregating
 from tidemark.stream.batch import Moment
@@ -124,7 +124,7 @@ class Steps:
         Where *known* mistakes leave open what it hands on, it is only looked at.
         """
         at = f"operators.{operator.name}"
-        own = [mistake for mistake in known if mistake.key == at or mistake.key.startswith(f"{at}.")]
+        own = mistakes_of(operator.name, known)
         wrong = {mistake.key.removeprefix(f"{at}.") for mistake in own}
         read = self._topology.upstreams[operator.name]
         if not self.schemas.keys() >= {*read}:

@@ -19,9 +19,10 @@ from tidemark.delta import scan
 from tidemark.semantics.event_time import combined, set_back
 from tidemark.semantics.progress import STREAMING, StreamProgress
 from tidemark.semantics.watermark import is_window_late
-from tidemark.spec.operators import Aggregate, Source
+from tidemark.spec.operators import Source
 from tidemark.spec.tables import CHANGES, OPERATOR_WINDOWS
 from tidemark.spec.topology import SubTopology
+from tidemark.stream.reopenings import forgotten
 
 Closed = Mapping[str, tuple[tuple[int, int], ...]]
 """Windows (start, end) by aggregate, and streaming windows, as `stay_closed` of the progress has them."""
@@ -34,7 +35,7 @@ class TimeResets:
         self, sub: SubTopology, home: Path, requested: Callable[[], list[TimeReset]], *, window_ms: int
     ) -> None:
         self._sub, self._home, self._requested, self._window_ms = sub, home, requested, window_ms
-        self._windows = {o.name: o.windows for o in sub.operators if isinstance(o, Aggregate) and o.windows}
+        self._windows = sub.windows()
 
     def applied(self, was: StreamProgress, batch_id: int) -> StreamProgress:
         """*was* with all requests carried out that are due and not done; *was* itself when there is none."""
@@ -80,12 +81,10 @@ class TimeResets:
 
     def _forgotten(self, was: StreamProgress, now_ms: int | None, closed: Closed) -> dict[str, int]:
         """Of each aggregate the latest end of a window that was *closed*, as far as states were gone by then."""
-        assert was.watermark_ms is not None
         found = {}
-        for name, windows in self._windows.items():
-            end_ms = was.forgotten.get(name, windows.closed_up_to_ms(was.watermark_ms))
+        for name, end_ms in forgotten(self._windows, was).items():
             ends = [end for _, end in closed.get(name, ())]
-            ends += [] if now_ms is None else [windows.closed_up_to_ms(now_ms)]
+            ends += [] if now_ms is None else [self._windows[name].closed_up_to_ms(now_ms)]
             found[name] = min(end_ms, max(ends, default=end_ms))
         return found
 

@@ -107,13 +107,13 @@ def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[Finding]:
 
 def _replaced_meanwhile(scene: Scene, name: str) -> Finding | None:
     """That no driver ran the operator *name* at the instant, as is known since there is another."""
-    restart = scene.of(name).restart(scene.topology.trigger_ms)
+    restart = scene.of(name).restart
     return None if restart is None or restart.to_ms <= scene.at_ms else _restarted(scene, name)
 
 
 def _restarted(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_MS) -> Finding | None:
     """That the driver of the operator *name* was replaced in the last *within_ms*, and what waited meanwhile."""
-    restart = scene.of(name).restart(scene.topology.trigger_ms)
+    restart = scene.of(name).restart
     if restart is None or scene.at_ms - restart.to_ms > within_ms:
         return None
     seen = f"the driver of {scene.sub(name).name} was replaced: {restart.seen}"

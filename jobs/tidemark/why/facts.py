@@ -83,11 +83,11 @@ class Mark:
 class StreamFacts:
     """The tables under *home* as they were at *at_ms*; a table that is not there has no rows.
 
-    *control* is the control folder.
+    *control* is the control folder, *trigger_ms* the topology's.
     """
 
-    def __init__(self, home: Path, control: Path, at_ms: int) -> None:
-        self._home, self._control, self._at_ms = home, control, at_ms
+    def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int) -> None:
+        self._home, self._control, self._at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
 
     @cached_property
     def beat(self) -> Beat | None:
@@ -117,12 +117,10 @@ class StreamFacts:
         of_newest = self._beats.filter(pl.col("epoch") == pl.col("epoch").max())["at"].min()
         return of_newest if isinstance(of_newest, int) else self._at_ms
 
-    def restart(self, trigger_ms: int) -> Restart | None:
-        """The newest restart that had begun, with its end even if that came later; None: there was none.
-
-        *trigger_ms* is that of the topology.
-        """
-        found = restarts(self._every_batch, self._every_beat, trigger_ms=trigger_ms)
+    @cached_property
+    def restart(self) -> Restart | None:
+        """The newest restart that had begun, with its end even if that came later; None: there was none."""
+        found = restarts(self._every_batch, self._every_beat, trigger_ms=self._trigger_ms)
         begun = [restart for restart in found if restart.from_ms <= self._at_ms]
         return begun[-1] if begun else None
 
@@ -238,11 +236,11 @@ class StreamFacts:
         keys = rows.join(self.batches, on="batch_id").filter(ahead).sort("timestamp")["key"]
         return keys[-1] if keys.len() else None
 
-    def busy(self, trigger_ms: int) -> list[tuple[str, int, int]]:
+    def busy(self) -> list[tuple[str, int, int]]:
         """Operators that used most of the trigger interval in the last LATELY batches that closed windows.
 
         For each its name, and medians in ms: of its work on a batch, and of whole batches, which took longer than
-        *trigger_ms*. The one that worked longest comes first, of equal ones by name.
+        a trigger. The one that worked longest comes first, of equal ones by name.
         """
         closing = self._rows(OPERATOR_WINDOWS).unique(["batch_id", "operator"])
         last = closing["batch_id"].unique().sort().tail(LATELY)
@@ -250,7 +248,7 @@ class StreamFacts:
         medians = works.group_by("operator").agg(
             work_ms=(pl.col("ewt_at") - pl.col("started_at")).median(), batch_ms=pl.col("duration_ms").median()
         )
-        too_long = (pl.col("work_ms") > trigger_ms / 2) & (pl.col("batch_ms") > trigger_ms)
+        too_long = (pl.col("work_ms") > self._trigger_ms / 2) & (pl.col("batch_ms") > self._trigger_ms)
         found = medians.filter(too_long).sort(-pl.col("work_ms"), "operator")
         return [(name, round(work_ms), round(batch_ms)) for name, work_ms, batch_ms in found.iter_rows()]
 

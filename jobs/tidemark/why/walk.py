@@ -66,7 +66,12 @@ def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None 
 
 def _scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
     facts = {
-        sub.name: StreamFacts(layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name), at_ms)
+        sub.name: StreamFacts(
+            layout.stream(topology.name, sub.name),
+            layout.control(topology.name, sub.name),
+            at_ms,
+            topology.trigger_ms,
+        )
         for sub in topology.sub_topologies
     }
     return Scene(topology, facts, at_ms)
@@ -92,7 +97,7 @@ class _Walk:
     def _slow(self, name: str) -> Iterator[Finding]:
         """The operators that slow down the driver of *name*, and then those of the drivers it reads from."""
         trigger_ms = self._scene.topology.trigger_ms
-        for slow, work_ms, batch_ms in self._scene.of(name).busy(trigger_ms):
+        for slow, work_ms, batch_ms in self._scene.of(name).busy():
             seen = (
                 f"it works for {length(work_ms)} in each batch, more than half of the trigger interval "
                 f"({length(trigger_ms)}); batches take {length(batch_ms)}"
