@@ -170,8 +170,7 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFa
         found = tables.ask(text, [topology.name, interval.start_ms, interval.end_ms, *more]).objects
         return [{name: _inert(value) for name, value in row.items()} for row in found]
 
-    read = {name for names in topology.upstreams.values() for name in names}
-    terminals = [name for name in topology.operators if name not in read]
+    terminals = list(topology.terminals)
     sources = [name for name, names in topology.upstreams.items() if not names]
     place_ms = max(1_000, -(-interval.length_ms // PLACES // 1_000) * 1_000)
     return PageFacts(

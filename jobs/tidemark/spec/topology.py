@@ -130,6 +130,11 @@ class Topology:
         return MappingProxyType(found)
 
     @property
+    def terminals(self) -> tuple[str, ...]:
+        """The operators that no other one reads."""
+        return tuple(name for name, readers in self.read_by.items() if not readers)
+
+    @property
     def waited_for(self) -> Mapping[str, tuple[str, ...]]:
         """The operators of `upstreams` that a streaming window waits for, which a table behind a hop is not."""
         beside = {name for sub in self.sub_topologies for name in sub.tables_behind_hops()}

@@ -87,7 +87,7 @@ class StreamFacts:
     """
 
     def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int) -> None:
-        self._home, self._control, self._at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
+        self._home, self.control, self._at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
 
     @cached_property
     def beat(self) -> Beat | None:
@@ -98,14 +98,14 @@ class StreamFacts:
         live = self._live()
         if live is None or live.at_ms > self._at_ms or (newest and newest.at_ms > live.at_ms):
             return newest
-        is_gone = live.state in ALIVE and self._at_ms - live.at_ms > MISSED_MS and not Control(self._control).is_held()
+        is_gone = live.state in ALIVE and self._at_ms - live.at_ms > MISSED_MS and not Control(self.control).is_held()
         began_ms = newest.batch_started_at_ms if newest else None
         return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, **memory)
 
     def _live(self) -> Heartbeat | None:
         """The newest heartbeat of the control folder; None, too, for a user who may not read it."""
         with suppress(PermissionError):
-            return Control(self._control).heartbeat()
+            return Control(self.control).heartbeat()
         return None
 
     @cached_property
@@ -139,7 +139,7 @@ class StreamFacts:
         Nothing is known, too, to a user who may not read the control folder.
         """
         with suppress(PermissionError):
-            return begun(self._control, sub)
+            return begun(self.control, sub)
         return ""
 
     @cached_property

@@ -83,6 +83,22 @@ EVENT_TIME = frozenset(
     }
 )
 """Causes that would not be there on processing time."""
+QUIET = frozenset({Cause.SOURCE_EMPTY, Cause.SOURCE_QUIET, Cause.UPSTREAM_IDLE, Cause.TIME_STANDS_STILL})
+"""Causes that say that no records come in."""
+USUAL = frozenset(
+    {
+        Cause.NOTHING_WRONG,
+        Cause.WINDOW_NOT_CLOSED,
+        Cause.ALLOWED_LATENESS_HOLDS,
+        Cause.SESSION_KEPT_OPEN,
+        Cause.HELD_UNTIL_INTERVAL,
+        Cause.ALL_SUPPRESSED,
+        Cause.ALL_FILTERED,
+        Cause.DRIVER_STARTING,
+        Cause.DRIVER_RESTARTED,
+    }
+)
+"""Causes for which a stream that keeps up has no results, either."""
 _LAST = (Cause.SOURCE_QUIET, Cause.NOTHING_WRONG)
 
 
@@ -102,6 +118,20 @@ class Finding:
     input: str | None = None
     partition: int | None = None
     since_ms: int | None = None
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The finding for programs; `since` is an ISO instant or None."""
+        return {
+            "cause": self.cause.value,
+            "sub_topology": self.sub_topology,
+            "operator": self.operator,
+            "input": self.input,
+            "partition": self.partition,
+            "since": None if self.since_ms is None else iso(self.since_ms),
+            "seen": self.seen,
+            "remedy": self.remedy,
+        }
 
     @property
     def line(self) -> str:

@@ -18,7 +18,7 @@ class Scene:
 
     def __init__(self, topology: Topology, facts: Mapping[str, StreamFacts], at_ms: int) -> None:
         self.topology, self.at_ms = topology, at_ms
-        self._facts = facts
+        self.facts = facts
         self._subs = {operator.name: sub for sub in topology.sub_topologies for operator in sub.operators}
 
     def operator(self, name: str) -> Operator:
@@ -31,7 +31,7 @@ class Scene:
 
     def of(self, name: str) -> StreamFacts:
         """What the tables say of the sub-topology that runs the operator *name*."""
-        return self._facts[self._subs[name].name]
+        return self.facts[self._subs[name].name]
 
     def first_source(self, name: str) -> Source:
         """The source at the end of the first inputs of the operator *name*."""

@@ -38,15 +38,15 @@ def what_holds_time_back(
     topology: Topology, layout: Layout, sub: SubTopology, *, at_ms: int, needed_ms: int
 ) -> list[Finding]:
     """What at *at_ms* kept the watermark of *sub* below *needed_ms*, which others had reached."""
-    scene = _scene(topology, layout, at_ms)
-    return in_order([*Watermarks(scene, Inputs(scene)).holding(sub, needed_ms)])
+    of = scene(topology, layout, at_ms)
+    return in_order([*Watermarks(of, Inputs(of)).holding(sub, needed_ms)])
 
 
 def restarted_driver(
     topology: Topology, layout: Layout, operator: str, *, at_ms: int, within_ms: int
 ) -> Finding | None:
     """The driver, of those that *operator* needs, that was replaced in the *within_ms* before *at_ms*; None: none."""
-    return next(restarts(_scene(topology, layout, at_ms), operator, within_ms=within_ms), None)
+    return next(restarts(scene(topology, layout, at_ms), operator, within_ms=within_ms), None)
 
 
 def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None = None) -> list[Finding]:
@@ -58,13 +58,18 @@ def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None 
     if operator is not None and operator not in topology.operators:
         msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
         raise InvalidArgument(msg)
-    read = {name for names in topology.upstreams.values() for name in names}
-    asked = [operator] if operator else [name for name in topology.operators if name not in read]
-    walk = _Walk(_scene(topology, layout, at_ms))
+    return explain(scene(topology, layout, at_ms), operator)
+
+
+def explain(of: Scene, operator: str | None = None) -> list[Finding]:
+    """Why *operator*, or each terminal one, gave no results in the scene *of*; the best explanation first."""
+    asked = [operator] if operator else of.topology.terminals
+    walk = _Walk(of)
     return in_order([finding for name in asked for finding in walk.about(name)])
 
 
-def _scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
+def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
+    """What is reasoned about at *at_ms*; each of its tables is read once, when it is asked."""
     facts = {
         sub.name: StreamFacts(
             layout.stream(topology.name, sub.name),

@@ -1,0 +1,231 @@
+"""The page model: how a topology is doing at an instant, in one document for every reader (ring 2).
+
+The start page, the topology page, the SLA page, `tidemark status` and the JSON of Airflow's API server show it.
+The names of the fields are a promise: docs/reports.md lists them. Lengths are ms, instants are timestamps in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from tidemark.errors import InvalidArgument
+from tidemark.report.path_facts import PART_WORDS, Row, Tables, windows_with_paths
+from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.sla import Verdict
+from tidemark.spec.intervals import Grain, utc
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Sink
+from tidemark.spec.topology import Topology
+from tidemark.why.conditions import Condition, condition
+from tidemark.why.findings import QUIET, USUAL, Cause, Finding
+from tidemark.why.scene import Scene
+from tidemark.why.walk import explain, scene
+
+READS = frozenset(
+    {"batches", "outcomes", "sla_results", "critical_paths", "critical_path_steps"}
+    | {"critical_path_leaves", "critical_path_blame", "window_parts"}
+)
+"""The tables that the model asks SQL for; `why` reads its own."""
+HOUR_MS = Grain.HOUR.length_ms
+CHECKS_MISSED = 2
+"""An SLA check counts as overdue after so many intervals of `check_every`."""
+REPORT = re.compile(r"\d{4}-\d{2}-\d{2}[0-9TZ-]*")
+"""What a page about an interval is called, as `page.name_of` names it."""
+
+NEWEST_RESULT = """
+    SELECT max(finished_at) AS newest_result_at
+    FROM outcomes JOIN batches USING (topology, sub_topology, batch_id)
+    WHERE topology = $1 AND operator IN (SELECT unnest($3::VARCHAR[]))
+          AND emitted + passed + coalesce(repeated, 0) > 0 AND finished_at <= make_timestamptz($2 * 1000)
+"""
+SET_ASIDE = """
+    SELECT coalesce(sum(quarantined), 0)::BIGINT AS quarantined, coalesce(sum(late), 0)::BIGINT AS late,
+           coalesce(sum(quarantined) FILTER (is_new), 0)::BIGINT AS quarantined_last_hour,
+           coalesce(sum(late) FILTER (is_new), 0)::BIGINT AS late_last_hour,
+           coalesce(sum(records_in) FILTER (kind = 'source'), 0)::BIGINT AS records_in
+    FROM (
+        SELECT o.*, finished_at > make_timestamptz(($2 - $3) * 1000) AS is_new
+        FROM outcomes AS o JOIN batches USING (topology, sub_topology, batch_id)
+        WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
+    )
+"""
+NEWEST_CHECK = """
+    SELECT sla, subject, measure, verdict, said, culprit, held_by, observed_ms, warn_after_ms, error_after_ms, quiet,
+           checked_at
+    FROM sla_results WHERE topology = $1 AND checked_at <= make_timestamptz($2 * 1000)
+    QUALIFY dense_rank() OVER (ORDER BY checked_at DESC, run_id DESC) = 1 ORDER BY sla
+"""
+
+
+class Standing(StrEnum):
+    """The verdict on a topology or on one of its operators, the worst first."""
+
+    BROKEN = "broken"
+    """An SLA is broken by the newest check."""
+    NOT_RUNNING = "not_running"
+    """A stream that it needs failed, hangs, was drained or was never started."""
+    WARN = "warn"
+    """An SLA is above the threshold of its warning."""
+    LATE = "late"
+    """Results are late for a cause that `why` names."""
+    QUIET = "quiet"
+    """It keeps up, and no records come in."""
+    NOT_CHECKED = "not_checked"
+    """Nothing is known to be wrong, and no SLA was measured lately."""
+    ON_TIME = "on_time"
+    """It keeps up, and every SLA that was measured holds."""
+
+
+def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int) -> Row:
+    """The state of *topology* at *at_ms*, epoch ms of the drivers' clocks."""
+    at = scene(topology, layout, at_ms)
+    findings = explain(at)
+    late = [finding for finding in findings if finding.cause not in QUIET | USUAL]
+    streams = [_stream(at, sub.name) for sub in topology.sub_topologies]
+    slas = _slas(tables, topology, at_ms)
+    causes = late or [finding for finding in findings if finding.cause is not Cause.NOTHING_WRONG]
+    return {
+        "topology": topology.name,
+        "at": utc(at_ms),
+        "verdict": _standing(streams, slas, findings),
+        "state": worst(stream["state"] for stream in streams),
+        **_newest_result(tables, topology, at_ms),
+        "cause": causes[0].row if causes else None,
+        "causes": [finding.row for finding in findings],
+        "streams": streams,
+        "operators": _operators(topology, streams, slas, findings),
+        "slas": slas,
+        "path": _path(tables, topology, at_ms),
+        **tables.ask(SET_ASIDE, [topology.name, at_ms, HOUR_MS]).objects[0],
+        "report": newest_report(layout, topology.name),
+    }
+
+
+def worst(words: Iterable[str]) -> str:
+    """The first of *words* in the order of Standing or of Condition.
+
+    >>> worst(["running", "drained"]), worst(["on_time", "warn"])
+    ('drained', 'warn')
+    """
+    found, known = set(words), [word.value for kind in (Standing, Condition) for word in kind]
+    return next(str(word) for word in known if word in found)
+
+
+def newest_report(layout: Layout, topology: str) -> str | None:
+    """The name of the page about the newest interval that was reported on; None: there is none."""
+    names = (file.name.removesuffix(".html") for file in layout.report_pages(topology).glob("*.html"))
+    return max((name for name in names if REPORT.fullmatch(name)), default=None)
+
+
+def _stream(at: Scene, sub_topology: str) -> Row:
+    """The stream of *sub_topology*: its condition, and what its driver last said."""
+    facts = at.facts[sub_topology]
+    beat, state = facts.beat, condition(at, sub_topology)
+    newest = facts.batches.tail(1)
+    return {
+        "sub_topology": sub_topology,
+        "state": state.value,
+        "reason": beat.reason if beat else None,
+        "last_heartbeat_at": utc(beat.at_ms) if beat else None,
+        "since": utc(facts.started_ms) if beat else None,
+        "last_batch_at": utc(newest["finished_at"].item()) if newest.height else None,
+        "records_in": int(facts.batches["records_in"].sum()),
+    }
+
+
+def _newest_result(tables: Tables, topology: Topology, at_ms: int) -> Row:
+    """When a terminal operator last had a result, and how long ago that was; None: there was no result."""
+    ((newest_at,),) = tables.ask(NEWEST_RESULT, [topology.name, at_ms, list(topology.terminals)]).rows
+    age_ms = None if newest_at is None else at_ms - round(newest_at.timestamp() * 1000)
+    return {"newest_result_at": newest_at, "newest_result_age_ms": age_ms}
+
+
+def _slas(tables: Tables, topology: Topology, at_ms: int) -> Row:
+    """The newest check of the SLAs: when it was, how it came out, and the rows of those that do not hold."""
+    rows = tables.ask(NEWEST_CHECK, [topology.name, at_ms]).objects
+    checked_at = rows[0].pop("checked_at") if rows else None
+    for row in rows[1:]:
+        del row["checked_at"]
+    age_ms = None if checked_at is None else at_ms - round(checked_at.timestamp() * 1000)
+    return {
+        "checked_at": checked_at,
+        "is_overdue": age_ms is None or age_ms > CHECKS_MISSED * topology.check_every_ms,
+        "n": len(rows),
+        "broken": sum(row["verdict"] in BROKEN - {Verdict.WARN} for row in rows),
+        "warned": sum(row["verdict"] == Verdict.WARN for row in rows),
+        "unknown": sum(row["verdict"] == Verdict.UNKNOWN for row in rows),
+        "rows": rows,
+    }
+
+
+def _standing(streams: Sequence[Row], slas: Row, findings: Sequence[Finding]) -> str:
+    """The verdict on a topology."""
+    causes = {finding.cause for finding in findings}
+    running = {Condition.RUNNING.value, Condition.STARTING.value}
+    is_measured = not slas["is_overdue"] and slas["n"] > slas["unknown"]
+    rules = {
+        Standing.BROKEN: slas["broken"] > 0,
+        Standing.NOT_RUNNING: any(stream["state"] not in running for stream in streams),
+        Standing.WARN: slas["warned"] > 0,
+        Standing.LATE: bool(causes - QUIET - USUAL - {Cause.NEVER_STARTED}),
+        Standing.QUIET: bool(causes & QUIET),
+        Standing.NOT_CHECKED: not is_measured,
+    }
+    return next((standing for standing, holds in rules.items() if holds), Standing.ON_TIME).value
+
+
+def _operators(topology: Topology, streams: Sequence[Row], slas: Row, findings: Sequence[Finding]) -> dict[str, Row]:
+    """By operator its verdict, the state of its stream, its SLAs that do not hold, and the causes that lie with it."""
+    states = {stream["sub_topology"]: stream["state"] for stream in streams}
+    found: dict[str, Row] = {}
+    for sub in topology.sub_topologies:
+        for operator in sub.operators:
+            subjects = {operator.name, operator.table} if isinstance(operator, Sink) else {operator.name}
+            own = [row for row in slas["rows"] if row["subject"] in subjects]
+            here = [
+                f for f in findings if operator.name in (f.operator, f.input) and f.cause is not Cause.NOTHING_WRONG
+            ]
+            found[operator.name] = {
+                "verdict": _operator_standing(states[sub.name], own, here),
+                "state": states[sub.name],
+                "slas": [row["sla"] for row in own if row["verdict"] in BROKEN],
+                "causes": list(dict.fromkeys(finding.cause.value for finding in here)),
+            }
+    return found
+
+
+def _operator_standing(state: str, slas: Sequence[Row], findings: Sequence[Finding]) -> str:
+    """The verdict on one operator, by the *slas* about it and the *findings* that name it."""
+    stream = {"state": state}
+    verdicts = [row["verdict"] for row in slas]
+    counts = {
+        "broken": sum(verdict in BROKEN - {Verdict.WARN} for verdict in verdicts),
+        "warned": verdicts.count(Verdict.WARN),
+        "unknown": verdicts.count(Verdict.UNKNOWN),
+    }
+    return _standing([stream], {"n": len(slas), "is_overdue": False, **counts}, findings)
+
+
+def _path(tables: Tables, topology: Topology, at_ms: int) -> Row | None:
+    """The newest window with a path, as `tidemark path` describes it, and when its leaf finished it."""
+    try:
+        (window,) = windows_with_paths(tables, topology.name)
+    except InvalidArgument:
+        return None
+    finished_ms = round(window["window_end"].timestamp() * 1000) + window["age_ms"]
+    return {
+        **window,
+        "finished_at": utc(finished_ms),
+        "finished_ago_ms": at_ms - finished_ms,
+        "spent": [*_spent(window)],
+    }
+
+
+def _spent(window: Mapping[str, Any]) -> Iterator[Row]:
+    """The parts of the whole age of *window*, the longest first, in words."""
+    for part in window["parts"]:
+        name = PART_WORDS.get(part["kind"], part["operator"])
+        yield {"part": f"{name} ({part['input']})" if part["input"] else name, "kind": part["kind"], "ms": part["ms"]}

@@ -1,0 +1,148 @@
+"""One document says how a topology is doing: its verdict, its streams, how old its newest result is, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+from flights_reported import reported
+from playing import NEWEST, Play, bad, ms, tell
+
+from tidemark.cli.sql import Warehouse
+from tidemark.control import StreamState
+from tidemark.kernels.schemas import rows_of
+from tidemark.report.page_model import READS, page_model
+from tidemark.spec.intervals import utc
+from tidemark.spec.layout import Layout
+from tidemark.spec.project import CHECKOUT
+from tidemark.spec.tables import SLA_RESULTS
+from tidemark.spec.topology import load
+from tidemark.stream.heartbeats import Heartbeats
+
+FINISHED = 1_767_268_800_000 + 5_000 + 1_400  # the window's end, and its age at its leaf
+
+
+def played(home: Path) -> Play:
+    """Two results at second 10, and one record that cannot be read."""
+    play = Play(NEWEST, home)
+    rows = [play.row("events", ms(k), key=name, id=name, v=k) for k, name in enumerate("ab")]
+    play.batch([*rows, bad("malformed_json")(play)], at_ms=ms(10))
+    return play
+
+
+def beats(play: Play) -> Heartbeats:
+    (sub,) = play.topology.sub_topologies
+    return Heartbeats(Layout(play.home).stream("play", sub.name), topology="play", sub_topology=sub.name)
+
+
+def checked(home: Path, at_s: float, **verdicts: str) -> None:
+    """A check at *at_s* that found these verdicts, by SLA; each SLA is about the table `board`."""
+    run = {"topology": "play", "subject": "board", "measure": "staleness", "checked_at": ms(at_s), "run_id": str(at_s)}
+    rows = [{**run, "sla": sla, "verdict": verdict, "said": f"{sla} is {verdict}"} for sla, verdict in verdicts.items()]
+    path = Layout(home).report_table("play", SLA_RESULTS.name)
+    write_deltalake(path, rows_of(SLA_RESULTS, rows), mode="append")
+
+
+def model(play: Play, at_s: float) -> dict[str, Any]:
+    return page_model(Warehouse(play.home, READS), Layout(play.home), play.topology, at_ms=ms(at_s))
+
+
+def standing(play: Play, at_s: float) -> tuple[str, str, str | None]:
+    """Verdict, state and cause."""
+    found = model(play, at_s)
+    return found["verdict"], found["state"], found["cause"] and found["cause"]["cause"]
+
+
+def test_a_stream_that_keeps_up_is_on_time(tmp_path: Path) -> None:
+    play = played(tmp_path)
+    tell(beats(play), 12)
+    assert standing(play, 13) == ("not_checked", "running", None)
+    checked(tmp_path, 12, fresh="pass")
+    found = model(play, 13)
+    assert (found["verdict"], found["cause"]) == ("on_time", None)
+    assert (found["newest_result_at"], found["newest_result_age_ms"]) == (utc(ms(10)), 3_000)
+    assert (found["records_in"], found["quarantined"], found["late"]) == (3, 1, 0)
+    assert (found["quarantined_last_hour"], found["late_last_hour"]) == (1, 0)
+    assert (found["path"], found["report"]) == (None, None)
+    assert found["operators"]["board"]["verdict"] == "on_time"
+
+
+def test_the_newest_check_decides_and_its_subject_shows_it(tmp_path: Path) -> None:
+    play = played(tmp_path)
+    tell(beats(play), 12)
+    checked(tmp_path, 11, fresh="pass", small="warn")
+    assert standing(play, 13)[0] == "warn"
+    checked(tmp_path, 12, fresh="error", small="warn")
+    found = model(play, 13)
+    assert (found["verdict"], found["slas"]["broken"], found["slas"]["warned"]) == ("broken", 1, 1)
+    assert {name: row["verdict"] for name, row in found["operators"].items()} == {
+        "events": "not_checked", "newest": "not_checked", "board": "broken",
+    }  # fmt: skip
+    assert found["operators"]["board"]["slas"] == ["fresh", "small"]
+
+
+def test_an_overdue_check_says_nothing_of_now(tmp_path: Path) -> None:
+    play = played(tmp_path)
+    tell(beats(play), 12)
+    checked(tmp_path, 12, fresh="pass")
+    overdue_s = 12 + 2 * 600 + 1
+    tell(beats(play), overdue_s)
+    found = model(play, overdue_s)
+    assert (found["slas"]["is_overdue"], found["verdict"]) == (True, "quiet")
+
+
+def test_dead_producers_are_quiet_and_then_break_the_sla(tmp_path: Path) -> None:
+    play = played(tmp_path)
+    tell(beats(play), 199)
+    assert standing(play, 200) == ("quiet", "running", "source_quiet")
+    assert model(play, 200)["operators"]["events"]["verdict"] == "quiet"
+    checked(tmp_path, 199, fresh="error")
+    assert standing(play, 200) == ("broken", "running", "source_quiet")
+
+
+@pytest.mark.parametrize(
+    ("state", "at_s", "condition"),
+    [
+        (StreamState.DRAINED, 20, "drained"),
+        (StreamState.FAILED, 20, "failed"),
+        (StreamState.ROTATED, 20, "starting"),
+        (StreamState.STARTING, 20, "starting"),
+        (StreamState.RUNNING, 20, "running"),
+        (StreamState.RUNNING, 15 + 61, "failed"),
+    ],
+)
+def test_the_state_is_what_the_driver_last_said(tmp_path: Path, state: StreamState, at_s: int, condition: str) -> None:
+    play = played(tmp_path)
+    tell(beats(play), 15, state, "no space" if state is StreamState.FAILED else None)
+    (stream,) = model(play, at_s)["streams"]
+    assert (stream["state"], stream["last_heartbeat_at"]) == (condition, utc(ms(15)))
+
+
+def test_a_batch_of_more_than_five_minutes_hangs(tmp_path: Path) -> None:
+    play = played(tmp_path)
+    tell(beats(play), 400, batch_s=110)
+    assert model(play, 401)["state"] == "running"
+    tell(beats(play), 415, batch_s=110)
+    assert standing(play, 416) == ("not_running", "hanging", "slow_batch")
+
+
+def test_a_topology_that_never_ran_has_a_document(tmp_path: Path) -> None:
+    found = model(Play(NEWEST, tmp_path), 0)
+    assert (found["verdict"], found["state"], found["cause"]["cause"]) == (
+        "not_running", "never_started", "never_started",
+    )  # fmt: skip
+    assert (found["newest_result_at"], found["newest_result_age_ms"], found["records_in"]) == (None, None, 0)
+
+
+def test_the_path_has_the_whole_age_and_its_own_age(tmp_path: Path) -> None:
+    flights = load(CHECKOUT / "jobs" / "topologies" / "flights.toml")
+    layout = Layout(reported(tmp_path))
+    layout.report_pages("flights").mkdir(parents=True)
+    for name in ("2026-01-01", "2026-01-01T11", "2026-01-01T12", "slas"):
+        (layout.report_pages("flights") / f"{name}.html").touch()
+    found = page_model(Warehouse(tmp_path, READS), layout, flights, at_ms=FINISHED + 60_000)
+    assert (found["path"]["age_ms"], found["path"]["leaf"]) == (1_400, "carrier_delays")
+    assert (found["path"]["finished_at"], found["path"]["finished_ago_ms"]) == (utc(FINISHED), 60_000)
+    assert found["report"] == "2026-01-01T12"
