@@ -167,6 +167,56 @@ def test_a_current_row_says_when_its_key_was_last_seen(tmp_path: Path) -> None:
     check_accounting(play)
 
 
+READINGS = """
+name = "play"
+[operators.sensors]
+kind = "source"
+topic = "sensors"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+max_ahead = "unlimited"
+[operators.result]
+input = "sensors"
+key = ["id"]
+WHAT
+[operators.board]
+kind = "sink"
+input = "result"
+table = "board"
+mode = "current"
+key = [KEY]
+last_seen_at = true
+"""
+MOST = 'kind = "aggregate"\nrule = "value_only"\naggregates = { x = "max(v)" }'
+IS_HIGH = 'kind = "map"\nstrategy = "on_change"\nselect = { id = "id", x = "v > 5" }'
+
+
+@pytest.mark.parametrize(
+    ("what", "key", "values"),
+    [(MOST, '"id"', (5, 6)), (f'{MOST}\nwindow = {{ tumbling = "1 min" }}', '"id", "window_start"', (5, 6)),
+     (IS_HIGH, '"id"', (False, True))],
+)  # fmt: skip
+def test_a_row_of_an_aggregate_or_a_map_says_when_it_was_seen(
+    tmp_path: Path, what: str, key: str, values: tuple[Any, Any]
+) -> None:
+    play = Play(READINGS.replace("WHAT", what).replace("KEY", key), tmp_path)
+
+    def seen(*readings: tuple[float, str, int]) -> list[Any]:
+        play.batch([play.row("sensors", NOON + round(at * 1_000), id=id_, v=v) for at, id_, v in readings], at_ms=NOON)
+        rows = [(r["id"], r["x"], r["timestamp"] - NOON, r["last_seen_at"] - NOON) for r in play.rows("board")]
+        return sorted(rows)
+
+    low, high = values
+    assert seen((10, "a", 5), (10, "b", 5)) == [("a", low, 10_000, 10_000), ("b", low, 10_000, 10_000)]
+    assert seen((30, "a", 4), (20, "a", 4)) == [("a", low, 10_000, 30_000), ("b", low, 10_000, 10_000)]
+    play.start("0")
+    # What an aggregate has taken in until 30 s makes the result of then; a map's is that of its record.
+    changed_ms = 30_000 if "aggregate" in what else 29_500
+    assert seen((29.5, "a", 6)) == [("a", high, changed_ms, 30_000), ("b", low, 10_000, 10_000)]
+    assert seen((31, "a", 6), (30, "b", 5)) == [("a", high, changed_ms, 31_000), ("b", low, 10_000, 30_000)]
+
+
 @pytest.mark.parametrize("cuts", [(5,), (1, 2, 3, 4), (2, 4)])
 def test_a_deleted_key_was_last_seen_when_it_came_back(tmp_path: Path, cuts: tuple[int, ...]) -> None:
     play = Play(topology("on_change"), tmp_path)

@@ -15,8 +15,9 @@ from deltalake import DeltaTable
 from playing import NEWEST, Crash, Play, crash_at
 
 import maintain
+from tidemark.cli.sql import Warehouse
 from tidemark.clock import wall_clock_ms
-from tidemark.delta import Reference, scan
+from tidemark.delta import Reference, read_before, scan
 from tidemark.kernels.steps import pruned
 from tidemark.maintenance import upkeep
 from tidemark.maintenance.upkeep import maintain_stream
@@ -336,6 +337,63 @@ def test_the_values_of_assertions_stay_that_history_needs(tmp_path: Path, monkey
     play.start("0")
     play.batch([play.row("asks", T + 25_000, id="a")], at_ms=T + 39_000)
     assert [row["v"] for row in play.rows("answers")] == [3, 1]
+
+
+REPEATED = """
+name = "play"
+[retention]
+changes = "40 d"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+key = "id"
+bound = "1 s"
+max_ahead = "unlimited"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.most]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = { tumbling = "1 min" }
+aggregates = { most = "max(v)" }
+rule = "value_only"
+"""
+
+
+def last_seen(play: Play) -> dict[tuple[str, str], int]:
+    """By operator and id, the second at which it was last seen."""
+    asked = "SELECT operator, key, value, epoch_ms(last_seen_at) FROM latest_state"
+    rows = Warehouse(play.home).ask(asked).rows
+    return {(operator, key[7] if key[0] == "{" else key): (at - T) // 1_000 for operator, key, _, at in rows}
+
+
+def test_retention_lets_no_key_be_seen_earlier_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(REPEATED, tmp_path)
+    # a: repeated until 30 s, then a change that is older; b: changed out of order; z: from when windows were closed.
+    updates = [("a", 10, 1), ("a", 20, 1), ("a", 30, 1), ("a", 25, 2), ("b", 30, 1), ("b", 20, 2)]
+    updates += [("z", 200, 1), ("z", 201, 1)]
+    for number, (key, second, v) in enumerate(updates):
+        play.batch([play.row("events", T + second * 1_000, key=key, id=key, v=v)], at_ms=T + 300_000 + number)
+    seen = last_seen(play)
+    assert {seen["newest", "a"], seen["newest", "b"], seen["most", "a"], seen["most", "b"]} == {30}
+    for days in (31, 31, 39):  # facts of 30 days have gone; changes that were replaced have not, nor closed windows
+        written_days_ago(monkeypatch, play, dict.fromkeys(range(6), days))
+        maintained(play, in_ms=0)
+        assert last_seen(play) == seen
+    written_days_ago(monkeypatch, play, dict.fromkeys(range(6), 41))
+    for _ in range(2):
+        maintained(play, in_ms=0)
+        now = last_seen(play)
+        assert now == {place: at for place, at in seen.items() if place[0] == "newest" or place[1] == "z"}
+        play.batch([play.row("events", T + 201_000, key="z", id="z", v=1)], at_ms=T + 300_010)
+    kept = read_before(Layout(tmp_path).stream_table("play", SUB, "suppressed"), 9, ["key"])["key"]
+    assert {key for key in kept if "window_start" in key} == {f'{{"id":"z","window_start":{T + 160_000}}}'}
 
 
 def test_the_newest_file_stays_however_old(tmp_path: Path) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import polars as pl
 
-from tidemark.delta import read_before
+from tidemark.delta import read_before, scan
 from tidemark.maintenance.needed import (
     Needed,
+    are_in,
     is_newest,
     joined_in,
     needed_assertions,
     needed_changes,
+    needed_last_seen,
     needed_of_hop,
     needed_states,
     needed_watermarks,
@@ -23,7 +25,7 @@ from tidemark.maintenance.needed import (
 )
 from tidemark.maintenance.progress import Reached, reached
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import HopSource, Repartition, Sink
+from tidemark.spec.operators import Aggregate, HopSource, Repartition, Sink
 from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE, SUPPRESSED, TABLES, WATERMARKS
 from tidemark.stream.wiring import Stream
 
@@ -66,9 +68,8 @@ def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
     watermarks = Needed(("batch_id", "source", "partition"), needed_watermarks)
     changes = Needed((*of_key, "seq", "timestamp", "value_hash"), partial(_needed_changes, stream, at))
     states = Needed((*of_key, "state"), needed_states)
-    asserted = Needed((*of_key, "asserted_ms"), partial(_needed_assertions, stream, at))
-    assertions = asserted if joined_in(stream.topology, stream.sub) else None
-    yield _kept(stream, SUPPRESSED.name, retention.of_stream(SUPPRESSED.name), assertions, done + 1)
+    suppressed = Needed((*of_key, "asserted_ms", "max_timestamp"), partial(_needed_suppressed, stream, at))
+    yield _kept(stream, SUPPRESSED.name, retention.of_stream(SUPPRESSED.name), suppressed, done + 1)
     yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), watermarks, done + 1)
     yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
     yield _kept(stream, OPERATOR_STATE.name, retention.state_ms, states, done + 1)
@@ -90,6 +91,17 @@ def _needed_changes(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Serie
     columns = ["operator", "key", "value_hash", "asserted_ms"]
     asserted = read_before(stream.home / SUPPRESSED.name, before, columns)
     return needed | values_of(rows, asserted.filter(_needed_assertions(stream, at, asserted)))
+
+
+def _needed_suppressed(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Series:
+    """What joins may ask for, and when each key of which `changes` has an update was last seen."""
+    seen = needed_last_seen(rows)
+    windowed = [o.name for o in stream.sub.operators if isinstance(o, Aggregate) and o.windows]
+    if windowed and stream.topology.retention.changes_ms is not None:  # the updates of closed windows go
+        of_windows = scan(stream.home / CHANGES.name).filter(pl.col("operator").is_in(windowed))
+        known = of_windows.select("operator", "key").unique().collect()
+        seen &= ~rows["operator"].is_in(windowed) | are_in(rows, known, ["operator", "key"])
+    return seen | _needed_assertions(stream, at, rows)
 
 
 def _needed_assertions(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Series:

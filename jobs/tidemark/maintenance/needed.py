@@ -66,10 +66,12 @@ def needed_changes(
 ) -> pl.Series:
     """Of `changes`: the newest row of each key whose window, if it has one, is open: *states* has it.
 
-    Of a table that is joined, the versions that records may still ask for after *watermark_ms*, too.
+    So is the one with the latest record time, which may be another one: people ask when a key was last seen. Of a table
+    that is joined, the versions that records may still ask for after *watermark_ms*, too.
     """
     joined = joined_in(topology, sub)
     newest = is_newest(rows, ["operator", "key"], ["batch_id", "seq"])
+    newest |= is_newest(rows, ["operator", "key"], ["timestamp", "batch_id", "seq"])
     for operator in sub.operators:
         mine = rows["operator"] == operator.name
         if isinstance(operator, Aggregate) and operator.windows:
@@ -91,9 +93,19 @@ def needed_assertions(rows: pl.DataFrame, topology: Topology, sub: SubTopology, 
     return needed
 
 
+def needed_last_seen(rows: pl.DataFrame) -> pl.Series:
+    """Of `suppressed`: the row of each key with the latest record time. No driver reads it, but people ask."""
+    return is_newest(rows, ["operator", "key"], ["max_timestamp", "batch_id"])
+
+
 def values_of(rows: pl.DataFrame, asserted: pl.DataFrame) -> pl.Series:
     """Whether each of *rows* of `changes` has a value that one of those of `suppressed` asserts again."""
-    named = rows.with_row_index("row").join(asserted, on=["operator", "key", "value_hash"], how="semi")["row"]
+    return are_in(rows, asserted, ["operator", "key", "value_hash"])
+
+
+def are_in(rows: pl.DataFrame, others: pl.DataFrame, on: Sequence[str]) -> pl.Series:
+    """Whether each of *rows* has what one of *others* has in the columns *on*."""
+    named = rows.with_row_index("row").join(others, on=on, how="semi")["row"]
     return pl.int_range(rows.height, dtype=pl.UInt32, eager=True).is_in(named.implode())
 
 
