@@ -56,6 +56,20 @@ def test_a_mistake_is_one_message_and_no_traceback(home: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
+def test_a_variable_that_names_no_project_is_a_mistake_of_one_line(tmp_path: Path) -> None:
+    code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
+    env = {"PATH": "", "TIDEMARK_PROJECT": str(tmp_path)}
+    answer = subprocess.run(
+        [sys.executable, "-c", code, "tables"], capture_output=True, text=True, check=False, env=env
+    )
+    assert (answer.returncode, answer.stdout, answer.stderr) == (
+        1,
+        "",
+        f"tidemark tables: TIDEMARK_PROJECT must be a folder with topologies, got {str(tmp_path)!r}; "
+        "`tidemark init` makes one\n",
+    )
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playing import NOON, Crash, Play, Row, crash_at, ms
 
-from tidemark.cli.requeue import options, requeue
+from tidemark.cli.requeue import add_options, requeue
 from tidemark.clock import wall_clock_ms
 from tidemark.control import Control, Reopening, TimeReset
 from tidemark.errors import InvalidArgument, InvalidSpec
@@ -86,7 +86,7 @@ def closed(toml: str, home: Path, *late: tuple[float, int]) -> Play:
 
 def ask(play: Play, *more: str) -> str:
     parser = argparse.ArgumentParser()
-    options(parser)
+    add_options(parser)
     said = parser.parse_args(["play", "--late", "--reopen", *more])
     return requeue(said, play.home, None, lambda: ms(100), lambda _: play.topology)
 
@@ -140,7 +140,7 @@ def test_what_was_reopened_is_not_taken_in_twice(tmp_path: Path) -> None:
     assert results(play, "counts") == ['{"n":1}', '{"n":2}', '{"n":3}']
     path = Layout(play.home).report_table("play", "requeued")
     parser = argparse.ArgumentParser()
-    options(parser)
+    add_options(parser)
     to_topic = requeue(
         parser.parse_args(["play", "--late", "--dry-run"]), play.home, None, described=lambda _: play.topology
     )

@@ -9,7 +9,7 @@ import pytest
 from apart import Apart
 from playing import NEWEST, NOON, Crash, Play, crash_at, ms
 
-from tidemark.cli.reset_time import options, reset_time
+from tidemark.cli.reset_time import add_options, reset_time
 from tidemark.errors import InvalidArgument
 
 TOML = """
@@ -61,7 +61,7 @@ def jumped(home: Path, executors: type[Apart] | None = None, toml: str = TOML) -
 
 def ask(play: Play, sub: str, source: str, to: str) -> str:
     parser = argparse.ArgumentParser()
-    options(parser)
+    add_options(parser)
     where = ["play", sub, "--source", source, "--partition", "0", "--to", to, "--by", "Ann", "--reason", "2090"]
     return reset_time(parser.parse_args(where), play.home, play.topology, clock=lambda: ms(30))
 

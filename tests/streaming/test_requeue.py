@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import write_deltalake
 
-from tidemark.cli.requeue import options, requeue
+from tidemark.cli.requeue import add_options, requeue
 from tidemark.delta import create, scan
 from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
@@ -43,7 +43,7 @@ def warehouse(tmp_path: Path, broker: str) -> Path:
 
 def asked(*arguments: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    options(parser)
+    add_options(parser)
     return parser.parse_args(["t", *arguments])
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.cli.main import COMMANDS
+
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "jobs" / "tidemark"
 HEAVY = {"pyspark", "great_expectations", "pandas", "polars", "pyarrow", "duckdb", "deltalake", "numpy", "airflow"}
@@ -50,3 +52,14 @@ def test_the_inner_rings_do_not_know_the_outer_ones(room):
 def test_reports_do_not_know_who_judges_them():
     for path in PACKAGE.glob("report/*.py"):
         assert not any(name.startswith(("tidemark.sla", "tidemark.cli")) for name in imported(path)), path.name
+
+
+def test_commands_reach_the_local_stack_through_one_module():
+    reach = {path.name for path in PACKAGE.glob("cli/*.py") if any("embedded" in name for name in imported(path))}
+    assert reach == {"local.py"}
+
+
+def test_every_command_is_a_module_of_one_form():
+    for name, module, _ in COMMANDS:
+        assert callable(module.add_options), name
+        assert callable(module.command), name

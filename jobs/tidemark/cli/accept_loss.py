@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tidemark.cli import options
+from tidemark.cli.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control import AcceptedLoss, Control
 from tidemark.errors import InvalidArgument
@@ -14,7 +16,7 @@ from tidemark.spec.layout import Layout, usable
 from tidemark.stream.journal import Journal
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes; a driver that stopped because of a loss prints it whole."""
     parser.add_argument("topology", type=told(usable))
     parser.add_argument("sub_topology", type=told(usable))
@@ -23,6 +25,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", type=int, required=True, metavar="OFFSET", help="the offset from which to go on")
     parser.add_argument("--by", required=True, metavar="NAME", help="who decides this")
     parser.add_argument("--reason", required=True, metavar="TEXT", help="why the records may be done without")
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Write the decision down, and say what it was."""
+    say_inert(accept_loss(asked, options.warehouse(asked)))
+    return 0
 
 
 def accept_loss(asked: argparse.Namespace, warehouse: Path, clock: Clock = wall_clock_ms) -> str:

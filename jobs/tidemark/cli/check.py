@@ -5,9 +5,13 @@ And whether SLAs and channels can be used.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidemark.cli.local import running_broker
+from tidemark.cli.options import place
+from tidemark.cli.output import say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.delta import Reference
 from tidemark.errors import InvalidArgument, InvalidSpec
@@ -20,6 +24,19 @@ from tidemark.spec.project import Project
 from tidemark.spec.topology import Topology, load_each, load_part, updates_tables
 from tidemark.stream.kafka import KafkaBroker, marks_in_compacted
 from tidemark.stream.steps import Steps
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("files", nargs="*", type=Path, help="TOML files (all topologies of the project)")
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka broker to ask (the one that `up` started)")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Say what can run; what cannot is an error."""
+    bootstrap, must_answer = options.bootstrap or running_broker(options.home), options.bootstrap is not None
+    say_inert("\n".join(check(options.files, place(options), bootstrap=bootstrap, must_answer=must_answer)))
+    return 0
 
 
 def check(

@@ -5,6 +5,7 @@ Everything goes through Airflow as it would in production; this module only play
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -15,12 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tidemark.cli.local import AirflowApi, Conductor, Home, Say, addresses, guard, process, stack
+from tidemark.cli.options import add_slow
+from tidemark.cli.output import say, say_inert
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.summary import problems, summary
-from tidemark.embedded import guard, process, stack
-from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.embedded.conductor import Conductor, Say
-from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source
@@ -52,6 +52,35 @@ class DemoSettings:
     seed: int
     slow: tuple[str, ...]
     keep: bool
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("--from", dest="first", default="2013-06-27", help="first New York day of 2013 (%(default)s)")
+    parser.add_argument("--to", dest="until", default="2013-06-29", help="the day before which to end (%(default)s)")
+    parser.add_argument("--speed", type=float, default=1440, help="1440 plays a day in a minute (%(default)s)")
+    parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same feed (%(default)s)")
+    parser.add_argument("--keep", action="store_true", help="leave Kafka and Airflow running when all went well")
+    add_slow(parser, "carrier_state=400")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Play it; 1 when something is wrong with the outcome."""
+    settings = DemoSettings(
+        first=options.first,
+        until=options.until,
+        speed=options.speed,
+        seed=options.seed,
+        slow=tuple(options.slow),
+        keep=options.keep,
+    )
+    wrong = run(options.home, settings, say_inert)
+    for problem in wrong:
+        say(f"tidemark demo: {problem}", sys.stderr)
+    if options.keep:
+        say_inert(addresses(Home(options.home.resolve())))
+    say_inert('the tables are there to be asked: .venv/bin/tidemark sql "from critical_paths"')
+    return 1 if wrong else 0
 
 
 def run(home: Path, settings: DemoSettings, say: Say) -> list[str]:

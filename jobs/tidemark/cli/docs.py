@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tidemark.cli import kafka_metrics
+from tidemark.cli.output import say_inert
 from tidemark.cli.sql import Warehouse
 from tidemark.spec.checks import CONDITIONS, SUMS
+from tidemark.spec.project import CHECKOUT
 from tidemark.spec.tables import HOP, TABLES, Table
 from tidemark.stream.sink_columns import TIDEMARKS_OWN
 from tidemark.warehouse import View, views
@@ -31,6 +34,18 @@ OF_SINKS = """\
 A sink with a `table` writes one of that name: the columns of its records, each with a comment that says what the
 topology computes it from, and these.
 """
+
+
+def add_options(_: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def command(_: argparse.Namespace) -> int:
+    """Write the file."""
+    file = CHECKOUT / "docs" / "tables.md"
+    file.write_text(dictionary(), encoding="utf-8")
+    say_inert(f"wrote {file}")
+    return 0
 
 
 def dictionary() -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from tidemark.cli import options
+from tidemark.cli.output import say_inert
 from tidemark.control import Control
+from tidemark.report.batch_job import topology as topology_named
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import Topology
 from tidemark.stream import unread
@@ -15,13 +18,26 @@ from tidemark.stream.wiring import Stream
 REMOVE_TORN = "remove-torn"
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("topology", metavar="TOPOLOGY", help="its name, or its TOML file")
+    options.add_topology(parser)
     parser.add_argument("sub_topology", metavar="SUB_TOPOLOGY", nargs="?", help="one of its sub-topologies (all)")
     parser.add_argument(
         "--apply", choices=[REMOVE_TORN], help="remove torn files of the checkpoint that nothing depends on"
     )
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Show what was found; 1 when a stream is unsound."""
+    layout, of = Layout(options.warehouse(asked)), topology_named(asked.topology)
+    found = doctor(of, layout, asked.sub_topology, remove_torn=asked.apply == REMOVE_TORN)
+    for sub_topology, faults in found.items():
+        say_inert(f"{sub_topology}: {'unsound' if faults else 'sound'}")
+        if faults:
+            say_inert(faults)
+    for sub_topology, reading in begun(of, layout, asked.sub_topology).items():
+        say_inert(f"{sub_topology}: its newest batch is not decided: {reading}")
+    return 1 if any(found.values()) else 0
 
 
 def doctor(topology: Topology, layout: Layout, sub_topology: str | None, *, remove_torn: bool) -> dict[str, str]:

@@ -6,11 +6,14 @@ import argparse
 import getpass
 from pathlib import Path
 
+from tidemark.cli import options
+from tidemark.cli.output import say_inert
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import FORMATS
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.inert import one_line
+from tidemark.report.batch_job import topology as topology_named
 from tidemark.report.batch_job import writing
 from tidemark.sla.incident_tables import acknowledge
 from tidemark.spec.layout import Layout
@@ -31,8 +34,9 @@ HISTORY = """
 KNOWN = "SELECT incident FROM incident_history WHERE topology = $1 ORDER BY opened_at DESC, incident LIMIT 10"
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
+    options.add_topology(parser)
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--all", action="store_true", help="those that are resolved, too")
     asked.add_argument("--history", metavar="INCIDENT", help="what happened to one, and which channels were told")
@@ -40,6 +44,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", help="who does (you, as this machine knows you)")
     parser.add_argument("--note", default="", help="what else there is to say of it")
     parser.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Show them, or say that one is looked after."""
+    say_inert(incidents(asked, options.warehouse(asked), topology_named(asked.topology).name))
+    return 0
 
 
 def incidents(asked: argparse.Namespace, warehouse: Path, topology: str, clock: Clock = wall_clock_ms) -> str:

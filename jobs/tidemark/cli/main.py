@@ -7,31 +7,37 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import NoReturn
 
-from tidemark.cli import accept_loss, bound, demo, docs, doctor, incidents, path, requeue, reset_time, run, whatif, why
-from tidemark.cli import topology as topology_command
-from tidemark.cli.check import check
-from tidemark.cli.inventory import Stored, inventory
+from tidemark.cli import (
+    accept_loss,
+    bound,
+    check,
+    demo,
+    docs,
+    doctor,
+    down,
+    incidents,
+    path,
+    query,
+    replay,
+    requeue,
+    reset_time,
+    run,
+    tables,
+    topology,
+    up,
+    whatif,
+    why,
+)
 from tidemark.cli.output import flush, say
-from tidemark.cli.sql import Warehouse, attach_script
-from tidemark.cli.text_table import FORMATS, aligned
-from tidemark.clock import wall_clock_ms
-from tidemark.embedded import airflow, broker, stack
-from tidemark.embedded.conductor import Conductor
-from tidemark.embedded.stack import Home
-from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.inert import inert, one_message
-from tidemark.object_path import ObjectPath
+from tidemark.errors import TidemarkError
+from tidemark.inert import one_message
 from tidemark.place import location
-from tidemark.report.batch_job import told, topology
-from tidemark.spec.intervals import instant_ms
-from tidemark.spec.layout import Layout
-from tidemark.spec.project import CHECKOUT, Project
-from tidemark.why import walk
+from tidemark.report.batch_job import told
+from tidemark.spec.project import Project
 
 DESCRIPTION = "How late your streams are, why, and which step to blame; and only what changed is sent on."
 EXAMPLES = """\
@@ -61,6 +67,30 @@ examples:
 """
 PASSED_ON = "replay"
 """The command whose options belong to the job that it runs."""
+WITHOUT_PROJECT = "init"
+"""The command that makes one."""
+COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
+    ("demo", demo, "run the main job on real flights, print what it found, stop everything"),
+    ("up", up, "start Kafka, Airflow and the streams, and leave them running"),
+    ("down", down, "drain the streams and stop everything that runs"),
+    ("run", run, "run the drivers of one topology in the foreground; Ctrl-C drains them"),
+    ("check", check, "see whether topology files can run, down to columns and SQL, and SLAs be used"),
+    ("sql", query, "answer a query over the Delta tables, with DuckDB"),
+    ("why", why, "say why a topology gives no results: who waits, for what, and what to do"),
+    ("bound", bound, "compare bounds of a source: late records against waiting"),
+    ("docs", docs, "write docs/tables.md: what every table, view and column is"),
+    ("topology", topology, "show the operators of a topology and how they are doing"),
+    ("path", path, "show the critical path of a streaming window, and who is to blame"),
+    ("whatif", whatif, "say how late windows would have been had an operator worked less"),
+    ("incidents", incidents, "show which SLAs are broken and who looks after them, or say that you do"),
+    ("tables", tables, "show the Delta tables: rows, files, bytes, version"),
+    ("doctor", doctor, "see whether checkpoints, journals and tables tell one story"),
+    ("accept-loss", accept_loss, "go on without records that a topic lost unread"),
+    ("reset-time", reset_time, "set the time of a partition back that a record moved too far"),
+    ("requeue", requeue, "send records from quarantine, or late ones, to their topics again, each once"),
+    (PASSED_ON, replay, "play real flights of 2013 into Kafka; `tidemark replay --help` shows how"),
+)
+"""Each is a module with `add_options(parser)`, and `command(options)`, which returns the exit code."""
 
 
 def main() -> int:
@@ -83,6 +113,8 @@ def _main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
+        if options.command != WITHOUT_PROJECT:
+            options.home = options.home or Path(os.environ.get("TIDEMARK_HOME") or Project.here().state)
         command: Callable[[argparse.Namespace], int] = options.run
         return command(options)
     except TidemarkError as error:
@@ -96,281 +128,16 @@ def _main() -> int:
 def _parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("tidemark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)
-    home = Path(os.environ.get("TIDEMARK_HOME", Project.here().state))
-    parser.add_argument("--home", type=Path, default=home, help="state folder (TIDEMARK_HOME, else %(default)s)")
+    parser.add_argument("--home", type=Path, help="state folder (TIDEMARK_HOME, else .tidemark of the project)")
     given = os.environ.get("TIDEMARK_WAREHOUSE")
     where = "folder of the tables, or s3a:// (TIDEMARK_WAREHOUSE, else `warehouse` in the state folder)"
     parser.add_argument("--warehouse", type=told(location), default=given and location(given), help=where)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def command(name: str, job: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+    for name, module, text in COMMANDS:
         added = commands.add_parser(name, help=text, description=text, add_help=name != PASSED_ON)
-        added.set_defaults(run=job)
-        return added
-
-    _demo_options(command("demo", _demo, "run the main job on real flights, print what it found, stop everything"))
-    _slow_option(command("up", _up, "start Kafka, Airflow and the streams, and leave them running"))
-    command("down", _down, "drain the streams and stop everything that runs")
-    foreground = command("run", _run, "run the drivers of one topology in the foreground; Ctrl-C drains them")
-    _topology_option(foreground)
-    run.add_options(foreground)
-    checked = command("check", _check, "see whether topology files can run, down to columns and SQL, and SLAs be used")
-    checked.add_argument("files", nargs="*", type=Path, help="TOML files (all of jobs/topologies)")
-    checked.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka broker to ask (the one that `up` started)")
-    sql = command("sql", _sql, "answer a query over the Delta tables, with DuckDB")
-    sql.add_argument("query", nargs="?", help="one statement that reads, for example: select count(*) from changes")
-    sql.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
-    sql.add_argument("--script", action="store_true", help="print the SQL that makes any DuckDB one over these tables")
-    _why_options(command("why", _why, "say why a topology gives no results: who waits, for what, and what to do"))
-    _bound_options(command("bound", _bound, "compare bounds of a source: late records against waiting"))
-    command("docs", _docs, "write docs/tables.md: what every table, view and column is")
-    shown = command("topology", _topology, "show the operators of a topology and how they are doing")
-    walked = command("path", _path, "show the critical path of a streaming window, and who is to blame")
-    asked = command("whatif", _whatif, "say how late windows would have been had an operator worked less")
-    broken = command("incidents", _incidents, "show which SLAs are broken and who looks after them, or say that you do")
-    for parser_of, options in ((shown, topology_command), (walked, path), (asked, whatif), (broken, incidents)):
-        _topology_option(parser_of)
-        options.options(parser_of)
-    command("tables", _tables, "show the Delta tables: rows, files, bytes, version")
-    doctor.options(command("doctor", _doctor, "see whether checkpoints, journals and tables tell one story"))
-    accept_loss.options(command("accept-loss", _accept_loss, "go on without records that a topic lost unread"))
-    reset_time.options(
-        command("reset-time", _reset_time, "set the time of a partition back that a record moved too far")
-    )
-    requeue.options(
-        command("requeue", _requeue, "send records from quarantine, or late ones, to their topics again, each once")
-    )
-    command(PASSED_ON, _replay, "play real flights of 2013 into Kafka; `tidemark replay --help` shows how")
+        module.add_options(added)
+        added.set_defaults(run=module.command)
     return parser
-
-
-def _demo_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--from", dest="first", default="2013-06-27", help="first New York day of 2013 (%(default)s)")
-    parser.add_argument("--to", dest="until", default="2013-06-29", help="the day before which to end (%(default)s)")
-    parser.add_argument("--speed", type=float, default=1440, help="1440 plays a day in a minute (%(default)s)")
-    parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same feed (%(default)s)")
-    parser.add_argument("--keep", action="store_true", help="leave Kafka and Airflow running when all went well")
-    _slow_option(parser, "carrier_state=400")
-
-
-def _why_options(parser: argparse.ArgumentParser) -> None:
-    _topology_option(parser)
-    parser.add_argument("operator", nargs="?", help="the operator without results (each that nobody reads)")
-    parser.add_argument("--at", metavar="INSTANT", help="ask about a past instant, ISO 8601 (now)")
-    parser.add_argument("--format", choices=why.FORMATS, default="table", help="(%(default)s)")
-
-
-def _bound_options(parser: argparse.ArgumentParser) -> None:
-    _topology_option(parser)
-    parser.add_argument("--source", help="one source (all)")
-    parser.add_argument("--from", dest="start", metavar="INSTANT", help="first instant of decision, ISO 8601 (all)")
-    parser.add_argument("--to", dest="end", metavar="INSTANT", help="the instant before which to end (none)")
-    parser.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
-
-
-def _topology_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topology", metavar="TOPOLOGY", help="its name, or its TOML file")
-
-
-def _slow_option(parser: argparse.ArgumentParser, *default: str) -> None:
-    text = f"make an operator sleep after each batch, to see an SLA break ({' '.join(default) or 'none'})"
-    parser.add_argument("--slow", nargs="*", default=list(default), metavar="OPERATOR=MS", help=text)
-
-
-def _demo(options: argparse.Namespace) -> int:
-    settings = demo.DemoSettings(
-        first=options.first,
-        until=options.until,
-        speed=options.speed,
-        seed=options.seed,
-        slow=tuple(options.slow),
-        keep=options.keep,
-    )
-    wrong = demo.run(options.home, settings, _say)
-    for problem in wrong:
-        say(f"tidemark demo: {problem}", sys.stderr)
-    if options.keep:
-        _say_addresses(Home(options.home.resolve()))
-    _say('the tables are there to be asked: .venv/bin/tidemark sql "from critical_paths"')
-    return 1 if wrong else 0
-
-
-def _up(options: argparse.Namespace) -> int:
-    conductor = Conductor.of(options.home, _say)
-    started = False
-    try:
-        _, api = conductor.start()
-        conductor.launch_streams(api, options.slow)
-        for part in ("reports", "daily_reports", "sla_check", "maintenance"):
-            api.unpause(conductor.dag(part))
-        started = True
-    finally:
-        if not started:
-            stack.stop(conductor.home)
-    _say_addresses(conductor.home)
-    return 0
-
-
-def _down(options: argparse.Namespace) -> int:
-    conductor = Conductor.of(options.home, _say)
-    if not conductor.home.running():
-        _say(f"nothing runs in {conductor.home.path}")
-        return 0
-    if airflow.runs(conductor.home.airflow):
-        with conductor.step("draining the streams"), suppress(TidemarkError, OSError):  # it may not answer any more
-            conductor.drain(airflow.api(conductor.home.airflow), by="tidemark down")
-    with conductor.step("stopping everything"):
-        stack.stop(conductor.home)
-    return 0
-
-
-def _run(options: argparse.Namespace) -> int:
-    home = Home(options.home.resolve())
-    bootstrap = options.bootstrap or _running_broker(home)
-    return run.run(options, options.warehouse or home.warehouse, bootstrap, _say)
-
-
-def _check(options: argparse.Namespace) -> int:
-    home = Home(options.home.resolve())
-    bootstrap = options.bootstrap or _running_broker(home)
-    warehouse, must_answer = options.warehouse or home.warehouse, options.bootstrap is not None
-    _say("\n".join(check(options.files, warehouse, bootstrap=bootstrap, must_answer=must_answer)))
-    return 0
-
-
-def _sql(options: argparse.Namespace) -> int:
-    if options.script == (options.query is not None):
-        msg = "it takes either a query or --script"
-        raise InvalidArgument(msg)
-    if options.script:
-        _say(attach_script(_warehouse(options).resolve()))
-        return 0
-    # DuckDB would make an error of a signal, or not hear it; there is nothing to clean up.
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    warehouse = Warehouse(_warehouse(options))
-    if not warehouse.tables:
-        msg = f"{_warehouse(options)} has no Delta tables yet; --home or --warehouse names another place"
-        raise InvalidArgument(msg)
-    answer = warehouse.ask(options.query)
-    say(FORMATS[options.format](answer.columns, answer.rows))  # CSV is exact, whatever a terminal does
-    return 0
-
-
-def _why(options: argparse.Namespace) -> int:
-    at_ms = instant_ms(options.at) if options.at else wall_clock_ms()
-    layout = Layout(_warehouse(options))
-    found = walk.why(topology(options.topology), layout, at_ms=at_ms, operator=options.operator)
-    _say(why.FORMATS[options.format](found))
-    return 0
-
-
-def _topology(options: argparse.Namespace) -> int:
-    _say(topology_command.topology(options, _warehouse(options), topology(options.topology)))
-    return 0
-
-
-def _path(options: argparse.Namespace) -> int:
-    _say(path.path(options, _warehouse(options), topology(options.topology).name))
-    return 0
-
-
-def _whatif(options: argparse.Namespace) -> int:
-    _say(whatif.whatif(options, _warehouse(options), topology(options.topology)))
-    return 0
-
-
-def _incidents(options: argparse.Namespace) -> int:
-    _say(incidents.incidents(options, _warehouse(options), topology(options.topology).name))
-    return 0
-
-
-def _bound(options: argparse.Namespace) -> int:
-    start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
-    of = topology(options.topology)
-    rows = bound.bound_rows(_warehouse(options), of, source=options.source, start_ms=start_ms, end_ms=end_ms)
-    _say(FORMATS[options.format](bound.COLUMNS, rows))
-    return 0
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    layout = Layout(_warehouse(options))
-    found = doctor.doctor(
-        topology(options.topology), layout, options.sub_topology, remove_torn=options.apply == doctor.REMOVE_TORN
-    )
-    for sub_topology, faults in found.items():
-        _say(f"{sub_topology}: {'unsound' if faults else 'sound'}")
-        if faults:
-            _say(faults)
-    for sub_topology, reading in doctor.begun(topology(options.topology), layout, options.sub_topology).items():
-        _say(f"{sub_topology}: its newest batch is not decided: {reading}")
-    return 1 if any(found.values()) else 0
-
-
-def _docs(_: argparse.Namespace) -> int:
-    file = CHECKOUT / "docs" / "tables.md"
-    file.write_text(docs.dictionary(), encoding="utf-8")
-    _say(f"wrote {file}")
-    return 0
-
-
-def _tables(options: argparse.Namespace) -> int:
-    _say(aligned(Stored._fields, inventory(_warehouse(options))))
-    return 0
-
-
-def _accept_loss(options: argparse.Namespace) -> int:
-    _say(accept_loss.accept_loss(options, _warehouse(options)))
-    return 0
-
-
-def _reset_time(options: argparse.Namespace) -> int:
-    _say(reset_time.reset_time(options, _warehouse(options), topology(options.topology)))
-    return 0
-
-
-def _requeue(options: argparse.Namespace) -> int:
-    bootstrap = options.bootstrap or _running_broker(Home(options.home.resolve()))
-    _say(requeue.requeue(options, _warehouse(options), bootstrap))
-    return 0
-
-
-def _warehouse(options: argparse.Namespace) -> Path:
-    """Where the tables are; raises InvalidArgument for a folder that is not there, which an object store cannot say."""
-    found: Path = options.warehouse or Home(options.home).warehouse
-    if not isinstance(found, ObjectPath) and not found.is_dir():
-        msg = f"{found}: there is no such folder, and no warehouse; --home or --warehouse names another place"
-        raise InvalidArgument(msg)
-    return found
-
-
-def _running_broker(home: Home) -> str | None:
-    """The address of the broker that `up` started; None when none runs."""
-    return broker.start(home.broker).address if f"broker/{broker.NAME}" in home.running() else None
-
-
-def _replay(options: argparse.Namespace) -> int:
-    home = Home(options.home.resolve())
-    job = [sys.executable, str(CHECKOUT / "jobs" / "replay.py")]
-    if (address := _running_broker(home)) is not None:
-        job += ["--bootstrap", address]
-    os.execv(sys.executable, [*job, *options.rest])
-
-
-def _say_addresses(home: Home) -> None:
-    api = airflow.api(home.airflow)
-    _say(
-        f"Airflow    {api.url}\n"
-        f"login      {api.user}, password in {home.airflow / 'passwords.json'}\n"
-        f"Kafka      {broker.start(home.broker).address}\n"
-        f"warehouse  {home.warehouse}\n"
-        "play flights into it with `tidemark replay`, stop everything with `tidemark down`"
-    )
-
-
-def _say(text: str) -> None:
-    say(inert(text))
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

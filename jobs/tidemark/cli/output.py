@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TextIO
 
+from tidemark.inert import inert
+
 
 def say(text: str, stream: TextIO | None = None) -> None:
     """Print *text* to *stream* (standard output); nothing after its reader has closed the pipe."""
@@ -14,6 +16,11 @@ def say(text: str, stream: TextIO | None = None) -> None:
         print(text, file=stream, flush=True)
     except BrokenPipeError:
         _discard(stream)
+
+
+def say_inert(text: str) -> None:
+    """Print *text* with whatever would move a terminal's cursor in it written out."""
+    say(inert(text))
 
 
 def flush() -> None:

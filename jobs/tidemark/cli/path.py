@@ -9,9 +9,13 @@ from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
+from tidemark.cli.options import add_topology
+from tidemark.cli.options import warehouse as existing
+from tidemark.cli.output import say_inert
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import aligned, as_document
 from tidemark.inert import one_line
+from tidemark.report.batch_job import topology as topology_named
 from tidemark.report.path_facts import PART_WORDS, Row, windows_with_paths
 from tidemark.spec.intervals import instant_ms
 
@@ -30,12 +34,19 @@ WIDTH = 118
 FORMATS = ("table", "json")
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
+    add_topology(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--at", metavar="INSTANT", help="the window that holds this record time, ISO 8601 (the newest)")
     which.add_argument("--last", type=_number, default=1, metavar="N", help="the newest N closed windows (%(default)s)")
     parser.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Show the paths that were asked for."""
+    say_inert(path(options, existing(options), topology_named(options.topology).name))
+    return 0
 
 
 def path(options: argparse.Namespace, warehouse: Path, topology: str) -> str:

@@ -10,6 +10,9 @@ from pathlib import Path
 import polars as pl
 from confluent_kafka import KafkaError, Message, Producer
 
+from tidemark.cli import options
+from tidemark.cli.local import running_broker
+from tidemark.cli.output import say_inert
 from tidemark.cli.reopen import reopen
 from tidemark.cli.requeue_late import late_rows, with_bytes
 from tidemark.cli.set_aside import in_time, requeued, with_decided_at
@@ -29,7 +32,7 @@ SENT_WITHIN_S = 60.0
 AT_ONCE = 1_000
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("topology", type=told(usable))
     late = "what was found late, and not what is in quarantine; all that reads the topic reads it again"
@@ -43,6 +46,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="until", metavar="T", help="and before this one, both as in 2026-01-31T12:00Z")
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka broker (the one that `tidemark up` started)")
     parser.add_argument("--dry-run", action="store_true", help="say how many records it would send")
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Send them, and say how many."""
+    bootstrap = asked.bootstrap or running_broker(asked.home)
+    say_inert(requeue(asked, options.warehouse(asked), bootstrap))
+    return 0
 
 
 def requeue(

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 
+from tidemark.cli import options
+from tidemark.cli.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control import Control, TimeReset
 from tidemark.errors import InvalidArgument
 from tidemark.report.batch_job import told
+from tidemark.report.batch_job import topology as topology_named
 from tidemark.semantics.progress import STREAMING, StreamProgress
 from tidemark.spec.intervals import instant_ms, iso
 from tidemark.spec.layout import Layout, usable
@@ -22,7 +25,7 @@ from tidemark.stream.journal import Journal
 from tidemark.stream.time_resets import TimeResets
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("topology", help="its name, or its TOML file")
     parser.add_argument("sub_topology", type=told(usable))
@@ -37,6 +40,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--by", required=True, metavar="NAME", help="who decides this")
     parser.add_argument("--reason", required=True, metavar="TEXT", help="why time goes back")
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Ask for it, and say what follows."""
+    say_inert(reset_time(asked, options.warehouse(asked), topology_named(asked.topology)))
+    return 0
 
 
 def reset_time(asked: argparse.Namespace, warehouse: Path, topology: Topology, clock: Clock = wall_clock_ms) -> str:

@@ -22,9 +22,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.cli.local import process, running_broker
+from tidemark.cli.options import add_topology, place
+from tidemark.cli.output import say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.control import Control, StreamState
-from tidemark.embedded import process
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import one_message
 from tidemark.locks import holder, opened, own_folder, taken
@@ -67,10 +69,16 @@ class RunningDriver:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What `tidemark run` takes besides a topology."""
+    """What the command takes."""
+    add_topology(parser)
     meaning = "processing: the instant of a batch is the time of its records, with tables of its own (%(default)s)"
     parser.add_argument("--time", type=Time, choices=list(Time), default=Time.EVENT, help=meaning)
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka broker (the one that `up` started)")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Run the drivers until they end."""
+    return run(options, place(options), options.bootstrap or running_broker(options.home), say_inert)
 
 
 def timed(file: Path, kind: Time) -> Topology:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tidemark.cli.options import add_topology
+from tidemark.cli.options import warehouse as existing
+from tidemark.cli.output import say_inert
 from tidemark.cli.path import FORMATS
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import aligned, as_document
 from tidemark.clock import wall_clock_ms
 from tidemark.inert import one_line
+from tidemark.report.batch_job import topology as topology_named
 from tidemark.report.path_facts import Row
 from tidemark.report.topology_facts import topology_facts
 from tidemark.spec.intervals import instant_ms
@@ -33,10 +37,17 @@ SHOWN_AS = {
 }
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
+    add_topology(parser)
     parser.add_argument("--at", metavar="INSTANT", help="ask about a past instant, ISO 8601 (now)")
     parser.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Show the topology that was asked for."""
+    say_inert(topology(options, existing(options), topology_named(options.topology)))
+    return 0
 
 
 def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tidemark.cli.options import add_topology
+from tidemark.cli.options import warehouse as existing
+from tidemark.cli.output import say_inert
 from tidemark.cli.path import FORMATS
 from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import aligned, as_document
 from tidemark.errors import InvalidArgument
+from tidemark.report.batch_job import topology as topology_named
 from tidemark.report.path_facts import Row
 from tidemark.report.what_if import Change
 from tidemark.report.what_if_facts import what_if_facts
@@ -25,8 +29,9 @@ AGES = ("window_end", "age_ms", "then_age_ms")
 WINDOW = ("window_end", "latency_ms", "then_latency_ms", "then_path")
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
+    add_topology(parser)
     parser.add_argument("--operator", help="whose work to change, with --scale or --less")
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--bound", type=_length_ms, metavar="LENGTH", help='"5 s": every source waits that long')
@@ -37,6 +42,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", dest="end", metavar="INSTANT", help="the instant before which to end (none)")
     parser.add_argument("--windows", action="store_true", help="show every window; JSON always does")
     parser.add_argument("--format", choices=FORMATS, default="table", help="(%(default)s)")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Show the comparison that was asked for."""
+    say_inert(whatif(options, existing(options), topology_named(options.topology)))
+    return 0
 
 
 def whatif(options: argparse.Namespace, warehouse: Path, topology: Topology) -> str:

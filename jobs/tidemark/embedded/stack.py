@@ -16,7 +16,7 @@ from tidemark.control import Control
 from tidemark.embedded import airflow, broker, process
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.embedded.topics import topics_of
-from tidemark.spec.project import CHECKOUT
+from tidemark.spec.project import CHECKOUT, WAREHOUSE
 from tidemark.spec.topology import Topology
 
 DRIVER = "driver"
@@ -32,7 +32,7 @@ class Home:
     @property
     def warehouse(self) -> Path:
         """All Delta tables and control folders."""
-        return self.path / "warehouse"
+        return self.path / WAREHOUSE
 
     @property
     def airflow(self) -> Path:

@@ -20,6 +20,8 @@ from tidemark.errors import InvalidArgument
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 VARIABLE = "TIDEMARK_PROJECT"
+WAREHOUSE = "warehouse"
+"""The folder of all Delta tables and control folders, in the state folder."""
 
 
 @dataclass(frozen=True)
