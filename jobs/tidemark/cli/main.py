@@ -20,6 +20,7 @@ from tidemark.cli import (
     doctor,
     down,
     incidents,
+    init,
     path,
     query,
     replay,
@@ -43,6 +44,7 @@ DESCRIPTION = "How late your streams are, why, and which step to blame; and only
 EXAMPLES = """\
 examples:
   tidemark demo                                 the main job on real flights, in five to eight minutes
+  tidemark init sensors                         lay out a project of your own in the folder sensors
   tidemark up                                   start Kafka, Airflow and the streams, and leave them running
   tidemark run flights --time processing        its streams in the foreground, results without waiting for event time
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
@@ -71,6 +73,7 @@ WITHOUT_PROJECT = "init"
 """The command that makes one."""
 COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
     ("demo", demo, "run the main job on real flights, print what it found, stop everything"),
+    (WITHOUT_PROJECT, init, "lay out a project: a folder of topologies and what is expected of them"),
     ("up", up, "start Kafka, Airflow and the streams, and leave them running"),
     ("down", down, "drain the streams and stop everything that runs"),
     ("run", run, "run the drivers of one topology in the foreground; Ctrl-C drains them"),

@@ -1,0 +1,69 @@
+"""`tidemark init` lays out a project in which every other command works."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidemark.cli.init import init
+from tidemark.errors import InvalidArgument
+from tidemark.spec import channel_spec, sla_spec
+from tidemark.spec.project import is_project
+from tidemark.spec.topology import load
+
+CODE = "import sys; from tidemark.cli.main import main; sys.exit(main())"
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CODE, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env={"PATH": ""})
+
+
+def test_a_new_project_is_checked_without_a_mistake(tmp_path: Path) -> None:
+    made = run(tmp_path, "init", "mine")
+    steps = [line.split("  ")[1] for line in made.stdout.splitlines() if line.startswith("  ")]
+    assert (made.returncode, made.stderr) == (0, "")
+    assert steps == ["cd mine", "tidemark check", "tidemark topic create TOPIC --partitions 3", "tidemark up"]
+    checked = run(tmp_path / "mine" / "topologies", "check")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert (tmp_path / "mine" / ".gitignore").read_text() == ".tidemark/\n"
+
+
+def test_what_is_written_as_an_example_can_be_used(tmp_path: Path) -> None:
+    project = init(tmp_path / "mine")
+    example = re.search(r"```toml\n(.*?)```", (project.topologies / "README.md").read_text(), re.DOTALL)
+    assert example
+    file = project.topologies / "readings.toml"
+    file.write_text(example[1])
+    for path in (project.slas, project.channels):
+        lines = path.read_text().splitlines()
+        first = next(number for number, line in enumerate(lines) if line.startswith("# ["))
+        path.write_text("\n".join(line.removeprefix("# ") for line in lines[first:]))
+    assert [sla.name for sla in sla_spec.load(project.slas, load(file))] == ["fresh"]
+    assert [channel.name for channel in channel_spec.load(project.channels)] == ["sensor_team"]
+
+
+@pytest.mark.parametrize("there", ["topologies", "expectations", "channels.toml", "connections.toml", ".tidemark"])
+def test_a_folder_that_has_such_files_is_left_as_it_is(tmp_path: Path, there: str) -> None:
+    (tmp_path / there).mkdir()
+    with pytest.raises(InvalidArgument, match=rf"init changes no file, and it has {re.escape(there)}; name another"):
+        init(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [there]
+
+
+def test_a_gitignore_that_is_there_keeps_its_lines(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("*.log")
+    init(tmp_path)
+    assert (tmp_path / ".gitignore").read_text() == "*.log\n.tidemark/\n"
+    assert is_project(tmp_path)
+    for name in ("topologies", "expectations"):
+        shutil.rmtree(tmp_path / name)
+    for name in ("channels.toml", "connections.toml"):
+        (tmp_path / name).unlink()
+    init(tmp_path)
+    assert (tmp_path / ".gitignore").read_text() == "*.log\n.tidemark/\n"
