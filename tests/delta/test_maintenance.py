@@ -20,10 +20,12 @@ from tidemark.clock import wall_clock_ms
 from tidemark.delta import Reference, read_before, scan
 from tidemark.kernels.steps import pruned
 from tidemark.maintenance import upkeep
+from tidemark.maintenance.needed import needed_of_hop
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.report.report_tables import replace_rows
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Repartition
 from tidemark.spec.retention import DAY_MS
 from tidemark.spec.tables import LATENCY_ROLLUP
 from tidemark.stream.evidence import evidence
@@ -448,6 +450,19 @@ def test_what_the_reader_of_a_hop_has_not_read_is_neither_moved_nor_deleted(tmp_
         assert unread < {file.name for file in files_of(hop)}
         read = [(row["batch_id"], row["id"]) for row in play.rows("hop_by_v") if row["batch_id"] < 2]
         assert sorted(read) == [(0, "b"), (1, "a"), (1, "c")]  # the newest row of each id
+
+
+def test_a_mark_of_a_hop_that_says_idle_alone_is_no_update() -> None:
+    repartition = Play(HOP, Path("unused")).topology.operators["by_v"]
+    assert isinstance(repartition, Repartition)
+    rows = {
+        "batch_id": [1, 2, 3, 4, 5],
+        "seq": [0, 0, 0, 0, 0],
+        "id": ["a", "a", None, None, None],
+        "watermark": [None, None, None, None, T],
+        "idle": [None, None, True, False, True],
+    }
+    assert needed_of_hop(repartition, pl.DataFrame(rows)).to_list() == [False, True, False, False, False]
 
 
 def test_two_maintenances_at_once_leave_what_one_does(tmp_path: Path) -> None:

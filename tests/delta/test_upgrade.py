@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 from playing import Play
 
+from tidemark.clock import wall_clock_ms
+from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import BECAME, CAME_IN
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import refuse_unless_sound
 from tidemark.stream.wiring import Stream
+from tidemark.table_files import files_of
 
 WAREHOUSES = Path(__file__).parent / "warehouses"
 START = 1_795_168_800_000  # 2026-11-20 10:00 UTC
@@ -68,6 +71,16 @@ def test_streams_of_an_older_version_are_sound(tmp_path: Path) -> None:
     shop = stopped(tmp_path)
     for sub in shop.topology.sub_topologies:
         refuse_unless_sound(evidence(Stream(shop.topology, sub, Layout(shop.home))))
+
+
+def test_maintenance_leaves_streams_of_an_older_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shop = stopped(tmp_path)
+    for sub in shop.topology.sub_topologies:
+        stream = Stream(shop.topology, sub, Layout(shop.home))
+        before = files_of(stream.home / "changes")
+        maintain_stream(stream, now_ms=wall_clock_ms() + 10_000, closed_after_ms=0)
+        assert files_of(stream.home / "changes") == before
+        assert f"shop/{sub.name} is left as it is: its tables are of an older version" in caplog.text
 
 
 def test_streams_of_an_older_version_go_on(shop: Play) -> None:

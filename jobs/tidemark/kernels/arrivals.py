@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from tidemark.kernels.buckets import bucket_of
+from tidemark.kernels.marks import is_hop_update
 from tidemark.kernels.proofs import as_read
 from tidemark.semantics.event_time import Seen
 from tidemark.spec.operators import HopSource, Source
@@ -204,9 +205,9 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     if "newest_ms" not in rows.columns:
         rows = rows.with_columns(newest_ms=pl.lit(None, pl.Int64), repeated=pl.lit(None, pl.Boolean))
     rows = rows.sort("offset", "seq")
-    is_mark = pl.col("watermark_ms").is_not_null() | pl.col("idle").is_not_null()
-    marks = rows.filter(is_mark)
-    fresh = rows.filter(~is_mark)
+    is_update = is_hop_update(watermark="watermark_ms")
+    marks = rows.filter(~is_update)
+    fresh = rows.filter(is_update)
     updates = fresh.select(
         "value",
         "old_value",

@@ -17,6 +17,7 @@ import polars as pl
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress
 from tidemark.spec.operators import Source
+from tidemark.spec.tables import HOP_MARK
 
 MARK = "tidemark-mark"
 _FORM = r"^(?P<writer>.+):(?P<watermark>-|-?\d{1,16}):(?P<status>active|idle)$"
@@ -50,6 +51,16 @@ class Marks(NamedTuple):
 
     idle: dict[int, bool]
     went_back: frozenset[int] = frozenset()
+
+
+def is_hop_update(**names: str) -> pl.Expr:
+    """Whether a row of a hop is an update, and no mark of time; *names* are those of columns that are called otherwise.
+
+    >>> rows = {"watermark": [None, None, 7], "idle": [None, True, False]}
+    >>> pl.DataFrame(rows).select(is_hop_update()).to_series().to_list()
+    [True, False, False]
+    """
+    return pl.all_horizontal(pl.col(names.get(column, column)).is_null() for column in HOP_MARK)
 
 
 def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[pl.DataFrame, Marks]:

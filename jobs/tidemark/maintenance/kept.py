@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import polars as pl
+from deltalake import DeltaTable
 
 from tidemark.delta import read_before, scan
 from tidemark.maintenance.needed import (
@@ -26,7 +27,7 @@ from tidemark.maintenance.needed import (
 from tidemark.maintenance.progress import Reached, reached
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Aggregate, HopSource, Repartition, Sink
-from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE, SUPPRESSED, TABLES, WATERMARKS
+from tidemark.spec.tables import CHANGES, HELD_RECORDS, HOP, HOP_MARK, OPERATOR_STATE, SUPPRESSED, TABLES, WATERMARKS
 from tidemark.stream.wiring import Stream
 
 
@@ -48,6 +49,17 @@ def report_tables(layout: Layout, topology: str) -> list[Path]:
     return sorted(log.parent for log in layout.reports(topology).glob("*/_delta_log"))
 
 
+def is_of_older_version(stream: Stream) -> bool:
+    """Whether *stream* has tables without a column that this version has: until its next driver has started."""
+    tables = {table.name: table for table in TABLES.values() if table.written_by == "stream"}
+    tables |= {f"hop_{o.name}": HOP for o in stream.sub.operators if isinstance(o, Repartition)}
+    for name, table in tables.items():
+        path = str(stream.home / name)
+        if not DeltaTable.is_deltatable(path) or {*table.names} - {f.name for f in DeltaTable(path).schema().fields}:
+            return True
+    return False
+
+
 def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
     """The tables of *stream*, which has come as far as *at*; those of which it makes its memory last."""
     retention, done = stream.topology.retention, -1 if at.done is None else at.done
@@ -61,7 +73,7 @@ def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
             case Sink(table=str() as name):
                 yield _kept(stream, name, None if operator.key else retention.sinks_ms)
             case Repartition():
-                needed = Needed(("batch_id", "seq", "id", "watermark"), partial(needed_of_hop, operator))
+                needed = Needed(("batch_id", "seq", "id", *HOP_MARK), partial(needed_of_hop, operator))
                 read = _read_by_all(stream, operator)
                 yield _kept(stream, f"hop_{operator.name}", retention.hops_ms, needed, min(done + 1, read))
     of_key = ("batch_id", "operator", "key")

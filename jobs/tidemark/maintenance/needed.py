@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tidemark.kernels.marks import is_hop_update
 from tidemark.kernels.steps import pruned
 from tidemark.spec.operators import Aggregate, Join, Repartition
 from tidemark.spec.topology import SubTopology, Topology
@@ -51,7 +52,7 @@ def needed_of_hop(repartition: Repartition, rows: pl.DataFrame) -> pl.Series:
     """Of rows of a hop that were read: the newest update of each id, where it replaces the one before."""
     if not repartition.id:
         return pl.repeat(value=False, n=rows.height, eager=True)
-    updates = rows["watermark"].is_null()
+    updates = rows.select(is_hop_update()).to_series()
     return updates & is_newest(rows.with_columns(update=updates), ["update", "id"], ["batch_id", "seq"])
 
 

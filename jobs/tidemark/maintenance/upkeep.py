@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 
 from tidemark.control import Control
 from tidemark.delta import NEEDED, SUPERSEDED
-from tidemark.maintenance.kept import Kept, kept_of, report_tables
+from tidemark.maintenance.kept import Kept, is_of_older_version, kept_of, report_tables
 from tidemark.maintenance.needed import Needed
 from tidemark.maintenance.progress import reached
 from tidemark.maintenance.unused import remove_unused, uncommitted_since_ms
@@ -61,6 +61,10 @@ def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSE
     for finding in found:
         log.warning("%s/%s is left as it is: %s", stream.topology.name, stream.sub.name, finding.lines)
     if found or (at := reached(stream)) is None:
+        return
+    if is_of_older_version(stream):
+        name = f"{stream.topology.name}/{stream.sub.name}"
+        log.warning("%s is left as it is: its tables are of an older version; start its driver", name)
         return
     since_ms = uncommitted_since_ms(Control(stream.control), at)
     for table in kept_of(stream, at):

@@ -494,8 +494,10 @@ HOP = Table(
     ),
     key=("batch_id", "seq"),
 )
-HOP_UPDATE = "watermark IS NULL AND idle IS NULL"
-"""SQL: a row of a hop is an update, and no mark of time; before there is a watermark a mark may say idle alone."""
+HOP_MARK = ("watermark", "idle")
+"""The columns of a hop of which a mark of time has one at least: before there is a watermark it may say idle alone."""
+HOP_UPDATE = " AND ".join(f"{column} IS NULL" for column in HOP_MARK)
+"""SQL: a row of a hop is an update, and no mark of time."""
 _ROLLED_UP = _columns(
     ("scope", "string", "operator | task | topology (its terminal operators) | path (its terminal operator)"),
     ("topology", "string", "name of the topology"),

@@ -13,12 +13,13 @@ import polars as pl
 
 from tidemark.delta import read_before
 from tidemark.kernels import META
+from tidemark.kernels.marks import is_hop_update
 from tidemark.kernels.steps import MATCHED
 from tidemark.kernels.values import key_columns, key_text, keys_as_now, parsed
 from tidemark.kernels.windows import WINDOW
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.spec.operators import Aggregate, KeyedTable, Map, Operator, Repartition, Source, emission_of
-from tidemark.spec.tables import CHANGES, HELD_RECORDS, OPERATOR_STATE, SUPPRESSED
+from tidemark.spec.tables import CHANGES, HELD_RECORDS, HOP_MARK, OPERATOR_STATE, SUPPRESSED
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.aggregating import GROUP
 from tidemark.stream.emitting import HELD
@@ -70,7 +71,7 @@ def load_memory(
         if operator.name in steps.memory.states:
             _load_states(steps, operator, keys_as_now(states.filter(of_it), "key", key))
         if isinstance(operator, Repartition):
-            columns = ["seq", "id", "value", "value_hash", "timestamp", "watermark", "idle"]
+            columns = ["seq", "id", "value", "value_hash", "timestamp", *HOP_MARK]
             mine_too = partial(_mine_of_hop, share, operator.name)
             hop = read_before(home / f"hop_{operator.name}", before, columns, after=after, keep=mine_too)
             _load_stored(steps, operator, keys_as_now(hop.rename({"id": "key"}), "key", key))
@@ -102,7 +103,7 @@ def _by_operator(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 def _mine_of_hop(share: Share, operator: str, rows: pl.DataFrame) -> pl.DataFrame:
     """The updates of a hop that belong here; a mark of its watermark is none."""
-    return share(operator, rows.filter(pl.col("watermark").is_null(), pl.col("idle").is_null()), "id")
+    return share(operator, rows.filter(is_hop_update()), "id")
 
 
 def _load_stored(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
