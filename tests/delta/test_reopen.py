@@ -289,3 +289,42 @@ def test_what_cannot_be_reopened_is_refused_by_name(tmp_path: Path) -> None:
         ask(play, "--source", "events")
     with pytest.raises(InvalidSpec, match="reopen_for: is set for a session"):
         Play(EVENTS + VISITS + 'reopen_for = "1 min"', tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("window", "start_s"),
+    [('{ tumbling = "10 s" }', 0), ('{ hopping = "10 s", every = "5 s" }', 0), ('{ session = "3 s" }', 1)],
+)
+@pytest.mark.parametrize("strategy", ["on_change", "on_window_close"])
+def test_a_longer_lateness_opens_no_window_that_is_gone(
+    tmp_path: Path, window: str, start_s: int, strategy: str
+) -> None:
+    plain = (EVENTS + COUNTS).replace('reopen_for = "1 min"', f'strategy = "{strategy}"')
+    plain = plain.replace('{ tumbling = "10 s" }', window)
+    was = results(closed(plain, tmp_path), "counts", start_s)
+    assert was[-1] == '{"n":2}'
+    patient = 'kind = "aggregate"\nallowed_lateness = "1 min"'
+    play = Play(plain.replace('kind = "aggregate"', patient), tmp_path)
+    play.resume({"0": 2}, {("events", 0): 3})
+    # The windows of 4 s and 5 s would be open if they had been as patient before; that of 24 s is.
+    play.batch([event(play, 4), event(play, 24)], at_ms=ms(27))
+    play.start("0")
+    play.batch([event(play, 5)], at_ms=ms(28))
+    play.batch([event(play, 100)], at_ms=ms(101))
+    play.batch([event(play, 39.5)], at_ms=ms(102))  # behind the watermark of 98.999 s by less than a minute
+    assert results(play, "counts", start_s) == was
+    assert counted(play, "counts", "late") == [(2, 1), (3, 1)]
+    assert [(row["timestamp"] - NOON) // 1_000 for row in play.rows("late_records")] == [4, 5]
+
+
+def test_what_a_longer_lateness_found_gone_stays_so_when_time_goes_back(tmp_path: Path) -> None:
+    plain = (EVENTS + COUNTS).replace('reopen_for = "1 min"\n', "")
+    closed(plain, tmp_path)
+    play = Play(plain.replace('kind = "aggregate"', 'kind = "aggregate"\nallowed_lateness = "1 min"'), tmp_path)
+    play.resume({"0": 2}, {("events", 0): 3})
+    Control(Layout(play.home).control("play", "0")).request_time_reset(
+        TimeReset(id="x", source="events", partition=0, to_ms=ms(5), from_offset=0, by="Ann", reason="2090", at_ms=0)
+    )
+    play.batch([event(play, 4), event(play, 12)], at_ms=ms(27))  # the window from 10 s had no record
+    assert results(play, "counts") == ['{"n":1}', '{"n":2}']
+    assert results(play, "counts", 10) == ['{"n":1}']

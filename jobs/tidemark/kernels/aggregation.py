@@ -15,7 +15,7 @@ import polars as pl
 from tidemark.kernels.aggregate_function import AggregateFunction
 from tidemark.kernels.schemas import META_SCHEMA
 from tidemark.kernels.values import key_text
-from tidemark.kernels.windows import WINDOW, ends_by, in_windows, is_closed
+from tidemark.kernels.windows import WINDOW, ends_by, in_windows
 from tidemark.spec.operators import Aggregate, Shape, Windows
 
 _GROWING = ("_timestamp_ms", "_newest_ms")
@@ -80,16 +80,16 @@ class Aggregation:
         return both.with_columns(so_far, **{f.name: f.running(both) for f in self.functions}).slice(known.height)
 
     def assigned(
-        self, records: pl.DataFrame, watermark_ms: int | None, stay_closed: Sequence[tuple[int, int]] = ()
+        self, records: pl.DataFrame, closed_ms: int | None, stay_closed: Sequence[tuple[int, int]] = ()
     ) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """*records* in the windows that are open at *watermark_ms*, and those that have none; not for sessions.
+        """*records* in the windows that end after *closed_ms*, and those that have none; not for sessions.
 
         Those that *stay_closed* (start and end) are not open either.
         """
         windows = self.operator.windows
         if windows is None or windows.shape is Shape.SESSION:
             return records, records.clear()
-        rows = in_windows(records.with_row_index("_row"), windows).filter(~is_closed(windows, watermark_ms))
+        rows = in_windows(records.with_row_index("_row"), windows).filter(~ends_by(closed_ms))
         rows = rows.filter(~pl.col("window_start").is_in([start for start, _ in stay_closed]))
         return _assigned(rows, records)
 
@@ -107,13 +107,13 @@ def _assigned(rows: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, 
 
 
 def in_open_sessions(
-    kernel: Aggregation, windows: Windows, known: pl.DataFrame, records: pl.DataFrame, watermark_ms: int | None
+    kernel: Aggregation, windows: Windows, known: pl.DataFrame, records: pl.DataFrame, closed_ms: int | None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """*records* with the session that each is in, and those of keys for which this way of finding it does not do.
 
     It does where the records of a key are in order and none is before the start of its newest session that is *known*:
     then no two sessions merge, each record goes on with the newest one or opens another. A record alone in a session
-    that would be closed at *watermark_ms* is left to `merged_sessions` too.
+    that would end at *closed_ms* at the latest is left to `merged_sessions` too.
     """
     group = key_text(kernel.operator.key, records.schema)
     newest = known.with_columns(_group=group).sort("window_start").unique("_group", keep="last", maintain_order=True)
@@ -122,7 +122,7 @@ def in_open_sessions(
     rows = records.with_columns(_group=group, window_end=at + windows.size_ms)
     rows = rows.join(newest, on="_group", how="left", maintain_order="left", nulls_equal=True)
     before = at.shift().over("_group")
-    orderly = (at >= pl.coalesce(before, "_newest_start", at)) & ~is_closed(windows, watermark_ms)
+    orderly = (at >= pl.coalesce(before, "_newest_start", at)) & ~ends_by(closed_ms)
     rows = rows.with_columns(
         _orderly=orderly.all().over("_group"),
         _reach=pl.coalesce(pl.max_horizontal(before + windows.size_ms, "_newest_end"), at - 1),
@@ -149,11 +149,11 @@ class Sessions:
 
 
 def merged_sessions(
-    kernel: Aggregation, windows: Windows, known: pl.DataFrame, records: pl.DataFrame, watermark_ms: int | None
+    kernel: Aggregation, windows: Windows, known: pl.DataFrame, records: pl.DataFrame, closed_ms: int | None
 ) -> Sessions:
     """The sessions that *records* make, all of them at once, of each other and of the open ones *known* of their keys.
 
-    A session that has closed at *watermark_ms* when all are in it takes none of them.
+    A session that ends at *closed_ms* at the latest when all are in it takes none of them.
     """
     gap = pl.col("_timestamp_ms") + windows.size_ms
     alone = kernel.states_of(records.with_columns(window_start="_timestamp_ms", window_end=gap))
@@ -167,7 +167,7 @@ def merged_sessions(
     whole = kernel.merged(states, by="_session").with_columns(_key=key_text(kernel.key, states.schema))
     parts = states.group_by("_session").agg(pl.col("_new").any(), last=pl.col("_row").max())
     whole = whole.join(parts, on="_session").filter("_new").sort("last")
-    closed = whole.filter(is_closed(windows, watermark_ms))
+    closed = whole.filter(ends_by(closed_ms))
     moved = whole.join(closed, on="_session", how="anti", maintain_order="left")
     place = ("_partition", "_offset", "_task", *_GROWING, "_repeated")
     at = moved.select("_session", *place, _into="_key")

@@ -90,8 +90,9 @@ class StreamProgress:
     task, and `skipped_lately` has those of the last minute; `marks` are the newest marks of
     time by sink. `resets` are the batches in which time was set back, by the id of who asked for it; `stay_closed` are
     the windows (start, end) that were closed by then and are not passed again yet, per aggregate, and the streaming
-    windows under STREAMING. `forgotten` has, per aggregate, the latest end of a window whose states are gone, and
-    `reopened` the batches in which late records were taken in again, by the id of who asked for it.
+    windows under STREAMING. `forgotten` has, per aggregate, the latest end of a window whose states are gone, `ended`
+    the same as far as time has gone on since it was set back, and `reopened` the batches in which late records were
+    taken in again, by the id of who asked for it.
     """
 
     batch_id: int = -1
@@ -109,6 +110,7 @@ class StreamProgress:
     resets: Mapping[str, int] = field(default_factory=dict)
     stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     forgotten: Mapping[str, int] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
     reopened: Mapping[str, int] = field(default_factory=dict)
 
     def decided_at(self, planned_at_ms: int) -> int:
@@ -137,7 +139,10 @@ class StreamProgress:
         counted |= {"skipped_lately": {name: tuple((at, task, n) for at, task, n in of) for name, of in lately}}
         marks = {name: Marked(*mark) for name, mark in content.get("marks", {}).items()}
         closed = {name: tuple((start, end) for start, end in of) for name, of in content.get("stay_closed", {}).items()}
-        return cls(**{**content, **counted, "inputs": inputs, "marks": marks, "stay_closed": closed})
+        # Older versions kept no `ended`: it is the same unless time was set back.
+        ended = content.get("ended", {} if content.get("resets") else content.get("forgotten", {}))
+        of_windows = {"stay_closed": closed, "ended": ended}
+        return cls(**{**content, **counted, **of_windows, "inputs": inputs, "marks": marks})
 
     def same_as(self, other: StreamProgress) -> bool:
         """Whether nothing moved but the batch and its decision time: such a batch writes nothing."""

@@ -126,9 +126,13 @@ class Windows:
         """The results of no window that may still change are about records further behind the watermark."""
         return self.longest_ms + self.allowed_lateness_ms + (self.reopen_for_ms or 0)
 
-    def closed_up_to_ms(self, watermark_ms: int) -> int:
-        """The latest end of a window that is closed, as `semantics.watermark.is_window_late` says."""
-        return watermark_ms + 1 - self.allowed_lateness_ms
+    def closed_up_to_ms(self, watermark_ms: int, ended_ms: int | None = None) -> int:
+        """The latest end of a window that is closed, as `semantics.watermark.is_window_late` says.
+
+        Windows up to *ended_ms* are, too: `allowed_lateness` was shorter when the watermark passed them.
+        """
+        closed_ms = watermark_ms + 1 - self.allowed_lateness_ms
+        return closed_ms if ended_ms is None else max(closed_ms, ended_ms)
 
     def forgotten_up_to_ms(self, watermark_ms: int) -> int:
         """The latest end of a closed window whose states are not kept any more."""

@@ -13,7 +13,7 @@ from tidemark.kernels.aggregation import Aggregation, in_open_sessions, merged_s
 from tidemark.kernels.emission import with_value
 from tidemark.kernels.expressions import PROBLEM, Expressions
 from tidemark.kernels.values import key_text
-from tidemark.kernels.windows import is_closed
+from tidemark.kernels.windows import ends_by
 from tidemark.spec.operators import Aggregate, Decide, Shape, Windows
 from tidemark.stream.batch import Moment
 from tidemark.stream.emitting import HELD, Emitted, Emitter
@@ -69,6 +69,12 @@ class Aggregating:
     def _in_sessions(self) -> bool:
         return self._operator.windows is not None and self._operator.windows.shape is Shape.SESSION
 
+    def _closed_ms(self, moment: Moment) -> int | None:
+        """The latest end of a window that takes no more records; None: there is none."""
+        if self._operator.windows is None or moment.was_watermark_ms is None:
+            return None
+        return self._operator.windows.closed_up_to_ms(moment.was_watermark_ms, moment.ended.get(self._operator.name))
+
     def run(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> Aggregated:
         """What becomes of *records*, which have a key."""
         windows = self._operator.windows
@@ -88,7 +94,7 @@ class Aggregating:
 
     def _windows(self, records: pl.DataFrame, moment: Moment) -> _Moved:
         name = self._operator.name
-        assigned, late = self.kernel.assigned(records, moment.was_watermark_ms, moment.stay_closed.get(name, ()))
+        assigned, late = self.kernel.assigned(records, self._closed_ms(moment), moment.stay_closed.get(name, ()))
         if name not in moment.reopened:
             return self._each(assigned, late)
         again = moment.reopened[name].select(records.columns)
@@ -108,11 +114,11 @@ class Aggregating:
         group = records.select(key_text(self._operator.key, records.schema)).to_series()
         known = self._states.with_any(GROUP, group).select(self.kernel.state_schema.keys())
         alone = records.select(window_end=pl.col("_timestamp_ms") + windows.size_ms)
-        any_late = bool(alone.select(is_closed(windows, moment.was_watermark_ms).any()).item())
+        any_late = bool(alone.select(ends_by(self._closed_ms(moment)).any()).item())
         emission = self._operator.emission
         if emission.decide is Decide.BATCH or (emission.holds and not any_late):
             return self._merging(windows, known, records, moment, turn=pl.lit(0))
-        assigned, rest = in_open_sessions(self.kernel, windows, known, records, moment.was_watermark_ms)
+        assigned, rest = in_open_sessions(self.kernel, windows, known, records, self._closed_ms(moment))
         plain = self._each(assigned, records.clear())
         if rest.is_empty():
             return plain
@@ -133,9 +139,10 @@ class Aggregating:
 
         Since each record decides, they take turns: the first of each key, the second, and so on.
         """
+        closed_ms = self._closed_ms(moment)
         open_, late, results, moved = known, records.clear(), [known.clear()], [_NO_KEYS]
         for part in records.with_columns(_turn=turn).partition_by("_turn", maintain_order=True, include_key=False):
-            made = merged_sessions(self.kernel, windows, open_, part, moment.was_watermark_ms)
+            made = merged_sessions(self.kernel, windows, open_, part, closed_ms)
             replaced = pl.concat([made.moved["_key"], made.gone["_key"]])
             open_ = pl.concat([open_.filter(~pl.col("_key").is_in(replaced.implode())), made.moved])
             late = pl.concat([late, made.late])

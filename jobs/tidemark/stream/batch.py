@@ -34,7 +34,8 @@ class Moment:
     """How far time has come in a batch, and had come before it: record time, and decision time (epoch ms UTC).
 
     `held_by` is what held the watermark back before it; `limits` are those of the topic of each sink, `stay_closed`
-    windows that are closed although the watermark has not passed them, by operator. `reopened` are late records of
+    windows that are closed although the watermark has not passed them, by operator, and those that end at `ended` at
+    the latest are, however long its allowed lateness is by now. `reopened` are late records of
     earlier batches that an aggregate is asked to take in, by its name; it has the states of the windows that end after
     `forgotten`.
     """
@@ -46,5 +47,6 @@ class Moment:
     decided_at_ms: int
     limits: Mapping[str, Limits] = field(default_factory=dict)
     stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
     reopened: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     forgotten: Mapping[str, int] = field(default_factory=dict)

@@ -241,6 +241,7 @@ class Decider:
             decided_at_ms=now.decided_at_ms,
             limits=self._reader.limits([o for o in self._sub.operators if isinstance(o, Sink)]),
             stay_closed=was.stay_closed,
+            ended=was.ended,
             reopened=self._reopenings.records(was, now.batch_id),
             forgotten=self._reopenings.forgotten(was),
         )
@@ -278,7 +279,8 @@ class Decider:
             held_by=time.held_by,
             idle=time.idle,
         )
-        now = replace(now, forgotten=self._reopenings.forgotten(was, now.watermark_ms))
+        forgotten, ended = self._reopenings.forgotten(was, now.watermark_ms), self._reopenings.ended(now)
+        now = replace(now, forgotten=forgotten, ended=ended)
         return self.windows.with_opened(now, opened)
 
     def counted(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> tuple[StreamProgress, list[ClosedWindow]]:

@@ -67,6 +67,16 @@ class Reopenings:
         ends = {name: windows.forgotten_up_to_ms(watermark_ms) for name, windows in self._windows.items()}
         return {name: max(end_ms, found.get(name, end_ms)) for name, end_ms in ends.items()}
 
+    def ended(self, now: StreamProgress) -> dict[str, int]:
+        """By aggregate, the latest end of a window whose states are gone as time has gone on to *now*.
+
+        It does not go back where `allowed_lateness` or `reopen_for` was made longer.
+        """
+        if now.watermark_ms is None:
+            return {**now.ended}
+        ends = {name: windows.forgotten_up_to_ms(now.watermark_ms) for name, windows in self._windows.items()}
+        return {name: max(end_ms, now.ended.get(name, end_ms)) for name, end_ms in ends.items()}
+
 
 def forgotten(of: Mapping[str, Windows], was: StreamProgress) -> dict[str, int]:
     """By aggregate, which has the windows *of* its name, the latest end of a window whose states are gone after *was*.

@@ -65,7 +65,7 @@ class TimeResets:
         reached_ms = leading[source].watermark_ms
         assert reached_ms is not None
         time = combined(leading, previous_ms=min(was.watermark_ms, reached_ms))
-        closed = self._closed(was.watermark_ms, time.watermark_ms)
+        closed = self._closed(was, was.watermark_ms, time.watermark_ms)
         together = {
             name: (*was.stay_closed.get(name, ()), *closed.get(name, ())) for name in {*was.stay_closed, *closed}
         }
@@ -77,6 +77,7 @@ class TimeResets:
             idle=time.idle,
             stay_closed={name: tuple(sorted({*of})) for name, of in together.items()},
             forgotten=self._forgotten(was, time.watermark_ms, together),
+            ended={},
         )
 
     def _forgotten(self, was: StreamProgress, now_ms: int | None, closed: Closed) -> dict[str, int]:
@@ -88,26 +89,26 @@ class TimeResets:
             found[name] = min(end_ms, max(ends, default=end_ms))
         return found
 
-    def _closed(self, was_ms: int, now_ms: int | None) -> Closed:
-        """The windows that had closed at *was_ms* and would be open at *now_ms*."""
+    def _closed(self, was: StreamProgress, was_ms: int, now_ms: int | None) -> Closed:
+        """The windows that had closed at *was_ms*, after what *was*, and would be open at *now_ms*."""
 
-        def kept(rows: pl.DataFrame, allowed_ms: int) -> tuple[tuple[int, int], ...]:
+        def kept(rows: pl.DataFrame, closed_ms: int, allowed_ms: int) -> tuple[tuple[int, int], ...]:
             found = ((start, end) for start, end in rows.unique().sort("start").iter_rows() if end is not None)
             return tuple(
                 (start, end)
                 for start, end in found
-                if is_window_late(end, was_ms, allowed_lateness_ms=allowed_ms)
-                and not is_window_late(end, now_ms, allowed_lateness_ms=allowed_ms)
+                if end <= closed_ms and not is_window_late(end, now_ms, allowed_lateness_ms=allowed_ms)
             )
 
         start, end = (pl.col(f"window_{edge}").dt.epoch("ms").alias(edge) for edge in ("start", "end"))
         changes = scan(self._home / CHANGES.name).select("operator", start, end)
-        found = {
-            name: kept(changes.filter(pl.col("operator") == name).drop("operator").collect(), of.allowed_lateness_ms)
-            for name, of in self._windows.items()
-        }
+        found = {}
+        for name, of in self._windows.items():
+            results = changes.filter(pl.col("operator") == name).drop("operator").collect()
+            closed_ms = of.closed_up_to_ms(was_ms, was.ended.get(name))
+            found[name] = kept(results, closed_ms, of.allowed_lateness_ms)
         windows = scan(self._home / OPERATOR_WINDOWS.name).select(start).collect()
-        found[STREAMING] = kept(windows.with_columns(end=pl.col("start") + self._window_ms), 0)
+        found[STREAMING] = kept(windows.with_columns(end=pl.col("start") + self._window_ms), was_ms + 1, 0)
         return {name: windows for name, windows in found.items() if windows}
 
     def _pruned(self, was: StreamProgress) -> StreamProgress:
