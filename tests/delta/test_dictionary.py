@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -27,16 +31,44 @@ def test_the_scopes_that_a_rollup_may_have_are_all_there_are():
     assert CHECKS[LATENCY_ROLLUP.name]["tidemark_known_scope"].endswith(f"({listed})")
 
 
-def test_the_script_makes_another_duckdb_one_over_the_same_tables_and_views(tmp_path):
-    home = tmp_path / "it's here"
+def warehouse(home: Path) -> Path:
+    """A warehouse at *home* with one empty table."""
     create(Layout(home).stream_table("t", "s", BATCHES.name), arrow_schema(BATCHES))
-    extension = Path(duckdb.__file__).parents[1] / "duckdb_extension_delta" / "extensions" / f"v{duckdb.__version__}"
-    loaded = f"LOAD '{extension / 'delta.duckdb_extension'}'"
-    script = attach_script(home).replace("INSTALL delta;\nLOAD delta", loaded)
+    return home
 
-    connection = duckdb.connect()
-    connection.execute(script)
+
+def test_a_script_attaches_a_duckdb_without_a_download(tmp_path: Path) -> None:
+    home = warehouse(tmp_path / "it's here")
+    connection = duckdb.connect(config={"autoinstall_known_extensions": False})
+    connection.execute(attach_script(home))
 
     names = "SELECT view_name, column_count FROM duckdb_views WHERE NOT internal ORDER BY 1"
     assert connection.execute(names).fetchall() == list(Warehouse(home).ask(names).rows)
     assert connection.execute("SELECT count(*) FROM batches").fetchall() == [(0,)]
+
+
+def test_the_cookbooks_line_runs_in_any_folder(tmp_path: Path) -> None:
+    """The line as it is printed, without a network, from another folder, and in a folder that was moved."""
+    home, elsewhere = warehouse(tmp_path / "warehouse"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (home / "tidemark.sql").write_text(attach_script(home), encoding="utf-8")
+    assert answered(home, cwd=elsewhere) == 0
+    moved = home.rename(tmp_path / "moved")
+    assert answered(moved, cwd=moved) == 0
+    before = "SET VARIABLE warehouse = '{}';"
+    assert answered(moved, cwd=elsewhere, before=before.format(moved)) == 0
+
+
+def answered(home: Path, *, cwd: Path, before: str = "") -> int:
+    """The number of rows that the cookbook's line shows, run in *cwd*; *before*: SQL that comes before the script."""
+    (line,) = re.findall(r'^python -c "(.*)"$', (DOCS / "cookbook.md").read_text(encoding="utf-8"), re.MULTILINE)
+    program = line.replace("/srv/tidemark/warehouse", str(home)).replace("open(", f"{before!r} + open(")
+    offline = ["unshare", "--map-root-user", "--net"]
+    alone = offline if subprocess.run([*offline, "true"], check=False).returncode == 0 else []
+    proxies = {f"{kind}_proxy": "http://127.0.0.1:9" for kind in ("http", "https", "HTTP", "HTTPS")}
+    command = [*alone, sys.executable, "-c", program]
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **proxies, "HOME": str(cwd)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return int(re.findall(r"│\s+(\d+) │", done.stdout)[-1])

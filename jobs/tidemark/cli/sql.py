@@ -5,7 +5,7 @@ There is a view per table name, over all Delta tables of that name, and those of
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -77,16 +77,18 @@ class Warehouse:
             raise InvalidArgument(str(error)) from error
 
 
-def statements(found: Mapping[str, Sequence[Path]], create: str = "CREATE") -> list[str]:
+def statements(
+    found: Mapping[str, Sequence[Path]], create: str = "CREATE", read: Callable[[Path], str] | None = None
+) -> list[str]:
     """What makes a DuckDB connection one over the tables *found*, those not written yet, and views.
 
-    With `CREATE TEMP` they are that connection's alone. Its time zone must be UTC.
+    With `CREATE TEMP` they are that connection's alone. Its time zone must be UTC. *read* is the SQL that reads a table.
 
     The extension `delta` is loaded before. A table in an object store is a view of its own, made before: `in_objects`.
     """
     rows = {name: [_no_rows(table)] for name, table in TABLES.items()}
     for name, paths in found.items():
-        rows.setdefault(name, []).extend(f"SELECT * FROM {_from(path)}" for path in paths)
+        rows.setdefault(name, []).extend(f"SELECT * FROM {(read or _from)(path)}" for path in paths)
     made = {name: "\nUNION ALL BY NAME\n".join(parts) for name, parts in sorted(rows.items())}
     made |= {view.name: view.select for view in [*views(), kafka_metrics.VIEW] if view.name not in found}
     return [
@@ -96,14 +98,38 @@ def statements(found: Mapping[str, Sequence[Path]], create: str = "CREATE") -> l
 
 
 def attach_script(home: Path) -> str:
-    """SQL that makes a DuckDB of anybody's own one over the warehouse *home*, as it is now.
+    """SQL that makes another DuckDB one over the tables that the warehouse *home* has now.
 
-    Raises InvalidArgument for one in an object store.
+    It needs no download: DuckDB's extension for Delta is that of the installed package. Paths of tables are relative to
+    the variable `warehouse`, so that the script still works when the folder was moved.
+    Raises InvalidArgument for a warehouse in an object store.
     """
     if isinstance(home, ObjectPath):
         msg = f"{home}: a script is for tables on this machine; ask with tidemark sql, or copy the warehouse here first"
         raise InvalidArgument(msg)
-    return ";\n".join(["INSTALL delta", "LOAD delta", UTC, *statements(delta_tables(home)), ""])
+    place = home.resolve()
+    found = delta_tables(place)
+    made = statements(found, read=lambda path: _from_variable(path.relative_to(place)))
+    settings = [f"LOAD {_quoted(_extension())}", UTC, _where(place, found)]
+    return _SCRIPT_HEAD + ";\n".join([*settings, *made, ""])
+
+
+_SCRIPT_HEAD = f"""\
+-- The tables and views of a Tidemark warehouse, for DuckDB {duckdb.__version__}. Written by `tidemark sql --script`.
+-- Another version of DuckDB: put INSTALL delta; LOAD delta; in place of the first statement (this downloads).
+-- The warehouse is the folder of the variable `warehouse` if it was set before; else the one below, if it is still
+-- there; else the current folder.
+"""
+
+
+def _where(home: Path, found: Mapping[str, Sequence[Path]]) -> str:
+    log = next((path for paths in found.values() for path in paths), home) / "_delta_log" / "*"
+    here = f"CASE WHEN EXISTS (FROM glob({_quoted(log)})) THEN {_quoted(home)} ELSE '.' END"
+    return f"SET VARIABLE warehouse = coalesce(getvariable('warehouse'), {here})"
+
+
+def _from_variable(path: Path) -> str:
+    return f"delta_scan(getvariable('warehouse') || {_quoted(Path('/') / path)})"
 
 
 def _no_rows(table: Table) -> str:
@@ -157,12 +183,17 @@ def _confined(home: Path) -> Iterator[str]:
     yield "SET lock_configuration = true"
 
 
+def _extension() -> Path:
+    """DuckDB's extension `delta` in the installed package."""
+    package = Path(str(files("duckdb_extension_delta")))
+    return package / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
+
+
 @lru_cache(maxsize=1)  # a process has one warehouse, but for tests
 def _database(home: Path, *_: Path) -> duckdb.DuckDBPyConnection:
     """The one DuckDB of this process over the warehouse *home*: all who ask share its threads and its memory."""
-    extension = files("duckdb_extension_delta") / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
     database = duckdb.connect()
-    database.execute(f"LOAD '{extension}'")
+    database.execute(f"LOAD {_quoted(_extension())}")
     database.execute("SET autoinstall_known_extensions = false")  # it would ask the network
     database.execute(UTC.replace("SET", "SET GLOBAL"))
     for statement in _confined(home):
