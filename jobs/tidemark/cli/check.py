@@ -21,6 +21,7 @@ from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.arrival_order import by_arrival
 from tidemark.spec.operators import Sink
 from tidemark.spec.project import Project
+from tidemark.spec.row_per_record import row_per_record
 from tidemark.spec.topology import Topology, load_each, load_part, updates_tables
 from tidemark.stream.kafka import KafkaBroker, marks_in_compacted
 from tidemark.stream.steps import Steps
@@ -87,7 +88,8 @@ def check(
             for sub in topology.sub_topologies
         ]
         lines += [
-            f"{one_line(file.name)}: operators.{name}: warning: {problem}" for name, problem in by_arrival(topology)
+            f"{one_line(file.name)}: operators.{name}: warning: {problem}"
+            for name, problem in (*by_arrival(topology), *row_per_record(topology))
         ]
         lines += [
             f"{one_line(file.name)}: operators.{name}: note: reads a stream of updates, of which on_change has fewer "

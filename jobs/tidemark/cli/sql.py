@@ -82,7 +82,8 @@ def statements(
 ) -> list[str]:
     """What makes a DuckDB connection one over the tables *found*, those not written yet, and views.
 
-    With `CREATE TEMP` they are that connection's alone. Its time zone must be UTC. *read* is the SQL that reads a table.
+    With `CREATE TEMP` they are that connection's alone. Its time zone must be UTC.
+    *read* says how a table is read.
 
     The extension `delta` is loaded before. A table in an object store is a view of its own, made before: `in_objects`.
     """
