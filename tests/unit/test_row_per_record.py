@@ -45,8 +45,8 @@ def warnings(aggregate: str = "", sink: str = "", select: str = ALL) -> list[tup
 def test_a_rolling_count_names_periodic_and_current() -> None:
     assert warnings() == [
         ("stats", 'n = "count(*)" changes with every record, and "on_change" sends on each change, and the sink board '
-         "appends a row each time; if that is not meant, set in [operators.stats] strategy = \"periodic\" and interval = "
-         '"1 min" (one row per key and minute), or in [operators.board] mode = "current" and key = ["device"] '
+         'appends a row each time; if that is not meant, set in [operators.stats] strategy = "periodic" and interval '
+         '= "1 min" (one row per key and minute), or in [operators.board] mode = "current" and key = ["device"] '
          "(the newest row of each key)")
     ]  # fmt: skip
 
