@@ -13,7 +13,7 @@ from tidemark_sla import CHANNELS, SLAS
 known = topologies().values()
 names = {*(topology.name for topology in known), *(file.stem for file in TOPOLOGIES.glob("*.toml"))}
 found = (
-    (broken(), "Until then their DAGs are not run, nor shown; drivers go on."),
+    ([*broken().values()], "Until then their DAGs are not run, nor shown; drivers go on."),
     (
         sla_spec.mistakes(SLAS, known, names),
         "Until then what these promise is not checked; check_sla of a topology that has such fails.",

@@ -10,14 +10,17 @@ Who has no login is answered 401. A name that nobody knows is a 404, an argument
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from airflow.sdk import Variable
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
 from tidemark.cli import path, whatif
 from tidemark.cli import topology as topology_command
@@ -27,27 +30,32 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import inert
 from tidemark.place import location
+from tidemark.report.page_model import READS, REPORT, Standing, page_model, unreadable
 from tidemark.report.path_facts import Row
 from tidemark.report.rollup_facts import rollup_facts
 from tidemark.report.templates import POLICY
-from tidemark.report.topology_page import topology_page
+from tidemark.report.topology_page import problem_page, start_page, topology_page
 from tidemark.report.what_if import Change
 from tidemark.report.what_if_parts import Setting
 from tidemark.semantics.blame import AgeCause
 from tidemark.sla.page import sla_page
-from tidemark.spec.intervals import Grain, instant_ms
+from tidemark.spec.intervals import Grain, instant_ms, utc
+from tidemark.spec.layout import NAME, Layout
 from tidemark.spec.toml_keys import duration_ms
 from tidemark.spec.topology import Topology
-from tidemark_answers import AGAIN_AFTER_S, Busy, shared
-from tidemark_dags import topologies
+from tidemark_answers import AGAIN_AFTER_S, ANSWERS, Busy, shared
+from tidemark_dags import TOPOLOGIES, broken, topologies
 from tidemark_login import SIGNED_IN
 
+log = logging.getLogger(__name__)
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": f"{POLICY}; frame-ancestors 'self'",
     "X-Content-Type-Options": "nosniff",
 }
 MOST_WINDOWS = 1_000
+LINES_WITHIN_S = 0.6
+"""The start page shows what is known by then."""
 WORK = ("scale", "less")
 CHANGES = (*WORK, AgeCause.BOUND.value, AgeCause.TRIGGER.value)
 YEAR_10_000_MS = 253_402_300_800_000
@@ -68,11 +76,18 @@ class NoWarehouse(TidemarkError):
 
 
 @app.exception_handler(TidemarkError)
-def problem(_: Request, error: TidemarkError) -> JSONResponse:
-    """What is wrong with a request, and what to do."""
+def problem(request: Request, error: TidemarkError) -> Response:
+    """What is wrong with a request, and what to do; for a page, as a page that refreshes itself."""
     status = {Unknown: 404, NoWarehouse: 503, Busy: 503}.get(type(error), 400)
     again = {"Retry-After": str(AGAIN_AFTER_S)} if isinstance(error, Busy) else {}
-    return JSONResponse({"detail": inert(str(error))}, status, headers=HEADERS | again)
+    place = request.url.path.removeprefix(request.scope.get("root_path", ""))
+    detail = inert(str(error))
+    if place == "/" or place.startswith("/pages/"):
+        start = "../" * (place.count("/") - 1) or "./"
+        return HTMLResponse(
+            problem_page("This page cannot be shown", detail, start=start), status, headers=HEADERS | again
+        )
+    return JSONResponse({"detail": detail}, status, headers=HEADERS | again)
 
 
 @app.get("/topologies")
@@ -86,6 +101,13 @@ def list_topologies() -> Response:
 def show_topology(name: str, at: At = None) -> Response:
     """What `tidemark topology` says."""
     return _json(_told(_named(name), at))
+
+
+@app.get("/topologies/{name}/status")
+@shared
+def show_status(name: str) -> Response:
+    """The page model."""
+    return _json(_model(name))
 
 
 @app.get("/topologies/{name}/operators")
@@ -151,36 +173,73 @@ def show_what_if(
 
 
 @app.get("/")
-def first_page() -> Response:
-    """The way to the page of the first topology."""
-    name = next(iter(_known()), None)
-    if name is None:
-        msg = "there is no topology that can be used; write one into jobs/topologies"
-        raise Unknown(msg)
-    return RedirectResponse(f"pages/{name}", headers=HEADERS)
+async def first_page() -> Response:
+    """The page with a line per topology, for people; it shows at once what is known."""
+    names = await asyncio.to_thread(lambda: sorted({*_known(), *_broken()}))
+    await asyncio.to_thread(_warehouse)
+    lines = await asyncio.gather(
+        *(ANSWERS.soon(("line", name), partial(_line, name), within_s=LINES_WITHIN_S) for name in names)
+    )
+    known = [line or {"topology": name} for name, line in zip(names, lines, strict=True)]
+    return HTMLResponse(start_page(known, at=utc(wall_clock_ms()), folder=TOPOLOGIES), headers=HEADERS)
 
 
 @app.get("/pages/{name}")
 @shared
 def show_page(name: str) -> Response:
     """The page of a topology, for people."""
-    topology = _named(name)
-    try:
-        (window,) = path.document(_warehouse(), topology.name)["windows"]
-    except InvalidArgument:  # none is closed yet
-        window = None
-    return HTMLResponse(topology_page(_told(topology, None), window, topology, [*_known()]), headers=HEADERS)
+    model, topology = _model(name), _known().get(name)
+    told = None if topology is None else _told(topology, None)
+    return HTMLResponse(topology_page(model, told, topology), headers=HEADERS)
+
+
+@app.get("/pages/{name}/reports/{interval}")
+@shared
+def show_report(name: str, interval: str) -> Response:
+    """The page about an interval that the reports have written, for people."""
+    file = Layout(_warehouse()).report_pages(_named(name).name) / f"{interval}.html"
+    if not REPORT.fullmatch(interval) or not file.is_file():
+        msg = f"there is no report {interval!r} of {name}; the DAG tidemark_{name}_reports writes one every hour"
+        raise Unknown(msg)
+    return HTMLResponse(file.read_text(encoding="utf-8"), headers=HEADERS)
 
 
 @app.get("/pages/{name}/slas")
 @shared
 def show_slas(name: str) -> Response:
     """The page of its SLAs, incidents and contracts, for people."""
-    return HTMLResponse(sla_page(_warehouse(), _named(name).name), headers=HEADERS)
+    known = name if name in _broken() else _named(name).name
+    return HTMLResponse(sla_page(_warehouse(), known, _model(known)), headers=HEADERS)
 
 
 def _known() -> dict[str, Topology]:
     return {topology.name: topology for topology in topologies().values()}
+
+
+def _broken() -> dict[str, TidemarkError]:
+    """Why topologies cannot be used, by the name of their file."""
+    known = _known()
+    return {
+        path.stem: error for path, error in broken().items() if NAME.fullmatch(path.stem) and path.stem not in known
+    }
+
+
+def _model(name: str) -> Row:
+    """The page model of the topology *name*, whose file may be not valid."""
+    warehouse, at_ms = _warehouse(), wall_clock_ms()
+    errors = _broken()
+    if name in errors:
+        return unreadable(Layout(warehouse), name, str(errors[name]), at_ms=at_ms)
+    return page_model(Warehouse(warehouse, READS), Layout(warehouse), _named(name), at_ms=at_ms)
+
+
+def _line(name: str) -> Row:
+    """The page model of *name*, also where it cannot be made."""
+    try:
+        return _model(name)
+    except Exception as error:  # one topology that cannot be read must not hide the others
+        log.exception("the state of %s cannot be read", name)
+        return {"topology": name, "verdict": Standing.UNREADABLE.value, "state": "unknown", "error": str(error)}
 
 
 def _named(name: str) -> Topology:

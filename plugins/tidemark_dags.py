@@ -45,6 +45,6 @@ def topologies() -> dict[Path, Topology]:
     return {path: found for path, found in load_each(TOPOLOGIES).items() if isinstance(found, Topology)}
 
 
-def broken() -> list[InvalidSpec]:
+def broken() -> dict[Path, InvalidSpec]:
     """Why the other files cannot be used."""
-    return [found for found in load_each(TOPOLOGIES).values() if isinstance(found, InvalidSpec)]
+    return {path: found for path, found in load_each(TOPOLOGIES).items() if isinstance(found, InvalidSpec)}

@@ -17,10 +17,15 @@ import httpx
 import pytest
 from airflow.sdk import Variable
 from flights_reported import ON_PATH, reported
+from starlette.middleware.gzip import GZipMiddleware
 
 from tidemark.cli import path as path_command
 from tidemark.cli import topology as topology_command
 from tidemark.cli.main import _parser
+from tidemark.clock import wall_clock_ms
+from tidemark.control import Control, Heartbeat, StreamState
+from tidemark.embedded import process
+from tidemark.spec.layout import Layout
 from tidemark.spec.topology import load
 from tidemark_dags import TOPOLOGIES
 
@@ -28,6 +33,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow imports a test client that its own dependency has deprecated
     import tidemark_answers
     import tidemark_api
+    import tidemark_dags
     from tidemark_answers import ANSWERS
     from tidemark_login import SIGNED_IN
 
@@ -36,8 +42,10 @@ ROUTES = [
     "/",
     "/pages/flights",
     "/pages/flights/slas",
+    "/pages/flights/reports/2026-01-01T12",
     "/topologies",
     "/topologies/flights",
+    "/topologies/flights/status",
     "/topologies/flights/operators",
     "/topologies/flights/operators/carrier_state",
     "/topologies/flights/latency",
@@ -47,11 +55,11 @@ ROUTES = [
 
 
 class Client:
-    """Asks the app without a server between."""
+    """Asks the app without a server between, by way of the compression that Airflow's has."""
 
     def get(self, url: str) -> httpx.Response:
         async def answer() -> httpx.Response:
-            transport = httpx.ASGITransport(tidemark_api.app, raise_app_exceptions=False)
+            transport = httpx.ASGITransport(GZipMiddleware(tidemark_api.app), raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
                 return await client.get(url)
 
@@ -84,13 +92,21 @@ def told(client: Client, url: str) -> Any:
     return answer.json()
 
 
+def known() -> list[str]:
+    return sorted(path.stem for path in TOPOLOGIES.glob("*.toml"))
+
+
 def command(name: str, *arguments: str) -> Any:
     return _parser().parse_args([name, "flights", "--format", "json", *arguments])
 
 
 def test_every_route_is_known_here() -> None:
     templates = {
-        url.partition("?")[0].replace("flights", "{name}").replace("carrier_state", "{operator}") for url in ROUTES
+        url.partition("?")[0]
+        .replace("flights", "{name}")
+        .replace("carrier_state", "{operator}")
+        .replace("2026-01-01T12", "{interval}")
+        for url in ROUTES
     }
     assert {route.path for route in tidemark_api.app.routes} == templates
 
@@ -107,7 +123,9 @@ def test_a_topology_and_its_operators_are_told_as_on_the_command_line(client: Cl
     assert as_printed["critical_path"] == [*ON_PATH]
     assert (as_printed["age_ms"], as_printed["latency_ms"]) == (1_400, 400)
     page = client.get("/pages/flights").text
-    assert "1.40 s old when carrier_delays had finished it: 1.00 s before the path, 400 ms on it" in page
+    assert "1.4 s old when carrier_delays had finished it: 1 s before the path, 400 ms on it" in page
+    status = told(client, "/topologies/flights/status")
+    assert (status["topology"], status["path"]["age_ms"]) == ("flights", 1_400)
     operators = told(client, f"/topologies/flights/operators?at={AT}")
     assert operators == {"topology": "flights", "at": as_printed["at"], "operators": as_printed["operators"]}
     assert told(client, f"/topologies/flights/operators/carrier_state?at={AT}") in as_printed["operators"]
@@ -140,8 +158,6 @@ def test_latencies_are_those_that_were_rolled_up_in_the_interval(client: Client)
         ("/topologies/flights.toml", "no topology"),
         ("/topologies/..%2f..%2fetc", "Not Found"),
         ("/topologies/%2e%2e", "Not Found|no topology"),
-        ("/pages/nights", "no topology"),
-        ("/pages/nights/slas", "no topology"),
         ("/topologies/flights/operators/nobody", "no operator 'nobody'; known: .*carrier_state"),
         ("/topologies/flights/latency?operator=nobody", "no operator"),
         ("/topologies/flights/whatif?operator=nobody&scale=1", "no operator"),
@@ -195,9 +211,88 @@ def test_no_answer_may_run_anything_or_be_framed_by_others(client: Client, url: 
     assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_the_first_page_is_that_of_the_first_topology(client: Client) -> None:
-    answer = client.get("/")
-    assert (answer.status_code, answer.headers["location"]) == (307, "pages/flights")
+def test_the_first_page_has_a_line_for_each_topology(client: Client, warehouse: Path) -> None:
+    assert client.get("/").status_code == 200  # a first line may still be read
+    process.wait_until(lambda: 'class="badge gray">reading' not in client.get("/").text, "every line", 60)
+    text = client.get("/").text
+    assert re.findall(r'<tr id="(\w+)">', text) == [*known()]
+    line = re.sub("<.*?>", " ", text[text.index('<tr id="flights">') :].partition("</tr>")[0])
+    assert " ".join(line.split()) == (
+        "flights not running never started never never started at flight_board: status left no heartbeat and no batch "
+        "not checked yet"
+    )
+    assert 'href="pages/flights"' in text
+    assert 'http-equiv="refresh"' in text
+
+
+def test_a_line_that_takes_long_does_not_hold_up_the_first_page(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = threading.Event()
+    monkeypatch.setattr(tidemark_api, "_model", lambda name: free.wait(60))
+    monkeypatch.setattr(tidemark_api, "LINES_WITHIN_S", 0.05)
+    try:
+        text = client.get("/").text
+    finally:
+        free.set()
+    assert "Its tables are being read" in text
+    assert 'content="3"' in text
+
+
+def test_one_topology_that_cannot_be_read_does_not_hide_the_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> Any:
+        msg = "disk gone"
+        raise OSError(msg)
+
+    monkeypatch.setattr(tidemark_api, "page_model", refused)
+    text = client.get("/").text
+    assert "file not valid" in text
+    assert "disk gone" in text
+
+
+def test_an_empty_project_says_how_to_begin(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tidemark_dags, "TOPOLOGIES", tmp_path)
+    assert "tidemark init DIR --from-topic TOPIC" in client.get("/").text
+
+
+def test_a_file_that_is_not_valid_shows_its_error_and_the_running_stream(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "topologies").mkdir()
+    (tmp_path / "topologies" / "night.toml").write_text('name = "night"\n[operators.events')
+    layout, now_ms = Layout(tmp_path / "warehouse"), wall_clock_ms()
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="l", at_ms=now_ms, pid=1)
+    Control(layout.control("night", "readings")).beat(beat)
+    monkeypatch.setattr(tidemark_dags, "TOPOLOGIES", tmp_path / "topologies")
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: str(layout.warehouse))
+    page = client.get("/pages/night")
+    assert page.status_code == 200
+    assert "night.toml" in page.text
+    words = " ".join(re.sub("<.*?>", " ", page.text).split())
+    assert "night file not valid streams running" in words
+    assert "readings running" in words
+    line = client.get("/").text
+    assert "file not valid" in line
+    assert "running</span>" in line
+    assert client.get("/pages/night/slas").status_code == 200
+
+
+def test_a_report_is_shown_and_nothing_else_of_its_folder(client: Client, warehouse: Path) -> None:
+    folder = Layout(warehouse).report_pages("flights")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("2026-01-01T12", "other"):
+        (folder / f"{name}.html").write_text(f"<p>{name}</p>")
+    assert client.get("/pages/flights/reports/2026-01-01T12").text == "<p>2026-01-01T12</p>"
+    assert 'href="flights/reports/2026-01-01T12"' in client.get("/pages/flights").text
+    assert client.get("/pages/flights/reports/other").status_code == 404
+
+
+def test_a_page_that_cannot_be_shown_is_a_page(client: Client) -> None:
+    answer = client.get("/pages/nights")
+    assert (answer.status_code, "no topology" in answer.text) == (404, True)
+    assert 'href="../">All topologies' in answer.text
 
 
 def test_a_topology_without_reports_has_a_page_that_says_so(
@@ -206,7 +301,7 @@ def test_a_topology_without_reports_has_a_page_that_says_so(
     monkeypatch.setattr(Variable, "get", lambda name, default=None: str(tmp_path))
     text = client.get("/pages/flights").text
     assert "No window is closed, or no report has run yet" in text
-    assert "never_started" in text
+    assert "streams never started" in text
 
 
 def test_airflow_gets_the_app_without_what_answers_requests_and_that_needs_no_spark() -> None:
@@ -226,7 +321,7 @@ print("pyspark" in sys.modules)
 
 
 async def answers(urls: list[str]) -> list[httpx.Response]:
-    transport = httpx.ASGITransport(tidemark_api.app, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(GZipMiddleware(tidemark_api.app), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as asking:
         return await asyncio.gather(*(asking.get(url) for url in urls))
 

@@ -14,6 +14,17 @@ from tidemark.embedded import airflow, process
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.spec.project import CHECKOUT
 
+BROKEN_WORDS = """
+[...document.querySelectorAll("th, td, dt, dd, p, a, li, .badge")].filter(element =>
+    [...element.childNodes].filter(node => node.nodeType == 3).some(node =>
+        [...node.data.matchAll(/[A-Za-z]+/g)].some(word => {
+            const range = document.createRange();
+            range.setStart(node, word.index);
+            range.setEnd(node, word.index + word[0].length);
+            return new Set([...range.getClientRects()].map(box => box.top)).size > 1;
+        }))).map(element => element.textContent)
+"""
+"""The texts of elements in which a word is on two lines."""
 WITHIN_MS = 60_000
 """A browser's first look at Airflow takes long on a busy machine."""
 
@@ -67,7 +78,9 @@ def test_it_is_found_in_the_navigation_and_shows_the_operators_with_the_path_hig
     signed_in.get_by_role("button", name="Browse").click()
     signed_in.get_by_role("menuitem", name="Tidemark").click()
     page = signed_in.frame_locator("iframe")
-    expect(page.locator("h1")).to_have_text("flights", timeout=WITHIN_MS)
+    expect(page.locator("h1")).to_have_text("Tidemark", timeout=WITHIN_MS)
+    page.get_by_role("link", name="flights", exact=True).click()
+    expect(page.locator("h1")).to_contain_text("flights not running", timeout=WITHIN_MS)
     boxes = page.locator("svg.topology g")
     assert boxes.count() == 11
     assert {box.get_attribute("data-operator") for box in page.locator("svg.topology g.on-path").all()} == set(ON_PATH)
@@ -78,3 +91,24 @@ def test_it_is_found_in_the_navigation_and_shows_the_operators_with_the_path_hig
     assert [row.inner_text() for row in page.locator("#steps tbody th").all()] == [*ON_PATH]
     assert page.locator("script, img, [onload], [onerror]").count() == 0
     assert [url for url in asked if not url.startswith((signed_in.url.partition("/plugin")[0], "data:"))] == []
+
+
+def test_links_lead_to_the_slas_and_back(signed_in: Page, api: AirflowApi) -> None:
+    signed_in.goto(f"{api.url}/tidemark/")
+    assert signed_in.locator("meta[http-equiv=refresh]").count() == 1
+    signed_in.get_by_role("link", name="flights", exact=True).click()
+    signed_in.get_by_role("link", name="SLAs, incidents and contracts").click()
+    expect(signed_in.locator("h1")).to_contain_text("flights: SLAs and contracts")
+    signed_in.get_by_role("link", name="flights", exact=True).click()
+    expect(signed_in.locator("h1")).to_contain_text("flights not running")
+    signed_in.get_by_role("link", name="All topologies").click()
+    expect(signed_in.locator("h1")).to_have_text("Tidemark")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_is_wider_than_the_screen(signed_in: Page, api: AirflowApi, width: int) -> None:
+    signed_in.set_viewport_size({"width": width, "height": 800})
+    for place in ("", "pages/flights", "pages/flights/slas", "pages/unknown"):
+        signed_in.goto(f"{api.url}/tidemark/{place}")
+        assert signed_in.evaluate("document.documentElement.scrollWidth") == width, place
+        assert signed_in.evaluate(BROKEN_WORDS) == [], place

@@ -319,7 +319,7 @@ def test_an_incident_opens_once_names_what_holds_it_and_is_resolved_when_it_has_
     (incident,) = (row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh" and row["change"] == "opened")
     assert incident["incident"] == "fresh-20260202T024020"  # NOW is 2026-02-02T02:40:00Z
     assert (incident["verdict"], incident["severity"], incident["culprit"]) == ("error", "critical", "events")
-    assert incident["said"] == "staleness of changes is 20,500 ms; warning from 1,000 ms on, error from 10,000 ms on"
+    assert incident["said"] == "staleness of changes is 20.5 s; warning from 1 s on, error from 10 s on"
     assert incident["held_by"].startswith("source_empty: events since 2026-02-02T02:39:10.000Z: ")
     quiet = {row["run_id"]: row["quiet"] for row in warehouse.report(SLA_RESULTS)}
     assert quiet == {"back-filled": "past", **dict.fromkeys("abcdef")}

@@ -72,7 +72,7 @@ def test_an_incident_is_found_by_its_name(layout: Layout) -> None:
 def test_a_topology_that_nobody_has_checked_has_a_page_that_says_so(tmp_path: Path) -> None:
     page = sla_page(tmp_path, "flights")
 
-    assert "Nobody has checked them yet: that is what the DAG <code>tidemark_flights_sla_check</code> does." in page
+    assert "Not checked yet. The DAG <code>tidemark_flights_sla_check</code> checks them." in page
     assert [cells(page, table) for table in ("slas", "contracts", "expectations")] == [[], [], []]
 
 

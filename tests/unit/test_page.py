@@ -33,7 +33,7 @@ def test_a_page_is_named_after_its_day_its_hour_or_its_instants(interval, name):
 
 @pytest.mark.parametrize(
     ("ms", "told"),
-    [(0, "0 ms"), (431, "431 ms"), (-1_500, "-1.50 s"), (6_237.5, "6.24 s"), (200_000, "3.33 min"), (None, "–")],
+    [(0, "0 ms"), (431, "431 ms"), (-1_500, "-1.5 s"), (6_237.5, "6.24 s"), (200_000, "3.33 min"), (None, "–")],
 )
 def test_a_length_has_the_unit_in_which_it_reads_best(ms, told):
     assert length(ms) == told
@@ -55,37 +55,41 @@ def page_that_says(text):
         (SubTopology("0", (events, Map(name="slow", kind=Kind.MAP, inputs=("events",), select={}))),),
     )
     counted = {"records_in_per_s": 1.0, "records_out_per_s": 1.0, "unread_records": None, "held_records": 0}
-    operator = {"kind": "map", "upstreams": [text], "moving_average_ms": None, **counted}
-    driver = {
-        "sub_topology": text,
-        "state": text,
-        "last_heartbeat_at": None,
-        "last_batch_id": None,
-        "watermark": None,
-    }
-    told = {
-        "at": text, "level": "info", "window_ms": 5_000, "sub_topologies": [driver],
-        "operators": [{**operator, "operator": name} for name in ("events", "slow", text)],
-    }  # fmt: skip
+    operator = {"kind": "map", "upstreams": [text], "moving_average_ms": None, "watermark": None, **counted}
+    told = {"operators": [{**operator, "operator": name} for name in ("events", "slow", text)]}
     step = dict.fromkeys(("latency_ms", "waited_ms", "queued_ms", "worked_ms"), 1) | {"share": None}
-    path = ["events", "slow"]
     window = {
-        "window_end": utc(0),
-        "leaf": text,
-        "age_ms": 2,
-        "before_source_ms": 1,
-        "latency_ms": 1,
-        "path": path,
-        "steps": [{**step, "operator": text}],
-    }
-    return topology_page(told, window, topology, ["play", text])
+        "window_end": utc(0), "leaf": text, "age_ms": 2, "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
+        "path": ["events", "slow"], "steps": [{**step, "operator": text}], "spent": [{"part": text, "ms": 2}],
+        "finished_ago_ms": 5_000, "is_current": True,
+    }  # fmt: skip
+    cause = {
+        "cause": "backlog", "operator": text, "input": f"{text} ", "partition": None, "since": None, "seen": text,
+        "remedy": "wait",
+    }  # fmt: skip
+    stream = {
+        "sub_topology": text, "state": "running", "reason": text, "last_heartbeat_at": None, "last_batch_at": None,
+        "records_in": 3,
+    }  # fmt: skip
+    slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0}
+    standing = {"verdict": "late", "slas": [text]}
+    model = {
+        "topology": text, "at": utc(0), "verdict": "late", "state": "running", "newest_result_at": None,
+        "newest_result_age_ms": None, "cause": cause, "causes": [cause], "streams": [stream], "slas": slas,
+        "operators": {"events": standing, "slow": standing | {"slas": []}}, "path": window, "report": None,
+        "records_in": 3, "quarantined": 0, "late": 0, "quarantined_last_hour": 0, "late_last_hour": 0,
+    }  # fmt: skip
+    return topology_page(model, told, topology)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 def test_what_a_table_says_is_text_on_the_page_of_a_topology(hostile):
     page = page_that_says(hostile)
     written = escape(inert(hostile)).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")  # as Jinja2 writes them
-    assert page.count(written) == 5 + 2 + 2 + 4  # head and links, path, streams, operators
+    assert (
+        page.count(written) == 5 + 2 * 3 + 1 + 2 + 2 + 1 + 2 + 4
+    )  # head, links; cause twice; boxes, path, streams, table
     assert re.findall("<[a-z]+", page) == re.findall("<[a-z]+", page_that_says("harmless"))
     assert page.replace("\n", "").isprintable()
-    assert page.count('class="on-path"') == 3  # two boxes and the edge between them
+    assert page.count('class="on-path amber"') == 2
+    assert page.count('class="on-path"') == 1  # the edge between the two boxes

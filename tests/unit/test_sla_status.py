@@ -233,7 +233,7 @@ def test_what_was_found_is_said_in_words():
     late = status(Measure.LATENCY_P50, "carrier_delays", latencies(), limits=(10, 40))
     assert said(late) == "latency_p50 of carrier_delays is 50 ms; warning from 10 ms on, error from 40 ms on"
     assert said(status(Measure.LATENCY_P99, "carrier_delays")).startswith(
-        "latency_p99 of carrier_delays is nothing meas"
+        "latency_p99 of carrier_delays is not measured"
     )
     burnt = burning(over=50, of=100, lately=5)
     assert said(burnt) == (
@@ -261,4 +261,4 @@ def test_what_is_ahead_of_every_clock_that_is_known_is_no_pass(ahead_ms, error_m
 def test_an_alert_says_the_whole_age_of_the_oldest_window():
     found = status(Measure.STALENESS, "flight_board", [fact("newest", "flight_board", NOW - 150)])
     assert "after their end" not in said(found)
-    assert said(replace(found, age_ms=74_559)).endswith("; windows were finished up to 74,559 ms after their end")
+    assert said(replace(found, age_ms=74_559)).endswith("; windows were finished up to 74.6 s after their end")

@@ -1,7 +1,6 @@
 """Charts as SVG, drawn before the page is seen: Vega-Lite says what, vl-convert draws it, no script is left (ring 1).
 
-Colours are those of Okabe and Ito, which people who see few colours can tell apart; what a colour says, a place, a
-word or a dash says too. Instants are epoch ms, shown in UTC; lengths are ms.
+What a colour of `colors` says, a place, a word or a dash says too. Instants are epoch ms, shown in UTC; lengths are ms.
 """
 
 from __future__ import annotations
@@ -13,19 +12,22 @@ from typing import Any
 import vl_convert
 from markupsafe import Markup
 
+from tidemark.report.colors import (
+    BLUE,
+    GREEN,
+    GRID,
+    INK,
+    ORANGE,
+    PALE,
+    PINK,
+    RED,
+    SILENT,
+    SKY,
+    YELLOW,
+)
 from tidemark.report.path_facts import Row
 from tidemark.spec.intervals import Grain, Interval
 
-INK, PALE, GRID, SILENT = "#1b1f24", "#57606a", "#e4e7eb", "#9aa4ae"
-BLUE, SKY, GREEN, ORANGE, RED, PINK, YELLOW = (
-    "#0072b2",
-    "#56b4e9",
-    "#009e73",
-    "#e69f00",
-    "#d55e00",
-    "#cc79a7",
-    "#b59b00",
-)
 BAND, PALE_BAND = "#7fb8d8", "#cfe3ef"
 LINES = (BLUE, RED, GREEN, PINK, ORANGE, SKY, YELLOW, INK)
 DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [1, 3], [4, 1], [10, 2, 2, 2])

@@ -20,8 +20,8 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Sink
 from tidemark.spec.topology import Topology
 from tidemark.why.conditions import Condition, condition
+from tidemark.why.facts import StreamFacts
 from tidemark.why.findings import QUIET, USUAL, Cause, Finding
-from tidemark.why.scene import Scene
 from tidemark.why.walk import explain, scene
 
 READS = frozenset(
@@ -63,6 +63,8 @@ NEWEST_CHECK = """
 class Standing(StrEnum):
     """The verdict on a topology or on one of its operators, the worst first."""
 
+    UNREADABLE = "unreadable"
+    """Its file is not valid; streams that run go on with the file that they were started with."""
     BROKEN = "broken"
     """An SLA is broken by the newest check."""
     NOT_RUNNING = "not_running"
@@ -79,12 +81,27 @@ class Standing(StrEnum):
     """It keeps up, and every SLA that was measured holds."""
 
 
+VERDICT_WORDS = {
+    Standing.UNREADABLE.value: "file not valid",
+    Standing.BROKEN.value: "SLA broken",
+    Standing.NOT_RUNNING.value: "not running",
+    Standing.WARN.value: "SLA warning",
+    Standing.LATE.value: "late",
+    Standing.QUIET.value: "no new records",
+    Standing.NOT_CHECKED.value: "not checked",
+    Standing.ON_TIME.value: "on time",
+}
+"""Verdicts for people."""
+RUNNING = frozenset({Condition.RUNNING.value, Condition.STARTING.value})
+"""The states of a stream that goes on."""
+
+
 def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int) -> Row:
     """The state of *topology* at *at_ms*, epoch ms of the drivers' clocks."""
     at = scene(topology, layout, at_ms)
     findings = explain(at)
     late = [finding for finding in findings if finding.cause not in QUIET | USUAL]
-    streams = [_stream(at, sub.name) for sub in topology.sub_topologies]
+    streams = [_stream(at.facts[sub.name], sub.name) for sub in topology.sub_topologies]
     slas = _slas(tables, topology, at_ms)
     causes = late or [finding for finding in findings if finding.cause is not Cause.NOTHING_WRONG]
     return {
@@ -104,6 +121,25 @@ def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int
     }
 
 
+def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
+    """The state at *at_ms* of a topology whose file is not valid: the *error*, and the streams that it has."""
+    names = sorted(path.name for path in layout.control(topology, "").glob("*") if not path.name.startswith("."))
+    facts = {
+        name: StreamFacts(layout.stream(topology, name), layout.control(topology, name), at_ms, trigger_ms=0)
+        for name in names
+    }
+    streams = [_stream(of, name) for name, of in facts.items()]
+    return {
+        "topology": topology,
+        "at": utc(at_ms),
+        "verdict": Standing.UNREADABLE.value,
+        "state": worst([stream["state"] for stream in streams] or [Condition.NEVER_STARTED]),
+        "error": error,
+        "streams": streams,
+        "report": newest_report(layout, topology),
+    }
+
+
 def worst(words: Iterable[str]) -> str:
     """The first of *words* in the order of Standing or of Condition.
 
@@ -120,10 +156,9 @@ def newest_report(layout: Layout, topology: str) -> str | None:
     return max((name for name in names if REPORT.fullmatch(name)), default=None)
 
 
-def _stream(at: Scene, sub_topology: str) -> Row:
+def _stream(facts: StreamFacts, sub_topology: str) -> Row:
     """The stream of *sub_topology*: its condition, and what its driver last said."""
-    facts = at.facts[sub_topology]
-    beat, state = facts.beat, condition(at, sub_topology)
+    beat, state = facts.beat, condition(facts)
     newest = facts.batches.tail(1)
     return {
         "sub_topology": sub_topology,
@@ -164,11 +199,10 @@ def _slas(tables: Tables, topology: Topology, at_ms: int) -> Row:
 def _standing(streams: Sequence[Row], slas: Row, findings: Sequence[Finding]) -> str:
     """The verdict on a topology."""
     causes = {finding.cause for finding in findings}
-    running = {Condition.RUNNING.value, Condition.STARTING.value}
     is_measured = not slas["is_overdue"] and slas["n"] > slas["unknown"]
     rules = {
         Standing.BROKEN: slas["broken"] > 0,
-        Standing.NOT_RUNNING: any(stream["state"] not in running for stream in streams),
+        Standing.NOT_RUNNING: any(stream["state"] not in RUNNING for stream in streams),
         Standing.WARN: slas["warned"] > 0,
         Standing.LATE: bool(causes - QUIET - USUAL - {Cause.NEVER_STARTED}),
         Standing.QUIET: bool(causes & QUIET),
@@ -216,10 +250,12 @@ def _path(tables: Tables, topology: Topology, at_ms: int) -> Row | None:
     except InvalidArgument:
         return None
     finished_ms = round(window["window_end"].timestamp() * 1000) + window["age_ms"]
+    ago_ms = at_ms - finished_ms
     return {
         **window,
         "finished_at": utc(finished_ms),
-        "finished_ago_ms": at_ms - finished_ms,
+        "finished_ago_ms": ago_ms,
+        "is_current": ago_ms <= CHECKS_MISSED * topology.check_every_ms,
         "spent": [*_spent(window)],
     }
 

@@ -8,8 +8,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from tidemark.inert import inert
-from tidemark.spec.intervals import utc
+from tidemark.spec.intervals import Grain, utc
+from tidemark.spec.lengths import for_people
 
+AGO = ((1_000, "s", 120_000), (60_000, "min", 7_200_000), (3_600_000, "h", 172_800_000))
+"""Each unit in ms, with the age below which it reads best."""
+REFRESH_S = 15
+"""A page that shows how things are now is asked for again so often."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 """What a page may do: nothing but look like something."""
 
@@ -27,9 +32,13 @@ def template(name: str) -> Template:
     environment.filters |= {
         "n": "{:,}".format,
         "ms": length,
+        "ago": ago,
         "at": utc,
         "day_and_clock": "{:%Y-%m-%d %H:%M:%S}".format,
         "percent": percent,
+        "words": lambda name: str(name).replace("_", " "),
+        "capitalize_first": lambda text: text[:1].upper() + text[1:],
+        "report_name": lambda name: name.replace("T", " ", 1) + (":00" if len(name) == len("2026-01-31T12") else ""),
     }
     return environment.get_template(name)
 
@@ -40,16 +49,20 @@ def _shown(value: Any) -> Any:
 
 
 def length(ms: float | None) -> str:
-    """A length of time for people.
+    """A length of time for people; a dash where it is not known."""
+    return "–" if ms is None else for_people(ms)
 
-    >>> length(431), length(6_237.5), length(200_000), length(None)
-    ('431 ms', '6.24 s', '3.33 min', '–')
+
+def ago(ms: float | None) -> str:
+    """How long ago something was, for people, in whole seconds, minutes, hours or days.
+
+    >>> ago(400), ago(59_000), ago(150_000), ago(9_000_000), ago(None)
+    ('now', '59 s ago', '2 min ago', '2 h ago', 'never')
     """
     if ms is None:
-        return "–"
-    if abs(ms) < 1_000:
-        return f"{ms:,.0f} ms"
-    return f"{ms / 1_000:,.2f} s" if abs(ms) < 120_000 else f"{ms / 60_000:,.2f} min"
+        return "never"
+    size_ms, unit = next(((size, unit) for size, unit, below_ms in AGO if ms < below_ms), (Grain.DAY.length_ms, "d"))
+    return f"{int(ms // size_ms):,} {unit} ago" if ms >= 1_000 else "now"
 
 
 def percent(share: float | None) -> str:

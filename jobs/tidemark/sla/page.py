@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from tidemark.cli.sql import Warehouse
 from tidemark.place import replace
+from tidemark.report.page_model import VERDICT_WORDS
 from tidemark.report.path_facts import Row, Tables
-from tidemark.report.templates import POLICY, template
+from tidemark.report.templates import POLICY, REFRESH_S, template
 from tidemark.semantics.incidents import BROKEN
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import DQ_RESULTS, INCIDENTS, SLA_RESULTS
@@ -33,10 +34,13 @@ INCIDENTS_OF = f"""
 WORST_FIRST = {"error": 0, "ahead_of_clock": 1, "never_loaded": 2, "warn": 3, "unknown": 4, "pass": 5}
 
 
-def sla_page(warehouse: Path, topology: str) -> str:
-    """The page of *topology*, by the tables in *warehouse* as they are now."""
+def sla_page(warehouse: Path, topology: str, model: Row | None = None) -> str:
+    """The page of *topology*, by the tables in *warehouse* as they are now.
+
+    With its page *model* it has links to the other pages and refreshes itself; without it is a file for itself.
+    """
     layout = Layout(warehouse)
-    return _page(Warehouse(warehouse, only={layout.report_table(topology, name) for name in READS}), topology)
+    return _page(Warehouse(warehouse, only={layout.report_table(topology, name) for name in READS}), topology, model)
 
 
 def write_sla_page(layout: Layout, topology: str) -> None:
@@ -46,7 +50,7 @@ def write_sla_page(layout: Layout, topology: str) -> None:
     replace(file, sla_page(layout.warehouse, topology))
 
 
-def _page(tables: Tables, topology: str) -> str:
+def _page(tables: Tables, topology: str, model: Row | None) -> str:
     found = tables.ask(RUN, [topology]).objects
     run = found[0] if found else None
     asked = [topology, run["run_id"] if run else None]
@@ -54,6 +58,9 @@ def _page(tables: Tables, topology: str) -> str:
     expected = tables.ask(EXPECTED, asked).objects
     return template("sla/page.html.j2").render(
         topology=topology,
+        model={"cause": None, **model} if model else None,
+        words=VERDICT_WORDS,
+        refresh_s=REFRESH_S,
         policy=Markup(POLICY),
         run=run,
         slas=slas,

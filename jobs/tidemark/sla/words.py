@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark.semantics.sla import AtLeast, BurnRate, Kept, Sla, Verdict
 from tidemark.sla.status import Status
+from tidemark.spec.lengths import for_people
 from tidemark.spec.toml_keys import length
 
 
@@ -49,9 +50,9 @@ def said(status: Status) -> str:
             return f"the contract of {spec.subject} {f'is broken: {status.breaks}' if status.breaks else kept}"
         case Sla():
             limits = _limits(
-                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {:,.0f} ms on"
+                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {} on", _written
             )
-            seen = "nothing measured" if status.observed_ms is None else f"{status.observed_ms:,.0f} ms"
+            seen = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
             age = _oldest_window(status)
             return f"{spec.measure} of {spec.subject} is {seen}{ahead}{_excuse(status)}; {limits}{age}"
@@ -59,7 +60,7 @@ def said(status: Status) -> str:
 
 def _oldest_window(status: Status) -> str:
     """The whole age of the oldest window that broke the promise."""
-    return "" if status.age_ms is None else f"; windows were finished up to {status.age_ms:,} ms after their end"
+    return "" if status.age_ms is None else f"; windows were finished up to {for_people(status.age_ms)} after their end"
 
 
 def _excuse(status: Status) -> str:
@@ -78,5 +79,12 @@ def _said_of_burning(status: Status, limits: BurnRate) -> str:
     )
 
 
-def _limits(limits: Mapping[str, float | None], form: str) -> str:
-    return ", ".join(f"{word} {form.format(limit)}" for word, limit in limits.items() if limit is not None)
+def _limits(
+    limits: Mapping[str, float | None], form: str, written: Callable[[float], object] = lambda limit: limit
+) -> str:
+    return ", ".join(f"{word} {form.format(written(limit))}" for word, limit in limits.items() if limit is not None)
+
+
+def _written(limit_ms: float) -> str:
+    """A limit as its file has it."""
+    return length(round(limit_ms))

@@ -7,8 +7,7 @@ from enum import StrEnum
 
 from tidemark.control import ALIVE, Control, StreamState
 from tidemark.why.drivers import BEATS_WITHIN_MS
-from tidemark.why.facts import Beat
-from tidemark.why.scene import Scene
+from tidemark.why.facts import Beat, StreamFacts
 
 HANGS_AFTER_MS = 300_000
 """A batch that has been running for longer counts as hanging."""
@@ -28,9 +27,9 @@ class Condition(StrEnum):
     RUNNING = "running"
 
 
-def condition(scene: Scene, sub_topology: str) -> Condition:
-    """The condition of *sub_topology* at the instant of *scene*."""
-    beat = scene.facts[sub_topology].beat
+def condition(facts: StreamFacts) -> Condition:
+    """The condition of the stream of *facts*, at their instant."""
+    beat = facts.beat
     if beat is None:
         return Condition.NEVER_STARTED
     if beat.state not in ALIVE:
@@ -38,8 +37,8 @@ def condition(scene: Scene, sub_topology: str) -> Condition:
         return ended.get(beat.state, Condition.DRAINED)
     if beat.is_gone:
         return Condition.FAILED
-    if scene.at_ms - beat.at_ms > BEATS_WITHIN_MS:
-        return Condition.HANGING if _is_held(scene, sub_topology) else Condition.FAILED
+    if facts.at_ms - beat.at_ms > BEATS_WITHIN_MS:
+        return Condition.HANGING if _is_held(facts) else Condition.FAILED
     if _works_for_ms(beat) > HANGS_AFTER_MS:
         return Condition.HANGING
     return Condition.STARTING if beat.state is StreamState.STARTING else Condition.RUNNING
@@ -50,8 +49,8 @@ def _works_for_ms(beat: Beat) -> int:
     return 0 if beat.batch_started_at_ms is None else beat.at_ms - beat.batch_started_at_ms
 
 
-def _is_held(scene: Scene, sub_topology: str) -> bool:
-    """Whether a driver has the lease of *sub_topology*; not known to a user who may not read its control folder."""
+def _is_held(facts: StreamFacts) -> bool:
+    """Whether a driver has the lease; not known to a user who may not read the control folder."""
     with suppress(PermissionError):
-        return Control(scene.facts[sub_topology].control).is_held()
+        return Control(facts.control).is_held()
     return False

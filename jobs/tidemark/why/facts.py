@@ -87,7 +87,7 @@ class StreamFacts:
     """
 
     def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int) -> None:
-        self._home, self.control, self._at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
+        self._home, self.control, self.at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
 
     @cached_property
     def beat(self) -> Beat | None:
@@ -96,9 +96,9 @@ class StreamFacts:
         memory = dict(zip(_MEMORY, kept[0][4:], strict=True)) if kept else {}
         newest = Beat(StreamState(kept[0][0]), *kept[0][1:4], **memory) if kept else None
         live = self._live()
-        if live is None or live.at_ms > self._at_ms or (newest and newest.at_ms > live.at_ms):
+        if live is None or live.at_ms > self.at_ms or (newest and newest.at_ms > live.at_ms):
             return newest
-        is_gone = live.state in ALIVE and self._at_ms - live.at_ms > MISSED_MS and not Control(self.control).is_held()
+        is_gone = live.state in ALIVE and self.at_ms - live.at_ms > MISSED_MS and not Control(self.control).is_held()
         began_ms = newest.batch_started_at_ms if newest else None
         return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, **memory)
 
@@ -112,16 +112,16 @@ class StreamFacts:
     def started_ms(self) -> int:
         """When the newest driver first beat."""
         live = self._live()
-        if live is not None and live.state is StreamState.STARTING and live.at_ms <= self._at_ms:
+        if live is not None and live.state is StreamState.STARTING and live.at_ms <= self.at_ms:
             return live.since_ms or live.at_ms
         of_newest = self._beats.filter(pl.col("epoch") == pl.col("epoch").max())["at"].min()
-        return of_newest if isinstance(of_newest, int) else self._at_ms
+        return of_newest if isinstance(of_newest, int) else self.at_ms
 
     @cached_property
     def restart(self) -> Restart | None:
         """The newest restart that had begun, with its end even if that came later; None: there was none."""
         found = restarts(self._every_batch, self._every_beat, trigger_ms=self._trigger_ms)
-        begun = [restart for restart in found if restart.from_ms <= self._at_ms]
+        begun = [restart for restart in found if restart.from_ms <= self.at_ms]
         return begun[-1] if begun else None
 
     @cached_property
@@ -131,7 +131,7 @@ class StreamFacts:
 
     @cached_property
     def _beats(self) -> pl.DataFrame:
-        return self._every_beat.filter(pl.col("at") <= self._at_ms)
+        return self._every_beat.filter(pl.col("at") <= self.at_ms)
 
     def reading(self, sub: SubTopology) -> str:
         """What the driver of *sub* had begun to read and not decided, as part of a sentence; empty: nothing.
@@ -145,7 +145,7 @@ class StreamFacts:
     @cached_property
     def batches(self) -> pl.DataFrame:
         """The batches, oldest first."""
-        return self._every_batch.filter(pl.col("finished_at") <= self._at_ms)
+        return self._every_batch.filter(pl.col("finished_at") <= self.at_ms)
 
     def finished_after(self, at_ms: int) -> bool:
         """Whether a batch finished after the heartbeat of *at_ms*, which is one of every 15 s."""
