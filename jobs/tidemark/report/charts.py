@@ -27,6 +27,7 @@ from tidemark.report.colors import (
 )
 from tidemark.report.path_facts import Row
 from tidemark.spec.intervals import Grain, Interval
+from tidemark.spec.lengths import for_people
 
 BAND, PALE_BAND = "#7fb8d8", "#cfe3ef"
 LINES = (BLUE, RED, GREEN, PINK, ORANGE, SKY, YELLOW, INK)
@@ -47,11 +48,14 @@ PARTS = {
     "worked_ms": ("worked", BLUE),
 }
 """What a window's time went into, by column: its name and colour."""
-LENGTH = (
-    "datum.value == 0 ? '0' : abs(datum.value) < 1000 ? datum.value + ' ms' : "
-    "abs(datum.value) < 120000 ? datum.value / 1000 + ' s' : format(datum.value / 60000, ',') + ' min'"
+STEPS_MS = (
+    *(n * size for size in (1, 10, 100) for n in (1, 2, 5)),
+    *(n * 1_000 for n in (1, 2, 5, 10, 15, 30)),
+    *(n * 60_000 for n in (1, 2, 5, 10, 15, 30)),
+    *(n * 3_600_000 for n in (1, 2, 3, 6, 12, 24, 48, 120, 240, 720, 2_400, 8_760)),
 )
-"""An axis' label, as Vega writes expressions."""
+"""What may lie between two ticks of a length of time."""
+MOST_TICKS = 5
 _AXIS = {"labelColor": PALE, "gridColor": GRID, "domainColor": PALE, "tickColor": PALE}
 _LEGEND = {"labelColor": INK, "orient": "top", "title": None, "symbolType": "square", "columnPadding": 40}
 _HEADER = {"labelColor": INK, "labelFontWeight": "bold", "labelAnchor": "start", "title": None}
@@ -73,22 +77,27 @@ def latency_bands(rows: Sequence[Row], interval: Interval) -> Markup:
     What is promised is a dashed line where it is near.
     """
     highest = {name: max(row["p99_ms"] for row in of) for name, of in _by(rows, "operator")}
-    near = [row if (row["sla_ms"] or 0) <= NEAR * highest[row["operator"]] else row | {"sla_ms": None} for row in rows]
     point = {"color": BLUE, "size": 25} if len(rows) < FEW else False
-    layers = [
-        _layer({"type": "area", "color": BAND}, y=_length("p50_ms"), y2={"field": "p90_ms"}),
-        _layer({"type": "area", "color": PALE_BAND}, y=_length("p90_ms"), y2={"field": "p99_ms"}),
-        _layer({"type": "line", "color": BLUE, "strokeWidth": 2.5, "point": point}, y=_length("p50_ms")),
-        _layer({"type": "line", "color": RED, "strokeDash": [6, 4]}, y=_length("sla_ms")),
-    ]
-    chart = {"width": WIDTH, "height": 150, "encoding": {"x": _time(interval)}, "layer": layers}
+    charts = []
+    for name, of in _by(rows, "operator"):
+        near = [row if (row["sla_ms"] or 0) <= NEAR * highest[name] else row | {"sla_ms": None} for row in of]
+        ends_ms = [row[column] or 0 for row in near for column in ("p50_ms", "p99_ms", "sla_ms")]
+        layers = [
+            _layer({"type": "area", "color": BAND}, y=_length("p50_ms", ends_ms), y2={"field": "p90_ms"}),
+            _layer({"type": "area", "color": PALE_BAND}, y=_length("p90_ms", ends_ms), y2={"field": "p99_ms"}),
+            _layer({"type": "line", "color": BLUE, "strokeWidth": 2.5, "point": point}, y=_length("p50_ms", ends_ms)),
+            _layer({"type": "line", "color": RED, "strokeDash": [6, 4]}, y=_length("sla_ms", ends_ms)),
+        ]
+        chart = {"width": WIDTH, "height": 150, "encoding": {"x": _time(interval)}, "layer": layers}
+        title = {"text": name, "anchor": "start", "fontSize": 13, "color": INK}
+        charts.append({"title": title, "data": {"values": _with_gaps(near)}, **chart})
     medians = "; ".join(
-        f"{name}: medians of {min(row['p50_ms'] for row in of):,.0f} to {max(row['p50_ms'] for row in of):,.0f} ms, "
-        f"highest p99 {highest[name]:,.0f} ms"
+        f"{name}: medians of {for_people(min(row['p50_ms'] for row in of))} to "
+        f"{for_people(max(row['p50_ms'] for row in of))}, highest p99 {for_people(highest[name])}"
         for name, of in _by(rows, "operator")
     )
     told = f"By minute of the finish clock. {medians}."
-    return _svg("latencies", _rows_of("operator", chart, _with_gaps(near)), "Latency over time", told)
+    return _svg("latencies", {"vconcat": charts, "spacing": 24}, "Latency over time", told)
 
 
 def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Markup:
@@ -102,14 +111,15 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
     over = [total for total, row in zip(totals, rows, strict=True) if row["over_sla"]]
     bar = {"type": "bar", "width": min(BAR, 0.8 * WIDTH * apart_ms / interval.length_ms)}
     triangle = {"type": "point", "shape": "triangle-down", "color": RED, "filled": True, "size": 45, "yOffset": -8}
-    height = _length("ms") | {"stack": "zero"}
+    ends_ms = [total["ms"] for total in totals]
+    height = _length("ms", ends_ms) | {"stack": "zero"}
     layers = [
         _layer(bar, parts, y=height, color=_colors("part", dict(PARTS.values())), order={"field": "order"}),
-        _layer(triangle, over, y=_length("ms"), opacity={"value": 1}),
+        _layer(triangle, over, y=_length("ms", ends_ms), opacity={"value": 1}),
     ]
     told = (
         f"{len(over)} of the {len(rows)} windows shown are over their SLA. "
-        f"The slowest took {max(total['ms'] for total in totals):,} ms from its end until its leaf had finished it."
+        f"The slowest took {for_people(max(ends_ms))} from its end until its leaf had finished it."
     )
     spec = {"width": WIDTH, "height": 200, "encoding": {"x": _time(interval)}, "layer": layers}
     return _svg("spent", spec, "What the time of windows went into", told)
@@ -151,7 +161,7 @@ def watermark_lag(lags: Sequence[Row], spans: Sequence[Row], interval: Interval)
         {"type": "line", "strokeWidth": 1.8, "clip": True},
         [row for row in points if row["input"] in shown],
         x=_time(interval),
-        y=_length("lag_ms"),
+        y=_length("lag_ms", [row["lag_ms"] for row in points]),
         order={"field": "order"},
         color=by_input | {"scale": {"domain": shown, "range": LINES[: len(shown)]}},
         strokeDash=by_input | {"scale": {"domain": shown, "range": DASHES[: len(shown)]}},
@@ -168,8 +178,8 @@ def watermark_lag(lags: Sequence[Row], spans: Sequence[Row], interval: Interval)
     own_scales = {"scale": {"color": "independent", "strokeDash": "independent"}}
     worst = max(highest, key=lambda name: highest[name])
     told = (
-        f"The largest lag is {highest[worst]:,} ms, of {worst}. {len(shown)} of {len(highest)} partitions are shown, "
-        f"and below, in {len(silent)} spans, when partitions were idle or backlogged."
+        f"The largest lag is {for_people(highest[worst])}, of {worst}. {len(shown)} of {len(highest)} partitions are "
+        f"shown, and below, in {len(silent)} spans, when partitions were idle or backlogged."
     )
     return _svg("lags", {"vconcat": charts, "resolve": own_scales, "spacing": 24}, "Watermark lag per partition", told)
 
@@ -194,9 +204,32 @@ def _time(interval: Interval) -> Row:
     return {"field": "at_ms", "type": "temporal", "title": None, "scale": scale, "axis": axis}
 
 
-def _length(field: str) -> Row:
-    axis = {"labelExpr": LENGTH, "tickCount": 5}
+def _length(field: str, values_ms: Sequence[float]) -> Row:
+    """The axis of *field*, a length in ms, of a chart that shows *values_ms*."""
+    ticks = ticks_ms(min(0, *values_ms), max(0, *values_ms))
+    size_ms, unit = _unit(ticks)
+    label = f"datum.value == 0 ? '0' : format(datum.value / {size_ms}, ',') + ' {unit}'"
+    axis = {"values": ticks, "labelExpr": label}
     return {"field": field, "type": "quantitative", "title": None, "scale": {"zero": True}, "axis": axis}
+
+
+def ticks_ms(lowest_ms: float, highest_ms: float) -> list[int]:
+    """Where the axis of lengths from *lowest_ms* to *highest_ms* has ticks: whole steps of a clock, MOST_TICKS or less.
+
+    >>> ticks_ms(0, 350_000), ticks_ms(0, 1_700), ticks_ms(-40, 90)
+    ([0, 120000, 240000], [0, 500, 1000, 1500], [-40, -20, 0, 20, 40, 60, 80])
+    """
+    longest_ms = max(highest_ms, -lowest_ms)
+    step_ms = next((step for step in STEPS_MS if longest_ms / step < MOST_TICKS), STEPS_MS[-1])
+    return [n * step_ms for n in range(-int(-lowest_ms // step_ms), int(highest_ms // step_ms) + 1)]
+
+
+def _unit(ticks: Sequence[int]) -> tuple[int, str]:
+    """The unit in which the labels of *ticks* read best, ms, and its name."""
+    step_ms = ticks[1] - ticks[0] if len(ticks) > 1 else 1
+    if step_ms < 1_000 and max(map(abs, ticks)) < 1_000:
+        return 1, "ms"
+    return next((each for each in ((3_600_000, "h"), (60_000, "min")) if step_ms >= each[0]), (1_000, "s"))
 
 
 def _colors(field: str, colors: dict[str, str]) -> Row:
