@@ -26,8 +26,9 @@ from tidemark.disk import Disk
 from tidemark.errors import TidemarkError
 from tidemark.inert import log_to_stderr
 from tidemark.place import location
-from tidemark.report.batch_job import told
+from tidemark.report.batch_job import add_bootstrap, told
 from tidemark.spark import have_checkpoints_written, session
+from tidemark.spec.connections import addressed, time_of
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source, Time
 from tidemark.spec.topology import load, on_processing_time
@@ -115,7 +116,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--warehouse", type=told(location), required=True, help="folder of all Delta tables, or s3a://")
     parser.add_argument("--topology", type=Path, required=True, help="TOML file of the topology")
     parser.add_argument("--sub-topology", required=True, help="which of its sub-topologies to run")
-    parser.add_argument("--bootstrap", required=True, help="Kafka broker, host:port")
+    add_bootstrap(parser)
     parser.add_argument(
         "--time",
         type=Time,
@@ -266,20 +267,21 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
     spark = session(f"tidemark-{topology.name}-{sub.name}")
     have_checkpoints_written(spark, control.home)
     slow_ms = {name: int(ms) for name, _, ms in (item.partition("=") for item in options.slow)}
-    broker = KafkaBroker(options.bootstrap, topology.name, sub.name, wall_clock_ms)
+    clusters = addressed(topology.clusters_used, topology.clusters, options.bootstrap, os.environ)
+    broker = KafkaBroker(clusters, topology.name, sub.name, wall_clock_ms)
     refuse_marks_in_compacted(topology, sub, broker)
     thread_id = spark.sparkContext.applicationId
 
     def reread(source: Source, offsets: Offsets, late_up_to_ms: int | None) -> pl.DataFrame:
         late = {} if late_up_to_ms is None else {source.name: late_up_to_ms}
-        again = read_again(spark, source, options.bootstrap, offsets)
+        again = read_again(spark, source, clusters[source.kafka], offsets)
         return pl.DataFrame(collect(again, late, {source.name: 0}))  # whichever is too far ahead has its bytes
 
     check_lease = partial(control.check_lease, pulse.epoch)
     check = partial(check_may_go_on, control, pulse.epoch)
     disk = Disk(check)
     host = platform.node()
-    clock_skew = ClockSkew(options.bootstrap, stream_of.home, topology.name, sub.name, host, wall_clock_ms)
+    clock_skew = ClockSkew(time_of(clusters), stream_of.home, topology.name, sub.name, host, wall_clock_ms)
     clock_skew.start()  # without topics, too: an offset that is known at one end of a hop alone is of no use
     engine = build_engine(
         stream_of,
@@ -316,7 +318,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
             ended.append(error)
             raise
 
-    rows = stream(spark, sub, stream_of.layout, topology.name, options.bootstrap)
+    rows = stream(spark, sub, stream_of.layout, topology.name, clusters)
 
     def query() -> None:
         """Run until it ends by what we raised, which `ended` has; raises what Spark ended it with."""

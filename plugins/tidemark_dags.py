@@ -15,7 +15,7 @@ from tidemark.spec.topology import Topology, load_each
 
 TOPOLOGIES = Project.here().topologies
 WAREHOUSE = "{{ var.value.tidemark_warehouse }}"
-BOOTSTRAP = "{{ var.value.tidemark_bootstrap }}"
+BOOTSTRAP = "{{ var.value.get('tidemark_bootstrap', '') }}"
 
 SINCE = os.environ.get("TIDEMARK_SINCE", "2026-01-01T00:00:00Z")
 """No schedule asks for what was before: the embedded Airflow says when it was set up."""

@@ -12,6 +12,8 @@ from typing import Any
 from airflow.configuration import AIRFLOW_HOME
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tidemark.embedded.process import without_airflow
 from tidemark.errors import InvalidArgument
@@ -27,6 +29,19 @@ LIBRARIES = Path(AIRFLOW_HOME) / "tidemark"
 def script(job: str) -> str:
     """The file that Spark runs for *job*."""
     return str(ROOT / "jobs" / f"{job}.py")
+
+
+def kafka_address(cluster: str) -> str | None:
+    """The address in Airflow's connection `tidemark_kafka_<cluster>`; None where there is no such connection.
+
+    It is `bootstrap.servers` of its extra, as the Kafka provider has it, or else its host and port.
+    """
+    try:
+        found = BaseHook.get_connection(f"tidemark_kafka_{cluster}")
+    except AirflowNotFoundException:
+        return None
+    address: str | None = found.extra_dejson.get("bootstrap.servers")
+    return address or (f"{found.host}:{found.port or 9092}" if found.host else None)
 
 
 class DriverHook(SparkSubmitHook):

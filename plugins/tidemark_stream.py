@@ -35,11 +35,12 @@ from tidemark.control import digest
 from tidemark.embedded.process import without_airflow
 from tidemark.errors import InvalidArgument
 from tidemark.inert import one_message
+from tidemark.spec.connections import Clusters, addressed, flags
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Time
 from tidemark.spec.topology import Topology, load, on_processing_time
 from tidemark_driver import BY_CHANGE, Driver, Launch, Patience, Verdict
-from tidemark_spark import DriverHook, script
+from tidemark_spark import DriverHook, kafka_address, script
 
 BY_USER = "airflow: the task was cleared or marked"
 RETRIES = 5
@@ -239,7 +240,7 @@ class StreamOperator(BaseOperator):
         topology = self._topology()
         arguments = [
             *("--warehouse", self.warehouse, "--topology", str(self.topology_file)),
-            *("--sub-topology", self.sub_topology, "--bootstrap", self.bootstrap),
+            *("--sub-topology", self.sub_topology, *flags(self._clusters(topology))),
             *(() if self.rotate_after is None else ("--rotate-after", str(self.rotate_after))),
             *(("--time", topology.time.value) if topology.time is Time.PROCESSING else ()),
             *slow_arguments(self.slow.split(), topology, self.sub_topology),
@@ -251,6 +252,12 @@ class StreamOperator(BaseOperator):
             application_args=arguments,
         )
         return hook.command(self.application)
+
+    def _clusters(self, topology: Topology) -> Clusters:
+        """The topology's clusters: an Airflow connection `tidemark_kafka_NAME` counts before files."""
+        given = [(name, address) for name in topology.clusters_used if (address := kafka_address(name))]
+        known, otherwise = topology.clusters, self.bootstrap or None
+        return addressed(topology.clusters_used, known, given, os.environ, otherwise=otherwise)
 
     def _why(self, driver: Driver, verdict: Verdict) -> str:
         """What is wrong with the driver, for people."""

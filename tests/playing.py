@@ -87,11 +87,11 @@ class Silence:
         self.topic_limits: dict[str, Limits] = {}
         self.refuses: Callable[[Row], bool] = lambda row: False
 
-    def partitions(self, topic: str) -> int:
-        return self._partitions if isinstance(self._partitions, int) else self._partitions[topic]
+    def partitions(self, at: Source | Sink) -> int:
+        return self._partitions if isinstance(self._partitions, int) else self._partitions[at.topic or ""]
 
-    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        return {number: (self.earliest, self._ends[topic, number]) for number in partitions}
+    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        return {number: (self.earliest, self._ends[source.topic or "", number]) for number in partitions}
 
     def read_to(self) -> dict[str, dict[int, int]]:
         """Where each partition ends, by topic."""
@@ -106,9 +106,9 @@ class Silence:
             place = (topic, row["partition"])
             self._ends[place] = max(self._ends[place], row["offset"] + 1)
 
-    def limits(self, topic: str) -> Limits:
+    def limits(self, sink: Sink) -> Limits:
         """What `topic_limits` says; without it a topic takes all."""
-        return self.topic_limits.get(topic, Limits())
+        return self.topic_limits.get(sink.topic or "", Limits())
 
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
         self.marked.append((sink.topic or "", watermark_ms, idle))
@@ -128,8 +128,8 @@ class Ends(Silence):
         super().__init__(partitions)
         self.ends: dict[int, int] = {}
 
-    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        known = super().offsets(topic, partitions)
+    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        known = super().offsets(source, partitions)
         return {number: (0, max(end, self.ends.get(number, 0))) for number, (_, end) in known.items()}
 
 

@@ -14,6 +14,7 @@ from tidemark.semantics.critical_path import Path as Walk
 from tidemark.semantics.critical_path import critical_path, measure
 from tidemark.semantics.skew import Skew
 from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Source
 from tidemark.stream.measurement import Host
 from tidemark.stream.wiring import Stream, build_engine
 
@@ -130,9 +131,9 @@ class SlowBroker(Silence):
         super().__init__()
         self._play = play
 
-    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         self._play.now_ms += 1_000
-        return super().offsets(topic, partitions)
+        return super().offsets(source, partitions)
 
 
 def test_what_a_source_takes_in_is_its_own_work(tmp_path: Path) -> None:

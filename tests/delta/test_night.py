@@ -8,6 +8,8 @@ from typing import Any
 
 from playing import Play, Silence
 
+from tidemark.spec.operators import Source
+
 T = 1_400_000_000_000
 EWR, JFK, LGA = 0, 1, 2
 DEPARTURES = (
@@ -36,9 +38,9 @@ class Unread(Silence):
         super().__init__(3)
         self.latest: dict[int, int] = {}
 
-    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        known = super().offsets(topic, partitions)
-        unread = self.latest if topic == "flight_events" else {}
+    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        known = super().offsets(source, partitions)
+        unread = self.latest if source.topic == "flight_events" else {}
         return {n: (0, max(latest, unread.get(n, 0))) for n, (_, latest) in known.items()}
 
 

@@ -12,12 +12,13 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.delta import scan
 from tidemark.embedded import broker as embedded
 from tidemark.embedded.process import free_port, wait_until
+from tidemark.spec.connections import Cluster
 from tidemark.stream import clock_skew
 from tidemark.stream.clock_skew import ClockSkew
 
 
 def skew_of(address: str, home: Path, clock: Clock) -> ClockSkew:
-    return ClockSkew(address, home, "t", "s", "here", clock)
+    return ClockSkew(Cluster(address), home, "t", "s", "here", clock)
 
 
 @pytest.mark.parametrize("ahead_ms", [0, 5_000, -3_600_000])

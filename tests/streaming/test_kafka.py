@@ -21,6 +21,7 @@ from tidemark.embedded.process import wait_until
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.schemas import record_schema
+from tidemark.spec.connections import DEFAULT, Cluster
 from tidemark.spec.operators import Format, Kind, Sink
 from tidemark.stream.encoding import to_send
 from tidemark.stream.kafka import KafkaBroker
@@ -50,7 +51,7 @@ def sink(name: str, topic: str, avro_schema: str | None = None) -> Sink:
 
 def sender(address: str, *topics: str) -> KafkaBroker:
     embedded.create_topics(address, dict.fromkeys(topics, 1))
-    return KafkaBroker(address, "t", "s", lambda: NOON + 9)
+    return KafkaBroker({DEFAULT: Cluster(address)}, "t", "s", lambda: NOON + 9)
 
 
 def sent(address: str, topic: str, number: int) -> list[Message]:
@@ -74,16 +75,16 @@ def test_a_record_is_sent_with_its_headers_and_one_that_deletes_has_no_value(bro
 
 
 def test_the_limits_of_a_topic_are_those_that_the_broker_tells(broker: str) -> None:
-    sending = sender(broker, "by_default")
-    assert sending.limits("by_default") == Limits(max_bytes=1_048_588, before_ms=2**63 - 1, after_ms=3_600_000)
+    sending, by_default = sender(broker, "by_default"), sink("out", "by_default")
+    assert sending.limits(by_default) == Limits(max_bytes=1_048_588, before_ms=2**63 - 1, after_ms=3_600_000)
     settle(broker, "by_default", {"max.message.bytes": "2000", "message.timestamp.type": "LogAppendTime"})
-    assert sender(broker, "by_default").limits("by_default") == Limits(max_bytes=2_000)
-    assert sending.limits("by_default").max_bytes == 1_048_588  # asked a moment ago
+    assert sender(broker, "by_default").limits(by_default) == Limits(max_bytes=2_000)
+    assert sending.limits(by_default).max_bytes == 1_048_588  # asked a moment ago
 
 
 def test_only_what_a_topic_refuses_does_not_arrive(broker: str) -> None:
     sending = sender(broker, "refusing")
-    sending.limits("refusing")
+    sending.limits(sink("out", "refusing"))
     settle(broker, "refusing", {"max.message.bytes": "2000"})  # lowered since
     far = int(time.time() * 1_000) + 30 * 86_400_000
     batch = rows({"id": "a"}, {"id": "x" * 5_000}, {"id": "b"}, {"id": "f", "_timestamp_ms": far}, {"id": "c"})
@@ -118,8 +119,8 @@ marks = true
 
 def test_marks_reach_every_partition_and_no_compacted_topic(broker: str, tmp_path: Path) -> None:
     embedded.create_topics(broker, {"marked": 2})
-    sending = KafkaBroker(broker, "t", "s", lambda: int(time.time() * 1_000))
-    assert not sending.is_compacted("marked")
+    sending = KafkaBroker({DEFAULT: Cluster(broker)}, "t", "s", lambda: int(time.time() * 1_000))
+    assert not sending.is_compacted(sink("out", "marked"))
     sending.mark(sink("out", "marked"), NOON, idle=True)
     for number in (0, 1):
         consumer = Consumer({"bootstrap.servers": broker, "group.id": "test", "enable.auto.commit": False})
@@ -129,12 +130,12 @@ def test_marks_reach_every_partition_and_no_compacted_topic(broker: str, tmp_pat
         assert (mark.key(), mark.value()) == (None, None)
         assert mark.headers() == [("tidemark-mark", b"t/s:1400000000000:idle")]
     settle(broker, "marked", {"cleanup.policy": "compact"})
-    assert sending.is_compacted("marked")
+    assert sending.is_compacted(sink("out", "marked"))
     sending.mark(sink("out", "marked"), NOON, idle=False)  # refused, and nobody's end
     file = tmp_path / "play.toml"
     file.write_text(MARKING)
     with pytest.raises(InvalidSpec, match=r"play.toml: operators.out.marks: is true and topic 'marked' is compacted"):
-        check([file], tmp_path, bootstrap=broker)
+        check([file], tmp_path, given=[(DEFAULT, broker)])
 
 
 def settle(address: str, topic: str, settings: dict[str, str]) -> None:

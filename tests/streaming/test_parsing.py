@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.marks import with_marks
 from tidemark.semantics.progress import InputProgress
+from tidemark.spec.connections import DEFAULT, Cluster
 from tidemark.spec.operators import Format, Kind, NotANumber, Sink, Source
 from tidemark.stream.kafka import KafkaBroker
 from tidemark.stream.parsing import kafka_records, table_rows
@@ -62,7 +63,7 @@ def send(address: str, topic: str, *records: tuple[bytes | None, bytes | None], 
 
 def read(spark: SparkSession, address: str, source: Source) -> list[dict[str, Any]]:
     """What the driver would get of the topic of *source*, in offset order."""
-    raw = spark.read.format("kafka").options(**kafka_options(source, address)).load()
+    raw = spark.read.format("kafka").options(**kafka_options(source, Cluster(address))).load()
     return pl.DataFrame(collect(kafka_records(raw, source), {})).sort("offset").to_dicts()
 
 
@@ -258,9 +259,9 @@ def test_a_mark_of_time_is_told_from_records(spark: SparkSession, broker: str, c
     topic = f"marked_{next(iter(changes), 'plain')}"
     send(broker, topic, (b"a", body()))
     sink = Sink(name="out", kind=Kind.SINK, topic=topic)
-    KafkaBroker(broker, "up", "0", lambda: NOON).mark(sink, NOON + 5_000, idle=True)
+    KafkaBroker({DEFAULT: Cluster(broker)}, "up", "0", lambda: NOON).mark(sink, NOON + 5_000, idle=True)
     reading = replace(source(topic, written_by=("up/0",), bound_ms=2_000), **changes)
-    raw = spark.read.format("kafka").options(**kafka_options(reading, broker)).load()
+    raw = spark.read.format("kafka").options(**kafka_options(reading, Cluster(broker))).load()
     records = pl.DataFrame(collect(kafka_records(raw, reading), {})).sort("offset")
     rows, marks = with_marks(reading, records, InputProgress())
     assert rows.select("timestamp_ms", "reason", "deleted").rows()[1] == (NOON + 7_001, None, False)

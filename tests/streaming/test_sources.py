@@ -1,4 +1,4 @@
-"""One driver that reads a Delta table, files of each format and an Avro topic; and what it does when they change."""
+"""One driver that reads a Delta table, files of each format and topics of two clusters, and what changes do to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from streaming.drivers import OnlyDriver
 
@@ -35,6 +35,7 @@ SOURCES = {
     "sheets": 'files = "outside/csv"\nformat = "csv"',
     "columns": 'files = "outside/parquet"\nformat = "parquet"',
     "events": 'topic = "avro_events"\nformat = "avro"\navro_schema = "event.avsc"\nmax_records = 100',
+    "distant": 'topic = "distant_events"\nkafka = "far"',
 }
 FIELDS = 'fields = "id string, n int, at bigint"\ntimestamp = "at"\ntimestamp_unit = "s"\nother_fields = "rest"'
 
@@ -46,7 +47,8 @@ def operator(name: str, **keys: Any) -> str:
 
 def topology() -> str:
     """Every source with a sink of its own, and joined to the orders, so that all of them have one driver."""
-    parts = ['name = "sources"\nwindow = "5 s"\ntrigger = "1 s"\n']
+    parts = ['name = "sources"\nwindow = "5 s"\ntrigger = "1 s"\n[kafka.far]\nbootstrap = "127.0.0.1:1"\n']
+    parts.append(operator("events_sent", kind="sink", input="events", topic="copies", kafka="far"))
     joined = "orders"
     for name, place in SOURCES.items():
         parts.append(f'[operators.{name}]\nkind = "source"\n{place}\n{FIELDS}\nbound = "1 min"\n')
@@ -106,8 +108,25 @@ def home(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def driver(home: Path, broker: str) -> Iterator[OnlyDriver]:
-    with OnlyDriver(home, TOML, broker) as driver:
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of another cluster, with two records in a topic."""
+    folder = tmp_path_factory.mktemp("far")
+    try:
+        address = embedded.start(folder).address
+        embedded.create_topics(address, {"distant_events": 1, "copies": 1})
+        producer = Producer({"bootstrap.servers": address})
+        for n in (0, 1):
+            producer.produce("distant_events", line(n).encode(), "k", 0)
+        assert producer.flush(30) == 0
+        yield address
+    finally:
+        embedded.stop(folder)
+
+
+@pytest.fixture(scope="module")
+def driver(home: Path, broker: str, far: str) -> Iterator[OnlyDriver]:
+    """The address of the cluster in the file is wrong, and the one on the command line counts."""
+    with OnlyDriver(home, TOML, broker, "--bootstrap", f"far={far}") as driver:
         yield driver
 
 
@@ -125,6 +144,16 @@ def test_every_source_is_read_whole_and_in_the_order_of_writing(driver: OnlyDriv
     events = driver.wait_for("events_kept", 2)
     assert (numbers(events), events[0]["rest"]) == ([(0, 0), (1, 1)], '{"zone":"none"}')
     assert [row["timestamp"] for row in events] == [NOON_S * 1000, NOON_S * 1000 + 1000]
+
+
+def test_a_driver_reads_and_writes_topics_of_two_clusters(driver: OnlyDriver, far: str) -> None:
+    assert numbers(driver.wait_for("distant_kept", 2)) == [(0, 0), (1, 1)]
+    driver.wait_for("events_kept", 2)
+    consumer = Consumer({"bootstrap.servers": far, "group.id": "test", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("copies", 0, 0)])
+    copies = consumer.consume(2, timeout=30)
+    consumer.close()
+    assert [json.loads(copy.value() or b"")["n"] for copy in copies] == [0, 1]
 
 
 def test_what_is_added_goes_on_from_there(driver: OnlyDriver, home: Path) -> None:
@@ -170,8 +199,8 @@ def test_rows_that_are_compacted_are_not_read_again_and_rewritten_ones_stop_the_
     assert "outside/orders" in reason
 
 
-def test_a_source_that_is_not_there_is_named_at_start(tmp_path: Path, broker: str, home: Path) -> None:
+def test_a_source_that_is_not_there_is_named_at_start(tmp_path: Path, broker: str, far: str, home: Path) -> None:
     (tmp_path / "event.avsc").write_text(json.dumps(AVRO))
-    with OnlyDriver(tmp_path, TOML, broker) as driver:
+    with OnlyDriver(tmp_path, TOML, broker, "--bootstrap", f"far={far}") as driver:
         assert "operators.orders.delta: " in (reason := driver.reason_to_fail())
         assert reason.endswith("there is no Delta table; create it before the stream starts")

@@ -24,7 +24,7 @@ TOML = (
 
 def test_marks_are_refused_at_all_sinks_at_once() -> None:
     topology = parse(tomllib.loads(TOML), file="play.toml")
-    broker = SimpleNamespace(is_compacted=lambda topic: topic in {"x", "z"})
+    broker = SimpleNamespace(is_compacted=lambda sink: sink.topic in {"x", "z"})
     with pytest.raises(InvalidSpec) as refused:
         refuse_marks_in_compacted(topology, topology.sub_topologies[0], broker)
     keys = [line.split(": ")[1] for line in str(refused.value).splitlines()]
@@ -40,6 +40,7 @@ def test_a_broker_that_was_named_must_answer(tmp_path: Path, monkeypatch: pytest
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         options = _parser().parse_args(["--home", str(tmp_path), "check", str(file), "--bootstrap", address])
         with pytest.raises(
-            InvalidArgument, match=f"^--bootstrap {address}: no Kafka broker answers there within 0.5 s"
+            InvalidArgument,
+            match=f"^--bootstrap {address} .cluster default.: no Kafka broker answers there within 0.5 s",
         ):
             options.run(options)

@@ -31,6 +31,7 @@ NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be m
     ("aggregate", "strategy"): {"window": {"tumbling": "1 min"}},
     ("join", "table"): {"delta": None},
     ("sink", "topic"): {"table": None},
+    ("sink", "kafka"): {"table": None, "topic": "alerts"},
     ("sink", "format"): {"table": None, "topic": "alerts"},
     ("sink", "avro_schema"): {"table": None, "topic": "alerts", "format": "avro"},
     ("sink", "marks"): {"table": None, "topic": "alerts"},

@@ -16,9 +16,11 @@ from tidemark.clock import wall_clock_ms
 from tidemark.delta import Reference
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.inert import one_line
+from tidemark.report.batch_job import add_bootstrap
 from tidemark.report.promises import cannot_be_kept
 from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.arrival_order import by_arrival
+from tidemark.spec.connections import DEFAULT, LOCAL, Cluster
 from tidemark.spec.operators import Sink
 from tidemark.spec.project import Project
 from tidemark.spec.row_per_record import row_per_record
@@ -30,13 +32,13 @@ from tidemark.stream.steps import Steps
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("files", nargs="*", type=Path, help="TOML files (all topologies of the project)")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka broker to ask (the one that `up` started)")
+    add_bootstrap(parser, LOCAL)
 
 
 def command(options: argparse.Namespace) -> int:
     """Say what can run; what cannot is an error."""
-    bootstrap, must_answer = options.bootstrap or running_broker(options.home), options.bootstrap is not None
-    say_inert("\n".join(check(options.files, place(options), bootstrap=bootstrap, must_answer=must_answer)))
+    local = running_broker(options.home)
+    say_inert("\n".join(check(options.files, place(options), given=options.bootstrap, local=local)))
     return 0
 
 
@@ -45,25 +47,25 @@ def check(
     warehouse: Path,
     project: Project | None = None,
     *,
-    bootstrap: str | None = None,
-    must_answer: bool = False,
+    given: Sequence[tuple[str, str]] = (),
+    local: str | None = None,
 ) -> list[str]:
     """A line for each streaming query that *files* describe; without files, for those of all topologies of the project.
 
     And one for each warning: what can run, and may give other results than are meant.
 
-    Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the *project*. The
-    broker at *bootstrap*, if there is one, tells which topics are compacted; one that does not answer is a warning in
-    the log, unless it *must_answer*.
+    Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the *project*. The brokers that
+    are *given*, and else the *local* one if there is one, tell which topics are compacted.
 
     Raises:
-        InvalidArgument: a broker that must answer does not.
+        InvalidArgument: a broker that was given does not answer.
         InvalidSpec: something cannot run or be used; a line each, with file, key, what was seen and the remedy.
     """
     lines: list[str] = []
     errors: list[InvalidSpec] = []
-    broker = None if bootstrap is None else KafkaBroker(bootstrap, "check", "check", wall_clock_ms)
-    if broker is not None and must_answer:
+    clusters = {name: Cluster(address) for name, address in [*([(DEFAULT, local)] if local else []), *given]}
+    broker = KafkaBroker(clusters, "check", "check", wall_clock_ms)
+    if given:
         broker.refuse_silence()
     project = project or Project.here()
     of_project = load_each(project.topologies)
@@ -76,10 +78,7 @@ def check(
         if not found:
             topologies[topology.name] = topology
         found += _misfits(topology, warehouse, found)
-        if broker is not None:
-            found += [
-                mistake for sub in topology.sub_topologies for mistake in marks_in_compacted(topology, sub, broker)
-            ]
+        found += [mistake for sub in topology.sub_topologies for mistake in marks_in_compacted(topology, sub, broker)]
         if found:
             errors += found
             continue

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +22,8 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.delta import append, create
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.report.batch_job import told, topology, writing
+from tidemark.report.batch_job import add_bootstrap, told, topology, writing
+from tidemark.spec.connections import DEFAULT, LOCAL, Cluster, addressed
 from tidemark.spec.layout import Layout, usable
 from tidemark.spec.tables import QUARANTINE, REQUEUED
 from tidemark.spec.topology import Topology
@@ -44,27 +47,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", help="only what was set aside for this reason, such as malformed_json")
     parser.add_argument("--from", dest="first", metavar="T", help="only what was set aside at or after this instant")
     parser.add_argument("--to", dest="until", metavar="T", help="and before this one, both as in 2026-01-31T12:00Z")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka broker (the one that `tidemark up` started)")
+    add_bootstrap(parser, LOCAL)
     parser.add_argument("--dry-run", action="store_true", help="say how many records it would send")
 
 
 def command(asked: argparse.Namespace) -> int:
     """Send them, and say how many."""
-    bootstrap = asked.bootstrap or running_broker(asked.home)
-    say_inert(requeue(asked, options.warehouse(asked), bootstrap))
+    say_inert(requeue(asked, options.warehouse(asked), running_broker(asked.home)))
     return 0
 
 
 def requeue(
     asked: argparse.Namespace,
     warehouse: Path,
-    bootstrap: str | None,
+    local: str | None,
     clock: Clock = wall_clock_ms,
     described: Callable[[str], Topology] = topology,
 ) -> str:
     """Send what was *asked* for and has not been sent; the answer says how much that was.
 
-    Which source late records are from is *described* by the topology's file.
+    Which source late records are from, and which Kafka cluster a source reads, is *described* by the topology's file.
+    The cluster `default` is the broker at *local* where nothing else has its address.
 
     Records are sent AT_ONCE at a time and then written down as sent: who is interrupted may send as many twice. Two of
     these must not run at once. A record that is unusable still comes to quarantine with an offset of its own, and may
@@ -76,7 +79,7 @@ def requeue(
         if asked.reopen:
             return reopen(asked, described(asked.topology), layout, clock)
         rows = late_rows(described(asked.topology), layout) if asked.late else _quarantined(layout, asked.topology)
-        return _requeued(asked, _chosen(rows, asked), layout, bootstrap, clock)
+        return _requeued(asked, _chosen(rows, asked), layout, _Clusters(asked, described, local), clock)
 
 
 def _refuse_unfitting(asked: argparse.Namespace) -> None:
@@ -92,28 +95,48 @@ def _refuse_unfitting(asked: argparse.Namespace) -> None:
         raise InvalidArgument(msg)
 
 
-def _requeued(
-    asked: argparse.Namespace, rows: pl.DataFrame, layout: Layout, bootstrap: str | None, clock: Clock
-) -> str:
+def _requeued(asked: argparse.Namespace, rows: pl.DataFrame, layout: Layout, clusters: _Clusters, clock: Clock) -> str:
     path = layout.report_table(asked.topology, REQUEUED.name)
     waiting = rows.join(_sent(path), on=list(PLACE), how="anti").sort(PLACE)
     if asked.dry_run:
         return f"{waiting.height} of {rows.height} records would be sent again"
-    if waiting.height and bootstrap is None:
-        msg = "no broker runs here: start one with `tidemark up`, or name one with --bootstrap"
-        raise InvalidArgument(msg)
+    dealt, sent = list(clusters.dealt(waiting)), 0
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
-    there = with_bytes(waiting, bootstrap or "") if asked.late else waiting
-    for part in there.iter_slices(AT_ONCE):
-        taken, failed = _send(part, bootstrap or "")
-        done = taken.select("sub_topology", "source", *PLACE, "reason")
-        append(path, rows_of(REQUEUED, done, topology=asked.topology, requeued_at=clock()))
-        if failed:
-            msg = f"{bootstrap}: {len(failed)} of {part.height} records were not taken: {failed[0]}; run this again"
-            raise TidemarkError(msg)
-    gone = waiting.height - there.height
+    for cluster, of_cluster in dealt:
+        there = with_bytes(of_cluster, cluster) if asked.late else of_cluster
+        for part in there.iter_slices(AT_ONCE):
+            taken, failed = _send(part, cluster)
+            done = taken.select("sub_topology", "source", *PLACE, "reason")
+            append(path, rows_of(REQUEUED, done, topology=asked.topology, requeued_at=clock()))
+            if failed:
+                seen = f"{len(failed)} of {part.height} records were not taken: {failed[0]}"
+                msg = f"{cluster.bootstrap}: {seen}; run this again"
+                raise TidemarkError(msg)
+        sent += there.height
+    gone = waiting.height - sent
     lost = f"; {gone} are no longer in their topics" if gone else ""
-    return f"{there.height} of {rows.height} records were sent again{lost}"
+    return f"{sent} of {rows.height} records were sent again{lost}"
+
+
+class _Clusters:
+    """The clusters of the topology that was *asked* for, as it is *described*, or else `default` alone."""
+
+    def __init__(self, asked: argparse.Namespace, described: Callable[[str], Topology], local: str | None) -> None:
+        self._asked, self._local = asked, local
+        self._topology: Topology | None = None
+        with suppress(InvalidArgument):  # its file may be gone; quarantine has what else is needed
+            self._topology = described(asked.topology)
+
+    def dealt(self, rows: pl.DataFrame) -> Iterator[tuple[Cluster, pl.DataFrame]]:
+        """*rows* by the cluster that their sources read."""
+        operators = self._topology.operators if self._topology else {}
+        names = {name: getattr(operators.get(name), "kafka", DEFAULT) for name in rows["source"].unique()}
+        known = self._topology.clusters if self._topology else {}
+        given = self._asked.bootstrap
+        clusters = addressed({*names.values()}, known, given, os.environ, otherwise=self._local)
+        for name in sorted({*names.values()}):
+            sources = [source for source, kafka in names.items() if kafka == name]
+            yield clusters[name], rows.filter(pl.col("source").is_in(sources))
 
 
 def _sent(path: Path) -> pl.DataFrame:
@@ -144,9 +167,9 @@ def _chosen(rows: pl.DataFrame, asked: argparse.Namespace) -> pl.DataFrame:
     return in_time(rows, asked).unique(PLACE, keep="first", maintain_order=True)
 
 
-def _send(rows: pl.DataFrame, bootstrap: str) -> tuple[pl.DataFrame, list[str]]:
+def _send(rows: pl.DataFrame, cluster: Cluster) -> tuple[pl.DataFrame, list[str]]:
     """Send key and value of *rows* to where they came from: those that the broker took, and what it said of others."""
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.max.bytes": 100_000_000})
+    producer = Producer({**cluster.client, "enable.idempotence": True, "message.max.bytes": 100_000_000})
     taken: list[int] = []
     failed: list[str] = []
 

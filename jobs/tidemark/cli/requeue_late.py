@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tidemark.cli.set_aside import with_decided_at
 from tidemark.control import Control
 from tidemark.errors import InvalidArgument
+from tidemark.spec.connections import Cluster
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Source
 from tidemark.spec.tables import LATE_RECORDS
@@ -77,12 +78,12 @@ def sources_of(topology: Topology, name: str) -> Iterator[Source]:
         yield from sources_of(topology, read)
 
 
-def with_bytes(rows: pl.DataFrame, bootstrap: str) -> pl.DataFrame:
+def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
     """*rows* with key and value as their topics have them, where they are not kept; without those that are gone."""
     again = rows.filter(~pl.col("kept"))
     if again.is_empty():
         return rows
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "tidemark-requeue", "enable.auto.commit": False})
+    consumer = Consumer({**cluster.client, "group.id": "tidemark-requeue", "enable.auto.commit": False})
     found = [
         {"topic": topic, "partition": number, "offset": offset, "key": key, "value": value}
         for (topic, number), part in again.group_by("topic", "partition", maintain_order=True)

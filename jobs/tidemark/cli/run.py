@@ -31,7 +31,8 @@ from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import one_message
 from tidemark.locks import holder, opened, own_folder, taken
 from tidemark.object_path import ObjectPath
-from tidemark.report.batch_job import topology_file
+from tidemark.report.batch_job import add_bootstrap, topology_file
+from tidemark.spec.connections import LOCAL, addressed, flags
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Time
 from tidemark.spec.project import CHECKOUT
@@ -73,12 +74,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_topology(parser)
     meaning = "processing: the instant of a batch is the time of its records, with tables of its own (%(default)s)"
     parser.add_argument("--time", type=Time, choices=list(Time), default=Time.EVENT, help=meaning)
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="Kafka broker (the one that `up` started)")
+    add_bootstrap(parser, LOCAL)
 
 
 def command(options: argparse.Namespace) -> int:
     """Run the drivers until they end."""
-    return run(options, place(options), options.bootstrap or running_broker(options.home), say_inert)
+    return run(options, place(options), running_broker(options.home), say_inert)
 
 
 def timed(file: Path, kind: Time) -> Topology:
@@ -87,18 +88,19 @@ def timed(file: Path, kind: Time) -> Topology:
     return on_processing_time(topology) if kind is Time.PROCESSING else topology
 
 
-def run(options: argparse.Namespace, warehouse: Path, bootstrap: str | None, say: Callable[[str], None]) -> int:
-    """Run all drivers until a signal or a drain request ends them; raises TidemarkError when one fails."""
+def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Callable[[str], None]) -> int:
+    """Run all drivers until a signal or a drain request ends them; raises TidemarkError when one fails.
+
+    The cluster `default` is the broker at *local* where nothing else has its address.
+    """
     file = topology_file(options.topology).resolve()
     topology = timed(file, options.time)
     if isinstance(warehouse, ObjectPath):
         msg = f"tidemark run starts drivers on a folder, got {warehouse}: docs/object-store.md says how to start others"
         raise InvalidArgument(msg)
-    if bootstrap is None:
-        msg = "no broker runs here: give --bootstrap HOST:PORT, or start one with `tidemark up`"
-        raise InvalidArgument(msg)
+    clusters = addressed(topology.clusters_used, topology.clusters, options.bootstrap, os.environ, otherwise=local)
     layout = Layout(warehouse.resolve())
-    given = ["--warehouse", str(layout.warehouse), "--topology", str(file), "--bootstrap", bootstrap]
+    given = ["--warehouse", str(layout.warehouse), "--topology", str(file), *flags(clusters)]
     with _signals() as asked, _only_run(layout, topology):
         _refuse_if_it_runs(layout, topology)
         drivers: list[RunningDriver] = []

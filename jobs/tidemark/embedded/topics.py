@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from tidemark.embedded.broker import create_topics
+from tidemark.spec.connections import DEFAULT
 from tidemark.spec.operators import Sink, Source
 from tidemark.spec.topology import Topology, load
 
@@ -14,8 +15,9 @@ PARTITIONS = {"flight_events": 3}
 
 
 def topics_of(topology: Topology) -> dict[str, int]:
-    """The number of partitions of every topic that *topology* reads or writes."""
-    topics = {o.topic for o in topology.operators.values() if isinstance(o, Source | Sink) and o.topic is not None}
+    """The number of partitions of every topic of the cluster `default` that *topology* reads or writes."""
+    ends = [o for o in topology.operators.values() if isinstance(o, Source | Sink) and o.kafka == DEFAULT]
+    topics = {end.topic for end in ends if end.topic is not None}
     return {topic: PARTITIONS.get(topic, 1) for topic in sorted(topics)}
 
 

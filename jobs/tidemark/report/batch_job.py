@@ -12,6 +12,7 @@ from typing import TypeVar
 from tidemark.control import Control
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.place import location
+from tidemark.spec.connections import named_address
 from tidemark.spec.intervals import instant_ms
 from tidemark.spec.layout import Layout
 from tidemark.spec.project import Project
@@ -52,6 +53,14 @@ def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: 
     """Make *arguments* ask for an instant, epoch ms in the end."""
     written = f"{what}, ISO 8601; UTC unless it says otherwise"
     arguments.add_argument(flag, dest=name, metavar="INSTANT", type=told(instant_ms), required=required, help=written)
+
+
+def add_bootstrap(arguments: argparse.ArgumentParser, otherwise: str = "none") -> None:
+    """Ask for addresses of Kafka clusters; *otherwise* says what `default` is where nothing has its address."""
+    text = f"a Kafka cluster, `default` without NAME (docs/connections.md; {otherwise})"
+    arguments.add_argument(
+        "--bootstrap", action="append", default=[], type=told(named_address), metavar="[NAME=]HOST:PORT", help=text
+    )
 
 
 def topology(name: str) -> Topology:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
+from tidemark.spec.connections import DEFAULT
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -158,6 +159,8 @@ class Operator:
 class Source(Operator):
     """Reads one of a Kafka *topic*, a Delta table (*delta*) or a folder of *files*.
 
+    The topic is one of the cluster *kafka* (spec/connections.py).
+
     `timestamp` is a field of the payload, or None for Kafka's own timestamp. `key` is the field that Kafka's key fills;
     with it a record without a value deletes its key. `other_fields` names the column that takes, as JSON, the fields
     that are not declared. With `idle_advances` time goes on while every partition is idle. `written_by` are the writers
@@ -169,6 +172,7 @@ class Source(Operator):
     """
 
     topic: str | None = None
+    kafka: str = DEFAULT
     delta: str | None = None
     files: str | None = None
     format: Format = Format.JSON
@@ -305,7 +309,7 @@ class Aggregate(Operator):
 
 @dataclass(frozen=True, kw_only=True)
 class Sink(Operator):
-    """Writes to a Kafka *topic*, or to a Delta *table*: appends, or keeps the current row of each *key*.
+    """Writes to a Kafka *topic* of the cluster *kafka*, or to a Delta *table*: appends, or keeps current rows by *key*.
 
     With `marks` its topic gets marks of time (kernels/marks.py), at most one each `mark_every_ms` and partition. Each
     commit of a table has one; where there are no rows a table that is appended to gets it by a commit of its own.
@@ -313,6 +317,7 @@ class Sink(Operator):
     """
 
     topic: str | None = None
+    kafka: str = DEFAULT
     format: Format = Format.JSON
     avro_schema: str | None = None
     table: str | None = None

@@ -47,6 +47,13 @@ class Project:
         of_user = (cls(folder) for folder in (here, *here.parents) if is_project(folder))
         return next(of_user, cls(CHECKOUT))
 
+    @classmethod
+    def of(cls, topologies: Path) -> Project | None:
+        """The project whose topologies lie in the folder *topologies*; None where it is no project's."""
+        resolved = topologies.resolve()
+        candidates = (cls(folder) for folder in resolved.parents[:2])
+        return next((found for found in candidates if found.topologies == resolved), None)
+
     @property
     def topologies(self) -> Path:
         """The folder of its topologies' files."""

@@ -13,6 +13,7 @@ from zoneinfo import available_timezones
 from tidemark.errors import InvalidSpec
 from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
+from tidemark.spec.connections import DEFAULT
 from tidemark.spec.operators import (
     HOUR_MS,
     Aggregate,
@@ -146,6 +147,7 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
     return Source(
         **common,
         **place,
+        kafka=_kafka(keys, place),
         **_format(keys, place, folder),
         fields=fields,
         timestamp=timestamp,
@@ -163,6 +165,14 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
         nan=_nan(keys, fields),
         **_tombstone_time(keys, key, timestamp),
     )
+
+
+def _kafka(keys: Keys, place: Mapping[str, str]) -> str:
+    """The cluster of a topic."""
+    name: str = keys.name("kafka", "eu", DEFAULT)
+    if "kafka" in keys.content and "topic" not in place:
+        keys.fail("kafka", f"is {name!r}, and there is no topic", "leave it out: a cluster is that of a topic")
+    return name
 
 
 def _nan(keys: Keys, fields: Mapping[str, str]) -> NotANumber:
@@ -412,6 +422,7 @@ def _sink(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator:
     return Sink(
         **common,
         **place,
+        kafka=_kafka(keys, place),
         **_sink_format(keys, place, folder),
         inputs=(keys.text("input", "events"),),
         key=keys.names("key", '["id"]') if mode == "current" else (),

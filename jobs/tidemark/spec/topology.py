@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.errors import InvalidSpec
+from tidemark.spec.connections import DEFAULT, EXAMPLE, Clusters, read_clusters, shared_clusters
 from tidemark.spec.operators import (
     Aggregate,
     HopSource,
@@ -85,7 +86,7 @@ class Topology:
     """A DAG of operators; `sub_topologies` come in the order of their first operators.
 
     `file` is the name of the one that describes it, for errors; `owner` is who answers for its DAGs.
-    Its SLAs are checked every `check_every_ms`.
+    Its SLAs are checked every `check_every_ms`. `clusters` are those of its file and of its project, by name.
     A partition whose watermark is more than `max_drift_ms` ahead of the slowest one of its sub-topology waits.
     A batch of more than `executors_above` records is worked on by Spark's executors.
     Of each source at most `max_held` records do so at once: the least far ahead go on.
@@ -106,12 +107,18 @@ class Topology:
     max_outstanding_windows: int = 1_000
     max_held: int = MAX_HELD
     check_every_ms: int = 600_000
+    clusters: Clusters = field(default_factory=dict)
     file: str = field(default="", compare=False)
 
     @property
     def operators(self) -> Mapping[str, Operator]:
         """All operators by name, each after the ones it reads."""
         return MappingProxyType({o.name: o for sub in self.sub_topologies for o in sub.operators})
+
+    @property
+    def clusters_used(self) -> frozenset[str]:
+        """The Kafka clusters that its sources read and its sinks write."""
+        return frozenset(o.kafka for o in self.operators.values() if isinstance(o, (Source, Sink)) and o.topic)
 
     @property
     def upstreams(self) -> Mapping[str, tuple[str, ...]]:
@@ -196,12 +203,13 @@ def parse_part(
 
     The part serves to find mistakes in its columns and SQL, and for nothing else; None where nothing is left.
     """
-    settings, mistakes = read_whole(file, "", content, partial(_settings, file))
+    settings, mistakes = read_whole(file, "", content, partial(_settings, file, folder))
     if settings is None:
         return None, mistakes
     tables = settings.pop("operators")
     read = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
     mistakes += [mistake for _, found in read.values() for mistake in found]
+    mistakes += _unknown_clusters(file, (operator for operator, _ in read.values()), settings["clusters"])
     operators = {key: operator for key, (operator, found) in read.items() if operator and not misshapen(found)}
     vague = {
         key: operator
@@ -224,7 +232,7 @@ def parse_part(
         return None, [*mistakes, error]
 
 
-def _settings(file: str, keys: Keys) -> dict[str, Any]:
+def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:
     """What a file says of the whole topology, by field of `Topology`, and the tables of its operators."""
     max_drift_ms = keys.duration("max_drift", "1 min", None)
     max_held = keys.count("max_held", "10_000", MAX_HELD)
@@ -244,6 +252,10 @@ def _settings(file: str, keys: Keys) -> dict[str, Any]:
         "max_outstanding_windows": keys.count("max_outstanding_windows", "1_000", 1_000),
         "retention": read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {})),
         "spark": read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {})),
+        "clusters": {
+            **(shared_clusters(folder) if folder else {}),
+            **read_clusters(file, keys.get("kafka", dict, f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}', {})),
+        },
         "operators": keys.get("operators", dict, "a table per operator: [operators.NAME]"),
     }
 
@@ -300,6 +312,16 @@ def _is_looked_at(operator: Operator, mistakes: Iterable[InvalidSpec]) -> bool:
 def _reading(whole: Collection[str], others: Mapping[str, Operator]) -> dict[str, Operator]:
     """Those of *others* that read the *whole* ones."""
     return {name: operator for name, operator in others.items() if {*operator.inputs} <= {*whole}}
+
+
+def _unknown_clusters(file: str, operators: Iterable[Operator | None], known: Collection[str]) -> Iterator[InvalidSpec]:
+    for operator in operators:
+        if isinstance(operator, (Source, Sink)) and operator.kafka not in {*known, DEFAULT}:
+            problem = f"is {operator.kafka!r}, a cluster that neither this file nor connections.toml has"
+            remedy = f'write [kafka.{operator.kafka}] with bootstrap = "{EXAMPLE}"' + (
+                f", or use one of {', '.join(sorted(known))}" if known else ""
+            )
+            yield InvalidSpec.at(file, f"operators.{operator.name}.kafka", problem, remedy)
 
 
 def _unknown_inputs(file: str, operators: Mapping[str, Operator], known: Collection[str]) -> Iterator[InvalidSpec]:
@@ -453,9 +475,12 @@ class _Check:
         seen: dict[str, Operator] = {}
         for operator in self._operators.values():
             if isinstance(operator, Source) and operator.topic:
-                if operator.topic in seen:
-                    other = seen[operator.topic].name
-                    self._fail(operator, "topic", f"is read by {other!r} already", f"read {other!r} instead")
+                if (other := seen.get(operator.topic)) is not None:
+                    seen_at, remedy = f"is read by {other.name!r} already", f"read {other.name!r} instead"
+                    if other.kafka != operator.kafka:
+                        seen_at = f"has the same name in the cluster of {other.name!r}"
+                        remedy = "read one of them in a topology of its own, and its sink's table here"
+                    self._fail(operator, "topic", seen_at, remedy)
                 seen[operator.topic] = operator
 
     def sinks(self) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 import polars as pl
 
 from tidemark.kernels.limits import Limits
-from tidemark.spec.operators import Sink
+from tidemark.spec.operators import Sink, Source
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Refused:
 class Broker(Protocol):
     """Partitions and offsets to decide idleness by, and records for topics."""
 
-    def partitions(self, topic: str) -> int:
-        """How many partitions *topic* has."""
+    def partitions(self, at: Source | Sink) -> int:
+        """How many partitions the topic of *at* has."""
 
-    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """Of each of *partitions* the earliest offset and the one after its newest record."""
+    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        """Of each of *partitions* of the topic of *source* the earliest offset and the one after its newest record."""
 
-    def limits(self, topic: str) -> Limits:
-        """What *topic* takes, as far as the broker tells; asked again from time to time."""
+    def limits(self, sink: Sink) -> Limits:
+        """What the topic of *sink* takes, as far as the broker tells; asked again from time to time."""
 
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
         """Send a mark of time to each partition of the topic of *sink*, behind all that was published."""

@@ -14,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from tidemark.clock import Clock
 from tidemark.semantics.skew import Heartbeat, Skew, minimum_skew
+from tidemark.spec.connections import Cluster, Settings
 from tidemark.spec.tables import CLOCK_SKEW
 from tidemark.stream.heartbeats import History
 
@@ -33,19 +34,22 @@ ROUNDING_MS = 1
 
 
 class ClockSkew:
-    """The skew of a *host*'s *clock* (epoch ms) against the brokers at *bootstrap*, estimated every EVERY_S seconds.
+    """The skew of a *host*'s *clock* (epoch ms) against the brokers of *cluster*, estimated every EVERY_S seconds.
 
     Purpose: instants of drivers on several hosts become comparable.
     How it works: a thread of its own sends records to TOPIC. The broker's stamp lies between a record's sending and
     its acknowledgement. Each estimate is a row of `clock_skew` in *home*, the folder of the driver's tables.
-    What it does not do: fail, or hold up a batch. Without a broker, or without the right to the topic, there is no
-    estimate.
+    What it does not do: fail, or hold up a batch. Without a cluster or a broker, or without the right to the topic,
+    there is no estimate.
     Known limitation: brokers are taken to have one clock; the record's way there and back to take equally long at best.
     """
 
-    def __init__(self, bootstrap: str, home: Path, topology: str, sub_topology: str, host: str, clock: Clock) -> None:
+    def __init__(
+        self, cluster: Cluster | None, home: Path, topology: str, sub_topology: str, host: str, clock: Clock
+    ) -> None:
         # Level 0: that there is no broker is told by the stream's own clients.
-        self._client: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap, "log_level": 0}
+        self._client: Settings = {**(cluster.client if cluster else {}), "log_level": 0}
+        self._is_wanted = cluster is not None
         self._history = History(home, CLOCK_SKEW, topology=topology, sub_topology=sub_topology)
         self._key, self._host, self._clock = f"{topology}/{sub_topology}", host, clock
         self._newest: tuple[int, Skew] | None = None
@@ -54,8 +58,9 @@ class ClockSkew:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Estimate from now on."""
-        self._thread.start()
+        """Estimate from now on, if there is a cluster."""
+        if self._is_wanted:
+            self._thread.start()
 
     def end(self) -> None:
         """Estimate no more."""

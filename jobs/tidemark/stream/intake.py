@@ -68,11 +68,11 @@ class Reader:
         self._max_held = max_held
         self._broker, self._steps, self._intact, self._window_ms = broker, steps, intact, window_ms
         self._processing_time = processing_time
-        self._partitions = {s.name: broker.partitions(s.topic) if s.topic else 1 for s in sources}
+        self._partitions = {s.name: broker.partitions(s) if s.topic else 1 for s in sources}
 
     def limits(self, sinks: Iterable[Sink]) -> dict[str, Limits]:
         """What the topic of each of *sinks* takes now, by the sink's name."""
-        return {sink.name: self._broker.limits(sink.topic) for sink in sinks if sink.topic}
+        return {sink.name: self._broker.limits(sink) for sink in sinks if sink.topic}
 
     def take(
         self,
@@ -180,7 +180,7 @@ class Reader:
         if source.topic is None:
             # What is no topic is read to its end by every batch.
             return {number: (0, read_to.get(number, 0)) for number in known if number not in read}
-        return self._broker.offsets(source.topic, known)
+        return self._broker.offsets(source, known)
 
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch) -> Intake:
         rows = hop_arrivals(source, raw)

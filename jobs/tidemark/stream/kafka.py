@@ -1,4 +1,4 @@
-"""The broker beside Spark's own reading: partitions and offsets to decide idleness by, and records for topics."""
+"""The brokers beside Spark's own reading: partitions and offsets to decide idleness by, and records for topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
 from tidemark.kernels.headers import headers_to_send
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.marks import MARK, mark_text
-from tidemark.spec.operators import Sink
+from tidemark.spec.connections import Clusters
+from tidemark.spec.operators import Sink, Source
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.broker import Refused
 from tidemark.stream.encoding import to_send
@@ -37,66 +38,83 @@ OF_A_RECORD = frozenset(
 """What a broker refuses one record for, and with it those that were sent together with it."""
 
 
+_Topic = tuple[str, str]
+"""Cluster and name of a topic."""
+
+
+def _topic(sink: Sink) -> _Topic:
+    return sink.kafka, sink.topic or ""
+
+
 class PublishError(TidemarkError):
     """Raised when the broker did not take a record; the batch is run again and sends it again."""
 
 
 class KafkaBroker:
-    """The broker at *bootstrap*, for one stream of *topology*.
+    """The brokers of *clusters*, by the name that sources and sinks use, for one stream of *topology*.
 
     Records are published at least once: a batch that is run again sends them again, with the same batch and sequence
     in their header `tidemark-id` (kernels/headers.py), by which readers drop them. *clock* (epoch ms) tells when they
     were sent on.
     """
 
-    def __init__(self, bootstrap: str, topology: str, sub_topology: str, clock: Clock) -> None:
-        # The group is never joined: this client only asks for metadata and offsets.
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "tidemark-offsets"})
-        self._admin, self._bootstrap = AdminClient({"bootstrap.servers": bootstrap}), bootstrap
-        self._producers: dict[str, tuple[int, Producer]] = {}
-        self._limits: dict[str, tuple[int, Limits]] = {}
+    def __init__(self, clusters: Clusters, topology: str, sub_topology: str, clock: Clock) -> None:
+        # The group is never joined: these clients only ask for metadata and offsets.
+        self._consumers = {
+            name: Consumer({**each.client, "group.id": "tidemark-offsets"}) for name, each in clusters.items()
+        }
+        self._admins = {name: AdminClient(each.client) for name, each in clusters.items()}
+        self._clusters = clusters
+        self._producers: dict[_Topic, tuple[int, Producer]] = {}
+        self._limits: dict[_Topic, tuple[int, Limits]] = {}
         self._topology, self._writer, self._clock = topology, f"{topology}/{sub_topology}", clock
-        self._sent: dict[tuple[str, int], int] = {}
+        self._sent: dict[tuple[_Topic, int], int] = {}
 
     def refuse_silence(self) -> None:
-        """Raise InvalidArgument unless the broker answers."""
-        try:
-            self._admin.list_topics(timeout=TIMEOUT_S)
-        except KafkaException as error:
-            seen = f"no Kafka broker answers there within {TIMEOUT_S:g} s ({error.args[0].str()})"
-            msg = f"--bootstrap {self._bootstrap}: {seen}; start it, correct the address, or leave it out"
-            raise InvalidArgument(msg) from error
+        """Raise InvalidArgument unless the brokers answer."""
+        for name, admin in self._admins.items():
+            try:
+                admin.list_topics(timeout=TIMEOUT_S)
+            except KafkaException as error:
+                seen = f"no Kafka broker answers there within {TIMEOUT_S:g} s ({error.args[0].str()})"
+                where = f"{self._clusters[name].bootstrap} (cluster {name})"
+                msg = f"--bootstrap {where}: {seen}; start it, correct the address, or leave it out"
+                raise InvalidArgument(msg) from error
 
-    def partitions(self, topic: str) -> int:
-        """How many partitions *topic* has; raises TidemarkError when there is no such topic."""
-        found = self._consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+    def partitions(self, at: Source | Sink) -> int:
+        """How many partitions the topic of *at* has; raises TidemarkError when there is no such topic."""
+        topic = at.topic or ""
+        found = self._consumers[at.kafka].list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         if found.error is not None:
-            msg = f"topic {topic!r}: {found.error.str()}; create it before the stream starts"
+            address = self._clusters[at.kafka].bootstrap
+            create = f"create it first: `tidemark topic create {topic} --partitions 3`"
+            msg = f"topic {topic!r} at {address}: {found.error.str()}; {create} at the broker of this machine"
             raise TidemarkError(msg)
         return len(found.partitions)
 
-    def offsets(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """Of each of *partitions* the earliest offset and the one after its newest record."""
+    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        """Of each of *partitions* of *source* the earliest offset and the one after its newest record."""
         specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        earliest, latest = (self._listed(topic, partitions, spec) for spec in specs)
+        earliest, latest = (self._listed(source, partitions, spec) for spec in specs)
         return {number: (earliest[number], latest[number]) for number in partitions}
 
-    def _listed(self, topic: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
+    def _listed(self, source: Source, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
         """The offset of each of *partitions* by *spec*: one request for all of them."""
-        places = {TopicPartition(topic, number): spec for number in partitions}
-        answers = self._admin.list_offsets(places, request_timeout=TIMEOUT_S)
+        places = {TopicPartition(source.topic or "", number): spec for number in partitions}
+        answers = self._admins[source.kafka].list_offsets(places, request_timeout=TIMEOUT_S)
         return {place.partition: answer.result().offset for place, answer in answers.items()}
 
-    def limits(self, topic: str) -> Limits:
-        """What *topic* takes, asked again after ASKED_EVERY_MS; what the broker does not tell is no limit."""
+    def limits(self, sink: Sink) -> Limits:
+        """What the topic of *sink* takes, asked every ASKED_EVERY_MS; what the broker does not tell is no limit."""
+        topic = _topic(sink)
         asked_at_ms, known = self._limits.get(topic, (None, Limits()))
         if asked_at_ms is None or self._clock() - asked_at_ms >= ASKED_EVERY_MS:
-            self._limits[topic] = self._clock(), self._asked(topic, known)
+            self._limits[topic] = self._clock(), self._asked(sink, known)
         return self._limits[topic][1]
 
-    def _asked(self, topic: str, known: Limits) -> Limits:
-        """The limits of *topic* as the broker tells them; those *known* where it does not."""
-        said = self._settings(topic)
+    def _asked(self, sink: Sink, known: Limits) -> Limits:
+        """The limits of the topic of *sink* as the broker tells them; those *known* where it does not."""
+        said = self._settings(sink)
         if said is None:
             return known
         by_broker = said.get("message.timestamp.type") == "LogAppendTime"
@@ -105,13 +123,15 @@ class KafkaBroker:
             max_bytes=_number(said.get("max.message.bytes")), before_ms=_number(before), after_ms=_number(after)
         )
 
-    def _settings(self, topic: str) -> dict[str, str] | None:
-        """The settings of *topic*; None where the broker does not tell."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    def _settings(self, sink: Sink) -> dict[str, str] | None:
+        """The settings of the topic of *sink*; None where the broker does not tell, or is not known."""
+        resource, admin = ConfigResource(ConfigResource.Type.TOPIC, sink.topic or ""), self._admins.get(sink.kafka)
+        if admin is None:
+            return None
         try:
-            settings = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
+            settings = admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
         except (KafkaException, TimeoutError) as error:
-            log.warning("topic %s: the broker does not tell its settings: %s", topic, error)
+            log.warning("topic %s: the broker does not tell its settings: %s", sink.topic, error)
             return None
         return {name: entry.value for name, entry in settings.items()}
 
@@ -122,12 +142,12 @@ class KafkaBroker:
         the topic does not take, for its size or its time; those that were sent together with it are sent again, alone.
         Raises PublishError for whatever else went wrong.
         """
-        topic = sink.topic or ""
+        topic = _topic(sink)
         # Two sinks with one topic count on, or the records of the second would look like repeats of the first.
         first = self._sent.get((topic, batch_id), 0)
         hop = f"{self._topology}/{sink.name}:{self._clock()}"
-        partitions = self.partitions(topic) if rows["_key"].null_count() or (rows["_key"] == "").any() else 1
-        sending = _Sending(self._producer(topic), topic)
+        partitions = self.partitions(sink) if rows["_key"].null_count() or (rows["_key"] == "").any() else 1
+        sending = _Sending(self._producer(sink), sink.topic or "")
         places = rows.select("_key", "_timestamp_ms", "_headers")
 
         def send(row: int, value: str | bytes | None, sequence: int) -> None:
@@ -157,7 +177,7 @@ class KafkaBroker:
         if failed:
             errors = [error.str() for error in failed.values()][:1]
             most = f"all but {len(failed)} of {rows.height} records"
-            msg = f"topic {topic!r} took {most}: {errors}; the batch is sent again"
+            msg = f"topic {sink.topic!r} took {most}: {errors}; the batch is sent again"
             raise PublishError(msg)
         return refused
 
@@ -167,9 +187,9 @@ class KafkaBroker:
         A topic that takes none, as one that has been compacted since, goes without: a mark is no record.
         """
         topic = sink.topic or ""
-        sending = _Sending(self._producer(topic), topic)
+        sending = _Sending(self._producer(sink), topic)
         headers: list[tuple[str, str | bytes | None]] = [(MARK, mark_text(self._writer, watermark_ms, idle=idle))]
-        for number in range(self.partitions(topic)):
+        for number in range(self.partitions(sink)):
             sending.send(number, None, None, number, self._clock(), headers)
         failed = sending.failed()
         if others := [error.str() for error in failed.values() if error.code() not in OF_A_RECORD]:
@@ -178,16 +198,19 @@ class KafkaBroker:
         if failed:
             log.warning("topic %s refuses marks of time: %s", topic, next(iter(failed.values())).str())
 
-    def is_compacted(self, topic: str) -> bool:
-        """Whether *topic* keeps the newest record of each key, as far as the broker tells: it takes none without."""
-        return "compact" in (self._settings(topic) or {}).get("cleanup.policy", "")
+    def is_compacted(self, sink: Sink) -> bool:
+        """Whether the topic of *sink* keeps the newest record of each key, as far as the broker tells.
 
-    def _producer(self, topic: str) -> Producer:
-        """The producer for *topic*, which puts no more records together than the topic takes at once."""
-        most = self.limits(topic).max_bytes or UNLIMITED_BYTES
+        Such a topic takes no record without a key.
+        """
+        return "compact" in (self._settings(sink) or {}).get("cleanup.policy", "")
+
+    def _producer(self, sink: Sink) -> Producer:
+        """The producer for *sink*, which puts no more records together than its topic takes at once."""
+        topic, most = _topic(sink), self.limits(sink).max_bytes or UNLIMITED_BYTES
         if topic not in self._producers or self._producers[topic][0] != most:
             settings = {
-                "bootstrap.servers": self._bootstrap,
+                **self._clusters[sink.kafka].client,
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "message.max.bytes": min(max(most, 1_000), UNLIMITED_BYTES),
@@ -206,7 +229,7 @@ def refuse_marks_in_compacted(topology: Topology, sub: SubTopology, broker: Kafk
 def marks_in_compacted(topology: Topology, sub: SubTopology, broker: KafkaBroker) -> Iterator[InvalidSpec]:
     """A mistake for each sink of *sub* that is to send marks of time to a topic that takes none."""
     for sink in sub.operators:
-        if isinstance(sink, Sink) and sink.marks and broker.is_compacted(sink.topic or ""):
+        if isinstance(sink, Sink) and sink.marks and broker.is_compacted(sink):
             problem = f"is true and topic {sink.topic!r} is compacted, which takes no record without a key"
             yield InvalidSpec.at(topology.file, f"operators.{sink.name}.marks", problem, "leave it out")
 

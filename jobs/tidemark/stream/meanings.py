@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tidemark.spec.connections import DEFAULT
 from tidemark.spec.operators import Aggregate, HopSource, KeyedTable, Map, NewestBy, Operator, Repartition, Sink, Source
 from tidemark.spec.topology import SubTopology
 
@@ -34,7 +35,8 @@ def changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 def _where(source: Source | HopSource) -> str:
     if isinstance(source, HopSource):
         return f"hop of {source.repartition}"
-    return f"topic {source.topic}" if source.topic else f"folder {source.delta or source.files}"
+    cluster = "" if source.kafka == DEFAULT else f" of cluster {source.kafka}"
+    return f"topic {source.topic}{cluster}" if source.topic else f"folder {source.delta or source.files}"
 
 
 def _of(operator: Operator) -> dict[str, str]:

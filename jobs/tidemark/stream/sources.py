@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.spark import is_table
+from tidemark.spec.connections import Cluster, Clusters
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Format, HopSource, Operator, Source
 from tidemark.spec.topology import SubTopology
@@ -32,23 +33,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def stream(spark: SparkSession, sub: SubTopology, layout: Layout, topology: str, bootstrap: str) -> DataFrame:
+def stream(spark: SparkSession, sub: SubTopology, layout: Layout, topology: str, clusters: Clusters) -> DataFrame:
     """All sources of *sub* as one frame, also planned in silence; raises InvalidArgument if one is not there."""
     frames = [_ticks(spark)]
     for operator in sub.operators:
         if isinstance(operator, Source):
-            frames.append(_source(spark, operator, layout.warehouse, bootstrap))
+            frames.append(_source(spark, operator, layout.warehouse, clusters))
         elif isinstance(operator, HopSource):
             frames.append(_hop(spark, operator, layout.hop(topology, operator.upstream, operator.repartition)))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
-def _source(spark: SparkSession, source: Source, warehouse: Path, bootstrap: str) -> DataFrame:
+def _source(spark: SparkSession, source: Source, warehouse: Path, clusters: Clusters) -> DataFrame:
     if source.delta is not None:
         return _delta(spark, source, warehouse / source.delta)
     if source.files is not None:
         return _files(spark, source, warehouse / source.files)
-    return _kafka(spark, source, bootstrap)
+    return _kafka(spark, source, clusters[source.kafka])
 
 
 def _ticks(spark: SparkSession) -> DataFrame:
@@ -63,23 +64,23 @@ def _ticks(spark: SparkSession) -> DataFrame:
     return columns.filter(F.lit(col=False))
 
 
-def _kafka(spark: SparkSession, source: Source, bootstrap: str) -> DataFrame:
+def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
     """The rows of the topic of *source*, from its earliest offset.
 
     Known limitation: Spark fails on a record whose Kafka timestamp, not that of its payload, is 292,000 years away,
     before anybody sees it. By default a broker takes none from more than an hour ahead.
     """
-    raw = spark.readStream.format("kafka").options(**kafka_options(source, bootstrap), startingOffsets="earliest")
+    raw = spark.readStream.format("kafka").options(**kafka_options(source, cluster), startingOffsets="earliest")
     if source.max_records is not None:
         raw = raw.option("maxOffsetsPerTrigger", source.max_records)
     return kafka_records(raw.load(), source)
 
 
-def read_again(spark: SparkSession, source: Source, bootstrap: str, offsets: Offsets) -> DataFrame:
+def read_again(spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets) -> DataFrame:
     """The rows of the topic of *source* at *offsets*, as a batch."""
     topic = source.topic or ""
     starts, ends = ({str(number): part[side] for number, part in offsets.items()} for side in (0, 1))
-    options = {name: text for name, text in kafka_options(source, bootstrap).items() if name != "subscribe"}
+    options = {name: text for name, text in kafka_options(source, cluster).items() if name != "subscribe"}
     raw = spark.read.format("kafka").options(
         **options,
         assign=json.dumps({topic: list(offsets)}),
@@ -89,10 +90,10 @@ def read_again(spark: SparkSession, source: Source, bootstrap: str, offsets: Off
     return kafka_records(raw.load(), source)
 
 
-def kafka_options(source: Source, bootstrap: str) -> dict[str, str]:
+def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
     """What Spark needs to know to read the topic of *source*, as a stream or as a batch."""
     return {
-        "kafka.bootstrap.servers": bootstrap,
+        **cluster.spark,
         "subscribe": source.topic or "",
         "includeHeaders": "true",
         "failOnDataLoss": "false",  # stream/intact.py looks, and says what was lost
