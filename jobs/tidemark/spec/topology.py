@@ -472,7 +472,7 @@ class _Check:
             )
 
     def _topics(self) -> None:
-        seen: dict[str, Operator] = {}
+        seen: dict[str, Source] = {}
         for operator in self._operators.values():
             if isinstance(operator, Source) and operator.topic:
                 if (other := seen.get(operator.topic)) is not None:
