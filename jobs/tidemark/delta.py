@@ -30,7 +30,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.current_rows import replacing
+from tidemark.current_rows import Closed, replacing
 from tidemark.disk import UntilWritten, at_once
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.files import File, Files, frames
@@ -295,13 +295,23 @@ class Committer:
         return self._once(path, batch_id, add, removes=False, told=told)
 
     def upsert(
-        self, path: Path, rows: pa.Table | Files, batch_id: int, *, key: Sequence[str], told: Told = NOTHING
+        self,
+        path: Path,
+        rows: pa.Table | Files | None,
+        batch_id: int,
+        *,
+        key: Sequence[str],
+        told: Told = NOTHING,
+        closed: Closed | None = None,
     ) -> int:
-        """Make *rows*, one per *key*, the current ones at *path*, less those `deleted`; the rest as in `commit`."""
-        new = pl.concat(frames(rows)).unique(key, keep="last", maintain_order=True)
+        """Make *rows*, one per *key*, the current ones at *path*, less those `deleted`; the rest as in `commit`.
+
+        The rows of windows that are *closed* become final.
+        """
+        new = None if rows is None else pl.concat(frames(rows)).unique(key, keep="last", maintain_order=True)
 
         def replace(table: DeltaTable, properties: CommitProperties) -> None:
-            made, replaced = replacing(path, table, new, key=key)
+            made, replaced = replacing(path, table, new, key=key, closed=closed)
             actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in made]
             actions += _removing(table, replaced)
             table.create_write_transaction(

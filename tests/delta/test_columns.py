@@ -92,7 +92,7 @@ def test_a_sink_says_of_a_column_what_the_topology_computes_it_from(tmp_path):
     board = comments(layout.stream_table("rooms", "0", "board"))
     assert board["celsius"] == "by_minute: total / n"
     assert board["room"] == "room of readings"
-    assert board["window_start"] == "window_start of by_minute: record time, epoch ms"
+    assert board["window_start"] == "start of the window, inclusive: record time"
     assert comments(layout.stream_table("rooms", "0", "everything"))["read_at"] == (
         "read_at of readings: record time, epoch ms"
     )

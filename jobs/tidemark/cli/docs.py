@@ -13,7 +13,7 @@ from tidemark.cli.sql import Warehouse
 from tidemark.spec.checks import CONDITIONS, SUMS
 from tidemark.spec.project import CHECKOUT
 from tidemark.spec.tables import HOP, TABLES, Table
-from tidemark.stream.sink_columns import TIDEMARKS_OWN
+from tidemark.stream.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
 from tidemark.warehouse import View, views
 
 HEAD = """\
@@ -32,7 +32,10 @@ OF_SINKS = """\
 ## Tables of sinks and hops
 
 A sink with a `table` writes one of that name: the columns of its records, each with a comment that says what the
-topology computes it from, and these.
+topology computes it from, and these. `window_final` is there for results of windows, `last_seen_at` with the key of
+that name, and `deleted` without `mode = "current"`: a current table removes the row. Columns of records that are bounds
+of windows are timestamps, whatever a map calls them; in a table that a version before them created they stay bigint,
+epoch ms.
 """
 
 
@@ -63,11 +66,17 @@ def dictionary() -> str:
         "## Reports\n",
         *map(_table, of_reports),
         OF_SINKS,
-        _columns(("column", "what it is"), TIDEMARKS_OWN.items()),
+        _columns(("column", "type", "what it is", "what for"), _of_sinks()),
         "What a repartition hands on lies in `hop_<its name>`.\n",
         _table(HOP),
     ]
     return "\n".join(parts)
+
+
+def _of_sinks() -> Iterable[tuple[str, ...]]:
+    for name, text in {**BOUNDS, **TIDEMARKS_OWN}.items():
+        kind, why = WHY[name]
+        yield f"`{name}`", f"`{kind}`", text, why
 
 
 def _view(view: View, empty: Warehouse) -> str:

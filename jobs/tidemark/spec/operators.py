@@ -6,7 +6,7 @@ Lengths of time are in ms, instants in epoch ms UTC.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tidemark.semantics.change import Rule
@@ -308,12 +308,33 @@ class Aggregate(Operator):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SinkWindow:
+    """How a sink knows that the *windows* of its rows have ended: *column* is *before_ms* before their end.
+
+    `column` is None where no column tells it. With `is_closed` its rows are results of closed windows only.
+    """
+
+    windows: Windows
+    is_closed: bool
+    column: str | None
+    before_ms: int = 0
+
+    def closed_up_to_ms(self, watermark_ms: int | None) -> int | None:
+        """The latest value of `column` of a window that is closed at *watermark_ms*; None: none is, or not known."""
+        if watermark_ms is None or self.column is None:
+            return None
+        return self.windows.closed_up_to_ms(watermark_ms) - self.before_ms
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sink(Operator):
     """Writes to a Kafka *topic* of the cluster *kafka*, or to a Delta *table*: appends, or keeps current rows by *key*.
 
     With `marks` its topic gets marks of time (kernels/marks.py), at most one each `mark_every_ms` and partition. Each
     commit of a table has one; where there are no rows a table that is appended to gets it by a commit of its own.
     With `last_seen_at` the row of a key says when the key was last asserted, by updates that were suppressed too.
+    `bounds` are its columns that are bounds of windows (window_start | window_end), and
+    `window` those of which its table's rows are results: both follow from the operators that it reads.
     """
 
     topic: str | None = None
@@ -325,6 +346,8 @@ class Sink(Operator):
     marks: bool = False
     mark_every_ms: int = 10_000
     last_seen_at: bool = False
+    bounds: Mapping[str, str] = field(default_factory=dict)
+    window: SinkWindow | None = None
 
     @property
     def tells_time(self) -> bool:

@@ -34,6 +34,7 @@ from tidemark.spec.retention import Retention, read_retention
 from tidemark.spec.spark_settings import SparkSettings, read_spark
 from tidemark.spec.toml_keys import Keys, read_toml, read_whole
 from tidemark.spec.toml_operators import TAKES_BACK, misshapen, mistakes_of, read_operator
+from tidemark.spec.window_columns import sink_window, window_columns
 
 
 @dataclass(frozen=True)
@@ -499,11 +500,14 @@ class _Check:
 
 
 def _completed(ordered: Iterable[Operator]) -> list[Operator]:
-    """*ordered* with what follows from the others: the key of an aggregate behind a repartition."""
+    """*ordered* with what follows from the others: keys of aggregates behind a repartition, sinks' windows."""
     operators = {operator.name: operator for operator in ordered}
     for operator in operators.values():
         if isinstance(operator, Aggregate) and isinstance(read := operators[operator.inputs[0]], Repartition):
             operators[operator.name] = replace(operator, key=read.key)
+    for sink in [operator for operator in operators.values() if isinstance(operator, Sink)]:
+        columns = window_columns(sink, operators)
+        operators[sink.name] = replace(sink, bounds=dict(columns.bounds), window=sink_window(columns))
     return list(operators.values())
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from tidemark.clock import Clock
 from tidemark.current_rows import OF_REPLACING
@@ -22,9 +23,10 @@ from tidemark.delta import KEPT_LOG, NOTHING, SHORT_LOG, Committer, Told, bigint
 from tidemark.disk import UntilWritten, at_once
 from tidemark.files import Files, Rows, frames, write_file
 from tidemark.kernels import payload
+from tidemark.kernels.final_rows import final_columns
 from tidemark.kernels.last_seen import last_seen_columns
 from tidemark.kernels.marks import MARK, mark_text
-from tidemark.kernels.schemas import INSTANT, arrow_schema, instants
+from tidemark.kernels.schemas import INSTANT, UTC_TIMESTAMP, arrow_schema, instants
 from tidemark.object_path import ObjectPath
 from tidemark.spec.operators import Operator, Repartition, Sink, emission_of
 from tidemark.spec.tables import (
@@ -47,6 +49,7 @@ from tidemark.stream.broker import Broker
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.limits import undeliverable_rows
 from tidemark.stream.measurement import Clocks, Measurer
+from tidemark.stream.open_windows import OpenWindows
 from tidemark.stream.sink_columns import commented
 from tidemark.stream.tidying import Tidying
 
@@ -86,6 +89,7 @@ class Committing:
         ]
         self._tidying, self._hops = Tidying(committer), frozenset(_hops(sub))
         newest = facts.newest()
+        self._open_windows = OpenWindows(home)
         self._undeliverable: list[pl.DataFrame] = []
         self._newest_batches: dict[str, int] = dict(newest.notes.get(NEWEST_BATCHES, {})) if newest else {}
 
@@ -172,6 +176,8 @@ class Committing:
     def _hand_out(self, operator: Operator, entry: Entry) -> int | None:
         """Commit what a terminal operator has for others; the clock after it, None when it had nothing."""
         rows = entry.tables.get(operator.name)
+        if isinstance(operator, Sink) and operator.table and operator.key:
+            return self._replace(operator, operator.table, rows if rows is not None and rows.num_rows else None, entry)
         if rows is None or not rows.num_rows:
             return None
         match operator:
@@ -179,7 +185,7 @@ class Committing:
                 return self._commit(f"hop_{operator.name}", rows, entry.batch_id)
             case Sink(table=str() as table):
                 written = rows if isinstance(rows, Files) else sink_rows(operator, rows, entry.batch_id, self._home)
-                return self._commit(table, written, entry.batch_id, key=operator.key, told=self._told(entry))
+                return self._commit(table, written, entry.batch_id, told=self._told(entry))
             case Sink():
                 epoch = entry.notes["batch"]["epoch"]
                 self._check_lease()
@@ -190,23 +196,35 @@ class Committing:
                 return self._clock()
         return None
 
-    def _commit(
-        self, name: str, rows: Rows | None, batch_id: int, *, key: tuple[str, ...] = (), told: Told = NOTHING
-    ) -> int:
+    def _replace(self, sink: Sink, table: str, rows: Rows | None, entry: Entry) -> int | None:
+        """Commit current *rows* of *sink*, and those that are final now; the clock after it, None without *rows*."""
+        path, closed = self._home / table, self._open_windows.closed(sink, entry.notes["progress"]["watermark_ms"])
+        if rows is None and closed is None:
+            return None
+        if rows is not None and not isinstance(rows, Files):
+            rows = sink_rows(sink, rows, entry.batch_id, self._home)
+        told = self._told(entry)
+        at_ms = self._committer.upsert(path, rows, entry.batch_id, key=sink.key, told=told, closed=closed)
+        self._open_windows.committed(sink, rows, closed)
+        self._committed(table, entry.batch_id)
+        return None if rows is None else at_ms
+
+    def _commit(self, name: str, rows: Rows | None, batch_id: int, *, told: Told = NOTHING) -> int:
         if rows is None or not rows.num_rows:
             return self._clock()
         path = self._home / name
-        if key:
-            at_ms = self._committer.upsert(path, rows, batch_id, key=key, told=told)
-        elif isinstance(rows, Files):
+        if isinstance(rows, Files):
             at_ms = self._committer.adopt(path, rows, batch_id, told=told)
         else:
             at_ms = self._committer.commit(path, rows, batch_id, told=told)
+        self._committed(name, batch_id)
+        return at_ms
+
+    def _committed(self, name: str, batch_id: int) -> None:
         self._newest_batches[name] = batch_id
         if name not in self._hops:
-            self._tidying.committed(path)
+            self._tidying.committed(self._home / name)
         self._reached(f"committed {name}")
-        return at_ms
 
 
 def _has_rows(sink: Sink, entry: Entry) -> bool:
@@ -245,7 +263,8 @@ def sink_rows(sink: Sink, records: pa.Table, batch_id: int, home: Path) -> pa.Ta
     """*records* as the table of a Delta *sink* under *home* takes them: payload, record time, where each came from.
 
     One that keeps current rows takes the last of each key. When a key was last seen is in *records* where they were
-    decided with `last_seen_at`.
+    decided with `last_seen_at`. Instants and bounds of windows are timestamps, and epoch ms in a column of an older
+    version that is bigint.
     """
     rows = _as_sent(sink, records, batch_id)
     at = [name for name, kind in rows.schema.items() if kind == INSTANT and name in payload(records.column_names)]
@@ -258,14 +277,25 @@ def _as_sent(sink: Sink, records: pa.Table, batch_id: int) -> pl.DataFrame:
     if sink.key:
         frame = frame.unique(sink.key, keep="last", maintain_order=True)
     return frame.select(
-        *payload(frame.columns),
+        *(instants(name) if name in sink.bounds else pl.col(name) for name in payload(frame.columns)),
         timestamp=instants("_timestamp_ms"),
         batch_id=pl.lit(batch_id, pl.Int64),
         source_partition="_partition",
         source_offset="_offset",
         deleted="_deleted",
+        **final_columns(frame.columns),
         **last_seen_columns(frame.columns),
     )
+
+
+def _as_it_is(schema: pa.Schema, path: Path) -> pa.Schema:
+    """*schema* with the columns bigint that hold epoch ms in the table at *path*, if an older version created it."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return schema
+    in_ms = [f for f in schema if f.type == UTC_TIMESTAMP and f.name in bigint_columns(path)]
+    for field in in_ms:
+        schema = schema.set(schema.get_field_index(field.name), field.with_type(pa.int64()))
+    return schema
 
 
 _OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
@@ -309,5 +339,6 @@ def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[st
             )
             if operator.key:
                 schema = pa.schema([field for field in schema if field.name not in OF_REPLACING])
+            schema = _as_it_is(schema, home / operator.table)
             schema = commented(schema, operator, {o.name: o for o in sub.operators}, schemas)
             create(home / operator.table, schema, description=f"what reached the sink {operator.name}")

@@ -83,6 +83,7 @@ def _unknown(named: Mapping[str, Sequence[str]], columns: Collection[str]) -> It
 
 def _taken_by_sink(operator: Sink, columns: Collection[str]) -> Iterator[ColumnMistake]:
     added = SINK_COLUMNS | ({"last_seen_at"} if operator.last_seen_at else set())
+    added |= {"window_final"} if operator.window else set()
     if operator.table and (own := sorted(added & {*columns})):
         problem = f"{own} are columns that a Delta sink adds itself; name them anew in a map"
         yield ColumnMistake("", problem, reads(columns))

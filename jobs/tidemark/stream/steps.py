@@ -15,6 +15,7 @@ from tidemark.kernels.aggregate_function import OLD, AggregateFunction
 from tidemark.kernels.emission import newest_per_key
 from tidemark.kernels.expressions import PROBLEM, Expressions
 from tidemark.kernels.facts import times_of
+from tidemark.kernels.final_rows import with_final
 from tidemark.kernels.last_seen import with_last_seen
 from tidemark.kernels.proofs import as_late, changes_rows, late_rows, quarantine_rows, suppressed_rows
 from tidemark.kernels.schemas import META_SCHEMA, record_schema
@@ -449,6 +450,8 @@ def _sent(sink: Sink, records: pl.DataFrame, asserted: pl.DataFrame | None = Non
     *asserted* are all updates of the operator that it reads, which tell when a key was last seen.
     """
     rows = {}
+    if sink.table and sink.window:
+        records = with_final(sink.window, records, moment.watermark_ms)
     kept = records
     if sink.last_seen_at:
         seen = with_last_seen(records, records if asserted is None else asserted, sink.key)
