@@ -181,6 +181,7 @@ def test_the_sink_has_a_row_per_session_and_the_feed_closes_all(flow: Flow) -> N
             "source_partition": update.partition,
             "source_offset": update.offset,
             "deleted": False,
+            "window_final": True,
         }
         for batch_id, updates in flow.oracle.sessions.items()
         for update in updates
