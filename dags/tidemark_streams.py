@@ -6,6 +6,7 @@ from airflow.sdk import Param
 
 from tidemark.spec.operators import Time
 from tidemark_dags import BOOTSTRAP, WAREHOUSE, dag, topologies
+from tidemark_hours import FirstReport
 from tidemark_stream import RETRIES, StreamOperator
 
 DOC = """
@@ -14,6 +15,7 @@ Runs the streams of the topology `{name}`, one task each, until they are drained
 * **Drain**: write `drain.json` into the stream's control folder (`tidemark down` does), or clear or mark the task.
 * **time** `processing` runs the separate stream `{name}_on_processing_time`: no record is late.
   Its results go to tables of its own. One run goes on at a time: end the other first.
+* **first_report** asks `tidemark_{name}_reports` for a report on the hour so far, 3 minutes after the start.
 * **slow** makes operators sleep after each batch, `OPERATOR=MS`: to see an SLA break.
 """
 PAIR = {"type": "string", "pattern": r"^\w+=\d+$"}
@@ -23,7 +25,10 @@ for path, topology in topologies().items():
     time = Param(
         Time.EVENT.value, type="string", enum=[kind.value for kind in Time], description="what time records have"
     )
-    with dag(topology, "streams", doc=DOC, schedule=None, params={"slow": slow, "time": time}):
+    soon = Param(default=True, type="boolean", description="report on the hour so far, 3 minutes after the start")
+    params = {"slow": slow, "time": time, "first_report": soon}
+    with dag(topology, "streams", doc=DOC, schedule=None, params=params):
+        FirstReport(task_id="first_report", reports=f"tidemark_{topology.name}_reports", retries=RETRIES)
         for sub_topology in topology.sub_topologies:
             StreamOperator(
                 task_id=sub_topology.name,

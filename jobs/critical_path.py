@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from tidemark.cli.sql import Warehouse
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.place import location
@@ -66,7 +67,7 @@ def main() -> None:
         tables = Warehouse(given.warehouse.warehouse, READS)
         others = [] if given.html.suffix == ".html" else found
         for each in dict.fromkeys([*others, interval]):
-            write_pages(tables, given.topology, each, given.html)
+            write_pages(tables, given.topology, each, given.html, now_ms=wall_clock_ms())
 
 
 def run(

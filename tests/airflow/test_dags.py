@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pendulum
 import pytest
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException, DagRunTriggerException
 from airflow.sdk.execution_time import macros
 from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import StrictUndefined, Template
@@ -57,7 +57,25 @@ def test_every_dag_survives_the_trip_through_the_database(dagbag: DagBag, dag_id
 
 
 def test_a_stream_is_a_task_of_its_own(dagbag: DagBag) -> None:
-    assert set(dagbag.dags["tidemark_flights_streams"].task_ids) == {"status", "carriers"}
+    assert set(dagbag.dags["tidemark_flights_streams"].task_ids) == {"status", "carriers", "first_report"}
+
+
+@pytest.mark.parametrize(
+    ("started", "due", "hour"),
+    [("12:07:30", "12:10:30", ("12:00:00", "13:00:00")), ("12:58:00", "13:01:00", ("13:00:00", "14:00:00"))],
+)
+def test_a_start_of_streams_asks_for_a_report_on_its_hour(
+    dagbag: DagBag, started: str, due: str, hour: tuple[str, str]
+) -> None:
+    task = dagbag.dags["tidemark_flights_streams"].get_task("first_report")
+    run = SimpleNamespace(run_after=datetime.fromisoformat(f"2026-01-01T{started}+00:00"))
+    with pytest.raises(DagRunTriggerException) as asked:
+        task.execute({"params": {"first_report": True}, "dag_run": run})
+    instants = [asked.value.run_after.isoformat(), *asked.value.conf.values()]
+    assert instants == [f"2026-01-01T{clock}+00:00" for clock in (due, *hour)]
+    assert (asked.value.trigger_dag_id, [*asked.value.conf]) == ("tidemark_flights_reports", ["from", "to"])
+    with pytest.raises(AirflowSkipException):
+        task.execute({"params": {"first_report": False}, "dag_run": run})
 
 
 def test_pages_show_what_was_rolled_up(dagbag: DagBag) -> None:
@@ -214,7 +232,7 @@ def test_a_topology_file_is_all_it_takes_to_get_dags(tmp_path: Path, monkeypatch
     monkeypatch.setattr(tidemark_dags, "TOPOLOGIES", tmp_path)
     found = DagBag(dag_folder=str(DAGS))
     assert {dag_id: dag.owner for dag_id, dag in found.dags.items()} == {f"tidemark_orders_{p}": "shop" for p in PARTS}
-    assert set(found.dags["tidemark_orders_streams"].task_ids) == {"pricing", "regions", "products"}
+    assert set(found.dags["tidemark_orders_streams"].task_ids) == {"pricing", "regions", "products", "first_report"}
 
 
 def test_parsing_the_dags_costs_airflow_few_modules_more_and_none_that_is_slow() -> None:

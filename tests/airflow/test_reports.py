@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ OTHERS = """
 from airflow.sdk import DAG, task
 from datetime import timedelta
 from tidemark_assets import stream_table, table_asset
+from tidemark_hours import FirstReport
 
 SEEN = {
     "rolled_up": table_asset("flights", "latency_rollup"),
@@ -61,6 +63,9 @@ for name, asset in SEEN.items():
                     print("version", told["version"], "rows", told["rows"])
 
         tell()
+
+with DAG("others_start", params={"first_report": True}):
+    FirstReport(task_id="first_report", reports="tidemark_flights_reports")
 """
 
 
@@ -205,3 +210,20 @@ def test_the_api_server_tells_those_who_are_signed_in_and_no_others(api: Airflow
     for path in ("/tidemark/", "/tidemark/topologies", "/tidemark/topologies/flights/path"):
         assert answer(api, path, None)[0] == 401
     assert answer(api, "/tidemark/topologies", "no token of ours")[0] in (401, 403)
+
+
+def test_a_start_has_its_first_report_within_minutes(backfilled: AirflowApi) -> None:
+    backfilled.unpause("others_start")
+    run_id = backfilled.trigger("others_start", {})
+    process.wait_until(lambda: backfilled.run_state("others_start", run_id) in ENDED, "the end of the start", 60)
+    assert backfilled.task_states("others_start", run_id) == {"first_report": SUCCESS}, backfilled.log(
+        "others_start", run_id, "first_report"
+    )
+    (asked,) = backfilled._call("GET", "/api/v2/dags/tidemark_flights_reports/dagRuns", None)["dag_runs"]
+    started = datetime.fromisoformat(
+        backfilled._call("GET", f"/api/v2/dags/others_start/dagRuns/{run_id}", None)["run_after"]
+    )
+    assert asked["state"] == "queued"
+    due = datetime.fromisoformat(asked["run_after"])
+    assert due - started == timedelta(minutes=3)
+    assert datetime.fromisoformat(asked["conf"]["from"]) == due.replace(minute=0, second=0, microsecond=0)

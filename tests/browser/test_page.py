@@ -193,3 +193,8 @@ def test_hostile_names_and_values_are_shown_as_text(chromium: Browser, tmp_path:
     charts = " ".join(chart.text_content() or "" for chart in found.page.locator("figure svg").all())
     assert all(named[name] in charts for name in (EVENTS, SLOW, BOARD))
     found.context.close()
+
+
+def test_the_page_of_an_hour_that_goes_on_says_so() -> None:
+    assert "So far, until 2026-01-01 12:01:00" in page(facts({}), now_ms=NOON + MINUTE_MS)
+    assert "So far" not in page(facts({}), now_ms=NOON + 3 * MINUTE_MS)

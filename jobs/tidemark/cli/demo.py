@@ -128,7 +128,7 @@ class Demo:
         """All steps; what is wrong with the outcome."""
         conductor, started_at = self.conductor, datetime.now(UTC)
         bootstrap, airflow = conductor.start()
-        streams = conductor.launch_streams(airflow, self.settings.slow)
+        streams = conductor.launch_streams(airflow, self.settings.slow, first_report=False)
         with conductor.step(f"playing flights from {self.settings.first} to {self.settings.until}"):
             played = self._replay(bootstrap)
         with conductor.step("waiting for the streams to catch up"):

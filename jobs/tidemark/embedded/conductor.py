@@ -57,17 +57,21 @@ class Conductor:
             self.wait(lambda: airflow.has_dag(self.dag("sla_check")), "the DAGs", PARSED_WITHIN_S)
         return bootstrap, airflow
 
-    def launch_streams(self, airflow: AirflowApi, slow: Sequence[str]) -> str:
-        """The id of the run of the streams' DAG, once every stream runs: of one that is going on, or of a new one."""
+    def launch_streams(self, airflow: AirflowApi, slow: Sequence[str], *, first_report: bool = True) -> str:
+        """The id of the run of the streams' DAG, once every stream runs: of one that is going on, or of a new one.
+
+        With *first_report* a new one asks for a report on its first minutes.
+        """
+        conf = {"slow": list(slow), "first_report": first_report}
         dag_id = self.dag("streams")
         going_on = self._going_on(airflow)
-        run_id = going_on[0] if going_on else airflow.trigger(dag_id, {"slow": list(slow)})
+        run_id = going_on[0] if going_on else airflow.trigger(dag_id, conf)
         airflow.unpause(dag_id)
 
         def all_run() -> bool:
             nonlocal run_id
             if self._state(airflow, dag_id, run_id) == SUCCESS:  # it went on only to find its streams drained
-                run_id = airflow.trigger(dag_id, {"slow": list(slow)})
+                run_id = airflow.trigger(dag_id, conf)
             return all(_runs(control) for control in self.controls())
 
         with self.step("launching the streams"):

@@ -20,16 +20,19 @@ from tidemark.spec.intervals import Grain, Interval, utc
 from tidemark.spec.topology import Topology
 
 
-def write_pages(tables: Tables, topology: Topology, interval: Interval, target: Path) -> list[Path]:
+def write_pages(
+    tables: Tables, topology: Topology, interval: Interval, target: Path, *, now_ms: int | None = None
+) -> list[Path]:
     """Write the page of *interval* to *target*, a file named *.html or a folder; the files written.
 
+    A page of an interval that is not over at *now_ms*, epoch ms, says so; None: every one is.
     In a folder it is named after the interval, and the day that a shorter one begins in has a page besides.
     """
     if target.suffix == ".html":
-        return [_write(tables, topology, interval, target)]
+        return [_write(tables, topology, interval, target, now_ms)]
     day = Interval(interval.start_ms, interval.start_ms + 1).widened(Grain.DAY)
     intervals = dict.fromkeys([interval, day] if interval.length_ms < day.length_ms else [interval])
-    return [_write(tables, topology, each, target / f"{name_of(each)}.html") for each in intervals]
+    return [_write(tables, topology, each, target / f"{name_of(each)}.html", now_ms) for each in intervals]
 
 
 def name_of(interval: Interval) -> str:
@@ -45,8 +48,8 @@ def name_of(interval: Interval) -> str:
     return "--".join(at.strftime("%Y-%m-%dT%H%M%SZ") for at in (start, end))
 
 
-def page(facts: PageFacts) -> str:
-    """The page that tells *facts*."""
+def page(facts: PageFacts, *, now_ms: int | None = None) -> str:
+    """The page that shows *facts*; of an interval that is not over at *now_ms* it says so."""
     path = facts.paths[0]["path"] if facts.paths else []
     return template("report/page.html.j2").render(
         facts=facts,
@@ -61,6 +64,7 @@ def page(facts: PageFacts) -> str:
         start=utc(facts.interval.start_ms),
         end=utc(facts.interval.end_ms),
         emission=_emission(facts),
+        until=utc(now_ms) if now_ms is not None and now_ms < facts.interval.end_ms else None,
     )
 
 
@@ -93,8 +97,8 @@ def _emission(facts: PageFacts) -> list[tuple[str, int, int]]:
     return sorted(((name, *both) for name, both in totals.items()), key=lambda row: (-row[2], row[0]))
 
 
-def _write(tables: Tables, topology: Topology, interval: Interval, file: Path) -> Path:
+def _write(tables: Tables, topology: Topology, interval: Interval, file: Path, now_ms: int | None) -> Path:
     """Write the page at once: who opens it sees the old one or the new one."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    replace(file, page(page_facts(tables, topology, interval)))
+    replace(file, page(page_facts(tables, topology, interval), now_ms=now_ms))
     return file
