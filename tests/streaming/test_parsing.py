@@ -8,8 +8,10 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -24,6 +26,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.marks import with_marks
 from tidemark.semantics.progress import InputProgress
 from tidemark.spec.connections import DEFAULT, Cluster
+from tidemark.spec.intervals import utc
 from tidemark.spec.operators import Format, Kind, NotANumber, Sink, Source
 from tidemark.stream.kafka import KafkaBroker
 from tidemark.stream.parsing import kafka_records, table_rows
@@ -146,6 +149,23 @@ def test_a_timestamp_is_scaled_from_its_unit(spark: SparkSession, unit: str, ins
     (row,) = kafka_records(raw, source("scaled", timestamp_unit=unit)).collect()
     assert row.timestamp_ms == expected
     assert (row.reason is None) == (expected is not None and expected > 0)
+
+
+def test_event_times_are_what_the_page_of_recipes_says(spark: SparkSession) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(timestamp|bigint)` \| (?:`(\w+)`)? ?\| `(.*)` \| (\S+) \|$", text, re.MULTILINE)
+    assert len(rows) == 20
+    kafka = "binary('a') as key, 0 as partition, now() as timestamp, array() as headers"
+    found: dict[int, str] = {}
+    for kind, unit in {row[:2] for row in rows}:
+        of_kind = {n: written for n, (*is_, written, _) in enumerate(rows) if is_ == [kind, unit]}
+        values = ", ".join(f"({n}L, binary('{{\"at\": {written}}}'))" for n, written in of_kind.items())
+        raw = spark.sql(f"select {kafka}, offset, value from values {values} as t(offset, value)")
+        reading = source("times", fields={"at": kind}, timestamp_unit=unit or "ms")
+        for row in kafka_records(raw, reading).collect():
+            at = row.reason or utc(row.timestamp_ms).isoformat(timespec="milliseconds")
+            found[row.offset] = at.removesuffix("+00:00")
+    assert found == {n: expected for n, (*_, expected) in enumerate(rows)}
 
 
 def test_a_timestamp_is_text_in_iso_8601_or_that_of_kafka(spark: SparkSession, broker: str) -> None:
