@@ -10,11 +10,13 @@ from deltalake import write_deltalake
 from flights_reported import reported
 from playing import NEWEST, Play, bad, ms, tell
 
+from critical_path import run
+from tidemark.cli import path as path_command
 from tidemark.cli.sql import Warehouse
 from tidemark.control import StreamState
 from tidemark.kernels.schemas import rows_of
 from tidemark.report.page_model import READS, page_model
-from tidemark.spec.intervals import utc
+from tidemark.spec.intervals import Interval, utc
 from tidemark.spec.layout import Layout
 from tidemark.spec.project import CHECKOUT
 from tidemark.spec.tables import SLA_RESULTS
@@ -146,3 +148,14 @@ def test_the_path_has_the_whole_age_and_its_own_age(tmp_path: Path) -> None:
     assert (found["path"]["age_ms"], found["path"]["leaf"]) == (1_400, "carrier_delays")
     assert (found["path"]["finished_at"], found["path"]["finished_ago_ms"]) == (utc(FINISHED), 60_000)
     assert found["report"] == "2026-01-01T12"
+
+
+def test_a_start_with_a_backlog_is_called_that(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    play.batch([play.row("events", ms(k), key="a", id="a", v=k) for k in range(60)], at_ms=ms(600))
+    run(Layout(tmp_path), play.topology, [], Interval(ms(0), ms(3_600)))
+    path = model(play, 601)["path"]
+    assert path["mostly_before_source"] == "a backlog (records that waited unread)"
+    assert path["spent"][0]["kind"] == "backlog"
+    words = path_command.as_text("play", path)
+    assert "mostly a backlog (records that waited unread), not in the sum" in " ".join(words.split())

@@ -61,7 +61,7 @@ def page_that_says(text):
     window = {
         "window_end": utc(0), "leaf": text, "age_ms": 2, "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
         "path": ["events", "slow"], "steps": [{**step, "operator": text}], "spent": [{"part": text, "ms": 2}],
-        "finished_ago_ms": 5_000, "is_current": True,
+        "finished_ago_ms": 5_000, "is_current": True, "mostly_before_source": None,
     }  # fmt: skip
     cause = {
         "cause": "backlog", "operator": text, "input": f"{text} ", "partition": None, "since": None, "seen": text,

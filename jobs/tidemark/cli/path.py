@@ -16,7 +16,7 @@ from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import aligned, as_document
 from tidemark.inert import one_line
 from tidemark.report.batch_job import topology as topology_named
-from tidemark.report.path_facts import PART_WORDS, Row, windows_with_paths
+from tidemark.report.path_facts import PART_WORDS, Row, mostly_before_source, windows_with_paths
 from tidemark.spec.intervals import instant_ms
 
 READS = frozenset(
@@ -120,7 +120,9 @@ def _sums(leaves: Sequence[Row]) -> Iterator[str]:
 
 
 def _beside_the_sum(window: Row) -> Iterator[str]:
-    yield f"before the source: {window['before_source_ms']:,} ms from the window's end, not in the sum"
+    mostly = mostly_before_source(window)
+    spent = "" if mostly is None else f", mostly {mostly}"
+    yield f"before the source: {window['before_source_ms']:,} ms from the window's end{spent}, not in the sum"
     if window["waited_ms"] is not None:
         parts = (f"{window[f'{what}_ms']:,} ms {what}" for what in ("waited", "queued", "worked"))
         yield f"of the sum: {', '.join(parts)}"

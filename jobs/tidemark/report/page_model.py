@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.errors import InvalidArgument
-from tidemark.report.path_facts import PART_WORDS, Row, Tables, windows_with_paths
+from tidemark.report.path_facts import PART_WORDS, Row, Tables, mostly_before_source, windows_with_paths
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.spec.intervals import Grain, utc
@@ -256,6 +256,7 @@ def _path(tables: Tables, topology: Topology, at_ms: int) -> Row | None:
         "finished_at": utc(finished_ms),
         "finished_ago_ms": ago_ms,
         "is_current": ago_ms <= CHECKS_MISSED * topology.check_every_ms,
+        "mostly_before_source": mostly_before_source(window),
         "spent": [*_spent(window)],
     }
 

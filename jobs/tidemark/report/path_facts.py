@@ -47,7 +47,7 @@ class Tables(Protocol):
 PART_WORDS = {
     AgeCause.BOUND: "the source's bound",
     AgeCause.BLOCKING_PARTITION: "a partition that blocked the watermark",
-    AgeCause.BACKLOG: "records that waited unread",
+    AgeCause.BACKLOG: "a backlog (records that waited unread)",
     AgeCause.DRIVER_RESTARTED: "a driver that restarted",
     AgeCause.LATE_PRODUCER: "a producer that wrote late",
     AgeCause.TRIGGER: "waiting for a trigger",
@@ -55,6 +55,16 @@ PART_WORDS = {
     AgeCause.QUEUED: "waiting for the journal",
 }
 """The parts of a window's age in which no operator worked, for people."""
+BEFORE_SOURCE = frozenset(
+    {
+        AgeCause.BOUND,
+        AgeCause.BLOCKING_PARTITION,
+        AgeCause.BACKLOG,
+        AgeCause.DRIVER_RESTARTED,
+        AgeCause.LATE_PRODUCER,
+    }
+)
+"""The parts that lie before a source has finished the window."""
 FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"
 """Of a row of critical_paths: when the window came to the end of its path, epoch ms."""
 WINDOWS = """
@@ -121,6 +131,12 @@ def windows_with_paths(
         _window(window, steps[end], leaves[end], parts[end], blame[end])
         for window, end in zip(found, ends, strict=True)
     ]
+
+
+def mostly_before_source(window: Mapping[str, Any]) -> str | None:
+    """What most of the time before the source of *window* was spent on, in words; None: on the bound, or not known."""
+    longest = next((part["kind"] for part in window["parts"] if part["kind"] in BEFORE_SOURCE), AgeCause.BOUND)
+    return None if longest == AgeCause.BOUND else PART_WORDS[longest]
 
 
 def _window(window: Row, steps: list[Row], leaves: list[Row], parts: list[Row], blame: list[Row]) -> Row:
