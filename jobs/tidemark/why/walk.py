@@ -15,6 +15,7 @@ import polars as pl
 from tidemark.errors import InvalidArgument
 from tidemark.spec.intervals import iso
 from tidemark.spec.layout import Layout
+from tidemark.spec.lengths import for_people
 from tidemark.spec.operators import Aggregate, HopSource, Join, Operator, Source, emission_of
 from tidemark.spec.toml_keys import length
 from tidemark.spec.topology import SubTopology, Topology
@@ -177,7 +178,7 @@ class _Walk:
         source = self._scene.first_source(name)
         read_ms = self._inputs.last_read_ms(source)
         if read_ms is not None and self._scene.at_ms - read_ms > (source.idle_after_ms or QUIET_AFTER_MS):
-            seen = f"it has been silent for {length(self._scene.at_ms - read_ms)}; all that had come gave results"
+            seen = f"it has been silent for {for_people(self._scene.at_ms - read_ms)}; all that had come gave results"
             remedy = "look whether its producer runs, if you expect more"
             return self._scene.found(Cause.SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
         aside = "".join(f"; {told}" for told in self._set_aside(name))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from tidemark.spec.intervals import iso
+from tidemark.spec.lengths import for_people
 from tidemark.spec.operators import Aggregate, HopSource, Shape, Source, Windows
 from tidemark.spec.toml_keys import length
 from tidemark.spec.topology import SubTopology
@@ -85,7 +86,7 @@ class HeldWindows:
         return self._scene.found(
             Cause.TIME_STANDS_STILL,
             operator.name,
-            f"{seen}, and no source has had a record for {length(silence_ms)}: only records move time",
+            f"{seen}, and no source has had a record for {for_people(silence_ms)}: only records move time",
             f"set idle_after and idle_advances = true for {newest.name}, or have its producer send keep-alive records",
             input=newest.name,
             since_ms=read_ms,
