@@ -318,6 +318,19 @@ class Control:
         fields = known(Reopening, json.loads((self.home / f"reopen_{id_}.json").read_text()))
         return Reopening(**{**fields, "late": tuple((batch, part, offset) for batch, part, offset in fields["late"])})
 
+    def reopening_written_down(self, id_: str) -> None:
+        """Let the request under *id_* be removed once it is carried out: the records that it names are written down."""
+        replace(self.home / f"reopen_{id_}.written", "")
+
+    def remove_reopening(self, id_: str) -> bool:
+        """Whether the request under *id_* may be removed; it is gone then."""
+        written = self.home / f"reopen_{id_}.written"
+        if not written.exists():
+            return False
+        (self.home / f"reopen_{id_}.json").unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
+        return True
+
     def meanings(self) -> dict[str, str]:
         """What was kept last; nothing when that was by an older version or never."""
         return _read(self.home / "meanings.json") or {}

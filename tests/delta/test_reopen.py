@@ -11,10 +11,16 @@ from playing import NOON, Crash, Play, Row, crash_at, ms
 from tidemark.cli.requeue import add_options, requeue
 from tidemark.clock import wall_clock_ms
 from tidemark.control import Control, Reopening, TimeReset
+from tidemark.delta import scan
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.maintenance.upkeep import maintain_stream
+from tidemark.place import location
+from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.stream.batch import Batch
+from tidemark.stream.journal import Journal
+from tidemark.stream.requests import Requests
 from tidemark.stream.wiring import Stream
 
 EVENTS = """
@@ -214,6 +220,67 @@ def test_windows_behind_a_hop_are_reopened(tmp_path: Path) -> None:
     assert late["task"] != late["partition"] == 0
     values = [row["value"] for row in play.rows("changes", "second") if row["window_start"] == NOON]
     assert values == ['{"n":1}', '{"n":2}', '{"n":3}']
+
+
+def test_a_request_that_is_carried_out_is_removed(tmp_path: Path) -> None:
+    play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
+    control = Control(Layout(play.home).control("play", "0"))
+    ask(play)
+    (asked,) = control.home.glob("reopen_*.json")
+    play.start("0", crash_at("decided"))
+    with pytest.raises(Crash):
+        play.batch(at_ms=ms(28))
+    assert asked.exists()
+    play.start("0", epoch=2)
+    play.batch(at_ms=ms(28))
+    assert asked.exists(), "until a batch after it"
+    play.batch([event(play, 26)], at_ms=ms(29))
+    assert list(control.home.glob("reopen_*")) == []
+    assert ask(play) == "counts: 0 of 1 late records are taken in again with the next batch of 0"
+    play.batch([event(play, 27)], at_ms=ms(30))
+    assert results(play, "counts") == ['{"n":1}', '{"n":2}', '{"n":3}']
+    newest = Journal(control.home / "journal", "data").newest()
+    assert newest is not None
+    assert newest.notes["progress"]["reopened"] == {}
+
+
+def test_a_request_stays_until_its_records_are_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
+    control = Control(Layout(play.home).control("play", "0"))
+    with monkeypatch.context() as killed:
+        killed.setattr("tidemark.cli.reopen.append", lambda *_: crash_at("written")("written"))
+        with pytest.raises(Crash):
+            ask(play)
+    for second in (28, 29):
+        play.batch([event(play, second)], at_ms=ms(second))
+    assert len(control.reopenings()) == 1
+    assert ask(play).startswith("counts: 0 of 1 late records")
+    play.batch([event(play, 30)], at_ms=ms(30))
+    assert control.reopenings() == []
+    rows = scan(Layout(play.home).report_table("play", "requeued")).collect()
+    assert rows.select("source", "partition", "offset", "late_batch").rows() == [("counts", 0, 3, 2)]
+    assert results(play, "counts") == ['{"n":1}', '{"n":2}', '{"n":3}']
+
+
+def test_an_object_store_is_asked_for_requests_seldom() -> None:
+    def batch(number: int, at_s: float) -> Batch:
+        at_ms = ms(at_s)
+        return Batch(batch_id=number, epoch=1, decided_at_ms=at_ms, started_at_ms=at_ms, read_at_ms=at_ms)
+
+    def looks(home: Path) -> list[int]:
+        seen: list[int] = []
+
+        def applied(was: StreamProgress, batch_id: int) -> StreamProgress:
+            seen.append(batch_id)
+            return was
+
+        requests = Requests(home, applied)
+        for number, at_s in enumerate([0, 1, 9.999, 10, 11, 30]):
+            requests(StreamProgress(), batch(number, at_s))
+        return seen
+
+    assert looks(Path("control")) == [0, 1, 2, 3, 4, 5]
+    assert looks(location("s3a://bucket/control")) == [0, 3, 5]
 
 
 def test_windows_longer_closed_than_reopen_for_are_refused(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import polars as pl
 from deltalake import DeltaTable
 
 from tidemark.cli.requeue_late import REASON as LATE
-from tidemark.cli.requeue_late import asked_before, sources_of
+from tidemark.cli.requeue_late import asked_before, reopened, sources_of
 from tidemark.cli.reset_time import newest_progress
 from tidemark.cli.set_aside import in_time, requeued, with_decided_at
 from tidemark.clock import Clock
 from tidemark.control import Control, Reopening
-from tidemark.delta import append, create, scan
+from tidemark.delta import append, create
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.kernels.windows import ends_by, in_windows
@@ -112,8 +112,7 @@ def _chosen(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame,
     operator = topology.operators[name]
     assert isinstance(operator, Aggregate)
     assert operator.windows is not None
-    control = Control(layout.control(topology.name, sub.name))
-    waiting = late.join(asked_before(control), on=["operator", *PLACE], how="anti")
+    waiting = late.join(asked_before(topology, sub.name, layout), on=["operator", *PLACE], how="anti")
     waiting = waiting.join(_sent(topology, name, layout), on=["partition", "offset"], how="anti")
     progress = newest_progress(layout, topology.name, sub.name)
     known = forgotten(sub.windows(), progress)
@@ -160,9 +159,11 @@ def _request(topology: Topology, chosen: _Chosen, layout: Layout, clock: Clock) 
         control.request_reopening(Reopening(id=uuid.uuid4().hex, operator=chosen.operator, late=late, at_ms=clock()))
     path = layout.report_table(topology.name, REQUEUED.name)
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
-    known = scan(path).filter(pl.col("reason") == REOPENED, pl.col("source") == chosen.operator).collect()
-    place = ["partition", "offset"]
-    asked = asked_before(control).filter(pl.col("operator") == chosen.operator).unique(place)
-    new = asked.join(known, on=place, how="anti").select(place)
-    same = {"sub_topology": chosen.sub.name, "source": chosen.operator, "reason": REOPENED}
-    append(path, rows_of(REQUEUED, new, topology=topology.name, requeued_at=clock(), **same))
+    waiting = control.reopenings()
+    same = {"sub_topology": chosen.sub.name, "reason": REOPENED, "topology": topology.name, "requeued_at": clock()}
+    asked = asked_before(topology, chosen.sub.name, layout)
+    new = asked.join(reopened(topology, chosen.sub.name, layout), on=asked.columns, how="anti")
+    new = new.select("partition", "offset", source="operator", late_batch="batch_id")
+    append(path, rows_of(REQUEUED, new, **same))
+    for id_ in waiting:
+        control.reopening_written_down(id_)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import polars as pl
 from confluent_kafka import Consumer, TopicPartition
 
-from tidemark.cli.set_aside import with_decided_at
+from tidemark.cli.set_aside import requeued, with_decided_at
 from tidemark.control import Control
 from tidemark.errors import InvalidArgument
 from tidemark.spec.connections import Cluster
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Source
-from tidemark.spec.tables import LATE_RECORDS
+from tidemark.spec.tables import LATE_RECORDS, REQUEUED
 from tidemark.spec.topology import Topology
 from tidemark.stream.reopenings import PLACE
 
@@ -35,7 +35,7 @@ def late_rows(topology: Topology, layout: Layout) -> pl.DataFrame:
 def _of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
     path = layout.stream_table(topology.name, sub, LATE_RECORDS.name)
     late = with_decided_at(path)
-    reopened = asked_before(Control(layout.control(topology.name, sub)))
+    reopened = asked_before(topology, sub, layout)
     late = late.join(reopened, on=reopened.columns, how="anti")
     sources = {name: source_of(topology, name) for name in late["operator"].unique()}
     return late.with_columns(
@@ -47,11 +47,26 @@ def _of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
     ).select(COLUMNS)
 
 
-def asked_before(control: Control) -> pl.DataFrame:
-    """Operator and place of the late records that closed windows were asked to take in again."""
-    asked = [control.reopening(id_) for id_ in control.reopenings()]
-    rows = [(each.operator, *place) for each in asked for place in each.late]
-    return pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
+def asked_before(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
+    """Operator and place of the late records that closed windows of *sub* were asked to take in again."""
+    control = Control(layout.control(topology.name, sub))
+    waiting = [control.reopening(id_) for id_ in control.reopenings()]
+    rows = [(each.operator, *place) for each in waiting for place in each.late]
+    asked = pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
+    return pl.concat([asked, reopened(topology, sub, layout)]).unique()
+
+
+def reopened(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
+    """Those of which `requeued` has a row."""
+    rows = requeued(layout.report_table(topology.name, REQUEUED.name))
+    if "late_batch" not in rows.collect_schema():  # of an older version
+        return pl.DataFrame(schema={"operator": pl.String(), **PLACE})
+    rows = rows.filter(pl.col("late_batch").is_not_null(), pl.col("sub_topology") == sub)
+    return (
+        rows.select("partition", "offset", operator="source", batch_id="late_batch")
+        .select("operator", *PLACE)
+        .collect()
+    )
 
 
 def source_of(topology: Topology, name: str) -> Source:

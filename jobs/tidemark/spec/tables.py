@@ -779,6 +779,7 @@ REQUEUED = Table(
             "as in quarantine; late: from late_records; reopened: from there into a window that was closed",
         ),
         ("requeued_at", "timestamp", "clock of the command after the broker had it, or the driver's control folder"),
+        ("late_batch", "bigint", "of reopened: batch_id of its row in late_records; null in rows of older versions"),
     ),
     "report",
 )

@@ -20,6 +20,7 @@ from tidemark.stream.commit import Committing
 from tidemark.stream.decision import Decider, Decision
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_memory
+from tidemark.stream.requests import Requests
 from tidemark.stream.spread import Executors, Spread
 from tidemark.stream.steps import Steps
 
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 Collect = Callable[[Mapping[str, int]], "pa.Table"]
 """Reads the batch through Spark; is given, per source, the watermark at or behind which raw bytes are wanted."""
-
-Requests = Callable[[StreamProgress, int], StreamProgress]
-"""The progress from which a batch, by its number, starts when it carries out what was asked for meanwhile."""
 
 
 class Engine:
@@ -98,7 +96,7 @@ class Engine:
             versions=dict(versions),
         )
         self._spread.forget(self._epoch)
-        was = self._requests(self.progress, batch_id)
+        was = self._requests(self.progress, batch)
         decision = self._spread.decide(executors, was, batch) if executors else None
         decision = decision or self._collected(batch, collect, was)
         if decision is not None:

@@ -1,8 +1,9 @@
 """Late records that closed windows take in again on request (`tidemark requeue --late --reopen`): each of them once.
 
-How it works: a request lies in the control folder and stays there. The batch that is decided next starts from a
-progress that names it, so that a batch that is run again, or a driver that starts again, takes the same records in, and
-no other batch does. A window can be corrected while its states are kept; `forgotten` says up to where they are not.
+How it works: a request lies in the control folder. The batch that is decided next starts from a progress that names it,
+so that a batch that is run again, or a driver that starts again, takes the same records in, and no other batch does. A
+later one removes it: the journal has the batch by then, and `requeued` the records. A window can be corrected while its
+states are kept; `forgotten` says up to where they are not.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ class Reopenings:
 
     def applied(self, was: StreamProgress, batch_id: int) -> StreamProgress:
         """*was* with what is to be carried out by *batch_id*: all that was asked for and is not done."""
-        asked = set(self._control.reopenings()) - was.reopened.keys()
-        return replace(was, reopened={**was.reopened, **dict.fromkeys(sorted(asked), batch_id)}) if asked else was
+        asked = self._control.reopenings()
+        done = [id_ for id_ in asked if id_ in was.reopened]
+        left = {id_: was.reopened[id_] for id_ in done if not self._control.remove_reopening(id_)}
+        return replace(was, reopened={**left, **dict.fromkeys(sorted({*asked} - {*done}), batch_id)})
 
     def records(self, was: StreamProgress, batch_id: int) -> dict[str, pl.DataFrame]:
         """By aggregate, the late records that it takes in again in *batch_id*."""

@@ -29,6 +29,7 @@ from tidemark.stream.journal import Journal
 from tidemark.stream.measurement import Host, Measurer
 from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.reopenings import Reopenings
+from tidemark.stream.requests import Requests
 from tidemark.stream.spread import Spread
 from tidemark.stream.steps import Steps
 from tidemark.stream.table_marks import TableMarks
@@ -154,5 +155,5 @@ def build_engine(
         committing,
         clock,
         epoch=epoch,
-        requests=lambda was, batch_id: reopenings.applied(resets.applied(was, batch_id), batch_id),
+        requests=Requests(stream.control, resets.applied, reopenings.applied),
     )
