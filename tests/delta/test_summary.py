@@ -23,6 +23,7 @@ ROW_OF_OUTCOMES = {
     **{"records_in": 10, "emitted": 7, "suppressed": 2, "quarantined": 1},
 }
 READ_BY_NEXT = {**ROW_OF_OUTCOMES, "operator": "by_carrier_source", "kind": "source", "records_in": 2, "emitted": 0}
+SAID = "staleness of board is 1.4 min, while its sources have nothing to send; warning from 1 min on"
 ROWS: Mapping[str, list[dict[str, Any]]] = {
     "outcomes": [ROW_OF_OUTCOMES, {**READ_BY_NEXT, "suppressed": 0, "quarantined": 0, "passed": 2}],
     "operator_latency": [
@@ -45,6 +46,8 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         {"sla": "in_time", "subject": "board", "measure": "latency_p99", "verdict": "error", "checked_at": AT_MS}
         | {"observed_ms": 5_312.4, "error_after_ms": 5_000.0, "culprit": "flight_status"},
         {"sla": "in_time", "verdict": "pass", "checked_at": AT_MS - 1},
+        {"sla": "board_is_fresh", "subject": "board", "measure": "staleness", "verdict": "pass", "checked_at": AT_MS}
+        | {"observed_ms": 82_000.0, "warn_after_ms": 60_000.0, "error_after_ms": 120_000.0, "said": SAID},
     ],
     "quarantine": [{**STREAM, "reason": "null_key"}],
     "hop_by_carrier": [{"idle": True}, {"id": "UA 1"}, {"id": "UA 2"}, {"watermark": AT_MS, "idle": False}],
@@ -81,7 +84,9 @@ def test_the_summary_is_read_from_the_tables(tmp_path: Path) -> None:
         "12:00:00  74,559 ms old: 74,459 ms before the path, then A (0 ms) → C (100 ms) = 100 ms",
         "11:59:55  A (0 ms) → B (7 ms) = 7 ms  (estimated)",
     ]
-    (sla,) = lines(told, "SLAs")[1:]
+    fresh, sla, *excuse = lines(told, "SLAs")[1:]
+    assert fresh.split()[:5] == ["board_is_fresh", "board", "staleness", "pass", "82,000"]
+    assert " ".join(line.strip() for line in excuse) == f"board_is_fresh passes: {SAID}"
     assert sla.split() == ["in_time", "board", "latency_p99", "error", "5,312", "null", "5,000", "flight_status"]
     assert lines(told, "Quarantine")[-1] == "1 quarantined = 1 injected"
     assert lines(told, "Accounting")[-1] == "2 batches × operators: all close"

@@ -58,6 +58,12 @@ SLAS = """
            warn_after_ms::BIGINT AS warn_ms, error_after_ms::BIGINT AS error_ms, culprit
     FROM sla_results WHERE checked_at = (SELECT max(checked_at) FROM sla_results) ORDER BY sla
 """
+EXCUSED = """
+    SELECT sla, said FROM sla_results
+    WHERE checked_at = (SELECT max(checked_at) FROM sla_results) AND verdict = 'pass'
+      AND observed_ms >= least(warn_after_ms, error_after_ms) ORDER BY sla
+"""
+"""SLAs that pass although what was observed is over a limit: their sources had nothing to send."""
 QUARANTINE = "SELECT reason, count(*) AS records FROM quarantine GROUP BY ALL ORDER BY ALL"
 UNBALANCED = f"""
     SELECT sub_topology, batch_id, operator FROM outcomes
@@ -74,7 +80,7 @@ def summary(home: Path, *, injected: int | None = None) -> str:
         "Emitted and suppressed": lambda: _table(warehouse.ask(EMISSION)),
         "Watermarks": lambda: _table(warehouse.ask(WATERMARKS)),
         "Critical path of the last closed windows": lambda: _paths(warehouse.ask(CRITICAL_PATHS)),
-        "SLAs": lambda: _table(warehouse.ask(SLAS)),
+        "SLAs": lambda: _slas(warehouse),
         "Tables": lambda: _inventory(home),
         "Quarantine": lambda: _quarantine(warehouse, injected),
         "Accounting": lambda: _accounting(warehouse),
@@ -133,6 +139,12 @@ def _paths(answer: Answer) -> str:
 def _age(age_ms: int | None, before_ms: int) -> str:
     """How old a window was at the end of its path, of which its path is a part; nothing where it had no source."""
     return "" if age_ms is None else f"{age_ms:,} ms old: {before_ms:,} ms before the path, then "
+
+
+def _slas(warehouse: Warehouse) -> str:
+    excused = (f"{sla} passes: {said}" for sla, said in warehouse.ask(EXCUSED).rows)
+    notes = (fill(note, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False) for note in excused)
+    return "\n".join([_table(warehouse.ask(SLAS)), *notes])
 
 
 def _inventory(home: Path) -> str:
