@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -54,6 +55,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 MOST_WINDOWS = 1_000
+NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 LINES_WITHIN_S = 0.6
 """The start page shows what is known by then."""
 WORK = ("scale", "less")
@@ -217,11 +219,16 @@ def _known() -> dict[str, Topology]:
 
 
 def _broken() -> dict[str, TidemarkError]:
-    """Why topologies cannot be used, by the name of their file."""
+    """Why topologies cannot be used, by the name that their file gives them, or else by that of the file."""
     known = _known()
-    return {
-        path.stem: error for path, error in broken().items() if NAME.fullmatch(path.stem) and path.stem not in known
-    }
+    named = {_name_in(path): error for path, error in broken().items()}
+    return {name: error for name, error in named.items() if NAME.fullmatch(name) and name not in known}
+
+
+def _name_in(path: Path) -> str:
+    """The name of the topology in the file at *path*, which may be not valid TOML."""
+    found = NAMED.search(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
+    return found[1] if found else path.stem
 
 
 def _model(name: str) -> Row:

@@ -261,7 +261,7 @@ def test_a_file_that_is_not_valid_shows_its_error_and_the_running_stream(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "topologies").mkdir()
-    (tmp_path / "topologies" / "night.toml").write_text('name = "night"\n[operators.events')
+    (tmp_path / "topologies" / "other_name.toml").write_text('name = "night"\n[operators.events')
     layout, now_ms = Layout(tmp_path / "warehouse"), wall_clock_ms()
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="l", at_ms=now_ms, pid=1)
     Control(layout.control("night", "readings")).beat(beat)
@@ -269,7 +269,7 @@ def test_a_file_that_is_not_valid_shows_its_error_and_the_running_stream(
     monkeypatch.setattr(Variable, "get", lambda name, default=None: str(layout.warehouse))
     page = client.get("/pages/night")
     assert page.status_code == 200
-    assert "night.toml" in page.text
+    assert "other_name.toml" in page.text
     words = " ".join(re.sub("<.*?>", " ", page.text).split())
     assert "night file not valid streams running" in words
     assert "readings running" in words

@@ -44,8 +44,8 @@ def test_text_that_a_terminal_would_obey_is_written_out_and_all_else_stays():
     assert inert("\x1b[2J\x07\x7f\x9b\u202e\U000e0001") == r"\u001b[2J\u0007\u007f\u009b\u202e\udb40\udc01"
 
 
-def page_that_says(text):
-    """The page of a topology of whose tables all say *text*."""
+def page_that_says(text, **changes):
+    """The page of a topology of whose tables all say *text*, with *changes* of its model."""
     events = Source(name="events", kind=Kind.SOURCE, topic="t", fields={}, timestamp_range_ms=(0, 1), bound_ms=0)
     topology = Topology(
         "play",
@@ -79,7 +79,7 @@ def page_that_says(text):
         "operators": {"events": standing, "slow": standing | {"slas": []}}, "path": window, "report": None,
         "records_in": 3, "quarantined": 0, "late": 0, "quarantined_last_hour": 0, "late_last_hour": 0,
     }  # fmt: skip
-    return topology_page(model, told, topology)
+    return topology_page({**model, **changes}, told, topology)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
@@ -93,3 +93,17 @@ def test_what_a_table_says_is_text_on_the_page_of_a_topology(hostile):
     assert page.replace("\n", "").isprintable()
     assert page.count('class="on-path amber"') == 2
     assert page.count('class="on-path"') == 1  # the edge between the two boxes
+
+
+def test_boxes_have_verdicts_and_a_path_without_results_is_dashed():
+    alive = page_that_says("x", verdict="on_time", operators={})
+    assert '<svg class="topology"' in alive
+    standing = {"verdict": "broken", "slas": ["fresh"]}
+    dead = page_that_says(
+        "x", verdict="broken", operators={"events": standing | {"verdict": "quiet"}, "slow": standing}
+    )
+    assert '<svg class="topology old"' in dead
+    assert re.findall('<text class="verdict".*?>(.*?)</text>', dead) == ["no new records", "SLA broken"]
+    assert re.findall('<g class="on-path (.*?)"', dead) == ["gray", "red"]
+    assert "moving average –, SLA broken: fresh" in dead
+    assert "1 of 1 SLAs broken" in dead
