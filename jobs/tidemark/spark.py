@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial, reduce
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, TimestampType
 
 from tidemark.errors import InvalidArgument
 from tidemark.object_path import ObjectPath
@@ -89,7 +91,7 @@ def register(spark: SparkSession, layout: Layout) -> None:
     for name, paths in delta_tables(layout.warehouse).items():
         frames.setdefault(name, []).extend(read(spark, path) for path in paths)
     for name, parts in frames.items():
-        _together(parts).createOrReplaceTempView(name)
+        _together(parts if name in TABLES else _of_sinks(parts)).createOrReplaceTempView(name)
     for view in views():
         if view.name not in frames:
             spark.sql(view.select).createOrReplaceTempView(view.name)
@@ -104,6 +106,14 @@ def no_rows(spark: SparkSession, table: Table) -> DataFrame:
 def _together(frames: Iterable[DataFrame]) -> DataFrame:
     """All rows of *frames*; a column that one lacks, as one that an older version wrote may, is null in its rows."""
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
+
+
+def _of_sinks(frames: Sequence[DataFrame]) -> Iterator[DataFrame]:
+    """*frames* of sinks' tables of one name; a timestamp in one is no epoch ms of an older version in others."""
+    instants = {field.name for frame in frames for field in frame.schema if field.dataType == TimestampType()}
+    for frame in frames:
+        in_ms = [field.name for field in frame.schema if field.name in instants and field.dataType == LongType()]
+        yield frame.withColumns({name: F.timestamp_millis(F.col(name)) for name in in_ms}) if in_ms else frame
 
 
 def read(spark: SparkSession, path: Path) -> DataFrame:

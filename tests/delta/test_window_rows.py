@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from playing import Crash, Play, crash_at, ms
 
+from tidemark.cli.sql import Warehouse
 from tidemark.delta import create, scan
 from tidemark.spec.layout import Layout
 
@@ -173,3 +174,12 @@ def test_a_table_with_bounds_in_ms_goes_on(tmp_path: Path) -> None:
     ]  # fmt: skip
     fields = {field.name: field for field in DeltaTable(str(table(play, "board"))).schema().fields}
     assert fields["until"].metadata["comment"] == "end of the window, exclusive: record time, epoch ms"
+
+
+def test_one_view_has_instants_of_old_and_new_tables(tmp_path: Path) -> None:
+    for stream, kind, value in (("old", pa.int64(), ms(5)), ("new", pa.timestamp("us", "UTC"), at(10))):
+        path = Layout(tmp_path).stream_table("play", stream, "minutes")
+        create(path, pa.schema([("window_start", kind)]))
+        write_deltalake(path, pa.table({"window_start": pa.array([value], kind)}), mode="append")
+    answer = Warehouse(tmp_path).ask("SELECT epoch_ms(window_start) FROM minutes ORDER BY 1")
+    assert answer.rows == ((ms(5),), (ms(10),))

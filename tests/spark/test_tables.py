@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from tidemark.report.report_tables import replace_rows
-from tidemark.spark import PROJECT, read_table, settings
+from tidemark.spark import PROJECT, read_table, register, settings
 from tidemark.spec.intervals import Interval
 from tidemark.spec.tables import CRITICAL_PATHS, OUTCOMES, SLA_RESULTS
 
@@ -16,6 +19,18 @@ def test_a_table_of_a_topology_is_that_of_all_its_sub_topologies(spark, warehous
     rows = read_table(spark, warehouse.layout, "t", OUTCOMES).collect()
 
     assert sorted((row.sub_topology, row.batch_id) for row in rows) == [("a", 1), ("b", 2)]
+
+
+def test_one_view_has_instants_of_old_and_new_sinks(spark, warehouse):
+    at = datetime(2014, 5, 13, 12, 0, 10, tzinfo=UTC)
+    for stream, kind, value in (("old", pa.int64(), 1_399_982_400_000), ("new", pa.timestamp("us", "UTC"), at)):
+        path = warehouse.layout.stream_table("t", stream, "minutes")
+        write_deltalake(path, pa.table({"window_start": pa.array([value], kind)}))
+
+    register(spark, warehouse.layout)
+
+    rows = spark.sql("SELECT unix_millis(window_start) AS ms FROM minutes ORDER BY ms").collect()
+    assert [row.ms for row in rows] == [1_399_982_400_000, 1_399_982_410_000]
 
 
 @pytest.mark.parametrize("table", [OUTCOMES, SLA_RESULTS], ids=str)

@@ -17,8 +17,10 @@ from typing import Any
 import duckdb
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
+from deltalake.schema import PrimitiveType
 
 from tidemark.cli import kafka_metrics, read_only
+from tidemark.delta import BIGINT
 from tidemark.errors import InvalidArgument
 from tidemark.object_path import ObjectPath
 from tidemark.spec.tables import TABLES, Table
@@ -32,6 +34,7 @@ SPARKS_WORDS = (
 
 
 UTC = "SET TimeZone = 'UTC'"
+INSTANT = PrimitiveType("timestamp")
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,31 @@ def statements(
     """
     rows = {name: [_no_rows(table)] for name, table in TABLES.items()}
     for name, paths in found.items():
-        rows.setdefault(name, []).extend(f"SELECT * FROM {(read or _from)(path)}" for path in paths)
+        in_ms = _in_ms(paths) if name not in TABLES else {}
+        rows.setdefault(name, []).extend(
+            f"SELECT *{_as_instants(in_ms.get(path, ()))} FROM {(read or _from)(path)}" for path in paths
+        )
     made = {name: "\nUNION ALL BY NAME\n".join(parts) for name, parts in sorted(rows.items())}
     made |= {view.name: view.select for view in [*views(), kafka_metrics.VIEW] if view.name not in found}
     return [
         *(f"{create} {word}" for word in SPARKS_WORDS),
         *(f"{create} VIEW {_named(name)} AS\n{text}" for name, text in made.items()),
     ]
+
+
+def _in_ms(paths: Sequence[Path]) -> dict[Path, list[str]]:
+    """Per table of a name the columns that an older version created as epoch ms, and that are timestamps in others."""
+    if len(paths) < 2:
+        return {}
+    types = {path: {field.name: field.type for field in DeltaTable(str(path)).schema().fields} for path in paths}
+    instants = {name for columns in types.values() for name, kind in columns.items() if kind == INSTANT}
+    return {path: [name for name in columns if name in instants and columns[name] == BIGINT]
+            for path, columns in types.items()}  # fmt: skip
+
+
+def _as_instants(columns: Sequence[str]) -> str:
+    shown = ", ".join(f"make_timestamptz({_named(column)} * 1000) AS {_named(column)}" for column in columns)
+    return f" REPLACE ({shown})" if columns else ""
 
 
 def attach_script(home: Path) -> str:
