@@ -107,3 +107,7 @@ def test_boxes_have_verdicts_and_a_path_without_results_is_dashed():
     assert re.findall('<g class="on-path (.*?)"', dead) == ["gray", "red"]
     assert "moving average –, SLA broken: fresh" in dead
     assert "1 of 1 SLAs broken" in dead
+    down = {"verdict": "not_running", "slas": []}
+    stopped = page_that_says("x", operators={"events": down | {"state": "drained"}, "slow": down | {"state": "failed"}})
+    assert re.findall('<text class="verdict".*?>(.*?)</text>', stopped) == ["drained", "failed"]
+    assert re.findall('<g class="on-path (.*?)"', stopped) == ["gray", "red"]

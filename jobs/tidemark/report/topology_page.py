@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidemark.report.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
 from tidemark.report.drawing import BOX, drawing
-from tidemark.report.page_model import VERDICT_WORDS
+from tidemark.report.page_model import VERDICT_WORDS, Standing
 from tidemark.report.path_facts import Row
 from tidemark.report.templates import REFRESH_S, length, template
 from tidemark.spec.topology import Topology
@@ -62,12 +62,13 @@ def problem_page(title: str, detail: str, *, start: str) -> str:
 def _operator(standing: Row, moving: Row | None) -> Row:
     """What the box of an operator shows: its *standing* in the page model, and its *moving* average."""
     latency_ms = moving["moving_average_ms"] if moving else None
-    word = VERDICT_WORDS[standing["verdict"]]
+    is_down = standing["verdict"] == Standing.NOT_RUNNING
+    word = standing["state"].replace("_", " ") if is_down else VERDICT_WORDS[standing["verdict"]]
     broken = f": {', '.join(standing['slas'])}" if standing["slas"] else ""
     return {
         "latency_ms": latency_ms,
         "said": f"moving average {length(latency_ms)}, {word}{broken}",
         "share": None,
-        "verdict": standing["verdict"],
+        "verdict": standing["state"] if is_down else standing["verdict"],
         "word": word,
     }
