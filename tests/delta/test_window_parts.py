@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from playing import NEWEST, NOON, Ends, Play, ms
+from playing import NEWEST, NOON, Ends, Play, ms, tell
 
 import critical_path
 from tidemark.report.report_tables import opened
@@ -14,6 +15,7 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import parse
 from tidemark.spec.tables import CRITICAL_PATHS, WINDOW_PARTS
 from tidemark.stream import wiring
+from tidemark.stream.heartbeats import Heartbeats
 
 BOARD = NEWEST.replace('bound = "1 s"', 'bound = "3 s"')
 BESIDE = BOARD.replace("[operators.board]", """
@@ -114,6 +116,39 @@ def test_a_slow_sibling_is_to_blame_and_not_who_queued(tmp_path, monkeypatch):
     flow.goes_on(16, 40, 0, 1, every_s=5)
     _, parts = flow.reported("board")
     assert set(blamed(parts)) == {"slow"}
+
+
+@pytest.mark.parametrize(
+    ("beats_s", "spent"),
+    [
+        ([*range(0, 61, 15), *range(100, 120, 15)], {"late_producer": 0, "backlog": 33_000}),
+        (range(0, 120, 15), {"late_producer": 32_000, "backlog": 0}),
+    ],
+    ids=["the driver stood still", "the producers were late"],
+)
+def test_a_driver_that_stood_still_is_to_blame(tmp_path, monkeypatch, beats_s, spent):
+    """Nothing is read from 59 s to 100 s, and then all records of that time at once, by the same driver."""
+    flow = Played(f'window = "2 s"\n{BOARD}', tmp_path, monkeypatch)
+    beats = Heartbeats(flow.play.home / "streams" / "play" / "0", topology="play", sub_topology="0")
+    for second in beats_s:
+        tell(beats, second)
+    flow.goes_on(1, 60, 0, 1)
+    waited = [
+        flow.play.row("events", ms(second - 0.2), partition=part, id="ab"[part], v=second)
+        for second in range(60, 100)
+        for part in (0, 1)
+    ]
+    flow.play.batch(waited, at_ms=ms(100))
+    flow.goes_on(101, 112, 0, 1)
+    _, parts = flow.reported("board")
+    counts = Counter(blamed(parts))
+    assert spent[counts.most_common(1)[0][0]] > 0
+    assert all(spent.get(cause) != 0 for cause in counts)
+    # the window until 12:01:04 could be closed from 67 s on; the trigger takes a second where the driver lived
+    of_window = {row["operator"]: row["ms"] for row in parts if row["window_end"].timestamp() * 1_000 == ms(64)}
+    assert {cause: of_window.get(cause, 0) for cause in spent} == spent
+    seen = {row["input"] for row in parts if row["operator"] == "backlog" and row["excess_ms"]}
+    assert seen <= {"driver of 0: no heartbeat from 2014-05-13T12:01:00.000Z to 2014-05-13T12:01:40.000Z"}
 
 
 def test_a_silent_partition_is_named_where_results_wait(tmp_path, monkeypatch):

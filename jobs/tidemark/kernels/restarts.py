@@ -1,4 +1,4 @@
-"""When a driver took the place of another, and what waited meanwhile."""
+"""When drivers read nothing: one took the place of another, or one stood still."""
 
 from __future__ import annotations
 
@@ -15,6 +15,22 @@ TRIGGERS = 2
 """Replacing a driver within so many triggers is no restart: no record waited for it."""
 IDLE_FOR_MS = 60_000
 """Nor is one whose new driver ran for so long before its first batch: there was nothing to read."""
+
+
+SILENT_FOR_MS = 30_000
+"""A driver without a heartbeat for longer stood still: one is written every 15 s, whatever a batch does."""
+
+
+class Pause(NamedTuple):
+    """A driver stood still between two heartbeats, at `from_ms` and `to_ms` of its clock."""
+
+    from_ms: int
+    to_ms: int
+
+    @property
+    def seen(self) -> str:
+        """What happened, as part of a sentence."""
+        return f"no heartbeat from {iso(self.from_ms)} to {iso(self.to_ms)}"
 
 
 class Restart(NamedTuple):
@@ -53,3 +69,16 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
         if epoch != epoch_before and decided_ms - idle_since_ms.get(epoch, decided_ms) <= IDLE_FOR_MS
     ]
     return [each for each in found if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]
+
+
+def pauses(beats: pl.DataFrame) -> list[Pause]:
+    """When a driver of one sub-topology stood still, oldest first.
+
+    *beats* are rows of `heartbeats`, instants as epoch ms.
+    """
+    rows = beats.sort("at").select("epoch", "at").iter_rows()
+    return [
+        Pause(from_ms, to_ms)
+        for (epoch_before, from_ms), (epoch, to_ms) in pairwise(rows)
+        if epoch == epoch_before and to_ms - from_ms > SILENT_FOR_MS
+    ]

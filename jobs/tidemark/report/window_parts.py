@@ -69,12 +69,15 @@ class Age:
     finished_ms: int
     blocker: Blocker
     restart: str | None
+    pause: str | None
     drivers: int
 
     def input(self, kind: str) -> str | None:
         """What a part of that *kind* was spent waiting for."""
         if kind == AgeCause.DRIVER_RESTARTED:
             return self.restart
+        if kind == AgeCause.BACKLOG and self.pause:
+            return self.pause
         return self.blocker.input if kind in WAITED_FOR else None
 
 
@@ -177,6 +180,7 @@ class WindowParts:
             finished_ms=end_ms + total_ms,
             blocker=blocker,
             restart=self._restarted(walk, blocker),
+            pause=self._paused(first),
             drivers=len({each.sub_topology for each in walk}),
         )
 
@@ -191,6 +195,11 @@ class WindowParts:
             if restart is not None:
                 return f"driver of {each.sub_topology}: {restart.seen}"
         return None
+
+    def _paused(self, first: Did) -> str | None:
+        """Which driver stood still, and from when to when; None: that of the source did not."""
+        pause = self._facts.pause(first.sub_topology, first.batch_id)
+        return None if pause is None else f"driver of {first.sub_topology}: {pause.seen}"
 
     def _before_source(self, first: Did, end_ms: int, blocker: Blocker, did: Mapping[str, Did]) -> dict[Part, int]:
         own_ms = first.ewt_ms - (first.latency_ms or 0)

@@ -29,7 +29,7 @@ class AgeCause(StrEnum):
     BLOCKING_PARTITION = "blocking_partition"
     """A partition had no record that was new enough, or had to become idle first."""
     BACKLOG = "backlog"
-    """The record that closed the window waited unread: the driver read older ones, or had never run before."""
+    """That record waited unread: the driver read older ones, stood still, or had never run before."""
     DRIVER_RESTARTED = "driver_restarted"
     """That record waited unread, or the records of a hop did, while a driver took the place of another."""
     LATE_PRODUCER = "late_producer"
@@ -68,7 +68,8 @@ class Closing:
 
     It began at `began_ms`. The one before it ran from `before_began_ms` to `before_ended_ms`; None: there is none.
     `is_unread`: that one left records of the blocking partition unread. `has_restarted`: records waited for another
-    driver, which ran this batch or began to read what had waited.
+    driver, which ran this batch or began to read what had waited. The driver stood still from `paused_ms` to
+    `resumed_ms`, between the two batches; None: it did not.
     """
 
     began_ms: int
@@ -76,6 +77,8 @@ class Closing:
     before_ended_ms: int | None = None
     is_unread: bool = False
     has_restarted: bool = False
+    paused_ms: int | None = None
+    resumed_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +124,8 @@ def before_source(
     until = [(Part.of(AgeCause.BOUND), window_end_ms + bound_ms), (Part.of(AgeCause.BLOCKING_PARTITION), ready_ms)]
     if closing.before_began_ms is not None and closing.before_ended_ms is not None:
         until += [(left, closing.before_began_ms), (left if closing.is_unread else busy, closing.before_ended_ms)]
+    if closing.paused_ms is not None and closing.resumed_ms is not None:
+        until += [(left, closing.paused_ms), (Part.of(waiting), closing.resumed_ms)]
     until += [(Part.of(waiting) if is_waiting else left, closing.began_ms - trigger_ms)]
     until += [(Part.of(AgeCause.TRIGGER), closing.began_ms)]
     spent: Counter[Part] = Counter()
