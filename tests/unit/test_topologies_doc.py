@@ -100,6 +100,68 @@ def test_every_key_of_a_kind_is_explained_by_an_example_that_is_taken(
     assert set(explained) | judges | {"kind", "sub_topology"} == known | {"kind"}
 
 
+def settings(kind: Kind, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
+    """Type and default of each key of *kind*, as reading a table that has the key asks for them."""
+    asked: dict[str, tuple[str, str]] = {}
+    get = Keys.get
+
+    def recorded(keys: Keys, key: str, expected: Any, example: str, default: Any = ...) -> Any:
+        if keys.at == "operators.x":
+            asked[key] = (TYPES[expected], _default(default))
+        return get(keys, key, expected, example, default)
+
+    found = {}
+    for key, example in keys_in(section(kind).split("A window is one of these")[0]).items():
+        table = example_of(kind) | NOT_TOGETHER.get((kind, key), {}) | tomllib.loads(f"{key} = {example}")
+        monkeypatch.setattr(Keys, "get", recorded)
+        toml_operators.read_operator("x.toml", "x", {k: v for k, v in table.items() if v is not None}, folder=folder)
+        monkeypatch.undo()
+        of_type, default = asked[key]
+        of_type = "length of time" if re.fullmatch(r'"-?[\d.]+ (ms|s|min|h|d)"', example) else of_type
+        found[key] = (of_type, DEPENDS.get((kind, key), default))
+    return found
+
+
+DEPENDS = {  # defaults that follow from other keys, or that are written in another way
+    ("source", "topic"): "one of the three",
+    ("source", "delta"): "one of the three",
+    ("source", "files"): "one of the three",
+    ("source", "timestamp"): "none; required without a topic",
+    ("source", "avro_schema"): "required with `avro`",
+    ("source", "max_ahead"): '`"1 h"`',
+    ("map", "strategy"): "none",
+    ("table", "history"): '`"1 h"`',
+    ("join", "table"): "one of the two",
+    ("join", "delta"): "one of the two",
+    ("aggregate", "select"): "the aggregates",
+    ("sink", "topic"): "one of the two",
+    ("sink", "table"): "one of the two",
+    ("sink", "avro_schema"): "required with `avro`",
+    ("sink", "mark_every"): '`"10 s"`',
+    ("sink", "key"): "required with `current`",
+}
+TYPES = {str: "string", int: "integer", bool: "boolean", list: "list", dict: "table", (str, list): "string or list"}
+
+
+def _default(default: Any) -> str:
+    if default is ...:
+        return "required"
+    if default is None or default in ({}, ()):
+        return "none"
+    if isinstance(default, tuple):
+        return f"`[{', '.join(_default(item).strip('`') for item in default)}]`"
+    return f"`{str(default).lower()}`" if isinstance(default, bool | int) else f'`"{default}"`'
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_type_and_default_of_every_key_are_said(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("readings.avsc", "alerts.avsc"):
+        (tmp_path / name).write_text("{}")
+    text = section(kind).split("A window is one of these")[0]
+    rows = re.findall(r"^\| `(\w+)` \| `?.*?`? \| ([^|]*) \| ([^|]*) \|", text, flags=re.MULTILINE)
+    assert {key: (type_, default) for key, type_, default in rows} == settings(kind, tmp_path, monkeypatch)
+
+
 def test_every_kind_of_window_is_explained_by_an_example_that_is_taken(tmp_path: Path) -> None:
     explained = keys_in(section("aggregate").split("A window is one of these")[1])
     assert set(explained) == {"tumbling", "hopping", "every", "session", "offset", "timezone"}
