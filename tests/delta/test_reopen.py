@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.place import location
 from tidemark.semantics.progress import StreamProgress
+from tidemark.spec.intervals import utc
 from tidemark.spec.layout import Layout
 from tidemark.spec.tables import BECAME, CAME_IN
 from tidemark.stream.batch import Batch
@@ -395,3 +397,27 @@ def test_what_a_longer_lateness_found_gone_stays_so_when_time_goes_back(tmp_path
     play.batch([event(play, 4), event(play, 12)], at_ms=ms(27))  # the window from 10 s had no record
     assert results(play, "counts") == ['{"n":1}', '{"n":2}']
     assert results(play, "counts", 10) == ['{"n":1}']
+
+
+def test_late_timestamps_are_taken_in_again_to_the_microsecond(tmp_path: Path) -> None:
+    seen = COUNTS.replace('key = ["id"]\nwindow', 'key = ["id", "shift"]\nwindow').replace("count(*)", "max(at)")
+    seen = seen.replace('key = ["id", "window_start"]', 'key = ["id", "shift", "window_start"]')
+    fields = EVENTS.replace("v int, event_time bigint", "shift timestamp, at timestamp, event_time timestamp")
+    play = Play(fields + seen, tmp_path)
+    shift = datetime(2014, 5, 13, 6, 0, 0, 7, tzinfo=UTC)
+
+    def seen_at(second: float, microsecond: int) -> Row:
+        at = datetime(2014, 5, 13, 11, 0, 0, microsecond, tzinfo=UTC)
+        return play.row("events", ms(second), key="a", id="a", shift=shift, at=at)
+
+    play.batch([seen_at(1, 5)], at_ms=ms(3))
+    play.batch([seen_at(25, 1)], at_ms=ms(26))
+    play.batch([seen_at(4, 6)], at_ms=ms(27))
+    assert ask(play).startswith("counts: 1 of 1 late records")
+    play.start("0")
+    play.batch(at_ms=ms(28))
+    values = [f'{{"n":"2014-05-13T11:00:00.00000{n}+00:00"}}' for n in (5, 6)]
+    assert results(play, "counts") == values
+    rows = scan(Layout(tmp_path).stream_table("play", "0", "board")).sort("window_start").collect()
+    at = [(row["shift"], row["n"].microsecond, row["window_start"]) for row in rows.iter_rows(named=True)]
+    assert at == [(shift, 6, utc(NOON)), (shift, 1, utc(NOON + 20_000))]
