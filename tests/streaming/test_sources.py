@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def topology() -> str:
     parts.append(operator("events_sent", kind="sink", input="events", topic="copies", kafka="far"))
     joined = "orders"
     for name, place in SOURCES.items():
-        parts.append(f'[operators.{name}]\nkind = "source"\n{place}\n{FIELDS}\nbound = "1 min"\n')
+        fields = FIELDS.replace("at bigint", "at bigint, seen timestamp") if name == "orders" else FIELDS
+        parts.append(f'[operators.{name}]\nkind = "source"\n{place}\n{fields}\nbound = "1 min"\n')
         parts.append(operator(f"{name}_kept", kind="sink", input=name, table=f"{name}_kept"))
         if name != "orders":
             select = f'select = {{ id = "id", {name}_n = "n" }}\n'
@@ -79,6 +81,15 @@ def table(*numbers: int) -> pa.Table:
     return pa.table({**columns, "zone": [None] * len(numbers)}, schema=schema)
 
 
+def seen(n: int) -> datetime:
+    return datetime(1969, 7, 20, 20, 17, 40, 999_000 + n, tzinfo=UTC)
+
+
+def orders(*numbers: int) -> pa.Table:
+    """The same, each seen at an instant of its own, in microseconds."""
+    return table(*numbers).append_column("seen", pa.array([seen(n) for n in numbers], pa.timestamp("us", "UTC")))
+
+
 def send(address: str, *numbers: int) -> None:
     producer = Producer({"bootstrap.servers": address})
     for n in numbers:
@@ -97,7 +108,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Path:
     for folder in ("json", "csv", "parquet"):
         (outside / folder).mkdir(parents=True)
     for numbers in ((0, 1), (2,), (3, 4)):
-        write_deltalake(outside / "orders", table(*numbers), mode="append")
+        write_deltalake(outside / "orders", orders(*numbers), mode="append")
     (outside / "json" / "b.json").write_text(line(0) + line(1, zone="z") + "\n")
     (outside / "csv" / "a.csv").write_text(f"id,n,at\ni0,0,{NOON_S}\ni1,1,{NOON_S + 1}\n")
     pq.write_table(table(0, 1, 2), outside / "parquet" / "a.parquet")
@@ -146,6 +157,13 @@ def test_every_source_is_read_whole_and_in_the_order_of_writing(driver: OnlyDriv
     assert [row["timestamp"] for row in events] == [NOON_S * 1000, NOON_S * 1000 + 1000]
 
 
+def test_a_timestamp_of_a_delta_table_keeps_its_microseconds(driver: OnlyDriver, home: Path) -> None:
+    driver.wait_for("orders_kept", 5)
+    kept = DeltaTable(driver.table("orders_kept"))
+    rows = kept.to_pyarrow_table().to_pylist()
+    assert {row["n"]: row["seen"] for row in rows if row["n"] < 5} == {n: seen(n) for n in range(5)}
+
+
 def test_a_driver_reads_and_writes_topics_of_two_clusters(driver: OnlyDriver, far: str) -> None:
     assert numbers(driver.wait_for("distant_kept", 2)) == [(0, 0), (1, 1)]
     driver.wait_for("events_kept", 2)
@@ -159,7 +177,7 @@ def test_a_driver_reads_and_writes_topics_of_two_clusters(driver: OnlyDriver, fa
 def test_what_is_added_goes_on_from_there(driver: OnlyDriver, home: Path) -> None:
     outside = home / "warehouse" / "outside"
     (outside / "json" / "a.json").write_text(line(2) + '{"id":\n' + '{"id": "i4", "n": "four", "at": 1}\n' + line(5))
-    write_deltalake(outside / "orders", table(5, 6), mode="append")
+    write_deltalake(outside / "orders", orders(5, 6), mode="append")
     (outside / "csv" / "0.csv").write_text(f"id,n,at\ni2,two,{NOON_S}\ni3,3,{NOON_S + 3}\n")
     assert numbers(driver.wait_for("lines_kept", 4)) == [(0, 0), (1, 1), (2, 2), (5, 5)]
     assert numbers(driver.wait_for("orders_kept", 7))[5:] == [(5, 5), (6, 6)]
@@ -174,10 +192,10 @@ def test_what_is_added_goes_on_from_there(driver: OnlyDriver, home: Path) -> Non
 
 
 def test_a_commit_without_a_row_tells_time(driver: OnlyDriver, home: Path) -> None:
-    orders = DeltaTable(home / "warehouse" / "outside" / "orders")
+    written = DeltaTable(home / "warehouse" / "outside" / "orders")
     reached_ms = (NOON_S + 40) * 1_000
     mark = CommitProperties(custom_metadata={"tidemark-mark": f"shop/0:{reached_ms}:idle"})
-    orders.create_write_transaction([], "append", orders.schema(), commit_properties=mark)
+    written.create_write_transaction([], "append", written.schema(), commit_properties=mark)
 
     def told() -> list[str]:
         rows = [row for row in driver.rows("watermarks") if row["source"] == "orders"]
@@ -189,11 +207,11 @@ def test_a_commit_without_a_row_tells_time(driver: OnlyDriver, home: Path) -> No
 def test_rows_that_are_compacted_are_not_read_again_and_rewritten_ones_stop_the_stream(
     driver: OnlyDriver, home: Path
 ) -> None:
-    orders = DeltaTable(home / "warehouse" / "outside" / "orders")
-    orders.optimize.compact()
-    write_deltalake(orders, table(7), mode="append")
+    written = DeltaTable(home / "warehouse" / "outside" / "orders")
+    written.optimize.compact()
+    write_deltalake(written, orders(7), mode="append")
     assert numbers(driver.wait_for("orders_kept", 8))[7:] == [(7, 7)]
-    orders.update(updates={"n": "100"}, predicate="n = 7")
+    written.update(updates={"n": "100"}, predicate="n = 7")
     reason = driver.reason_to_fail()
     assert reason.startswith("Contradiction: a source reads a Delta table that is only appended to, and this one was")
     assert "outside/orders" in reason
