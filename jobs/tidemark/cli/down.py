@@ -1,28 +1,54 @@
-"""`tidemark down`: drain the streams and stop everything that runs."""
+"""`tidemark down`: drain streams; all of them, and everything that runs, or those of the topologies that are named."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from contextlib import suppress
 
-from tidemark.cli.local import Conductor, airflow, stack
+from tidemark.cli.local import PARTS, AirflowApi, Home, Remembered, airflow, dag_id, stack, step, wait_for_drained
 from tidemark.cli.output import say_inert
-from tidemark.errors import TidemarkError
+from tidemark.errors import InvalidArgument, TidemarkError
 
 
-def add_options(_: argparse.ArgumentParser) -> None:
-    """It takes none."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    which = "drain the streams of these, pause their DAGs, and leave the rest running (all, and everything that runs)"
+    parser.add_argument("topologies", nargs="*", metavar="TOPOLOGY", help=which)
 
 
 def command(options: argparse.Namespace) -> int:
-    """Stop what runs."""
-    conductor = Conductor.of(options.home, say_inert)
-    if not conductor.home.running():
-        say_inert(f"nothing runs in {conductor.home.path}")
+    """Stop what runs; the next `tidemark up` starts the same topologies."""
+    home = Home(options.home.resolve())
+    if not home.running():
+        say_inert(f"nothing runs in {home.path}")
         return 0
-    if airflow.runs(conductor.home.airflow):
-        with conductor.step("draining the streams"), suppress(TidemarkError, OSError):  # it may not answer any more
-            conductor.drain(airflow.api(conductor.home.airflow), by="tidemark down")
-    with conductor.step("stopping everything"):
-        stack.stop(conductor.home)
+    remembered = Remembered.of(home)
+    names = options.topologies or remembered.running
+    if unknown := sorted({*names} - {*remembered.running}):
+        running = ", ".join(remembered.running) or "none"
+        msg = f"{', '.join(unknown)} was not started by `tidemark up`; running: {running}"
+        raise InvalidArgument(msg)
+    api = airflow.api(home.airflow) if airflow.runs(home.airflow) else None
+    if api is not None:
+        with step(say_inert, "draining the streams"), suppress(TidemarkError, OSError):  # it may not answer any more
+            stack.drain(home, by="tidemark down", topologies=options.topologies or None)
+            wait_for_drained(api, names)
+    if options.topologies and api is not None:
+        _pause(api, remembered, names)
+    else:
+        with step(say_inert, "stopping everything"):
+            stack.stop(home)
+    remembered.stopped(names)
+    remembered.keep(home)
+    if options.topologies:
+        say_inert(f"still running: {', '.join(remembered.running) or 'Kafka and Airflow, which `tidemark down` stops'}")
     return 0
+
+
+def _pause(api: AirflowApi, remembered: Remembered, names: Sequence[str]) -> None:
+    """Pause the DAGs of the topologies *names* that `up` has unpaused; it will do so again."""
+    for dag in [dag_id(name, part) for name in names for part in PARTS]:
+        if dag in remembered.unpaused and not api.is_paused(dag):
+            api.pause(dag)
+            remembered.unpaused.remove(dag)

@@ -6,21 +6,29 @@ from pathlib import Path
 
 from tidemark.embedded import airflow, broker, guard, process, stack
 from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.embedded.conductor import Conductor, Say
+from tidemark.embedded.conductor import PARTS, Conductor, Say, dag_id, step, wait_for_drained
+from tidemark.embedded.remembered import Remembered
 from tidemark.embedded.stack import Home
+from tidemark.embedded.topics import topics_of
 
 __all__ = [
+    "PARTS",
     "AirflowApi",
     "Conductor",
     "Home",
+    "Remembered",
     "Say",
     "addresses",
     "airflow",
     "broker",
+    "dag_id",
     "guard",
     "process",
     "running_broker",
     "stack",
+    "step",
+    "topics_of",
+    "wait_for_drained",
 ]
 
 
@@ -33,10 +41,11 @@ def running_broker(home: Path) -> str | None:
 def addresses(home: Home) -> str:
     """Where the local stack in *home* is reached."""
     api = airflow.api(home.airflow)
+    kafka = f"Kafka      {address}\n" if (address := running_broker(home.path)) else ""
     return (
         f"Airflow    {api.url}\n"
         f"login      {api.user}, password in {home.airflow / 'passwords.json'}\n"
-        f"Kafka      {broker.start(home.broker).address}\n"
+        f"{kafka}"
         f"warehouse  {home.warehouse}\n"
-        "play flights into it with `tidemark replay`, stop everything with `tidemark down`"
+        "stop everything with `tidemark down`"
     )

@@ -21,13 +21,17 @@ from tidemark.cli import (
     down,
     incidents,
     init,
+    logs,
     path,
     query,
     replay,
     requeue,
     reset_time,
+    restart,
     run,
+    status,
     tables,
+    topic,
     topology,
     up,
     whatif,
@@ -45,7 +49,12 @@ EXAMPLES = """\
 examples:
   tidemark demo                                 the main job on real flights, in five to eight minutes
   tidemark init sensors                         lay out a project of your own in the folder sensors
-  tidemark up                                   start Kafka, Airflow and the streams, and leave them running
+  tidemark up                                   start Kafka, Airflow and the project's streams, and leave them running
+  tidemark up sensors                           only those of the topology sensors
+  tidemark status                               which streams run, how far they are, what keeps them from results
+  tidemark logs flights/status -f               what the driver of a stream logs
+  tidemark restart flights/status               another driver for it
+  tidemark topic create readings --partitions 3
   tidemark run flights --time processing        its streams in the foreground, results without waiting for event time
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
   tidemark check jobs/topologies/flights.toml   whether a topology can run, before it does
@@ -74,8 +83,12 @@ WITHOUT_PROJECT = "init"
 COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
     ("demo", demo, "run the main job on real flights, print what it found, stop everything"),
     (WITHOUT_PROJECT, init, "lay out a project: a folder of topologies and what is expected of them"),
-    ("up", up, "start Kafka, Airflow and the streams, and leave them running"),
-    ("down", down, "drain the streams and stop everything that runs"),
+    ("up", up, "start topologies with all that they need on this machine, and wait for their first results"),
+    ("status", status, "show the streams: state, records, first latency, and what keeps them from giving results"),
+    ("logs", logs, "show what the driver of a stream has logged"),
+    ("restart", restart, "end the driver of a stream and start another one"),
+    ("topic", topic, "make topics at the broker of this machine, and list them"),
+    ("down", down, "drain the streams and stop everything that runs, or only those of some topologies"),
     ("run", run, "run the drivers of one topology in the foreground; Ctrl-C drains them"),
     ("check", check, "see whether topology files can run, down to columns and SQL, and SLAs be used"),
     ("sql", query, "answer a query over the Delta tables, with DuckDB"),

@@ -13,13 +13,18 @@ from typing import Any
 from tidemark.errors import TidemarkError
 
 TIMEOUT_S = 30
+NOT_FOUND = 404
 SUCCESS = "success"
 ENDED = frozenset({SUCCESS, "failed"})
 """States of a DAG run that it does not leave by itself."""
 
 
 class AirflowError(TidemarkError):
-    """Raised when Airflow answers a request with an error."""
+    """Raised when Airflow answers a request with an error, an HTTP *status*."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass
@@ -42,7 +47,16 @@ class AirflowApi:
 
     def has_dag(self, dag_id: str) -> bool:
         """Whether *dag_id* has been parsed."""
-        return dag_id in {dag["dag_id"] for dag in self._get("/api/v2/dags?limit=1000")["dags"]}
+        return self.is_paused(dag_id) is not None
+
+    def is_paused(self, dag_id: str) -> bool | None:
+        """Whether *dag_id* is paused; None: it has not been parsed."""
+        try:
+            return bool(self._get(f"/api/v2/dags/{dag_id}")["is_paused"])
+        except AirflowError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
 
     def import_errors(self) -> dict[str, str]:
         """The DAG files that could not be imported, each with its traceback."""
@@ -72,8 +86,8 @@ class AirflowApi:
         self._call("PATCH", f"{_run(dag_id, run_id)}/taskInstances/{task_id}", {"new_state": state})
 
     def runs(self, dag_id: str) -> dict[str, str]:
-        """The states of the runs of *dag_id*, by run id."""
-        runs = self._get(f"/api/v2/dags/{dag_id}/dagRuns")["dag_runs"]
+        """The states of the newest runs of *dag_id*, by run id, the newest first."""
+        runs = self._get(f"/api/v2/dags/{dag_id}/dagRuns?order_by=-run_after")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in runs}
 
     def run_state(self, dag_id: str, run_id: str) -> str:
@@ -108,7 +122,7 @@ class AirflowApi:
                 return json.loads(response.read() or b"{}")
         except urllib.error.HTTPError as error:
             msg = f"Airflow refused {method} {path}: {error.code} {error.read().decode(errors='replace')[:500]}"
-            raise AirflowError(msg) from error
+            raise AirflowError(msg, error.code) from error
 
     def _login(self) -> str:
         if self._token is None:

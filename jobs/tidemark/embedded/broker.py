@@ -92,6 +92,15 @@ def start(home: Path, *, port: int | None = None, jars: Path = JARS) -> Broker:
     return broker
 
 
+def address(home: Path) -> str:
+    """The address of the broker in *home*, which it has or will have: its port is kept from now on."""
+    if process.find(home, NAME) is None and _last_port_if_free(home) is None:
+        home.mkdir(parents=True, exist_ok=True)
+        kept = f"listeners=PLAINTEXT://127.0.0.1:{process.free_port()}\n"
+        (home / "server.properties").write_text(kept, encoding="utf-8")  # the rest is written when it starts
+    return f"127.0.0.1:{_last_port(home)}"
+
+
 def stop(home: Path) -> None:
     """Stop the broker that lives in *home*, if it runs; its data stays."""
     process.stop(home, NAME)
@@ -115,6 +124,11 @@ def create_topics(address: str, partitions: Mapping[str, int]) -> None:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "create-topics", "log_level": 0})
     process.wait_until(lambda: _serves(consumer, partitions), what, ANSWER_WITHIN_S)
     consumer.close()
+
+
+def topics(address: str) -> dict[str, int]:
+    """The number of partitions of each topic that is not Kafka's own."""
+    return {name: number for name, number in sorted(_topics(_client(address)).items()) if not name.startswith("__")}
 
 
 def _request(client: AdminClient, address: str, partitions: Mapping[str, int]) -> None:

@@ -6,13 +6,14 @@ It reads the wall clock and the state folder; what it has to say goes to *say*, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidemark.control import Control, StreamState
-from tidemark.embedded import stack
+from tidemark.embedded import process, stack
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
@@ -21,6 +22,8 @@ from tidemark.spec.project import CHECKOUT, Project
 from tidemark.spec.topology import Topology, load
 
 TOPOLOGY = Project(CHECKOUT).topologies / "flights.toml"
+PARTS = ("streams", "reports", "sla_check", "maintenance", "daily_reports")
+"""What a topology has a DAG for: docs/airflow.md."""
 PARSED_WITHIN_S = 120.0
 RUNNING_WITHIN_S = 300.0
 NOTICED_WITHIN_S = 120.0
@@ -45,8 +48,8 @@ class Conductor:
         return cls(Home(home.resolve()), load(TOPOLOGY), say)
 
     def dag(self, part: str) -> str:
-        """The DAG of the topology for *part* of the work: docs/airflow.md lists them."""
-        return f"tidemark_{self.topology.name}_{part}"
+        """The DAG of the topology for *part* of the work."""
+        return dag_id(self.topology.name, part)
 
     def start(self) -> tuple[str, AirflowApi]:
         """Kafka's address and Airflow's API, once both are up and the DAGs are known."""
@@ -63,25 +66,59 @@ class Conductor:
         With *first_report* a new one asks for a report on its first minutes.
         """
         conf = {"slow": list(slow), "first_report": first_report}
-        dag_id = self.dag("streams")
-        going_on = self._going_on(airflow)
-        run_id = going_on[0] if going_on else airflow.trigger(dag_id, conf)
-        airflow.unpause(dag_id)
+        run_id = self.trigger_streams(airflow, conf)
+        airflow.unpause(self.dag("streams"))
 
-        def all_run() -> bool:
+        def run() -> bool:
             nonlocal run_id
-            if self._state(airflow, dag_id, run_id) == SUCCESS:  # it went on only to find its streams drained
-                run_id = airflow.trigger(dag_id, conf)
-            return all(_runs(control) for control in self.controls())
+            run_id = self.still_going_on(airflow, run_id, conf)
+            return self.all_run()
 
         with self.step("launching the streams"):
-            self.wait(all_run, "running streams", RUNNING_WITHIN_S, tell=self.progress)
+            self.wait(run, "running streams", RUNNING_WITHIN_S, tell=self.progress)
         return run_id
+
+    def trigger_streams(self, airflow: AirflowApi, conf: dict[str, Any]) -> str:
+        """The id of the run of the streams' DAG: of one that is going on, or of a new one with *conf*."""
+        going_on = self._going_on(airflow)
+        return going_on[0] if going_on else airflow.trigger(self.dag("streams"), conf)
+
+    def still_going_on(self, airflow: AirflowApi, run_id: str, conf: dict[str, Any]) -> str:
+        """*run_id*, or that of a new run with *conf* in its place if it went on only to find its streams drained.
+
+        Raises TidemarkError where it has failed.
+        """
+        ended = self._state(airflow, self.dag("streams"), run_id) == SUCCESS
+        return airflow.trigger(self.dag("streams"), conf) if ended else run_id
+
+    def all_run(self) -> bool:
+        """Whether every stream runs and has a batch behind it."""
+        return all(_runs(control) for control in self.controls())
+
+    def restart(self, airflow: AirflowApi, sub_topology: str) -> None:
+        """Have Airflow end the driver of *sub_topology* and start another one; returns when that runs."""
+        dag_id = self.dag("streams")
+        run_id = next(iter(airflow.runs(dag_id)), None)
+        name = self.topology.name
+        if run_id is None or airflow.is_paused(dag_id):
+            seen = "was never started here" if run_id is None else f"has a paused DAG, {dag_id}"
+            msg = f"a stream that is restarted runs or has run, and {name} {seen}; run `tidemark up {name} --unpause`"
+            raise TidemarkError(msg)
+        (control,) = (control for control in self.controls() if control.home.name == sub_topology)
+        before = control.heartbeat()
+        airflow.clear(dag_id, run_id, sub_topology)
+
+        def is_new() -> bool:
+            self._state(airflow, dag_id, run_id)
+            beat = control.heartbeat()
+            return _runs(control) and beat is not None and (before is None or beat.launch_id != before.launch_id)
+
+        self.wait(is_new, f"a new driver of {name}/{sub_topology}", RUNNING_WITHIN_S, tell=self.progress)
 
     def drain(self, airflow: AirflowApi, *, by: str) -> None:
         """End the streams between two batches, and let Airflow take notice."""
-        stack.drain(self.home, by=by)
-        self.wait(lambda: not self._going_on(airflow), "the end of the streams' runs", NOTICED_WITHIN_S)
+        stack.drain(self.home, by=by, topologies=[self.topology.name])
+        wait_for_drained(airflow, [self.topology.name])
 
     def wait_for_run(self, airflow: AirflowApi, dag_id: str, run_id: str, within_s: float) -> None:
         """Return when the run has succeeded; where it fails show the logs of its tasks and raise TidemarkError."""
@@ -123,13 +160,9 @@ class Conductor:
                 self.say(f"  {tell()}")
             time.sleep(POLL_S)
 
-    @contextmanager
-    def step(self, what: str) -> Iterator[None]:
+    def step(self, what: str) -> AbstractContextManager[None]:
         """Say that *what* is being done, and how long it took."""
-        self.say(f"▸ {what} …")
-        began = time.monotonic()
-        yield
-        self.say(f"  done in {time.monotonic() - began:.1f} s")
+        return step(self.say, what)
 
     def _going_on(self, airflow: AirflowApi) -> list[str]:
         """The runs of the streams' DAG that have not ended."""
@@ -146,6 +179,31 @@ class Conductor:
             self.say("\n".join(airflow.log(dag_id, run_id, task)[-LOG_LINES:]))
         msg = f"every DAG run must succeed: {run_id} of {dag_id} failed at {', '.join(failed)}, see the log above"
         raise TidemarkError(msg)
+
+
+@contextmanager
+def step(say: Say, what: str) -> Iterator[None]:
+    """Have *say* tell that *what* is being done, and how long it took."""
+    say(f"▸ {what} …")
+    began = time.monotonic()
+    yield
+    say(f"  done in {time.monotonic() - began:.1f} s")
+
+
+def dag_id(topology: str, part: str) -> str:
+    """The DAG of *topology* for *part* of the work, one of PARTS."""
+    return f"tidemark_{topology}_{part}"
+
+
+def wait_for_drained(airflow: AirflowApi, topologies: Collection[str]) -> None:
+    """Return when the runs of the streams of *topologies*, whose drivers have ended, have done so, too."""
+    dags = [dag_id(name, "streams") for name in topologies]
+    noticing = [dag for dag in dags if airflow.is_paused(dag) is False]  # a paused one takes no notice
+
+    def is_over() -> bool:
+        return all(state in ENDED for dag in noticing for state in airflow.runs(dag).values())
+
+    process.wait_until(is_over, "the end of the streams' runs", NOTICED_WITHIN_S)
 
 
 def _runs(control: Control) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tidemark.control import Control
 from tidemark.embedded import airflow, broker, process
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.embedded.topics import topics_of
-from tidemark.spec.project import CHECKOUT, WAREHOUSE
+from tidemark.spec.project import CHECKOUT, WAREHOUSE, Project
 from tidemark.spec.topology import Topology
 
 DRIVER = "driver"
@@ -62,16 +63,24 @@ def start_broker(home: Home, topology: Topology) -> str:
     return address
 
 
-def start_airflow(home: Home, *, bootstrap: str) -> AirflowApi:
-    """The API of a healthy Airflow whose streams read from *bootstrap* and write to the warehouse."""
+def start_airflow(home: Home, *, bootstrap: str, project: Project | None = None) -> AirflowApi:
+    """The API of a healthy Airflow whose streams read from *bootstrap* and write to the warehouse.
+
+    It has the topologies of *project*, else of the project in which it is started.
+    """
     variables = {"tidemark_warehouse": str(home.warehouse), "tidemark_bootstrap": bootstrap}
-    parts = airflow.start(home.airflow, root=CHECKOUT, variables=variables)
+    parts = airflow.start(home.airflow, root=CHECKOUT, project=project, variables=variables)
     return airflow.wait_until_healthy(home.airflow, parts)
 
 
-def drain(home: Home, *, by: str) -> None:
-    """Ask every living driver to end, and wait until none lives, as long as one may take for its last batch."""
-    living = [control for control in home.controls() if control.is_held()]
+def drain(home: Home, *, by: str, topologies: Collection[str] | None = None) -> None:
+    """Ask every living driver, or those of *topologies*, to end, and wait as long as one may take for its last batch.
+
+    On processing time a topology has drivers of another name, which end with it.
+    """
+    names = None if topologies is None else {n for name in topologies for n in (name, f"{name}_on_processing_time")}
+    asked = [control for control in home.controls() if names is None or control.home.parent.name in names]
+    living = [control for control in asked if control.is_held()]
     for control in living:
         control.request_drain(by=by, now_ms=wall_clock_ms())
     deadline = time.monotonic() + DRAINED_WITHIN_S

@@ -17,7 +17,7 @@ from tidemark.spec.intervals import instant_ms
 from tidemark.spec.layout import Layout
 from tidemark.spec.project import Project
 from tidemark.spec.sla_spec import SlaSpec, load_usable
-from tidemark.spec.topology import Topology, load
+from tidemark.spec.topology import Topology, load, load_each
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,8 @@ def topology_file(name: str) -> Path:
         return Path(name)
     folder = Project.here().topologies
     files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    if name not in files:
+        files |= {found.name: path for path, found in load_each(folder).items() if isinstance(found, Topology)}
     if name not in files:
         msg = f"a topology is a file in {folder}, got {name!r}; known: {', '.join(files)}"
         raise InvalidArgument(msg)

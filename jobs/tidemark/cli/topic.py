@@ -1,0 +1,46 @@
+"""`tidemark topic`: make topics at the broker of this machine, and list them."""
+
+from __future__ import annotations
+
+import argparse
+
+from tidemark.cli.local import Home, broker
+from tidemark.cli.output import say_inert
+from tidemark.cli.text_table import aligned
+from tidemark.errors import InvalidArgument
+
+PARTITIONS = 3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    create = actions.add_parser("create", help="make a topic, and start the broker if it does not run")
+    create.add_argument("name", metavar="NAME")
+    create.add_argument("--partitions", type=int, default=PARTITIONS, metavar="N", help="(%(default)s)")
+    actions.add_parser("list", help="list the topics with their partitions")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Make one, or list them."""
+    home = Home(options.home.resolve())
+    if options.action == "create" and options.partitions < 1:
+        msg = f"--partitions: a topic has 1 or more, got {options.partitions}"
+        raise InvalidArgument(msg)
+    if broker.NAME not in {place.rpartition("/")[2] for place in home.running()}:
+        say_inert("▸ starting Kafka …")
+    address = broker.start(home.broker).address
+    if options.action == "list":
+        say_inert(aligned(("topic", "partitions"), sorted(broker.topics(address).items())))
+        return 0
+    existed = options.name in broker.topics(address)
+    broker.create_topics(address, {options.name: options.partitions})
+    said = "is there already" if existed else "was made"
+    say_inert(f"topic {options.name} {said} at {address}, partitions: {options.partitions}; `tidemark down` stops it")
+    return 0
+
+
+def missing(topics: dict[str, int], address: str) -> str:
+    """What is to be said of *topics*, with the partitions that each is to have, which are not there at *address*."""
+    commands = " && ".join(f"tidemark topic create {name} --partitions {n}" for name, n in topics.items())
+    return f"its topic {', '.join(topics)} is not at {address}; run `{commands}`"

@@ -1,0 +1,114 @@
+"""What `tidemark up` and its companions say where nothing runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidemark.cli import topic
+from tidemark.cli.init import init
+from tidemark.cli.local import Home, Remembered
+from tidemark.cli.up import Up
+from tidemark.errors import InvalidArgument
+from tidemark.spec.project import Project
+
+CODE = "import sys; from tidemark.cli.main import main; sys.exit(main())"
+TOML = """
+name = "{name}"
+
+[operators.events]
+kind = "source"
+sub_topology = "reading"
+topic = "events"
+fields = "id string, at bigint"
+timestamp = "at"
+bound = "1 s"
+
+[operators.board]
+kind = "sink"
+input = "events"
+table = "board"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """One with the topologies `mine` and `yours`, and a file that cannot be used."""
+    made = init(tmp_path / "project")
+    for name in ("mine", "yours"):
+        (made.topologies / f"{name}.toml").write_text(TOML.format(name=name))
+    (made.topologies / "broken.toml").write_text("name = 3")
+    return made
+
+
+def tidemark(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", CODE, *arguments]
+    return subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=False, env={"PATH": ""})
+
+
+def test_status_is_there_before_anything_runs(project: Project) -> None:
+    said = tidemark(project, "status")
+    rows = [line.split() for line in said.stdout.splitlines() if "/reading" in line]
+    assert rows == [["mine/reading", "never_started", "0", "-", "-"], ["yours/reading", "never_started", "0", "-", "-"]]
+    assert "broken.toml: name" in said.stdout
+    (found,) = json.loads(tidemark(project, "status", "mine", "--format", "json").stdout)["topologies"]
+    assert (found["verdict"], found["page"], found["streams"][0]["first_latency_ms"]) == ("not_running", None, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("restart mine/reading", "nothing runs in {home}; `tidemark up mine` starts its streams"),
+        ("restart mine/0", "a stream is named TOPOLOGY/STREAM, got 'mine/0'; known: mine/reading"),
+        ("logs mine", "mine/reading has no log in {home}/warehouse/control/mine/reading; `tidemark up mine` starts it"),
+        ("topic create events --partitions 0", "--partitions: a topic has 1 or more, got 0"),
+    ],
+)
+def test_where_nothing_runs_the_remedy_is_a_command(project: Project, command: str, said: str) -> None:
+    answer = tidemark(project, *command.split())
+    expected = said.format(home=project.state)
+    assert (answer.returncode, answer.stderr) == (1, f"tidemark {command.split()[0]}: {expected}\n")
+
+
+def test_down_where_nothing_runs_is_done_at_once(project: Project) -> None:
+    assert tidemark(project, "down").stdout == f"nothing runs in {project.state}\n"
+
+
+def test_a_log_is_shown_from_its_end(project: Project) -> None:
+    control = project.state / "warehouse" / "control" / "mine" / "reading"
+    control.mkdir(parents=True)
+    (control / "driver.log").write_text("one\ntwo\nthree\n")
+    assert tidemark(project, "logs", "mine", "-n", "2").stdout == "two\nthree\n"
+
+
+def test_up_without_names_starts_what_ran_at_the_last_down(project: Project) -> None:
+    home = Home(project.state)
+    first = Up(home, project)
+    assert list(first.chosen([])) == ["mine", "yours"]
+    assert first.problems["broken"].startswith("broken.toml: name")
+    remembered = Remembered()
+    remembered.started(["mine", "yours"])
+    remembered.stopped(["mine"])
+    remembered.stopped(["yours"])
+    remembered.keep(home)
+    again = Up(home, project)
+    assert (list(again.chosen([])), again.problems) == (["yours"], {})
+
+
+def test_a_topology_that_is_not_there_does_not_stop_the_others(project: Project) -> None:
+    up = Up(Home(project.state), project)
+    assert list(up.chosen(["nowhere", "mine"])) == ["mine"]
+    assert up.problems["nowhere"].startswith(f"no such topology in {project.topologies}; known: broken, mine, yours")
+    with pytest.raises(InvalidArgument, match="nowhere: no such topology"):
+        Up(Home(project.state), project).chosen(["nowhere"])
+
+
+def test_a_missing_topic_is_an_error_with_the_command_that_makes_it() -> None:
+    assert topic.missing({"a": 3, "b": 3}, "127.0.0.1:1") == (
+        "its topic a, b is not at 127.0.0.1:1; run "
+        "`tidemark topic create a --partitions 3 && tidemark topic create b --partitions 3`"
+    )
