@@ -40,6 +40,8 @@ input = "events"
         ("select = { u = \"current_setting('TimeZone')\" }\n", "select.u", "current_setting()"),
         ('select = { u = "age(make_timestamp(event_time))" }\n', "select.u", "age()"),
         ('select = { u = "ago(interval 1 day)" }\n', "select.u", "ago(), which is current_timestamp"),
+        ('select = { u = "current_localtimestamp()" }\n', "select.u", "current_localtimestamp()"),
+        ('select = { u = "current_localtime()" }\n', "select.u", "current_localtime()"),
         ('select = { u = "sum(v)" }\n', "select.u", "sum()"),
         ('select = { u = "row_number() over ()" }\n', "select.u", "a window function"),
         ('select = { u = "(select max(v) from records)" }\n', "select.u", "a subquery"),

@@ -15,8 +15,10 @@ import duckdb
 
 from tidemark.errors import InvalidArgument
 
-SETTINGS = frozenset({"current_setting", "getenv", "getvariable", "version"})
-"""Functions that DuckDB calls CONSISTENT although they depend on settings."""
+SETTINGS = frozenset(
+    {"current_setting", "getenv", "getvariable", "version", "current_localtime", "current_localtimestamp"}
+)
+"""Functions that DuckDB calls CONSISTENT although they depend on settings or on the clock."""
 
 WORDS = frozenset({
     "current_catalog", "current_date", "current_role", "current_schema", "current_time", "current_timestamp",
