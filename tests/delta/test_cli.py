@@ -218,17 +218,19 @@ def test_down_is_content_where_nothing_runs(home: Path) -> None:
 
 
 def test_why_tells_a_line_or_an_object_per_finding(home: Path) -> None:
+    none = "left no heartbeat and no batch"
+    begin = "(tidemark up flights; in another Airflow unpause and trigger tidemark_flights_streams)"
     line = (
-        "never_started: flight_board: status left no heartbeat and no batch; start the driver of status\n"
-        "never_started: carrier_delays: carriers left no heartbeat and no batch; start the driver of carriers\n"
-        "never_started: by_carrier: status left no heartbeat and no batch; start the driver of status\n"
+        f"never_started: flight_board: status {none}; start the driver of status {begin}\n"
+        f"never_started: carrier_delays: carriers {none}; start the driver of carriers {begin}\n"
+        f"never_started: by_carrier: status {none}; start the driver of status {begin}\n"
     )
     assert tidemark(home, "why", "flights").stdout == line
     told = tidemark(home, "why", "flights", "flight_status", "--at", "2026-01-01T12:00Z", "--format", "json")
     assert json.loads(told.stdout) == [
         {"cause": "never_started", "sub_topology": "status", "operator": "flight_status", "input": None}
         | {"partition": None, "since": None, "seen": "status left no heartbeat and no batch"}
-        | {"remedy": "start the driver of status"}
+        | {"remedy": f"start the driver of status {begin}"}
     ]
 
 

@@ -38,11 +38,15 @@ def drivers(scene: Scene, name: str) -> Iterator[Finding]:
 
 def _driver(scene: Scene, name: str) -> Finding | None:
     facts, sub = scene.of(name), scene.sub(name).name
-    beat, start = facts.beat, f"start the driver of {sub}"
+    of = scene.topology.name
+    dag = f"tidemark_{of}_streams"
+    start = f"start the driver of {sub} (tidemark restart {of}/{sub}; in another Airflow clear task {sub} of {dag})"
+    beat = facts.beat
     if beat is None and facts.batches.height:
         return None  # Its driver is of a time before there were heartbeats.
     if beat is None:
-        return scene.found(Cause.NEVER_STARTED, name, f"{sub} left no heartbeat and no batch", start)
+        begin = f"start the driver of {sub} (tidemark up {of}; in another Airflow unpause and trigger {dag})"
+        return scene.found(Cause.NEVER_STARTED, name, f"{sub} left no heartbeat and no batch", begin)
     dead = {
         StreamState.FAILED: (f"failed: {beat.reason}", f"mend that and {start}"),
         StreamState.DRAINED: ("was drained", start),
