@@ -40,7 +40,8 @@ class Remembered:
 
     def stopped(self, names: Iterable[str]) -> None:
         """The topologies *names*, which ran with others or alone, are to run no more."""
-        self.ran, self.running = self.running, sorted({*self.running} - {*names})
+        self.ran = self.running or self.ran
+        self.running = sorted({*self.running} - {*names})
 
 
 def _file(home: Home) -> Path:
