@@ -24,6 +24,7 @@ from tidemark.stream.batch import Batch
 from tidemark.stream.journal import Journal
 from tidemark.stream.requests import Requests
 from tidemark.stream.wiring import Stream
+from tidemark.why.walk import why
 
 EVENTS = """
 name = "play"
@@ -133,6 +134,10 @@ def test_a_closed_window_takes_its_late_records_in_again(tmp_path: Path) -> None
     assert board(play, "top_board", "top") == [(0, 5), (0, 9)]
     assert counted(play, "counts", "late") == [(2, 2)]
     assert counted(play, "counts", "reopened") == counted(play, "tops", "reopened") == [(3, 2)]
+    # 2 records, 1, 2 late ones, these 2 again, and 1
+    of = "of the 8 updates that counts got in its last 5 batches"
+    seen = why(play.topology, Layout(play.home), at_ms=ms(30), operator="counts")[0].seen
+    assert f"; 2 {of} had been late, and closed windows took them in again (requeue --late --reopen)" in seen
     measured = {r["operator"] for r in play.rows("operator_latency") if r["batch_id"] == 3}
     assert measured == set(), "how late a window was reopened is no latency of the stream"
 

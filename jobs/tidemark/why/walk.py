@@ -187,7 +187,7 @@ class _Walk:
         return self._scene.found(Cause.NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
 
     def _set_aside(self, name: str) -> Iterator[str]:
-        """What *name*, and those it reads, lately set aside of records of which others were good."""
+        """What *name* and those it reads lately set aside of records, others of which were good, or took in again."""
         operator = self._scene.operator(name)
         facts, what = self._scene.of(name), "updates"
         if isinstance(operator, Source):
@@ -200,6 +200,8 @@ class _Walk:
             yield f"{late:,} {of} were late, by up to {length(by_ms['lateness_ms'].max() or 0)}"  # type: ignore[arg-type]
         if bad := rows["quarantined"].sum():
             yield f"{bad:,} {of} are quarantined{self._reasons(operator, batches)}"
+        if again := rows["reopened"].sum() if "reopened" in rows.columns else 0:  # an older table has no such column
+            yield f"{again:,} {of} had been late, and closed windows took them in again (requeue --late --reopen)"
         for flow in (operator.repartition,) if isinstance(operator, HopSource) else operator.flows:
             yield from self._set_aside(flow)
 
