@@ -301,6 +301,15 @@ def restarted_driver(flow: Flow) -> float:
     return 114
 
 
+def driver_that_stood_still(flow: Flow) -> float:
+    """The first driver is stopped after 12:01:12, and reads half a minute later what came meanwhile."""
+    flow.beat("reads", 73)
+    flow.beat("reads", 112)
+    waited = [found for second in (82, 92, 102) for part in (0, 1) for found in now(second, part)]
+    flow.batch(112, *waited, *now(112, 0), *now(112, 1))
+    return 114
+
+
 def restarted_reader(flow: Flow) -> float:
     """The second driver is killed after 12:01:12; the next one reads half a minute later what came meanwhile."""
     beats = Heartbeats(flow.layout.stream("play", "sums"), topology="play", sub_topology="sums")
@@ -582,6 +591,7 @@ FAULTS = {
     "driver that restarted": Fault(
         restarted_driver, "totals_in_time", "error", "driver_restarted", "driver_restarted: by_id"
     ),
+    "driver that stood still": Fault(driver_that_stood_still, "totals_in_time", "error", "backlog", "backlog: by_id"),
     "reader of a hop that restarted": Fault(
         restarted_reader, "totals_in_time", "error", "driver_restarted", "driver_restarted: totals"
     ),
@@ -751,7 +761,7 @@ def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
         windows = windows_with_paths(Warehouse(flow.layout.warehouse, READS), topology.name, last=100)
         worst = max((w["blame"][0] for w in windows if w["blame"]), key=lambda part: part["excess_ms"])
         assert worst["operator"] == result["culprit"]
-        if cause == Cause.DRIVER_RESTARTED:
+        if cause in {Cause.DRIVER_RESTARTED, Cause.BACKLOG}:
             assert worst["input"].partition(": ")[2] in result["held_by"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +15,8 @@ from tidemark.spec.sla_spec import parse
 from tidemark.spec.tables import CRITICAL_PATHS, WINDOW_PARTS
 from tidemark.stream import wiring
 from tidemark.stream.heartbeats import Heartbeats
+from tidemark.why.findings import Cause
+from tidemark.why.walk import why
 
 BOARD = NEWEST.replace('bound = "1 s"', 'bound = "3 s"')
 BESIDE = BOARD.replace("[operators.board]", """
@@ -118,39 +119,6 @@ def test_a_slow_sibling_is_to_blame_and_not_who_queued(tmp_path, monkeypatch):
     assert set(blamed(parts)) == {"slow"}
 
 
-@pytest.mark.parametrize(
-    ("beats_s", "spent"),
-    [
-        ([*range(0, 61, 15), *range(100, 120, 15)], {"late_producer": 0, "backlog": 33_000}),
-        (range(0, 120, 15), {"late_producer": 32_000, "backlog": 0}),
-    ],
-    ids=["the driver stood still", "the producers were late"],
-)
-def test_a_driver_that_stood_still_is_to_blame(tmp_path, monkeypatch, beats_s, spent):
-    """Nothing is read from 59 s to 100 s, and then all records of that time at once, by the same driver."""
-    flow = Played(f'window = "2 s"\n{BOARD}', tmp_path, monkeypatch)
-    beats = Heartbeats(flow.play.home / "streams" / "play" / "0", topology="play", sub_topology="0")
-    for second in beats_s:
-        tell(beats, second)
-    flow.goes_on(1, 60, 0, 1)
-    waited = [
-        flow.play.row("events", ms(second - 0.2), partition=part, id="ab"[part], v=second)
-        for second in range(60, 100)
-        for part in (0, 1)
-    ]
-    flow.play.batch(waited, at_ms=ms(100))
-    flow.goes_on(101, 112, 0, 1)
-    _, parts = flow.reported("board")
-    counts = Counter(blamed(parts))
-    assert spent[counts.most_common(1)[0][0]] > 0
-    assert all(spent.get(cause) != 0 for cause in counts)
-    # the window until 12:01:04 could be closed from 67 s on; the trigger takes a second where the driver lived
-    of_window = {row["operator"]: row["ms"] for row in parts if row["window_end"].timestamp() * 1_000 == ms(64)}
-    assert {cause: of_window.get(cause, 0) for cause in spent} == spent
-    seen = {row["input"] for row in parts if row["operator"] == "backlog" and row["excess_ms"]}
-    assert seen <= {"driver of 0: no heartbeat from 2014-05-13T12:01:00.000Z to 2014-05-13T12:01:40.000Z"}
-
-
 def test_a_silent_partition_is_named_where_results_wait(tmp_path, monkeypatch):
     flow = Played(COUNTS, tmp_path, monkeypatch)
     flow.goes_on(1, 5, 0, 1)
@@ -166,3 +134,42 @@ def test_a_silent_partition_is_named_where_results_wait(tmp_path, monkeypatch):
     assert whole == {
         end: sum(row["ms"] for row in parts if row["window_end"] == end) for end in {row["window_end"] for row in parts}
     }
+
+
+SILENCES = {
+    "stopped": (None, "backlog", 30),  # its beats end, too
+    "hung": (31, "backlog", 31),  # they go on while a batch is running since 12:00:31
+    "waiting": (None, "late_producer", None),
+}
+"""By what the driver did from 12:00:30 to 12:01:10: when its batch began, whom to blame, and since when it is known."""
+
+
+@pytest.mark.parametrize("name", SILENCES)
+def test_who_is_to_blame_for_what_came_after_a_silence(tmp_path, monkeypatch, name):
+    batch_s, culprit, since_s = SILENCES[name]
+    flow = Played(BOARD, tmp_path, monkeypatch)
+    topology, layout = flow.play.topology, Layout(tmp_path)
+    (sub,) = topology.sub_topologies
+    beats = Heartbeats(layout.stream("play", sub.name), topology="play", sub_topology=sub.name)
+    flow.goes_on(1, 31, 0, 1)
+    for second in [*range(31), *(range(31, 70) if name != "stopped" else []), 70]:
+        tell(beats, second, batch_s=batch_s if 30 < second < 70 else None)
+    assert [finding.cause for finding in why(topology, layout, at_ms=ms(69))] == (
+        [Cause.NOTHING_WRONG] if since_s is None else [Cause.BACKLOG]
+    )
+    waited = [
+        flow.play.row("events", ms(s), partition=part, id="ab"[part], v=s) for s in range(31, 70) for part in (0, 1)
+    ]
+    flow.play.batch(waited, at_ms=ms(70))
+    _, parts = flow.reported("board")
+    # the window until 12:00:30 waited for the first record of 33 s or later, which was read at 70 s, a trigger later
+    of_window = {row["operator"]: (row["ms"], row["input"]) for row in parts if row["window_end"].second == 30}
+    assert (set(blamed(parts)), of_window[culprit][0]) == ({culprit}, 36_000)
+    if since_s is not None:
+        seen = (
+            f"nothing was read from 2014-05-13T12:00:{since_s}.000Z to 2014-05-13T12:01:10.000Z, and 78 records waited"
+        )
+        assert of_window[culprit][1] == f"driver of {sub.name}: {seen}"
+        for at_s in (40, 69, 71):
+            (finding, *_) = why(topology, layout, at_ms=ms(at_s))
+            assert (finding.cause, finding.since_ms, seen in finding.seen) == (Cause.BACKLOG, ms(since_s), True)

@@ -1,7 +1,8 @@
-"""When drivers read nothing: one took the place of another, or one stood still."""
+"""When no driver read: one took the place of another, or stood still; and what waited meanwhile."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,31 +16,21 @@ TRIGGERS = 2
 """Replacing a driver within so many triggers is no restart: no record waited for it."""
 IDLE_FOR_MS = 60_000
 """Nor is one whose new driver ran for so long before its first batch: there was nothing to read."""
-
-
-SILENT_FOR_MS = 30_000
-"""A driver without a heartbeat for longer stood still: one is written every 15 s, whatever a batch does."""
-
-
-class Pause(NamedTuple):
-    """A driver stood still between two heartbeats, at `from_ms` and `to_ms` of its clock."""
-
-    from_ms: int
-    to_ms: int
-
-    @property
-    def seen(self) -> str:
-        """What happened, as part of a sentence."""
-        return f"no heartbeat from {iso(self.from_ms)} to {iso(self.to_ms)}"
+STILL_AFTER_MS = 30_000
+"""Two beats of 15 s: a driver that left no sign of work for longer stood still."""
 
 
 class Restart(NamedTuple):
-    """Nothing was read from `from_ms` to `to_ms`, clocks of the drivers; batch `batch_id` read the `waited` records."""
+    """Nothing was read from `from_ms` to `to_ms`, clocks of the drivers; batch `batch_id` read the `waited` records.
+
+    `stood_still`: the driver was not replaced; its process was stopped, or it hung.
+    """
 
     batch_id: int
     from_ms: int
     to_ms: int
     waited: int
+    stood_still: bool = False
 
     @property
     def seen(self) -> str:
@@ -49,10 +40,10 @@ class Restart(NamedTuple):
 
 
 def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> list[Restart]:
-    """The restarts of one sub-topology, oldest first.
+    """When no driver of one sub-topology read, oldest first.
 
     A driver reads nothing after its last batch or, where that is later, its last heartbeat. Drivers that finished no
-    batch do not count.
+    batch do not count. See `_standstill` for one that was not replaced.
 
     Args:
         batches: rows of `batches`, instants as epoch ms.
@@ -60,25 +51,49 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
         trigger_ms: of the topology.
     """
     last_beat_ms = dict(beats.group_by("epoch").agg(pl.col("at").max()).iter_rows())
-    running = beats.filter(pl.col("state") == RUNNING, pl.col("batch_started_at").is_null())
-    idle_since_ms = dict(running.group_by("epoch").agg(pl.col("at").min()).iter_rows())
-    ran = batches.sort("batch_id").select("batch_id", "epoch", "decided_at", "finished_at", "records_in").rows()
-    found = [
-        Restart(batch_id, max(ended_ms, last_beat_ms.get(epoch_before, ended_ms)), finished_ms, records_in)
-        for (_, epoch_before, _, ended_ms, _), (batch_id, epoch, decided_ms, finished_ms, records_in) in pairwise(ran)
-        if epoch != epoch_before and decided_ms - idle_since_ms.get(epoch, decided_ms) <= IDLE_FOR_MS
-    ]
+    running = beats.filter(pl.col("state") == RUNNING)
+    idle = running.filter(pl.col("batch_started_at").is_null())
+    idle_since_ms = dict(idle.group_by("epoch").agg(pl.col("at").min()).iter_rows())
+    signs = _signs(running)
+    found: list[Restart] = []
+    for before, batch in pairwise(batches.sort("batch_id").iter_rows(named=True)):
+        epoch, decided_ms, ended_ms = batch["epoch"], batch["decided_at"], before["finished_at"]
+        if epoch == before["epoch"]:
+            found += _standstill(signs.get(epoch, []), ended_ms, batch, TRIGGERS * trigger_ms)
+        elif decided_ms - idle_since_ms.get(epoch, decided_ms) <= IDLE_FOR_MS:
+            from_ms = max(ended_ms, last_beat_ms.get(before["epoch"], ended_ms))
+            found.append(Restart(batch["batch_id"], from_ms, batch["finished_at"], batch["records_in"]))
     return [each for each in found if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]
 
 
-def pauses(beats: pl.DataFrame) -> list[Pause]:
-    """When a driver of one sub-topology stood still, oldest first.
+class _Sign(NamedTuple):
+    """A beat at `at_ms` of a driver that was known to work at `worked_ms`."""
 
-    *beats* are rows of `heartbeats`, instants as epoch ms.
+    at_ms: int
+    worked_ms: int
+
+
+def _signs(running: pl.DataFrame) -> dict[int, list[_Sign]]:
+    """By epoch, what the beats of *running* drivers show. Its beats go on while a driver hangs, its work does not."""
+    worked = pl.coalesce("batch_started_at", "since", "at")
+    by_epoch = running.sort("at").select("epoch", "at", worked).rows_by_key("epoch")
+    return {epoch: [_Sign(*beat) for beat in beats] for epoch, beats in by_epoch.items()}
+
+
+def _standstill(signs: list[_Sign], ended_ms: int, batch: dict[str, int], short_ms: int) -> Iterator[Restart]:
+    """The standstill after which *batch* read, if there was one after the batch that ended at *ended_ms*.
+
+    It lies between two signs of work, for longer than STILL_AFTER_MS and *short_ms*, or than the latter alone where a
+    beat shows that the driver had not worked for as long. The batch follows it within *short_ms*. A
+    driver without later beats is not known to have stood still.
     """
-    rows = beats.sort("at").select("epoch", "at").iter_rows()
-    return [
-        Pause(from_ms, to_ms)
-        for (epoch_before, from_ms), (epoch, to_ms) in pairwise(rows)
-        if epoch == epoch_before and to_ms - from_ms > SILENT_FOR_MS
-    ]
+    began_ms = batch["started_at"]
+    if not signs or began_ms is None:
+        return
+    between = [sign for sign in signs if ended_ms < sign.at_ms <= began_ms]
+    worked = sorted({ended_ms, began_ms, *(sign.worked_ms for sign in between if sign.worked_ms > ended_ms)})
+    hung = {max(ended_ms, sign.worked_ms) for sign in between if sign.at_ms - max(ended_ms, sign.worked_ms) > short_ms}
+    for from_ms, to_ms in pairwise(worked):
+        is_long = to_ms - from_ms > max(STILL_AFTER_MS, short_ms) and signs[-1].at_ms > from_ms
+        if (is_long or from_ms in hung) and began_ms - to_ms <= short_ms:
+            yield Restart(batch["batch_id"], from_ms, to_ms, batch["records_in"], stood_still=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import polars as pl
 import polars.selectors as cs
 
-from tidemark.kernels.restarts import Pause, Restart, pauses, restarts
+from tidemark.kernels.restarts import Restart, restarts
 from tidemark.semantics.blame import Closing
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import is_window_late
@@ -79,7 +79,6 @@ class BatchFacts:
                 *(frame.filter(pl.col("sub_topology") == sub) for frame in (told, beat)), trigger_ms=trigger_ms
             )
         }
-        self._pauses = {sub: pauses(beat.filter(pl.col("sub_topology") == sub)) for sub in self._ran}
         of_partitions = watermarks.filter(pl.col("partition").is_not_null() & pl.col("source").is_not_null())
         columns = ("watermark", "activity", "decided_at", "source", "partition")
         for sub, *values, source, partition in _rows(of_partitions, *columns):
@@ -102,30 +101,18 @@ class BatchFacts:
         before = self.before(sub_topology, batch_id)
         if before is None:
             return Closing(began_ms=began_ms, is_unread=True)
-        pause = self.pause(sub_topology, batch_id)
+        restart = self.restart(sub_topology, batch_id, blocker)
         return Closing(
             began_ms=began_ms,
             before_began_ms=before.started_ms + skew_ms,
             before_ended_ms=before.finished_ms + skew_ms,
             is_unread=(blocker.source.name, blocker.partition) in before.unread,
-            has_restarted=self.restart(sub_topology, batch_id, blocker) is not None,
-            paused_ms=pause and pause.from_ms + skew_ms,
-            resumed_ms=pause and pause.to_ms + skew_ms,
+            has_restarted=restart is not None and not restart.stood_still,
+            still_from_ms=restart.from_ms + skew_ms if restart and restart.stood_still else None,
         )
 
-    def pause(self, sub_topology: str, batch_id: int) -> Pause | None:
-        """When the driver stood still before batch *batch_id*, and after the one before it; None: it did not."""
-        ran = self._ran[sub_topology]
-        place = bisect_left(ran, batch_id, key=lambda each: each.batch_id)
-        if place in {0, len(ran)}:
-            return None
-        before, own = ran[place - 1 : place + 1]
-        of_driver = self._pauses[sub_topology]
-        found = [each for each in of_driver if each.from_ms <= own.started_ms and each.to_ms > before.finished_ms]
-        return found[-1] if found else None
-
     def restart(self, sub_topology: str, batch_id: int, blocker: Blocker | None = None) -> Restart | None:
-        """The restart for which records that batch *batch_id* read had waited; None: they had not.
+        """The restart or standstill for which records that batch *batch_id* read had waited; None: they had not.
 
         A new driver may take several batches to read what came before its first one to the partition of *blocker*.
         """

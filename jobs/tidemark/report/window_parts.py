@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import polars.selectors as cs
 
+from tidemark.kernels.restarts import Restart
 from tidemark.report.batch_facts import BatchFacts, Blocker
 from tidemark.report.path_facts import Row
 from tidemark.report.promises import Promises, waits_for_windows
@@ -68,16 +69,13 @@ class Age:
     total_ms: int
     finished_ms: int
     blocker: Blocker
-    restart: str | None
-    pause: str | None
+    restart: tuple[AgeCause, str] | None
     drivers: int
 
     def input(self, kind: str) -> str | None:
         """What a part of that *kind* was spent waiting for."""
-        if kind == AgeCause.DRIVER_RESTARTED:
-            return self.restart
-        if kind == AgeCause.BACKLOG and self.pause:
-            return self.pause
+        if self.restart and kind == self.restart[0]:
+            return self.restart[1]
         return self.blocker.input if kind in WAITED_FOR else None
 
 
@@ -180,26 +178,20 @@ class WindowParts:
             finished_ms=end_ms + total_ms,
             blocker=blocker,
             restart=self._restarted(walk, blocker),
-            pause=self._paused(first),
             drivers=len({each.sub_topology for each in walk}),
         )
 
-    def _restarted(self, walk: list[Did], blocker: Blocker) -> str | None:
-        """Which driver on the way restarted, from when to when, and how many records waited; None: none did.
+    def _restarted(self, walk: list[Did], blocker: Blocker) -> tuple[AgeCause, str] | None:
+        """Which driver on the way restarted or stood still, from when to when, and how many records waited.
 
-        Of several it is the one next to the source.
+        None: none did. Of several it is the one next to the source.
         """
         for each in reversed(walk):
             of_source = blocker if each is walk[-1] else None
             restart = self._facts.restart(each.sub_topology, each.batch_id, of_source)
             if restart is not None:
-                return f"driver of {each.sub_topology}: {restart.seen}"
+                return _cause(restart), f"driver of {each.sub_topology}: {restart.seen}"
         return None
-
-    def _paused(self, first: Did) -> str | None:
-        """Which driver stood still, and from when to when; None: that of the source did not."""
-        pause = self._facts.pause(first.sub_topology, first.batch_id)
-        return None if pause is None else f"driver of {first.sub_topology}: {pause.seen}"
 
     def _before_source(self, first: Did, end_ms: int, blocker: Blocker, did: Mapping[str, Did]) -> dict[Part, int]:
         own_ms = first.ewt_ms - (first.latency_ms or 0)
@@ -241,8 +233,8 @@ class WindowParts:
             began_ms, ended_ms = (at + (own.skew_ms or 0) for at in (before.started_ms, before.finished_ms))
             busy_ms = max(0, min(ended_ms, from_ms + waited_ms) - max(began_ms, from_ms))
         trigger_ms = min(waited_ms - busy_ms, self._topology.trigger_ms)
-        has_restarted = self._facts.restart(own.sub_topology, own.batch_id) is not None
-        rest = Part.of(AgeCause.DRIVER_RESTARTED if has_restarted else AgeCause.WAITING)
+        restart = self._facts.restart(own.sub_topology, own.batch_id)
+        rest = Part.of(_cause(restart) if restart else AgeCause.WAITING)
         return Counter(
             {
                 _occupant(own.sub_topology, did): busy_ms,
@@ -254,6 +246,11 @@ class WindowParts:
 
 WAITED_FOR = frozenset({AgeCause.BOUND, AgeCause.BLOCKING_PARTITION, AgeCause.BACKLOG, AgeCause.LATE_PRODUCER})
 """Parts in which a window waited for a partition."""
+
+
+def _cause(restart: Restart) -> AgeCause:
+    """What it is called that records waited for *restart*."""
+    return AgeCause.BACKLOG if restart.stood_still else AgeCause.DRIVER_RESTARTED
 
 
 def _walk(subject: str, did: Mapping[str, Did]) -> list[Did]:

@@ -29,7 +29,7 @@ class AgeCause(StrEnum):
     BLOCKING_PARTITION = "blocking_partition"
     """A partition had no record that was new enough, or had to become idle first."""
     BACKLOG = "backlog"
-    """That record waited unread: the driver read older ones, stood still, or had never run before."""
+    """The record that closed the window waited unread: the driver read older ones, stood still, or had never run."""
     DRIVER_RESTARTED = "driver_restarted"
     """That record waited unread, or the records of a hop did, while a driver took the place of another."""
     LATE_PRODUCER = "late_producer"
@@ -68,8 +68,8 @@ class Closing:
 
     It began at `began_ms`. The one before it ran from `before_began_ms` to `before_ended_ms`; None: there is none.
     `is_unread`: that one left records of the blocking partition unread. `has_restarted`: records waited for another
-    driver, which ran this batch or began to read what had waited. The driver stood still from `paused_ms` to
-    `resumed_ms`, between the two batches; None: it did not.
+    driver, which ran this batch or began to read what had waited. `still_from_ms`: from then on they waited for the
+    driver, which stood still; None: it did not.
     """
 
     began_ms: int
@@ -77,8 +77,7 @@ class Closing:
     before_ended_ms: int | None = None
     is_unread: bool = False
     has_restarted: bool = False
-    paused_ms: int | None = None
-    resumed_ms: int | None = None
+    still_from_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +119,12 @@ def before_source(
     """
     waiting = AgeCause.DRIVER_RESTARTED if closing.has_restarted else AgeCause.BACKLOG
     left = Part.of(waiting if closing.is_unread else AgeCause.LATE_PRODUCER)
-    is_waiting = closing.is_unread or closing.has_restarted
+    is_waiting = closing.is_unread or closing.has_restarted or closing.still_from_ms is not None
     until = [(Part.of(AgeCause.BOUND), window_end_ms + bound_ms), (Part.of(AgeCause.BLOCKING_PARTITION), ready_ms)]
     if closing.before_began_ms is not None and closing.before_ended_ms is not None:
         until += [(left, closing.before_began_ms), (left if closing.is_unread else busy, closing.before_ended_ms)]
-    if closing.paused_ms is not None and closing.resumed_ms is not None:
-        until += [(left, closing.paused_ms), (Part.of(waiting), closing.resumed_ms)]
+    if closing.still_from_ms is not None:
+        until += [(left, closing.still_from_ms)]
     until += [(Part.of(waiting) if is_waiting else left, closing.began_ms - trigger_ms)]
     until += [(Part.of(AgeCause.TRIGGER), closing.began_ms)]
     spent: Counter[Part] = Counter()

@@ -36,6 +36,8 @@ SILENCE = frozenset(
 """Why nothing more came, which says nothing of what came late."""
 WAITS_FOR_NOTHING = frozenset({Measure.COMPLETENESS, Measure.CONTRACT})
 """What is measured of rows that are there, which say themselves who wrote them."""
+WAITED_FOR_DRIVER = frozenset({None, AgeCause.DRIVER_RESTARTED, AgeCause.BACKLOG})
+"""Culprits of which the driver that records waited for may say more."""
 READS = frozenset({CRITICAL_PATHS.name, CRITICAL_PATH_STEPS.name, WINDOW_PARTS.name, SLA_RESULTS.name})
 """Tables that are asked."""
 BLAME = """
@@ -83,7 +85,8 @@ class _Explaining:
         culprit, held_by, age_ms = status.culprit, finding.line if finding else None, None
         if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
             culprit, held_by, age_ms = culprit or part["operator"], held_by or _said(part), part["age_ms"]
-        if is_late and culprit in {None, AgeCause.DRIVER_RESTARTED} and (restart := self._restarted(spec)) is not None:
+        restart = self._restarted(spec) if is_late and culprit in WAITED_FOR_DRIVER else None
+        if restart is not None and culprit in {None, restart.cause.value}:
             culprit, held_by = restart.cause.value, restart.line
         if culprit is None and finding is not None:
             culprit = finding.input or finding.operator

@@ -438,6 +438,7 @@ HEARTBEATS = Table(
             ("thread_id", "string", "Spark application"),
             ("batch_id", "bigint", "last finished batch; -1: none"),
             ("batch_started_at", "timestamp", "driver clock when the batch that runs now began; null: none runs"),
+            ("since", "timestamp", "driver clock since when it does what it does; null: not known"),
             ("reason", "string", "why it failed; null: it did not"),
             ("cpu_share", "double", "CPU seconds per second since the beat before, Python and JVM; 1: one core"),
             ("memory_bytes", "bigint", "resident memory of the driver: Python, JVM, and what they started"),

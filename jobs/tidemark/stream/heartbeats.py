@@ -74,6 +74,7 @@ class Heartbeats:
                 "thread_id": thread_id,
                 "batch_id": beat.batch_id,
                 "batch_started_at": batch_started_at_ms,
+                "since": beat.since_ms,
                 "reason": beat.reason,
                 **usage(),
             }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tidemark.control import StreamState
+from tidemark.kernels.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.spec.intervals import iso
 from tidemark.spec.operators import HopSource
 from tidemark.spec.toml_keys import length
@@ -19,6 +20,7 @@ BEATS_WITHIN_MS = 60_000
 """A driver that has not beaten for longer, four beats of 15 s, is dead."""
 RESTARTED_WITHIN_MS = 60_000
 """A restart explains results for as long after the first batch of the new driver."""
+STILL_REMEDY = "look at the driver's log of that time, and whether its host was suspended, paused or short of memory"
 SLOW_AFTER_MS = 60_000
 """A batch that has been running for longer is worth a word."""
 
@@ -87,9 +89,19 @@ def _living(scene: Scene, name: str, beat: Beat) -> Finding | None:
         remedy = "look for the slow operator in the table operator_latency, or at the driver's log"
         return scene.found(Cause.SLOW_BATCH, name, seen, remedy, since_ms=began_ms)
     if facts.batches.height:
-        return None
+        return _standing_still(scene, name)
     seen = f"the driver of {sub} lives and has not finished a batch yet"
     return scene.found(Cause.NEVER_STARTED, name, seen, "wait, or look at its log", since_ms=beat.at_ms)
+
+
+def _standing_still(scene: Scene, name: str) -> Finding | None:
+    """That the driver of the operator *name* was not replaced and has shown no sign of work for long."""
+    since_ms, sub = scene.of(name).worked_ms, scene.sub(name).name
+    if scene.at_ms - since_ms <= max(STILL_AFTER_MS, TRIGGERS * scene.topology.trigger_ms):
+        return None
+    seen = f"the driver of {sub} stands still, and reads nothing: it has shown no sign of work for "
+    seen += length(scene.at_ms - since_ms)
+    return scene.found(Cause.BACKLOG, name, seen, f"{STILL_REMEDY}; or restart the driver of {sub}", since_ms=since_ms)
 
 
 def _memory(beat: Beat) -> str:
@@ -99,7 +111,10 @@ def _memory(beat: Beat) -> str:
 
 
 def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[Finding]:
-    """The replaced drivers, in the last *within_ms*, of the operator *name* and of the sub-topologies it reads from."""
+    """The drivers, of the operator *name* and of the sub-topologies it reads from, that read nothing for a while.
+
+    They were replaced or stood still, and read on in the last *within_ms*.
+    """
     own = _restarted(scene, name, within_ms=within_ms)
     if own:
         yield own
@@ -110,17 +125,21 @@ def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[Finding]:
 
 
 def _replaced_meanwhile(scene: Scene, name: str) -> Finding | None:
-    """That no driver ran the operator *name* at the instant, as is known since there is another."""
+    """That no driver ran the operator *name* at the instant, or it stood still, as is known afterwards."""
     restart = scene.of(name).restart
     return None if restart is None or restart.to_ms <= scene.at_ms else _restarted(scene, name)
 
 
 def _restarted(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_MS) -> Finding | None:
-    """That the driver of the operator *name* was replaced in the last *within_ms*, and what waited meanwhile."""
+    """That the driver of *name* was replaced, or stood still, in the last *within_ms*, and what waited meanwhile."""
     restart = scene.of(name).restart
     if restart is None or scene.at_ms - restart.to_ms > within_ms:
         return None
-    seen = f"the driver of {scene.sub(name).name} was replaced: {restart.seen}"
+    driver = f"the driver of {scene.sub(name).name}"
+    if restart.stood_still:
+        seen = f"{driver} stood still and was not replaced: {restart.seen}"
+        return scene.found(Cause.BACKLOG, name, seen, STILL_REMEDY, since_ms=restart.from_ms)
+    seen = f"{driver} was replaced: {restart.seen}"
     remedy = "nothing is to be done if it was a deployment; otherwise look at the log of the driver before"
     return scene.found(Cause.DRIVER_RESTARTED, name, seen, remedy, since_ms=restart.from_ms)
 

@@ -147,6 +147,15 @@ class StreamFacts:
         """The batches, oldest first."""
         return self._every_batch.filter(pl.col("finished_at") <= self.at_ms)
 
+    @cached_property
+    def worked_ms(self) -> int:
+        """The newest sign of work of the driver: a batch that finished, or what its newest heartbeat says."""
+        beats = self._beats.select(pl.coalesce("batch_started_at", "since", "at"))
+        live = self._live()
+        heard = [] if live is None or live.at_ms > self.at_ms else [live.since_ms or live.at_ms]
+        kept = [*beats.to_series().tail(1), *self.batches["finished_at"].tail(1), *heard]
+        return max(kept, default=self.at_ms)
+
     def finished_after(self, at_ms: int) -> bool:
         """Whether a batch finished after the heartbeat of *at_ms*, which is one of every 15 s."""
         return bool((self.batches["finished_at"] > at_ms).any())
@@ -154,7 +163,16 @@ class StreamFacts:
     @cached_property
     def _every_batch(self) -> pl.DataFrame:
         """All that are known, also those of later."""
-        columns = ["batch_id", "decided_at", "finished_at", "duration_ms", "sources", "epoch", "records_in"]
+        columns = [
+            "batch_id",
+            "decided_at",
+            "started_at",
+            "finished_at",
+            "duration_ms",
+            "sources",
+            "epoch",
+            "records_in",
+        ]
         return _scan(self._home / BATCHES.name, BATCHES).select(columns).sort("batch_id").collect()
 
     @cached_property
@@ -281,4 +299,9 @@ class StreamFacts:
 def _scan(path: Path, table: Table) -> pl.LazyFrame:
     none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
     rows = scan(path) if DeltaTable.is_deltatable(str(path)) else none
-    return rows.with_columns(cs.datetime().dt.epoch("ms"))
+    later = [
+        pl.lit(None).cast(kind).alias(name)
+        for name, kind in none.collect_schema().items()
+        if name not in rows.collect_schema()
+    ]
+    return rows.with_columns(later).with_columns(cs.datetime().dt.epoch("ms"))
