@@ -136,6 +136,11 @@ def test_a_repartition_names_columns_that_are_there(keys: str, key: str) -> None
             "select.a: is 'seen - seen': a column cannot be an INTERVAL; write date_diff('microsecond', earlier, "
             "later), which is a number; it reads the columns id, v, timestamp, seen",
         ),
+        (
+            'kind = "map"\nselect = { a = "[encode(id)]" }',
+            "select.a: is '[encode(id)]': a column cannot be a BLOB or BIT; write hex(x) or x::varchar, which is text; "
+            "it reads the columns id, v, timestamp, seen",
+        ),
         *(
             (
                 f'kind = "aggregate"\nkey = ["id"]\naggregates = {{ s = "{call}(seen)" }}',

@@ -42,12 +42,13 @@ class Expressions:
         if problem := self._determinism.no_expression(sql):
             return problem
         try:
-            _run(self._duckdb, f"SELECT ({sql}) FROM {quoted(UNNAMED)}", records, name=UNNAMED)
+            found = _run(self._duckdb, f"SELECT ({sql}) FROM {quoted(UNNAMED)}", records, name=UNNAMED)
         except duckdb.Error as error:
             return str(error).splitlines()[0].removesuffix(" in FROM clause!")
         except InvalidArgument as error:
             return str(error)
-        return None
+        is_binary = "Binary" in str(found.dtypes)
+        return "a column cannot be a BLOB or BIT; write hex(x) or x::varchar, which is text" if is_binary else None
 
     def select(
         self, frame: pl.DataFrame, select: Mapping[str, str], *, keep: Sequence[str], where: str | None = None
