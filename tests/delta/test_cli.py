@@ -239,6 +239,14 @@ def test_check_lists_what_would_run_and_refuses_what_could_not(tmp_path: Path) -
     good = tidemark(tmp_path, "check", str(topologies / "sensors.toml"))
     assert good.returncode == 0
     assert good.stdout.startswith("sensors.toml: sensors/0: readings, ")
+    parts = ("streams", "reports", "sla_check", "maintenance", "daily_reports")
+    assert good.stdout.splitlines()[-5:] == [
+        "sensors: streams: 0",
+        "sensors: topics: reads readings at the broker that `tidemark up` starts",
+        "sensors: tables: devices, sessions",
+        "sensors: SLAs: nothing_gets_lost (completeness of outcomes)",
+        f"sensors: DAGs: {', '.join(f'tidemark_sensors_{part}' for part in parts)}",
+    ]
     bad = tmp_path / "bad.toml"
     bad.write_text((topologies / "sensors.toml").read_text().replace("temp_c between", "temp_k between"))
     refused = tidemark(tmp_path, "check", str(bad))

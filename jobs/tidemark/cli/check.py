@@ -6,9 +6,12 @@ And whether SLAs and channels can be used.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from tidemark.cli.good_file import good_file
 from tidemark.cli.local import running_broker
 from tidemark.cli.options import place
 from tidemark.cli.output import say_inert
@@ -18,15 +21,20 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.inert import one_line
 from tidemark.report.batch_job import add_bootstrap
 from tidemark.report.promises import cannot_be_kept
+from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.arrival_order import by_arrival
-from tidemark.spec.connections import DEFAULT, LOCAL, Cluster
+from tidemark.spec.connections import DEFAULT, LOCAL, Cluster, Clusters, addressed
 from tidemark.spec.operators import Sink
 from tidemark.spec.project import Project
 from tidemark.spec.row_per_record import row_per_record
+from tidemark.spec.sla_spec import SlaSpec
 from tidemark.spec.topology import Topology, load_each, load_part, updates_tables
 from tidemark.stream.kafka import KafkaBroker, marks_in_compacted
 from tidemark.stream.steps import Steps
+
+Addresses = Sequence[tuple[str, str]]
+"""Names of Kafka clusters, and their addresses, as the command line gives them."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,15 +55,15 @@ def check(
     warehouse: Path,
     project: Project | None = None,
     *,
-    given: Sequence[tuple[str, str]] = (),
+    given: Addresses = (),
     local: str | None = None,
 ) -> list[str]:
     """A line for each streaming query that *files* describe; without files, for those of all topologies of the project.
 
-    And one for each warning: what can run, and may give other results than are meant.
+    And one for each warning: what can run, and may give other results than are meant; then a summary of each file.
 
     Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the *project*. The brokers that
-    are *given*, and else the *local* one if there is one, tell which topics are compacted.
+    are *given*, and else the *local* one if there is one, tell which topics are compacted, and their partitions.
 
     Raises:
         InvalidArgument: a broker that was given does not answer.
@@ -70,6 +78,7 @@ def check(
     project = project or Project.here()
     of_project = load_each(project.topologies)
     topologies = {found.name: found for found in of_project.values() if isinstance(found, Topology)}
+    good: list[Topology] = []
     for file in files or of_project:
         topology, found = _loaded(file)
         if topology is None:
@@ -82,19 +91,8 @@ def check(
         if found:
             errors += found
             continue
-        lines += [
-            f"{one_line(file.name)}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}"
-            for sub in topology.sub_topologies
-        ]
-        lines += [
-            f"{one_line(file.name)}: operators.{name}: warning: {problem}"
-            for name, problem in (*by_arrival(topology), *row_per_record(topology))
-        ]
-        lines += [
-            f"{one_line(file.name)}: operators.{name}: note: reads a stream of updates, of which on_change has fewer "
-            "than on_update by definition; as a table, both say the same"
-            for name in _readers_of_updates(topology)
-        ]
+        good.append(topology)
+        lines += _of_file(topology, one_line(file.name))
     names = {*topologies, *(file.stem for file in of_project)}
     errors += sla_spec.mistakes(project.slas, topologies.values(), names)
     errors += channel_spec.mistakes(project.channels)
@@ -103,7 +101,44 @@ def check(
     for topology in topologies.values():
         specs = sla_spec.load(project.slas, topology)
         lines += [f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology)]
+    for topology in good:
+        lines += _summary(topology, sla_spec.load(project.slas, topology), given, local)
     return lines
+
+
+def _of_file(topology: Topology, file: str) -> list[str]:
+    """A line for each streaming query of *topology*, and for each warning and note."""
+    queries = [
+        f"{file}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}"
+        for sub in topology.sub_topologies
+    ]
+    warnings = [
+        f"{file}: operators.{name}: warning: {problem}"
+        for name, problem in (*by_arrival(topology), *row_per_record(topology))
+    ]
+    notes = [
+        f"{file}: operators.{name}: note: reads a stream of updates, of which on_change has fewer "
+        "than on_update by definition; as a table, both say the same"
+        for name in _readers_of_updates(topology)
+    ]
+    return [*queries, *warnings, *notes]
+
+
+def _summary(topology: Topology, specs: Sequence[SlaSpec], given: Addresses, local: str | None) -> list[str]:
+    """What *topology*, which can run, has; the *local* broker, and those that are *given*, tell partitions."""
+    clusters = _with_address(topology, given, local)
+    answering = {*([local] if local else []), *(address for _, address in given)}
+    asked = {name: SampledCluster(each) for name, each in clusters.items() if each.bootstrap in answering}
+    return good_file(topology, specs, clusters, asked)
+
+
+def _with_address(topology: Topology, given: Addresses, local: str | None) -> Clusters:
+    """The clusters of *topology* that have an address."""
+    found: dict[str, Cluster] = {}
+    for name in sorted(topology.clusters_used):
+        with suppress(InvalidArgument):
+            found[name] = addressed([name], topology.clusters, given, os.environ, otherwise=local)[name]
+    return found
 
 
 def _misfits(topology: Topology, warehouse: Path, known: Sequence[InvalidSpec]) -> list[InvalidSpec]:
