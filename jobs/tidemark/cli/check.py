@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tidemark.cli.check_live import live
 from tidemark.cli.good_file import good_file
 from tidemark.cli.local import running_broker
 from tidemark.cli.options import place
@@ -41,12 +42,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("files", nargs="*", type=Path, help="TOML files (all topologies of the project)")
     add_bootstrap(parser, LOCAL)
+    text = "ask the brokers for topics, partitions and rights, and judge bounds and SLAs by a sample of the records"
+    parser.add_argument("--live", action="store_true", help=text)
 
 
 def command(options: argparse.Namespace) -> int:
     """Say what can run; what cannot is an error."""
     local = running_broker(options.home)
-    say_inert("\n".join(check(options.files, place(options), given=options.bootstrap, local=local)))
+    lines = check(options.files, place(options), given=options.bootstrap, local=local, look=options.live)
+    say_inert("\n".join(lines))
     return 0
 
 
@@ -57,16 +61,18 @@ def check(
     *,
     given: Addresses = (),
     local: str | None = None,
+    look: bool = False,
 ) -> list[str]:
     """A line for each streaming query that *files* describe; without files, for those of all topologies of the project.
 
     And one for each warning: what can run, and may give other results than are meant; then a summary of each file.
 
     Delta tables that joins name are looked for in *warehouse*, SLAs and channels in the *project*. The brokers that
-    are *given*, and else the *local* one if there is one, tell which topics are compacted, and their partitions.
+    are *given*, and else the *local* one if there is one, tell which topics are compacted, and their partitions. To
+    *look* is to ask the brokers of all topics for those, and for a sample of the records.
 
     Raises:
-        InvalidArgument: a broker that was given does not answer.
+        InvalidArgument: a broker that was given, or that is asked for records, does not answer.
         InvalidSpec: something cannot run or be used; a line each, with file, key, what was seen and the remedy.
     """
     lines: list[str] = []
@@ -102,7 +108,7 @@ def check(
         specs = sla_spec.load(project.slas, topology)
         lines += [f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology)]
     for topology in good:
-        lines += _summary(topology, sla_spec.load(project.slas, topology), given, local)
+        lines += _summary(topology, sla_spec.load(project.slas, topology), given, local, look=look)
     return lines
 
 
@@ -124,12 +130,19 @@ def _of_file(topology: Topology, file: str) -> list[str]:
     return [*queries, *warnings, *notes]
 
 
-def _summary(topology: Topology, specs: Sequence[SlaSpec], given: Addresses, local: str | None) -> list[str]:
-    """What *topology*, which can run, has; the *local* broker, and those that are *given*, tell partitions."""
-    clusters = _with_address(topology, given, local)
-    answering = {*([local] if local else []), *(address for _, address in given)}
+def _summary(
+    topology: Topology, specs: Sequence[SlaSpec], given: Addresses, local: str | None, *, look: bool
+) -> list[str]:
+    """What *topology*, which can run, has; and what the brokers say of it if one is to *look*."""
+    if look:
+        clusters = addressed(topology.clusters_used, topology.clusters, given, os.environ, otherwise=local)
+        answering = {each.bootstrap for each in clusters.values()}
+    else:
+        clusters = _with_address(topology, given, local)
+        answering = {*([local] if local else []), *(address for _, address in given)}
     asked = {name: SampledCluster(each) for name, each in clusters.items() if each.bootstrap in answering}
-    return good_file(topology, specs, clusters, asked)
+    found = live(topology, specs, asked, local=local) if look else []
+    return [*good_file(topology, specs, clusters, asked), *found]
 
 
 def _with_address(topology: Topology, given: Addresses, local: str | None) -> Clusters:

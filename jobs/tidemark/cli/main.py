@@ -58,6 +58,7 @@ examples:
   tidemark run flights --time processing        its streams in the foreground, results without waiting for event time
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
   tidemark check jobs/topologies/flights.toml   whether a topology can run, before it does
+  tidemark check --live                         and whether topics are there, and their records fit
   tidemark docs                                 write docs/tables.md: what tables, views and columns are
   tidemark tables                               which tables there are, and how large they are
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"

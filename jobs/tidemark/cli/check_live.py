@@ -1,0 +1,219 @@
+"""`tidemark check --live`: what the broker and a sample of the records say of a topology that can run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tidemark.cli.good_file import create
+from tidemark.cli.output import say
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.errors import InvalidSpec
+from tidemark.report.promises import leading_to, waits_for_windows
+from tidemark.sampling.disorder import covering_ms, late_share
+from tidemark.sampling.parsed import behind, newest_ms, parsed, unusable
+from tidemark.sampling.topic_sample import Sample, SampledCluster, ask_for
+from tidemark.semantics.sla import Sla
+from tidemark.spec.operators import Sink, Source
+from tidemark.spec.sla_spec import Measure, SlaSpec
+from tidemark.spec.toml_keys import length
+from tidemark.spec.topology import Topology
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOLERATED = 0.01
+"""The share of late records that is no warning."""
+NEEDED = {Source: ("READ", "DESCRIBE"), Sink: ("WRITE", "DESCRIBE")}
+
+
+@dataclass
+class Live:
+    """What samples show: `lines`, and the time of the newest record by source, `newest_ms`."""
+
+    lines: list[str] = field(default_factory=list)
+    newest_ms: dict[str, int] = field(default_factory=dict)
+
+
+def live(
+    topology: Topology,
+    specs: Sequence[SlaSpec],
+    asked: Mapping[str, SampledCluster],
+    *,
+    local: str | None,
+    clock: Clock = wall_clock_ms,
+) -> list[str]:
+    """What the clusters that are *asked*, by name, say of *topology*; *local* is the broker of this machine.
+
+    Raises:
+        InvalidArgument: a broker does not answer, or a topic cannot be read.
+        InvalidSpec: a topic is missing, or a right on it; a line each.
+    """
+    found = Live()
+    used = [o for o in topology.operators.values() if isinstance(o, (Source, Sink)) and o.topic]
+    errors = [error for o in used for error in _refused(topology, o, asked[o.kafka], local)]
+    if errors:
+        raise InvalidSpec("\n".join(map(str, errors)))
+    for operator in used:
+        if isinstance(operator, Source):
+            _look_at(topology, operator, asked[operator.kafka], found, clock)
+    return [*found.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, found, clock()))]
+
+
+def _refused(
+    topology: Topology, operator: Source | Sink, cluster: SampledCluster, local: str | None
+) -> Iterator[InvalidSpec]:
+    """Why *operator* cannot use its topic."""
+    topic, key = operator.topic or "", f"operators.{operator.name}.topic"
+    if topic not in cluster.partitions:
+        remedy = f"create it with {create(topic)}"
+        if cluster.address != local:
+            remedy = "ask the administrator of that cluster for it, or for the right DESCRIBE on it"
+        problem = f"is {topic!r}, which is not at {cluster.address}, or may not be seen there"
+        yield InvalidSpec.at(topology.file, key, problem, remedy)
+        return
+    allowed = cluster.rights(topic)
+    for right in NEEDED[type(operator)] if allowed is not None and "ALL" not in allowed else ():
+        if right not in (allowed or ()):
+            problem = f"is {topic!r}, of which {cluster.address} does not grant {right}"
+            yield InvalidSpec.at(topology.file, key, problem, ask_for(right, topic))
+
+
+def _look_at(topology: Topology, source: Source, cluster: SampledCluster, found: Live, clock: Clock) -> None:
+    """Add to *found* what a sample of the topic of *source* shows."""
+    at = f"{topology.name}: {source.name}"
+    say(f"reading a sample of {source.topic} at {cluster.address} …", sys.stderr)
+    sample = cluster.sample(source.topic or "")
+    if not sample.records:
+        empty = "is empty" if sample.complete else "gave no record in time"
+        found.lines.append(f"{at}: warning: {source.topic} {empty}: nothing can be said of its records")
+        return
+    now_ms = clock()
+    rows = parsed(_spark(), source, sample, now_ms)
+    found.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantined(rows)}")
+    found.lines += [f"{at}: {line}" for line in (*_examples(rows), *_bound(source, rows, now_ms), *_silent(sample))]
+    if (newest := newest_ms(rows)) is not None:
+        found.newest_ms[source.name] = newest
+        found.lines.append(f"{at}: its newest record is {length_of(now_ms - newest)}")
+
+
+def _spark() -> SparkSession:
+    say("starting Spark, which reads the sample as a stream would …", sys.stderr)
+    from tidemark.spark import session  # not before it is needed: its import takes a second
+
+    return session("check")
+
+
+def _quarantined(rows: pl.DataFrame) -> str:
+    why = unusable(rows)
+    if not why:
+        return "all of which can be used"
+    reasons = ", ".join(f"{n} {reason}" for reason, n in why.most_common())
+    return f"of which {why.total()} ({percent(why.total() / rows.height)}) would be quarantined: {reasons}"
+
+
+def _examples(rows: pl.DataFrame) -> Iterator[str]:
+    """A warning for each reason, with the first record that has it."""
+    for row in (
+        rows.filter(pl.col("reason").is_not_null()).unique("reason", keep="first", maintain_order=True).to_dicts()
+    ):
+        value = "null" if row["value"] is None else bytes(row["value"][:80]).decode(errors="replace")
+        place = f"partition {row['partition']}, offset {row['offset']}"
+        yield f"warning: {row['reason']}, for example at {place}: {value}; correct `fields`, or what sends it"
+
+
+def _bound(source: Source, rows: pl.DataFrame, now_ms: int) -> Iterator[str]:
+    """The *source*'s bound against how far out of order *rows* are."""
+    lags = behind(rows, now_ms)
+    if not lags:
+        return
+    late = late_share(lags, source.bound_ms)
+    seen = f"bound {length(source.bound_ms)} covers {percent(1 - late)} of them"
+    if late > TOLERATED:
+        needed = length(covering_ms(lags))
+        yield f"warning: {seen}, and {percent(late)} would be late; 99 % need a bound of {needed}"
+    else:
+        yield f"{seen}; the furthest is {length_of_ms(max(lags))} behind a newer one of its partition"
+
+
+def _silent(sample: Sample) -> Iterator[str]:
+    quiet = [str(n) for n, (first, end) in sample.ends.items() if end == first]
+    if quiet:
+        yield f"without records: partition{'s' if len(quiet) > 1 else ''} {', '.join(quiet)}"
+
+
+def _against_slas(topology: Topology, specs: Sequence[SlaSpec], found: Live, now_ms: int) -> Iterator[str]:
+    """A warning for each SLA that the newest records alone would break now."""
+    for spec in specs:
+        if not isinstance(spec.limits, Sla) or spec.measure not in {Measure.STALENESS, Measure.WATERMARK_LAG}:
+            continue
+        sources = [o for o in _sources(topology, spec.subject) if o.name in found.newest_ms]
+        if not sources:
+            continue
+        oldest = min(sources, key=lambda o: found.newest_ms[o.name])
+        newest = max(sources, key=lambda o: found.newest_ms[o.name])
+        judged = newest if spec.measure is Measure.STALENESS else oldest
+        age_ms = now_ms - found.newest_ms[judged.name]
+        waits = spec.measure is Measure.WATERMARK_LAG or _waits(topology, spec.subject)
+        age_ms += judged.bound_ms if waits else 0
+        limit_ms = spec.limits.promised_ms
+        if age_ms >= limit_ms:
+            behind_bound = f" behind its bound of {length(judged.bound_ms)}" if waits else ""
+            seen = f"the newest record of {judged.name} is {length_of(now_ms - found.newest_ms[judged.name])}"
+            still = "; broken until newer ones come" + (", or ignored when idle" if spec.ignore_when_idle else "")
+            promised = f"{spec.measure} of {spec.subject} below {length(limit_ms)}"
+            yield f"warning: SLA {spec.name} promises {promised}, and {seen}{behind_bound}{still}"
+
+
+def _sources(topology: Topology, subject: str) -> list[Source]:
+    """The sources of topics from which the rows of *subject* come."""
+    names = {name for top in _operators_of(topology, subject) for name in leading_to(top, topology)}
+    sources = [o for o in topology.operators.values() if isinstance(o, Source) and o.topic]
+    return [o for o in sources if o.name in names]
+
+
+def _operators_of(topology: Topology, subject: str) -> list[str]:
+    """The operators that *subject* is about: its own name, a sub-topology's, a table's, or all."""
+    if subject in topology.operators:
+        return [subject]
+    for sub in topology.sub_topologies:
+        if sub.name == subject:
+            return [o.name for o in sub.operators]
+    sinks = [o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == subject]
+    return sinks or list(topology.operators)
+
+
+def _waits(topology: Topology, subject: str) -> bool:
+    return any(waits_for_windows(name, topology) for name in _operators_of(topology, subject))
+
+
+def percent(share: float) -> str:
+    """*share* as people read it, never rounded up to all or down to nothing.
+
+    >>> percent(1), percent(0.99996), percent(0.0213), percent(0)
+    ('100 %', '99.9 %', '2.1 %', '0 %')
+    """
+    if share in (0, 1):
+        return f"{100 * share:.0f} %"
+    return f"{min(99.9, max(0.1, 100 * share)):.1f} %"
+
+
+def length_of_ms(ms: int) -> str:
+    """A length of time in its largest fitting unit, to one decimal.
+
+    >>> length_of_ms(90_000), length_of_ms(1_234), length_of_ms(400)
+    ('1.5 min', '1.2 s', '400 ms')
+    """
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= size:
+            return f"{ms / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{ms} ms"
+
+
+def length_of(age_ms: int) -> str:
+    """An age, or how far ahead of the clock."""
+    return f"{length_of_ms(age_ms)} old" if age_ms >= 0 else f"{length_of_ms(-age_ms)} ahead of this clock"

@@ -1,0 +1,54 @@
+"""How far out of order the records of a sample are, and which bound would cover them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+TARGET = 0.99
+"""The share of the sampled records that a proposed bound covers at least."""
+ROUND_MS = (
+    *(1_000 * s for s in (1, 2, 3, 5, 10, 15, 20, 30)),
+    *(60_000 * m for m in (1, 2, 3, 5, 10, 15, 20, 30)),
+    *(3_600_000 * h for h in (1, 2, 3, 6, 12, 24)),
+)
+"""Bounds that are proposed."""
+
+
+def behind_ms(times: Iterable[tuple[int, int]], now_ms: int) -> list[int]:
+    """How far each record of *times*, partition and record time by offset, is behind the newest before it.
+
+    0 where it is not behind. A record from the future moves time up to *now_ms* only, as in a stream.
+    """
+    newest: dict[int, int] = {}
+    found = []
+    for partition, time_ms in times:
+        before_ms = newest.get(partition, time_ms)
+        found.append(max(0, before_ms - time_ms))
+        newest[partition] = max(before_ms, min(time_ms, now_ms))
+    return found
+
+
+def late_share(behind: Sequence[int], bound_ms: int) -> float:
+    """The share of records further *behind* than *bound_ms*; 0 without records."""
+    return sum(ms > bound_ms for ms in behind) / len(behind) if behind else 0.0
+
+
+def covering_ms(behind: Sequence[int], share: float = TARGET) -> int:
+    """The least bound that covers that *share* of the records; 0 without records.
+
+    >>> covering_ms([0, 0, 500, 9_000], 0.75)
+    500
+    """
+    ordered = sorted(behind)
+    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else 0
+
+
+def rounded_up(length_ms: int) -> int:
+    """The least of ROUND_MS that is not below *length_ms*; in whole days beyond them.
+
+    >>> rounded_up(1_001), rounded_up(90_000_000)
+    (2000, 172800000)
+    """
+    day_ms = ROUND_MS[-1]
+    return next((ms for ms in ROUND_MS if ms >= length_ms), math.ceil(length_ms / day_ms) * day_ms)

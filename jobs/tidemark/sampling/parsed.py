@@ -1,0 +1,69 @@
+"""What a source would make of a sample of its topic, by the functions of the streams."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from tidemark.kernels.arrivals import with_future
+from tidemark.kernels.marks import MARK
+from tidemark.sampling.disorder import behind_ms
+from tidemark.sampling.topic_sample import Sample
+from tidemark.spec.operators import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_RAW = pl.Schema(
+    {
+        "key": pl.Binary(),
+        "value": pl.Binary(),
+        "partition": pl.Int32(),
+        "offset": pl.Int64(),
+        "timestamp": pl.Datetime("us", "UTC"),
+        "headers": pl.List(pl.Struct({"key": pl.String(), "value": pl.Binary()})),
+    }
+)
+
+
+def parsed(spark: SparkSession, source: Source, sample: Sample, now_ms: int) -> pl.DataFrame:
+    """The rows that *source* has of *sample* in a batch decided at *now_ms*, by partition and offset.
+
+    Marks of time are no records, and left out.
+    """
+    from tidemark.stream.parsing import kafka_records  # starts no Spark before it is needed
+
+    records = [
+        {
+            "key": record.key,
+            "value": record.value,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms * 1_000,
+            "headers": [{"key": name, "value": value} for name, value in record.headers],
+        }
+        for record in sample.records
+        if not any(name == MARK for name, _ in record.headers)
+    ]
+    raw = pl.DataFrame(records, schema={**_RAW, "timestamp": pl.Int64()}).cast({"timestamp": _RAW["timestamp"]})
+    rows = pl.DataFrame(kafka_records(spark.createDataFrame(raw.to_arrow()), source).toArrow())
+    return with_future(source, rows, now_ms).sort("partition", "offset")
+
+
+def unusable(rows: pl.DataFrame) -> Counter[str]:
+    """How many of *rows* would be quarantined, by reason."""
+    return Counter(rows["reason"].drop_nulls().to_list())
+
+
+def behind(rows: pl.DataFrame, now_ms: int) -> list[int]:
+    """How far each usable one of *rows* that has a time is behind the newest before it in its partition, ms."""
+    usable = rows.filter(pl.col("reason").is_null(), pl.col("timestamp_ms").is_not_null())
+    return behind_ms(usable.select("partition", "timestamp_ms").iter_rows(), now_ms)
+
+
+def newest_ms(rows: pl.DataFrame) -> int | None:
+    """The newest time of usable *rows*; None without any."""
+    newest = rows.filter(pl.col("reason").is_null())["timestamp_ms"].max()
+    return newest if isinstance(newest, int) else None
