@@ -1,4 +1,7 @@
-"""`tidemark init`: lay out a project, which is a folder of topologies and what is expected of them."""
+"""`tidemark init`: lay out a project, which is a folder of topologies and what is expected of them.
+
+With `--from-topic` a topology for a topic is written into it (cli/from_topic.py), or into a project that is there.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import argparse
 from pathlib import Path
 from shlex import quote
 
+from tidemark.cli import from_topic
 from tidemark.cli.output import say_inert
 from tidemark.errors import InvalidArgument
-from tidemark.spec.project import Project
+from tidemark.sampling.proposal import slug
+from tidemark.spec.project import Project, is_project
 
 TOPOLOGIES = """\
 One TOML file per topology lies here. This one reads a topic, counts per sensor and minute, and writes a Delta table:
@@ -77,14 +82,35 @@ IGNORED = ".tidemark/"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="its folder (this one)")
+    from_topic.add_options(parser)
 
 
 def command(options: argparse.Namespace) -> int:
     """Lay it out, and say what comes next."""
+    if options.from_topic is not None:
+        return _from_topic(options)
+    if options.bootstrap or options.key:
+        msg = "--bootstrap and --key say how to read the topic of --from-topic TOPIC; add that, or leave them out"
+        raise InvalidArgument(msg)
     project = init(options.folder)
     say_inert(f"laid out a project in {project.folder}: topologies/, expectations/slas.toml, channels.toml,")
     say_inert("connections.toml; state goes to .tidemark/, which git ignores\n")
     say_inert(next_commands(options.folder))
+    return 0
+
+
+def _from_topic(options: argparse.Namespace) -> int:
+    """Write a topology for a topic; nothing is laid out or changed where that cannot be done."""
+    project = Project(options.folder.resolve())
+    is_there = is_project(project.folder)
+    if not is_there:
+        _refuse_what_is_there(project)
+    from_topic.refuse_what_is_there(project, slug(options.from_topic))
+    found = from_topic.proposal(options, project)
+    if not is_there:
+        init(options.folder)
+    from_topic.write(project, found)
+    say_inert(from_topic.next_commands(options.folder, found))
     return 0
 
 

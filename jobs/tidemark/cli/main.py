@@ -49,6 +49,7 @@ EXAMPLES = """\
 examples:
   tidemark demo                                 the main job on real flights, in five to eight minutes
   tidemark init sensors                         lay out a project of your own in the folder sensors
+  tidemark init --from-topic readings --bootstrap localhost:9092   and write a topology for a topic, by its records
   tidemark up                                   start Kafka, Airflow and the project's streams, and leave them running
   tidemark up sensors                           only those of the topology sensors
   tidemark status                               which streams run, how far they are, what keeps them from results

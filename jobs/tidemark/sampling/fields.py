@@ -1,0 +1,133 @@
+"""Which fields the JSON objects of a sample have, of which types, and which of them is the event time."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemark.sampling.topic_sample import Sampled
+from tidemark.spec.toml_keys import IDENTIFIER
+
+USUAL = 0.95
+"""The share of a field's values that have its type, and of the records that have an event time."""
+UNITS = {"s": 1_000, "ms": 1, "us": 1 / 1_000, "ns": 1 / 1_000_000}
+"""What one of each is in ms."""
+EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
+"""The years 2000 to 2099, in which numbers of each unit are no numbers of another."""
+ISO_8601 = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+LIKELY = ("event", "timestamp", "ts", "time", "occurred", "measured", "observed", "read", "recorded", "created", "at")
+"""Parts of names of an event time, the likeliest first."""
+UNLIKELY = ("ingest", "ingested", "processed", "received", "sent", "updated", "expires", "due", "birth", "id")
+YEAR_MS = 365 * 86_400_000
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """The field *name* has times in *unit*: s, ms, us, ns, or ISO 8601 where it is None; *share* of records has one."""
+
+    name: str
+    unit: str | None
+    share: float
+
+    @property
+    def text(self) -> str:
+        """Its unit in words."""
+        return f"epoch {self.unit}" if self.unit else "ISO 8601 text"
+
+
+def json_object(record: Sampled) -> dict[str, Any] | None:
+    """The object that is the value of *record*; None where it has none."""
+    try:
+        found = json.loads(record.value or b"")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def field_types(objects: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """By name of a field that a topology can declare: its type, and what was seen of it."""
+    names = list(dict.fromkeys(name for each in objects for name in each if IDENTIFIER.fullmatch(name)))
+    return {name: _type([each[name] for each in objects if each.get(name) is not None], len(objects)) for name in names}
+
+
+def undeclared(objects: Sequence[dict[str, Any]]) -> list[str]:
+    """The names of fields that no column can have, such as `eventTime`."""
+    return list(dict.fromkeys(name for each in objects for name in each if not IDENTIFIER.fullmatch(name)))
+
+
+def event_time(objects: Sequence[dict[str, Any]], kafka_ms: int) -> EventTime | None:
+    """The likeliest event time of *objects*, the newest of which Kafka has since *kafka_ms*; None without any."""
+    found: list[tuple[int, int, EventTime]] = []
+    for name in dict.fromkeys(name for each in objects for name in each if IDENTIFIER.fullmatch(name)):
+        units = Counter(unit for each in objects if (unit := unit_of(each.get(name))) is not None)
+        if not units:
+            continue
+        ((unit, n),) = units.most_common(1)
+        newest_ms = max(time_ms(each[name], unit) for each in objects if unit_of(each.get(name)) == unit)
+        rank = _rank(name)
+        is_time = unit == "" or rank > 0 or (rank == 0 and abs(newest_ms - kafka_ms) < YEAR_MS)
+        if n >= USUAL * len(objects) and is_time:
+            found.append((rank, -len(found), EventTime(name, unit or None, n / len(objects))))
+    return max(found, key=lambda each: each[:2])[2] if found else None
+
+
+def unit_of(value: Any) -> str | None:
+    """The unit of a *value* that is a time of this century; "" for ISO 8601; None for others.
+
+    >>> unit_of(1_700_000_000), unit_of(1_700_000_000_000), unit_of("2024-05-01T12:00:00Z"), unit_of(17)
+    ('s', 'ms', '', None)
+    """
+    if isinstance(value, str) and ISO_8601.fullmatch(value):
+        try:
+            datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return next((unit for unit, in_ms in UNITS.items() if EARLIEST_MS <= value * in_ms < LATEST_MS), None)
+    return None
+
+
+def time_ms(value: Any, unit: str | None) -> int:
+    """*value*, which is in *unit*, as epoch ms."""
+    if unit:
+        return int(value * UNITS[unit])
+    at = datetime.fromisoformat(value)
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
+
+
+def _rank(name: str) -> int:
+    """How likely *name* is that of an event time; 0: it says nothing, below: it says something else."""
+    words = name.split("_")
+    if any(word in UNLIKELY for word in words):
+        return -1
+    return max((len(LIKELY) - i for i, part in enumerate(LIKELY) if part in words), default=0)
+
+
+def _type(values: Sequence[Any], of: int) -> tuple[str, str]:
+    """The type of most of *values*, text where they differ; and what was seen in *of* objects."""
+    if not values:
+        return "string", "always null"
+    kinds = Counter(_kind(value) for value in values)
+    if kinds["double"]:
+        kinds["double"] += kinds.pop("bigint", 0)
+    ((kind, n),) = kinds.most_common(1)
+    usual = n >= USUAL * len(values)
+    seen = [f"for example {json.dumps(values[0])[:40]}"]
+    seen += [f"missing in {of - len(values)} of {of}"] if len(values) < of else []
+    seen += [f"{len(values) - n} of another type"] if n < len(values) and usual else []
+    seen += ["of several types, so text"] if not usual else []
+    return (kind if usual else "string"), ", ".join(seen)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "bigint" if -(2**63) <= value < 2**63 else "double"
+    return "double" if isinstance(value, float) else "string"
