@@ -35,12 +35,12 @@ def proposal(options: argparse.Namespace, project: Project) -> Proposal:
     if address is None:
         msg = "--from-topic: no broker runs here; give --bootstrap HOST:PORT, or start one with `tidemark up`"
         raise InvalidArgument(msg)
+    say(f"reading a sample of {inert(topic)} at {address} …", sys.stderr)
     cluster = SampledCluster(Cluster(address))
     if topic not in cluster.partitions:
         remedy = f"create it with {create(topic)}" if address == local else "correct its name, or create it there"
         msg = f"--from-topic: topic {topic} is not at {address}; {remedy}"
         raise InvalidArgument(msg)
-    say(f"reading a sample of {inert(topic)} at {address} …", sys.stderr)
     sample = cluster.sample(topic)
     return propose(sample, address, wall_clock_ms(), key=options.key, own_cluster=address != local)
 
