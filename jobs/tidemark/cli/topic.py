@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from tidemark.cli.local import Home, broker
-from tidemark.cli.output import say_inert
+from tidemark.cli.output import say, say_inert
 from tidemark.cli.text_table import aligned
 from tidemark.errors import InvalidArgument
 
@@ -19,17 +20,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     create.add_argument("name", metavar="NAME")
     create.add_argument("--partitions", type=int, default=PARTITIONS, metavar="N", help="(%(default)s)")
     actions.add_parser("list", help="list the topics with their partitions")
+    actions.add_parser("address", help="print the broker's address, HOST:PORT, and nothing else")
 
 
 def command(options: argparse.Namespace) -> int:
-    """Make one, or list them."""
+    """Make one, list them, or say where the broker is; it is started where it does not run."""
     home = Home(options.home.resolve())
     if options.action == "create" and options.partitions < 1:
         msg = f"--partitions: a topic has 1 or more, got {options.partitions}"
         raise InvalidArgument(msg)
     if broker.NAME not in {place.rpartition("/")[2] for place in home.running()}:
-        say_inert("▸ starting Kafka …")
+        say("▸ starting Kafka …", sys.stderr)
     address = broker.start(home.broker).address
+    if options.action == "address":
+        say_inert(address)
+        return 0
     if options.action == "list":
         say_inert(aligned(("topic", "partitions"), sorted(broker.topics(address).items())))
         return 0

@@ -32,8 +32,8 @@ from tidemark.spec.connections import DEFAULT, VARIABLE
 from tidemark.spec.project import Project
 from tidemark.spec.topology import Topology, load_each
 
-AT_ONCE = ("sla_check", "maintenance")
-"""What is done as soon as there are results, and not only when it is due; streams ask for their first report."""
+AFTER_RESULTS = ("sla_check", "maintenance")
+"""DAGs that begin once there are results, and then at once; streams ask for their first report."""
 PARSED_WITHIN_S = 120.0
 RESULTS_WITHIN_S = 180.0
 TELL_EVERY_S = 5.0
@@ -59,7 +59,7 @@ def command(options: argparse.Namespace) -> int:
         runs = up.launch(api, topologies)
         is_started = True
         up.wait_for_results(api, runs)
-        up.trigger(api, runs)
+        up.check(api, topologies)
     finally:
         if not is_started and not ran_before:
             stack.stop(up.home)
@@ -145,7 +145,8 @@ class Up:
         runs = {}
         for name, each in topologies.items():
             conductor = self._conductor(each)
-            let_go = {part for part in PARTS if self._let_go(api, conductor.dag(part))}
+            at_once = set(PARTS) - set(AFTER_RESULTS)
+            let_go = {part for part in at_once if self._let_go(api, conductor.dag(part))}
             if "streams" in let_go:
                 runs[name] = (conductor, conductor.trigger_streams(api, self._conf(each)))
         self._remembered.started(topologies)
@@ -176,12 +177,16 @@ class Up:
                         say_inert(f"  {name}: {conductor.progress()}")
                 time.sleep(POLL_S if waiting else 0)
 
-    def trigger(self, api: AirflowApi, runs: Mapping[str, tuple[Conductor, str]]) -> None:
-        """Have the SLAs of each checked, and its tables kept small, at once."""
-        dags = [conductor.dag(part) for conductor, _ in runs.values() for part in AT_ONCE]
+    def check(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> None:
+        """Have the SLAs of each checked, and its tables kept small, now and from now on.
+
+        Before the first result every table would be missing, which breaks an SLA.
+        """
+        dags = [self._conductor(each).dag(part) for each in topologies.values() for part in AFTER_RESULTS]
         for dag in dags:
-            if dag not in self.held:
+            if self._let_go(api, dag):
                 api.trigger(dag, {})
+        self._remembered.keep(self.home)
 
     def _conf(self, topology: Topology) -> dict[str, object]:
         """What the DAG of its streams is asked for."""
