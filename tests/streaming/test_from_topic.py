@@ -94,9 +94,17 @@ def test_tombstones_and_no_time_of_its_own(broker: str, tmp_path: Path) -> None:
 
 def test_what_cannot_be_derived_names_the_remedy(broker: str, tmp_path: Path) -> None:
     for name, records, said in (
-        ("empty", [], "is empty: nothing can be derived; send some records first"),
-        ("texts", [(0, "k", b"21.5;a")], "none of 1 records is a JSON object, for example '21.5;a'; send JSON objects"),
-        ("unkeyed", [(0, None, {"id": n, "note": f"{n}"}) for n in range(9)], "have no key, .* with --key FIELD"),
+        ("sampled_empty", [], "is empty: nothing can be derived; send some records first"),
+        (
+            "sampled_texts",
+            [(0, "k", b"21.5;a")],
+            "none of 1 records is a JSON object, for example '21.5;a'; send JSON objects",
+        ),
+        (
+            "sampled_unkeyed",
+            [(0, None, {"id": n, "note": f"{n}"}) for n in range(9)],
+            "have no key, .* with --key FIELD",
+        ),
     ):
         topic(broker, name, records)
         with pytest.raises(InvalidArgument, match=said):
@@ -104,7 +112,7 @@ def test_what_cannot_be_derived_names_the_remedy(broker: str, tmp_path: Path) ->
     with pytest.raises(InvalidArgument, match="topic absent is not at"):
         init(tmp_path, broker, "absent")
     assert not (tmp_path / "mine").exists()
-    assert init(tmp_path, broker, "unkeyed", "--key", "id")[2].key == ("id",)
+    assert init(tmp_path, broker, "sampled_unkeyed", "--key", "id")[2].key == ("id",)
 
 
 def _iso(at_s: int) -> str:
