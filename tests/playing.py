@@ -37,7 +37,7 @@ NOON = 1_399_982_400_000
 """2014-05-13 12:00 UTC: the times of a play are seconds after it."""
 
 
-NEWEST = """
+EVENTS = """
 name = "play"
 [operators.events]
 kind = "source"
@@ -46,7 +46,10 @@ fields = "id string, v int, event_time bigint"
 timestamp = "event_time"
 bound = "1 s"
 max_ahead = "unlimited"
-[operators.newest]
+"""
+"""A source of ids and values."""
+
+NEWEST = f"""{EVENTS}[operators.newest]
 kind = "table"
 input = "events"
 key = ["id"]

@@ -10,22 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from playing import Crash, Play, crash_at, ms
+from playing import EVENTS, Crash, Play, crash_at, ms
 
 from tidemark.cli.sql import Warehouse
 from tidemark.delta import create, scan
 from tidemark.spec.layout import Layout
 
-SOURCE = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-"""
 COUNTS = """
 [operators.counts]
 kind = "aggregate"
@@ -52,7 +42,7 @@ table = "board"
 mode = "current"
 key = ["id", "window_start"]
 """
-ALL = SOURCE + COUNTS + SINKS
+ALL = EVENTS + COUNTS + SINKS
 
 
 def table(play: Play, name: str) -> Path:
@@ -139,7 +129,7 @@ def test_a_crash_makes_no_row_final_twice(tmp_path: Path, step: str) -> None:
     ],
 )
 def test_rows_of_closed_windows_are_final_when_written(tmp_path: Path, strategy: str, expected: set[Any]) -> None:
-    play = Play(SOURCE + COUNTS + strategy + SINKS, tmp_path)
+    play = Play(EVENTS + COUNTS + strategy + SINKS, tmp_path)
     take(play, 1, at_s=1)
     take(play, 2, at_s=6)
     if "periodic" in strategy:

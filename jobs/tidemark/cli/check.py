@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from tidemark.cli.check_live import live
@@ -25,7 +24,7 @@ from tidemark.report.promises import cannot_be_kept
 from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.spec import channel_spec, sla_spec
 from tidemark.spec.arrival_order import by_arrival
-from tidemark.spec.connections import DEFAULT, LOCAL, Cluster, Clusters, addressed
+from tidemark.spec.connections import DEFAULT, LOCAL, Cluster, addressed, with_address
 from tidemark.spec.operators import Sink
 from tidemark.spec.project import Project
 from tidemark.spec.row_per_record import row_per_record
@@ -138,20 +137,12 @@ def _summary(
         clusters = addressed(topology.clusters_used, topology.clusters, given, os.environ, otherwise=local)
         answering = {each.bootstrap for each in clusters.values()}
     else:
-        clusters = _with_address(topology, given, local)
+        used = sorted(topology.clusters_used)
+        clusters = with_address(used, topology.clusters, dict(given), os.environ, otherwise=local)
         answering = {*([local] if local else []), *(address for _, address in given)}
     asked = {name: SampledCluster(each) for name, each in clusters.items() if each.bootstrap in answering}
     found = live(topology, specs, asked, local=local) if look else []
     return [*good_file(topology, specs, clusters, asked), *found]
-
-
-def _with_address(topology: Topology, given: Addresses, local: str | None) -> Clusters:
-    """The clusters of *topology* that have an address."""
-    found: dict[str, Cluster] = {}
-    for name in sorted(topology.clusters_used):
-        with suppress(InvalidArgument):
-            found[name] = addressed([name], topology.clusters, given, os.environ, otherwise=local)[name]
-    return found
 
 
 def _misfits(topology: Topology, warehouse: Path, known: Sequence[InvalidSpec]) -> list[InvalidSpec]:

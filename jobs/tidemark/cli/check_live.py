@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tidemark.cli.good_file import create
 from tidemark.cli.output import say
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidSpec
@@ -18,6 +17,7 @@ from tidemark.sampling.disorder import covering_ms, late_share
 from tidemark.sampling.parsed import behind, newest_ms, parsed, unusable
 from tidemark.sampling.topic_sample import Sample, SampledCluster, ask_for
 from tidemark.semantics.sla import Sla
+from tidemark.spec.connections import topic_command
 from tidemark.spec.operators import Sink, Source
 from tidemark.spec.sla_spec import Measure, SlaSpec
 from tidemark.spec.toml_keys import length
@@ -70,7 +70,7 @@ def _refused(
     """Why *operator* cannot use its topic."""
     topic, key = operator.topic or "", f"operators.{operator.name}.topic"
     if topic not in cluster.partitions:
-        remedy = f"create it with {create(topic)}"
+        remedy = f"create it with `{topic_command(topic)}`"
         if cluster.address != local:
             remedy = "ask the administrator of that cluster for it, or for the right DESCRIBE on it"
         problem = f"is {topic!r}, which is not at {cluster.address}, or may not be seen there"

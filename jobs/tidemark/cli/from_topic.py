@@ -8,7 +8,6 @@ import tomllib
 from pathlib import Path
 from shlex import quote
 
-from tidemark.cli.good_file import create
 from tidemark.cli.local import running_broker
 from tidemark.cli.output import say
 from tidemark.clock import wall_clock_ms
@@ -16,7 +15,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.inert import inert
 from tidemark.sampling.proposal import Proposal, propose
 from tidemark.sampling.topic_sample import SampledCluster
-from tidemark.spec.connections import Cluster, named_address
+from tidemark.spec.connections import Cluster, named_address, topic_command
 from tidemark.spec.project import Project
 
 
@@ -38,7 +37,9 @@ def proposal(options: argparse.Namespace, project: Project) -> Proposal:
     say(f"reading a sample of {inert(topic)} at {address} …", sys.stderr)
     cluster = SampledCluster(Cluster(address))
     if topic not in cluster.partitions:
-        remedy = f"create it with {create(topic)}" if address == local else "correct its name, or create it there"
+        remedy = (
+            f"create it with `{topic_command(topic)}`" if address == local else "correct its name, or create it there"
+        )
         msg = f"--from-topic: topic {topic} is not at {address}; {remedy}"
         raise InvalidArgument(msg)
     sample = cluster.sample(topic)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tidemark.cli.local import PARTS, dag_id
 from tidemark.sampling.topic_sample import SampledCluster
-from tidemark.spec.connections import Clusters
+from tidemark.spec.connections import Clusters, topic_command
 from tidemark.spec.operators import Sink, Source
 from tidemark.spec.sla_spec import SlaSpec
 from tidemark.spec.topology import Topology
@@ -35,11 +35,6 @@ def good_file(
     return [f"{topology.name}: {what}: {', '.join(found) or 'none'}" for what, found in parts.items()]
 
 
-def create(topic: str) -> str:
-    """The command that makes *topic* at the broker of this machine."""
-    return f"`tidemark topic create {topic} --partitions 3`"
-
-
 def _place(at: Source | Sink, clusters: Clusters, asked: Mapping[str, SampledCluster]) -> str:
     """The broker of the topic of *at*, and how many partitions it has there if that is known."""
     if at.kafka not in clusters:
@@ -49,5 +44,5 @@ def _place(at: Source | Sink, clusters: Clusters, asked: Mapping[str, SampledClu
         return address
     number = asked[at.kafka].partitions.get(at.topic or "")
     if number is None:
-        return f"{address} (not there yet: {create(at.topic or '')} makes it at the broker of this machine)"
+        return f"{address} (not there yet: `{topic_command(at.topic or '')}` makes it at the broker of this machine)"
     return f"{address} ({number} partition{'s' if number != 1 else ''})"

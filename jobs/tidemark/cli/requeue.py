@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,8 @@ HEADER = "tidemark-requeued"
 PLACE = ("topic", "partition", "offset")
 SENT_WITHIN_S = 60.0
 AT_ONCE = 1_000
+ByCluster = Callable[[pl.DataFrame], list[tuple[Cluster, pl.DataFrame]]]
+"""Deals rows out by the Kafka cluster that they go to."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +81,7 @@ def requeue(
         if asked.reopen:
             return reopen(asked, described(asked.topology), layout, clock)
         rows = late_rows(described(asked.topology), layout) if asked.late else _quarantined(layout, asked.topology)
-        return _requeued(asked, _chosen(rows, asked), layout, _Clusters(asked, described, local), clock)
+        return _requeued(asked, _chosen(rows, asked), layout, partial(_by_cluster, asked, described, local), clock)
 
 
 def _refuse_unfitting(asked: argparse.Namespace) -> None:
@@ -95,14 +97,16 @@ def _refuse_unfitting(asked: argparse.Namespace) -> None:
         raise InvalidArgument(msg)
 
 
-def _requeued(asked: argparse.Namespace, rows: pl.DataFrame, layout: Layout, clusters: _Clusters, clock: Clock) -> str:
+def _requeued(
+    asked: argparse.Namespace, rows: pl.DataFrame, layout: Layout, by_cluster: ByCluster, clock: Clock
+) -> str:
     path = layout.report_table(asked.topology, REQUEUED.name)
     waiting = rows.join(_sent(path), on=list(PLACE), how="anti").sort(PLACE)
     if asked.dry_run:
         return f"{waiting.height} of {rows.height} records would be sent again"
-    dealt, sent = list(clusters.dealt(waiting)), 0
+    parts, sent = by_cluster(waiting), 0
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
-    for cluster, of_cluster in dealt:
+    for cluster, of_cluster in parts:
         there = with_bytes(of_cluster, cluster) if asked.late else of_cluster
         for part in there.iter_slices(AT_ONCE):
             taken, failed = _send(part, cluster)
@@ -118,25 +122,18 @@ def _requeued(asked: argparse.Namespace, rows: pl.DataFrame, layout: Layout, clu
     return f"{sent} of {rows.height} records were sent again{lost}"
 
 
-class _Clusters:
-    """The clusters of the topology that was *asked* for, as it is *described*, or else `default` alone."""
-
-    def __init__(self, asked: argparse.Namespace, described: Callable[[str], Topology], local: str | None) -> None:
-        self._asked, self._local = asked, local
-        self._topology: Topology | None = None
-        with suppress(InvalidArgument):  # its file may be gone; quarantine has what else is needed
-            self._topology = described(asked.topology)
-
-    def dealt(self, rows: pl.DataFrame) -> Iterator[tuple[Cluster, pl.DataFrame]]:
-        """*rows* by the cluster that their sources read."""
-        operators = self._topology.operators if self._topology else {}
-        names = {name: getattr(operators.get(name), "kafka", DEFAULT) for name in rows["source"].unique()}
-        known = self._topology.clusters if self._topology else {}
-        given = self._asked.bootstrap
-        clusters = addressed({*names.values()}, known, given, os.environ, otherwise=self._local)
-        for name in sorted({*names.values()}):
-            sources = [source for source, kafka in names.items() if kafka == name]
-            yield clusters[name], rows.filter(pl.col("source").is_in(sources))
+def _by_cluster(
+    asked: argparse.Namespace, described: Callable[[str], Topology], local: str | None, rows: pl.DataFrame
+) -> list[tuple[Cluster, pl.DataFrame]]:
+    """*rows* by the cluster that their sources read, as the topology is *described*; without its file by `default`."""
+    of: Topology | None = None
+    with suppress(InvalidArgument):  # its file may be gone; quarantine has what else is needed
+        of = described(asked.topology)
+    operators, known = (of.operators, of.clusters) if of else ({}, {})
+    names = {name: getattr(operators.get(name), "kafka", DEFAULT) for name in rows["source"].unique()}
+    clusters = addressed({*names.values()}, known, asked.bootstrap, os.environ, otherwise=local)
+    of_rows = rows["source"].replace_strict(names, return_dtype=pl.String)
+    return [(clusters[name], rows.filter(of_rows == name)) for name in sorted({*names.values()})]
 
 
 def _sent(path: Path) -> pl.DataFrame:

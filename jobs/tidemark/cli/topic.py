@@ -9,6 +9,7 @@ from tidemark.cli.local import Home, broker
 from tidemark.cli.output import say, say_inert
 from tidemark.cli.text_table import aligned
 from tidemark.errors import InvalidArgument
+from tidemark.spec.connections import topic_command
 
 PARTITIONS = 3
 
@@ -47,5 +48,5 @@ def command(options: argparse.Namespace) -> int:
 
 def missing(topics: dict[str, int], address: str) -> str:
     """What is to be said of *topics*, with the partitions that each is to have, which are not there at *address*."""
-    commands = " && ".join(f"tidemark topic create {name} --partitions {n}" for name, n in topics.items())
+    commands = " && ".join(topic_command(name, n) for name, n in topics.items())
     return f"its topic {', '.join(topics)} is not at {address}; run `{commands}`"

@@ -28,7 +28,7 @@ from tidemark.cli.output import say, say_inert
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import one_message
 from tidemark.report.page_model import Standing
-from tidemark.spec.connections import DEFAULT, VARIABLE
+from tidemark.spec.connections import DEFAULT, with_address
 from tidemark.spec.project import Project
 from tidemark.spec.topology import Topology, load_each
 
@@ -223,5 +223,4 @@ class Up:
 
 def _uses_local_broker(topology: Topology) -> bool:
     """Whether it uses the cluster `default`, and nothing gives that an address."""
-    given = DEFAULT in topology.clusters or os.environ.get(f"{VARIABLE}{DEFAULT.upper()}")
-    return DEFAULT in topology.clusters_used and not given
+    return DEFAULT in topology.clusters_used and not with_address([DEFAULT], topology.clusters, {}, os.environ)

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import InvalidArgument
 from tidemark.spec.connections import Cluster
+from tidemark.stream.kafka import no_answer
 
 MOST_RECORDS = 2_000
 """Of a topic, over all of its partitions."""
@@ -64,8 +65,7 @@ class SampledCluster:
         try:
             topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
         except KafkaException as error:
-            seen = f"no Kafka broker answers there within {TIMEOUT_S:g} s ({error.args[0].str()})"
-            msg = f"{self.address}: {seen}; start it, or correct the address"
+            msg = f"{self.address}: {no_answer(error, TIMEOUT_S)}; start it, or correct the address"
             raise InvalidArgument(msg) from error
         return {name: len(found.partitions) for name, found in topics.items() if found.error is None}
 

@@ -122,24 +122,39 @@ def addressed(
         InvalidArgument: one has no address.
     """
     by_name = dict(given)
-    found = {
-        name: _addressed(name, by_name.get(name) or environ.get(f"{VARIABLE}{name.upper()}"), known, otherwise)
-        for name in sorted({*names, *by_name})
-    }
+    wanted = sorted({*names, *by_name})
+    found = with_address(wanted, known, by_name, environ, otherwise=otherwise)
+    for name in wanted:
+        if name not in found:
+            flag = "--bootstrap HOST:PORT" if name == DEFAULT else f"--bootstrap {name}=HOST:PORT"
+            local = ", or start a broker on this machine with `tidemark up`" if name == DEFAULT else ""
+            written = f"write [kafka.{name}] into connections.toml"
+            msg = f"the Kafka cluster {name} has no address: {written}, give {flag}{local}"
+            raise InvalidArgument(msg)
+    return found
+
+
+def with_address(
+    names: Iterable[str],
+    known: Clusters,
+    given: Mapping[str, str],
+    environ: Mapping[str, str],
+    *,
+    otherwise: str | None = None,
+) -> Clusters:
+    """As `addressed`, but only those of *names* that have an address."""
+    found: dict[str, Cluster] = {}
+    for name in names:
+        local = otherwise if name == DEFAULT else None
+        written = known[name].bootstrap if name in known else local
+        if address := given.get(name) or environ.get(f"{VARIABLE}{name.upper()}") or written:
+            found[name] = Cluster(address)
     return MappingProxyType(found)
 
 
-def _addressed(name: str, address: str | None, known: Clusters, otherwise: str | None) -> Cluster:
-    if address is None and name in known:
-        return known[name]
-    if address is None and name == DEFAULT:
-        address = otherwise
-    if address is None:
-        flag = "--bootstrap HOST:PORT" if name == DEFAULT else f"--bootstrap {name}=HOST:PORT"
-        local = ", or start a broker on this machine with `tidemark up`" if name == DEFAULT else ""
-        msg = f"the Kafka cluster {name} has no address: write [kafka.{name}] into connections.toml, give {flag}{local}"
-        raise InvalidArgument(msg)
-    return Cluster(address)
+def topic_command(topic: str, partitions: int = 3) -> str:
+    """The command that makes *topic* at the broker of this machine."""
+    return f"tidemark topic create {topic} --partitions {partitions}"
 
 
 def flags(clusters: Clusters) -> list[str]:

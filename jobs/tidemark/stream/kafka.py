@@ -14,7 +14,7 @@ from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
 from tidemark.kernels.headers import headers_to_send
 from tidemark.kernels.limits import Limits
 from tidemark.kernels.marks import MARK, mark_text
-from tidemark.spec.connections import Clusters
+from tidemark.spec.connections import Clusters, topic_command
 from tidemark.spec.operators import Sink, Source
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.broker import Refused
@@ -44,6 +44,11 @@ _Topic = tuple[str, str]
 
 def _topic(sink: Sink) -> _Topic:
     return sink.kafka, sink.topic or ""
+
+
+def no_answer(error: KafkaException, within_s: float) -> str:
+    """What is wrong where a broker was asked and gave *error*, as part of a sentence."""
+    return f"no Kafka broker answers there within {within_s:g} s ({error.args[0].str()})"
 
 
 class PublishError(TidemarkError):
@@ -76,7 +81,7 @@ class KafkaBroker:
             try:
                 admin.list_topics(timeout=TIMEOUT_S)
             except KafkaException as error:
-                seen = f"no Kafka broker answers there within {TIMEOUT_S:g} s ({error.args[0].str()})"
+                seen = no_answer(error, TIMEOUT_S)
                 where = f"{self._clusters[name].bootstrap} (cluster {name})"
                 msg = f"--bootstrap {where}: {seen}; start it, correct the address, or leave it out"
                 raise InvalidArgument(msg) from error
@@ -87,7 +92,7 @@ class KafkaBroker:
         found = self._consumers[at.kafka].list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         if found.error is not None:
             address = self._clusters[at.kafka].bootstrap
-            create = f"create it first: `tidemark topic create {topic} --partitions 3`"
+            create = f"create it first: `{topic_command(topic)}`"
             msg = f"topic {topic!r} at {address}: {found.error.str()}; {create} at the broker of this machine"
             raise TidemarkError(msg)
         return len(found.partitions)
