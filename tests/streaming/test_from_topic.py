@@ -89,7 +89,7 @@ def test_tombstones_and_no_time_of_its_own(broker: str, tmp_path: Path) -> None:
     topic(broker, "customers", [*rows, (0, "3", None)])
     _, source, table = init(tmp_path, broker, "customers")
     assert (source.timestamp, source.key, source.fields["id"], table.key) == (None, "id", "string", ("id",))
-    assert source.other_fields == "other_fields"
+    assert (source.named, source.other_fields) == ({"home_town": "homeTown"}, None)
 
 
 def test_what_cannot_be_derived_names_the_remedy(broker: str, tmp_path: Path) -> None:

@@ -250,6 +250,21 @@ def test_fields_that_are_not_declared_are_kept_where_a_column_is_named_for_them(
     assert json.loads(rows[1]["drift"]["rest"]) == {"zone": "z", "list": [1, {"k": "5"}], "none": None}
 
 
+def test_a_column_is_filled_by_a_field_of_another_name(spark: SparkSession, broker: str) -> None:
+    record = {"ID": "a", "event Time": NOON, "id": "other", "n": 7}
+    send(broker, "named", (b"k", json.dumps(record).encode()), (b"k", json.dumps({**record, "n": "x"}).encode()))
+    named = {"id": "ID", "at": "event Time"}
+    rows = read(spark, broker, source("named", named=named, other_fields="rest"))
+    assert (rows[0]["timestamp_ms"], rows[0]["reason"]) == (NOON, None)
+    assert rows[0]["named"] == {"id": "a", "n": 7, "at": NOON, "rest": '{"id":"other"}'}
+    assert rows[1]["reason"] == "wrong_type"
+    written = "struct(1L as at_ms, 'f' as file, 0L as start) as written"
+    raw = spark.sql(f"select 'a' as ID, {NOON}L as `event Time`, 7 as n, 'z' as zone, {written}")
+    reading = replace(source("t", named=named, other_fields="rest"), topic=None, delta="t")
+    (row,) = pl.DataFrame(collect(table_rows(raw, reading), {})).to_dicts()
+    assert (row["timestamp_ms"], row["t"]) == (NOON, {"id": "a", "n": 7, "at": NOON, "rest": '{"zone":"z"}'})
+
+
 def test_two_keys_with_half_a_character_each_are_not_made_one(spark: SparkSession, broker: str) -> None:
     def told(id_: bytes, more: bytes = b"") -> bytes:
         return b'{"id": "' + id_ + b'", "at": %d%s}' % (NOON, more)

@@ -92,6 +92,8 @@ def test_sub_topologies_without_a_name_are_numbered(flights):
         ("flight_events", {"topic": 7}, 'operators.flight_events.topic: is 7; write topic = "events"'),
         ("flight_events", {"timestamp": "flight"}, "flight_events.timestamp: is 'flight'; name a field of type"),
         ("flight_events", {"fields": "flight text"}, "flight_events.fields: has 'flight text'; write `name type`"),
+        ("flight_events", {"fields": "at bigint from"}, "where the record has another name, `name type from its"),
+        ("flight_events", {"fields": "id string from Id, n int from ID"}, "fields: reads 'id' twice (Spark ignores"),
         ("flight_events", {"timestamp_range": ["soon", "2100-01-01"]}, "timestamp_range: is 'soon'; write an ISO date"),
         (
             "flight_events",

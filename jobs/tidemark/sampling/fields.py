@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from tidemark.sampling.topic_sample import Sampled
 from tidemark.spec.toml_keys import IDENTIFIER
+from tidemark.stream.sink_columns import TIDEMARKS_OWN
 
 USUAL = 0.95
 """The share of a field's values that have its type, and of the records that have an event time."""
@@ -23,6 +25,8 @@ ISO_8601 = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 LIKELY = ("event", "timestamp", "ts", "time", "occurred", "measured", "observed", "read", "recorded", "created", "at")
 """Parts of names of an event time, the likeliest first."""
 UNLIKELY = ("ingest", "ingested", "processed", "received", "sent", "updated", "expires", "due", "birth", "id")
+WRITABLE = re.compile(r"[^\s,`\"\\][^,`\"\\\x00-\x1f\x7f]*(?<!\s)")
+"""Names of fields that the text of `fields` can have."""
 YEAR_MS = 365 * 86_400_000
 
 
@@ -49,21 +53,49 @@ def json_object(record: Sampled) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def columns_of(objects: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """By field of *objects* the column for it: its own name, or one made of that.
+
+    Without one are names that `fields` of a topology cannot have, and a second one that differs in case only.
+
+    >>> columns_of([{"eventTime": 1, "event_time": 2, "ID": 3, "id": 4, "2nd": 5, "a,b": 6}])
+    {'event_time': 'event_time', 'id': 'id', 'eventTime': 'event_time_2', '2nd': 'f_2nd'}
+    """
+    fields = dict.fromkeys(name for each in objects for name in each)
+    read: set[str] = set()
+    columns: dict[str, str] = {}
+    for name in sorted(fields, key=lambda name: IDENTIFIER.fullmatch(name) is None):
+        if name.lower() in read or not WRITABLE.fullmatch(name):
+            continue
+        read.add(name.lower())
+        column = made = _column(name)
+        for n in count(2):
+            if column not in columns.values():
+                break
+            column = f"{made}_{n}"
+        columns[name] = column
+    return columns
+
+
+def _column(field: str) -> str:
+    """The name of a column for *field*; not one that a Delta sink adds itself."""
+    if IDENTIFIER.fullmatch(field):
+        return f"{field}_field" if field in TIDEMARKS_OWN else field
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", field).lower()
+    made = re.sub(r"[^a-z0-9]+", "_", words).strip("_")[:50]
+    return made if made[:1].isalpha() else f"f_{made}"
+
+
 def field_types(objects: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """By name of a field that a topology can declare: its type, and what was seen of it."""
-    names = list(dict.fromkeys(name for each in objects for name in each if IDENTIFIER.fullmatch(name)))
+    """By column its type, and what was seen of it."""
+    names = list(dict.fromkeys(name for each in objects for name in each))
     return {name: _type([each[name] for each in objects if each.get(name) is not None], len(objects)) for name in names}
-
-
-def undeclared(objects: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of fields that no column can have, such as `eventTime`."""
-    return list(dict.fromkeys(name for each in objects for name in each if not IDENTIFIER.fullmatch(name)))
 
 
 def event_time(objects: Sequence[dict[str, Any]], kafka_ms: int) -> EventTime | None:
     """The likeliest event time of *objects*, the newest of which Kafka has since *kafka_ms*; None without any."""
     found: list[tuple[int, int, EventTime]] = []
-    for name in dict.fromkeys(name for each in objects for name in each if IDENTIFIER.fullmatch(name)):
+    for name in dict.fromkeys(name for each in objects for name in each):
         units = Counter(unit for each in objects if (unit := unit_of(each.get(name))) is not None)
         if not units:
             continue

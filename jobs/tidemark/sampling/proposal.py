@@ -11,10 +11,11 @@ from typing import Any
 
 from tidemark.errors import InvalidArgument
 from tidemark.sampling.disorder import behind_ms, covering_ms, late_share, rounded_up
-from tidemark.sampling.fields import EventTime, event_time, field_types, json_object, time_ms, undeclared, unit_of
+from tidemark.sampling.fields import EventTime, columns_of, event_time, field_types, json_object, time_ms, unit_of
 from tidemark.sampling.keys import Key, key_of
 from tidemark.sampling.topic_sample import Sample, Sampled
 from tidemark.spec.toml_keys import length
+from tidemark.spec.toml_operators import name_mistake
 
 NO_TIME = 'no field looks like one (epoch s, ms, us, ns or ISO 8601), so Kafka\'s is used; else: timestamp = "FIELD"'
 DAY_MS = 86_400_000
@@ -58,14 +59,17 @@ def propose(sample: Sample, address: str, now_ms: int, *, key: str | None = None
 
     *key* is the field that its author named. Raises InvalidArgument when nothing can be derived.
     """
-    read = [(record, found) for record in sample.records if (found := json_object(record)) is not None]
-    _refuse_unreadable(sample, len(read), address)
+    found = [(record, each) for record in sample.records if (each := json_object(record)) is not None]
+    _refuse_unreadable(sample, len(found), address)
+    columns = columns_of([each for _, each in found])
+    others = list(dict.fromkeys(name for _, each in found for name in each if name not in columns))
+    read = [(record, {columns[name]: each[name] for name in each if name in columns}) for record, each in found]
     objects = [each for _, each in read]
     at = event_time(objects, max(record.timestamp_ms for record, _ in read))
     types = field_types(objects)
     if at is not None and at.unit is None:
         types[at.name] = ("timestamp", types[at.name][1])
-    found_key = key_of(sample.records, read, types, at, key, address)
+    found_key = key_of(sample.records, read, types, at, columns.get(key or "", key), address)
     if found_key.from_kafka:
         types[found_key.name] = ("string", "Kafka's key")
     measured = _measured(sample, read, at, now_ms)
@@ -80,8 +84,8 @@ def propose(sample: Sample, address: str, now_ms: int, *, key: str | None = None
         'window = "10 s"  # streaming window: by it operators are compared',
         'trigger = "1 s"  # a batch each second',
         'check_every = "1 min"  # how often its SLAs are checked',
-        *_source(name, sample, types, at, found_key, measured),
-        *_others(undeclared(objects), types),
+        *_source(name, sample, _declared(types, columns), at, found_key, measured),
+        *_others(others, types),
         *_table_and_sink(name, found_key),
     ]
     if own_cluster:
@@ -96,13 +100,22 @@ def propose(sample: Sample, address: str, now_ms: int, *, key: str | None = None
 
 
 def slug(topic: str) -> str:
-    """The name of a topology for *topic*.
+    """The name of a topology and its source for *topic*.
 
-    >>> slug("Plant-1.readings"), slug("1st")
-    ('plant_1_readings', 't_1st')
+    >>> slug("Plant-1.readings"), slug("1st"), slug("changes"), slug("orders_source")
+    ('plant_1_readings', 't_1st', 't_changes', 'orders_source_t')
     """
     name = re.sub(r"[^a-z0-9]+", "_", topic.lower()).strip("_")[:40].rstrip("_") or "topic"
-    return name if name[0].isalpha() else f"t_{name}"
+    return next(each for each in (name, f"t_{name}", f"{name}_t", f"t_{name}_t") if name_mistake(each) is None)
+
+
+def _declared(types: Mapping[str, tuple[str, str]], columns: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """*types* with what `fields` says of each column, that of the *columns* by field included."""
+    named = {column: name for name, column in columns.items() if name != column}
+    return {
+        column: (f"{kind} from {named[column]}" if column in named else kind, seen)
+        for column, (kind, seen) in types.items()
+    }
 
 
 def _refuse_unreadable(sample: Sample, readable: int, address: str) -> None:

@@ -161,7 +161,8 @@ class Source(Operator):
 
     The topic is one of the cluster *kafka* (spec/connections.py).
 
-    `timestamp` is a field of the payload, or None for Kafka's own timestamp. `key` is the field that Kafka's key fills;
+    `fields` are its columns with their types, and `named` has those that the record names otherwise: column, field.
+    `timestamp` is one of the columns, or None for Kafka's own timestamp. `key` is the field that Kafka's key fills;
     with it a record without a value deletes its key. `other_fields` names the column that takes, as JSON, the fields
     that are not declared. With `idle_advances` time goes on while every partition is idle. `written_by` are the writers
     (`topology/sub-topology`) whose headers and marks of time are believed. A strict source sets aside what is more than
@@ -178,6 +179,7 @@ class Source(Operator):
     format: Format = Format.JSON
     avro_schema: str | None = None
     fields: Mapping[str, str]
+    named: Mapping[str, str] = field(default_factory=dict)
     timestamp: str | None = None
     timestamp_unit: str = "ms"
     timestamp_range_ms: tuple[int, int]
@@ -193,6 +195,11 @@ class Source(Operator):
     nan: NotANumber = NotANumber.KEEP
     tombstone_header: str | None = None
     tombstone_field: str | None = None
+
+    @property
+    def field_of(self) -> Mapping[str, str]:
+        """Of each declared column the field of a record that fills it."""
+        return {column: self.named.get(column, column) for column in self.fields}
 
     @property
     def columns(self) -> Mapping[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -61,6 +62,7 @@ SHAPING = frozenset({
 })  # fmt: skip
 """Keys that say what an operator reads, and which columns it hands on."""
 
+_FIELD = re.compile(rf"(?P<column>{IDENTIFIER.pattern})\s+(?P<type>\w+)(?:\s+from\s+(?P<field>[^`]+))?")
 _WRITER = re.compile(r"[\w.-]+/[\w.-]+")
 _AGGREGATE = re.compile(r"(\w+)\(\s*(\w+|\*)\s*\)")
 _PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
@@ -100,16 +102,23 @@ def misshapen(mistakes: Iterable[InvalidSpec]) -> bool:
     return any(not key or difflib.get_close_matches(key[0], SHAPING) for key in keys)
 
 
-def _refuse_name(file: str, name: str, keys: Keys) -> None:
+def name_mistake(name: str) -> tuple[str, str] | None:
+    """Why no operator can have *name*, and the remedy; None if one can."""
     if not IDENTIFIER.fullmatch(name) or name.endswith("_source"):
-        raise InvalidSpec.at(file, keys.at, "is no name for an operator", "use letters, digits and _; not …_source")
+        return "is no name for an operator", "use letters, digits and _; not …_source"
     if name in TABLES or name.startswith("hop_") or name in RESERVED:
-        raise InvalidSpec.at(file, keys.at, "is a name of Tidemark's own tables or columns", "choose another one")
+        return "is a name of Tidemark's own tables or columns", "choose another one"
+    return None
+
+
+def _refuse_name(file: str, name: str, keys: Keys) -> None:
+    if mistake := name_mistake(name):
+        raise InvalidSpec.at(file, keys.at, *mistake)
 
 
 def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator:
     place = keys.one_of({"topic": "events", "delta": "reference/events", "files": "incoming/events"})
-    fields = _fields(keys)
+    fields, named = _fields(keys)
     timestamp = keys.text("timestamp", "event_time", None if "topic" in place else ...)
     if timestamp is not None and fields.get(timestamp) not in {"bigint", "timestamp"}:
         remedy = "name a field of type bigint or timestamp among `fields`"
@@ -150,6 +159,7 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
         kafka=_kafka(keys, place),
         **_format(keys, place, folder),
         fields=fields,
+        named=named,
         timestamp=timestamp,
         timestamp_unit=unit,
         timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
@@ -244,19 +254,29 @@ def _format(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[s
         keys.fail("avro_schema", f"is {name!r}: {error.strerror}", f"put the schema into the folder of {keys.file}")
 
 
-def _fields(keys: Keys) -> Mapping[str, str]:
+def _fields(keys: Keys) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The columns of a source with their types, and the fields of the record that have other names."""
     fields: dict[str, str] = {}
+    named: dict[str, str] = {}
     wrong: list[str] = []
     for part in keys.text("fields", "id string, event_time bigint").split(","):
-        name, _, kind = part.strip().partition(" ")
-        if not IDENTIFIER.fullmatch(name) or kind.strip() not in FIELD_TYPES:
+        match = _FIELD.fullmatch(part.strip())
+        if not match or match["type"] not in FIELD_TYPES:
             wrong.append(repr(part.strip()))
-        elif name in fields:
-            keys.fail("fields", f"has {name!r} twice", "name each field once")
-        fields[name] = kind.strip()
+            continue
+        if match["column"] in fields:
+            keys.fail("fields", f"has {match['column']!r} twice", "name each field once")
+        fields[match["column"]] = match["type"]
+        if match["field"]:
+            named[match["column"]] = match["field"]
     if wrong:
-        keys.fail("fields", f"has {', '.join(wrong)}", f"write `name type` with one of {', '.join(FIELD_TYPES)}")
-    return MappingProxyType(fields)
+        types = ", ".join(FIELD_TYPES)
+        remedy = f"write `name type` with one of {types}; where the record has another name, `name type from itsName`"
+        keys.fail("fields", f"has {', '.join(wrong)}", remedy)
+    read = Counter(named.get(column, column).lower() for column in fields)
+    if twice := [field for field, n in read.items() if n > 1]:
+        keys.fail("fields", f"reads {twice[0]!r} twice (Spark ignores case)", "read each field once")
+    return MappingProxyType(fields), MappingProxyType(named)
 
 
 def _emission(keys: Keys, rule: Rule, *, windowed: bool = False) -> Emission:

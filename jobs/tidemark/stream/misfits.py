@@ -85,8 +85,8 @@ def _taken_by_sink(operator: Sink, columns: Collection[str]) -> Iterator[ColumnM
     added = SINK_COLUMNS | ({"last_seen_at"} if operator.last_seen_at else set())
     added |= {"window_final"} if operator.window else set()
     if operator.table and (own := sorted(added & {*columns})):
-        problem = f"{own} are columns that a Delta sink adds itself; name them anew in a map"
-        yield ColumnMistake("", problem, reads(columns))
+        anew = "name them anew: `name type from field` in `fields`, or in a map"
+        yield ColumnMistake("", f"{own} are columns that a Delta sink adds itself; {anew}", reads(columns))
 
 
 def _of_map(operator: Map, columns: Schema, sql: Expressions, wrong: Collection[str]) -> Iterator[ColumnMistake]:

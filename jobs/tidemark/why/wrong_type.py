@@ -39,10 +39,10 @@ def wrong_fields(source: Source, values: list[bytes | None]) -> list[str]:
     """The fields of *source* that do not have their types in *values*, JSON records; the most frequent first."""
     records = [record for value in values if (record := json_object(value)) is not None]
     wrong = Counter(
-        name
+        field
         for record in records
-        for name, word in source.fields.items()
-        if name != source.key and record.get(name) is not None and not _FITS[word](record[name])
+        for name, field in source.field_of.items()
+        if name != source.key and record.get(field) is not None and not _FITS[source.fields[name]](record[field])
     )
     return [name for name, _ in wrong.most_common()]
 

@@ -1,0 +1,84 @@
+"""What is derived from a sample is a topology that `check` accepts, whatever its topic and its fields are called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.cli.check import check
+from tidemark.cli.from_topic import write
+from tidemark.cli.init import init
+from tidemark.sampling.proposal import Proposal, propose
+from tidemark.sampling.topic_sample import Sample, Sampled
+from tidemark.spec.operators import KeyedTable, Source
+from tidemark.spec.project import Project
+from tidemark.spec.tables import TABLES
+from tidemark.spec.toml_operators import RESERVED
+from tidemark.spec.topology import load
+
+NOON_MS = 1_784_548_800_000
+
+
+def proposed(folder: Path, topic: str, objects: list[dict[str, Any]], key: str | None = None) -> tuple[Project, str]:
+    """A project with what is derived from *objects*, a second each, of *topic*; and the name of its topology."""
+    records = tuple(
+        Sampled(n % 2, n // 2, None, json.dumps(each).encode(), (), NOON_MS + 1_000 * n)
+        for n, each in enumerate(objects)
+    )
+    ends = {0: (0, len(objects)), 1: (0, len(objects))}
+    found: Proposal = propose(
+        Sample(topic, ends, records, complete=True), "localhost:9", NOON_MS + 60_000, key=key, own_cluster=False
+    )
+    project = init(folder / "mine")
+    write(project, found)
+    return project, found.name
+
+
+def checked(project: Project) -> list[str]:
+    return [line for line in check([], project.folder / "w", project) if "warning" in line or "error" in line]
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [*sorted({*TABLES, *RESERVED}), "hop_x", "orders_source", "hop_source", "1st", "Ä-1", "x" * 249, "_", "status"],
+)
+def test_every_topic_gives_a_topology(tmp_path: Path, topic: str) -> None:
+    project, name = proposed(tmp_path, topic, [{"id": f"s{n % 2}", "at": NOON_MS + 1_000 * n} for n in range(6)])
+    assert checked(project) == []
+    source, *_ = load(project.topologies / f"{name}.toml").operators.values()
+    assert isinstance(source, Source)
+    assert source.topic == topic
+
+
+def test_fields_in_any_style_become_columns(tmp_path: Path) -> None:
+    objects = [
+        {"deviceId": f"s{n % 2}", "eventTime": NOON_MS + 1_000 * n, "2nd": n, "tempC": 20.5, "temp_c": 1.5, "a,b": 1}
+        for n in range(6)
+    ]
+    project, name = proposed(tmp_path, "Readings", objects)
+    assert checked(project) == []
+    source, table, _ = load(project.topologies / f"{name}.toml").operators.values()
+    assert isinstance(source, Source)
+    assert isinstance(table, KeyedTable)
+    assert source.field_of == {
+        "device_id": "deviceId", "event_time": "eventTime", "f_2nd": "2nd", "temp_c_2": "tempC", "temp_c": "temp_c"
+    }  # fmt: skip
+    assert (source.timestamp, table.key, source.other_fields) == ("event_time", ("device_id",), "other_fields")
+
+
+def test_a_key_is_named_as_the_record_has_it(tmp_path: Path) -> None:
+    objects = [{"eventTime": NOON_MS, "orderNo": n, "note": f"{n}"} for n in range(9)]
+    project, name = proposed(tmp_path, "orders", objects, key="orderNo")
+    _, table, _ = load(project.topologies / f"{name}.toml").operators.values()
+    assert isinstance(table, KeyedTable)
+    assert table.key == ("order_no",)
+
+
+def test_fields_may_be_named_as_columns_of_our_own(tmp_path: Path) -> None:
+    names = [*sorted(RESERVED), "event_time", "window_start", "window_end", "final", "last_seen_at", "select", "_read"]
+    objects = [{"id": f"s{n % 2}", **dict.fromkeys(names, "x"), "at": NOON_MS + 1_000 * n} for n in range(6)]
+    project, _ = proposed(tmp_path, "readings", objects)
+    assert checked(project) == []
