@@ -102,6 +102,18 @@ def test_nothing_to_judge_is_not_a_pass(warehouse):
     assert ("outcomes", None, "critical") in broken(warehouse)
 
 
+@pytest.mark.parametrize(("begun_ms", "verdict"), [(NOW - 9_999, "unknown"), (NOW - 10_000, "never_loaded")])
+def test_a_topology_that_began_lately_has_time_for_its_first_row(warehouse, begun_ms, verdict):
+    warehouse.write(HEARTBEATS, [{"at": begun_ms + 5_000, "since": begun_ms, "state": "running"}])
+
+    check(warehouse)
+
+    assert verdicts(warehouse)["fresh"] == verdict
+    assert [row["sla"] for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh"] == (
+        ["fresh"] if verdict == "never_loaded" else []
+    )
+
+
 def test_an_account_that_does_not_close_is_found_with_its_operator(warehouse):
     streamed(warehouse)
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW - 40_000}])

@@ -56,6 +56,14 @@ def test_a_table_that_never_had_a_row_is_neither_fine_nor_stale():
     assert staleness(None, Activity.IDLE).verdict is Verdict.NEVER_LOADED
 
 
+@pytest.mark.parametrize(
+    ("begun_ms", "verdict"), [(801, Verdict.UNKNOWN), (1500, Verdict.UNKNOWN), (800, Verdict.NEVER_LOADED)]
+)
+def test_a_stream_that_began_lately_has_time_for_its_first_row(begun_ms, verdict):
+    assert judge_staleness(None, now_ms=1000, sla=SLA, begun_ms=begun_ms).verdict is verdict
+    assert judge_staleness(700, now_ms=1000, sla=SLA, begun_ms=begun_ms).verdict is Verdict.ERROR
+
+
 def test_ahead_of_the_clock_by_more_than_its_error_is_not_a_pass():
     assert staleness(1050).verdict is Verdict.PASS
     assert staleness(1051) == Judgement(verdict=Verdict.AHEAD_OF_CLOCK, staleness_ms=-51, source_idle=False)

@@ -56,8 +56,12 @@ def test_staleness_is_the_age_of_the_newest_visible_record(newest, verdict, obse
     assert (found.verdict, found.observed_ms, found.culprit) == (verdict, observed, None)
 
 
-def test_a_table_that_nobody_created_was_never_loaded():
-    assert status(Measure.STALENESS, "flight_board").verdict is Verdict.NEVER_LOADED
+@pytest.mark.parametrize("measure", [Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS])
+def test_what_nobody_created_was_never_loaded_unless_the_topology_has_just_begun(measure):
+    subject = "weather" if measure is Measure.WATERMARK_LAG else "flight_board"
+    assert status(measure, subject).verdict is Verdict.NEVER_LOADED
+    assert status(measure, subject, [fact("begun", "flights", NOW - 199)]).verdict is Verdict.UNKNOWN
+    assert status(measure, subject, [fact("begun", "flights", NOW - 200)]).verdict is Verdict.NEVER_LOADED
 
 
 @pytest.mark.parametrize(

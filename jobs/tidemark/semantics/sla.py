@@ -129,10 +129,24 @@ def is_ahead(newest_ms: int | None, *, now_ms: int, clock_error_ms: int) -> bool
     return newest_ms is not None and newest_ms - now_ms > clock_error_ms
 
 
+def judge_nothing(*, now_ms: int, sla: Sla, begun_ms: int | None) -> Verdict:
+    """The verdict where there never was anything to measure: unknown as long after *begun_ms* as *sla* promises."""
+    is_new = begun_ms is not None and now_ms - begun_ms < sla.promised_ms
+    return Verdict.UNKNOWN if is_new else Verdict.NEVER_LOADED
+
+
 def judge_staleness(
-    newest_ms: int | None, *, now_ms: int, sla: Sla, source: Activity | None = None, clock_error_ms: int = 0
+    newest_ms: int | None,
+    *,
+    now_ms: int,
+    sla: Sla,
+    source: Activity | None = None,
+    clock_error_ms: int = 0,
+    begun_ms: int | None = None,
 ) -> Judgement:
     """The verdict on a table whose newest visible event is *newest_ms*, None when it has never had one.
+
+    A topology that began at *begun_ms*, None if it never did, has as long as the SLA allows until its first event.
 
     A table is not stale when its *source* is idle, which is silent and read to its end. A backlogged one excuses
     nothing, nor does one of which nothing is known. Staleness is negative when the newest event lies ahead of *now_ms*:
@@ -140,7 +154,8 @@ def judge_staleness(
     """
     idle = source is Activity.IDLE
     if newest_ms is None:
-        return Judgement(verdict=Verdict.NEVER_LOADED, staleness_ms=None, source_idle=idle)
+        verdict = judge_nothing(now_ms=now_ms, sla=sla, begun_ms=begun_ms)
+        return Judgement(verdict=verdict, staleness_ms=None, source_idle=idle)
     staleness_ms = now_ms - newest_ms
     verdict = Verdict.PASS if idle else judge(staleness_ms, sla)
     if is_ahead(newest_ms, now_ms=now_ms, clock_error_ms=clock_error_ms):

@@ -120,6 +120,7 @@ def _parts(specs: list[SlaSpec], at_ms: int) -> Iterator[str]:
         yield from _watermarks()
     if any(spec.measure in JUDGED_BY_CLOCKS for spec in specs):
         yield _clocks(at_ms)
+        yield _begun()
     for over in overs(Measure.RECORDS):
         yield _records(over)
     for over in overs(*QUANTILES, Measure.BURN_RATE):
@@ -146,6 +147,14 @@ def _clocks(at_ms: int) -> str:
     day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1)
     lately = day.holds('"at"')
     return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {lately} GROUP BY host"
+
+
+def _begun() -> str:
+    """When the first driver of the topology started, as far as its heartbeats and batches are kept."""
+    started = 'SELECT min(coalesce(since, "at")) AS begun_at FROM heartbeats WHERE topology = $1'
+    finished = "SELECT min(finished_at) FROM finished"
+    at_ms = _row(What.BEGUN, "$1", at_ms="epoch_ms(min(begun_at))")
+    return f"{at_ms} FROM ({started} UNION ALL {finished}) HAVING min(begun_at) IS NOT NULL"
 
 
 def _records(over: Interval) -> str:

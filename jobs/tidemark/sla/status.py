@@ -28,6 +28,7 @@ from tidemark.semantics.sla import (
     judge_burn,
     judge_contract,
     judge_count,
+    judge_nothing,
     judge_staleness,
 )
 from tidemark.spec.operators import HopSource, Kind, Sink, Source
@@ -54,6 +55,8 @@ class What(StrEnum):
     """Of an operator: n records that came in."""
     CLOCK = "clock"
     """Of a host: n, the ms by which its clock may be wrong."""
+    BEGUN = "begun"
+    """Of a topology: at_ms, when its first driver started, whatever the instant of the check."""
     ADDED = "added"
     """Of an operator and bucket: n windows on which it worked that long."""
 
@@ -162,12 +165,18 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, found: _Found, accounts
             idle = spec.ignore_when_idle and _is_idle(spec, topology, found)
             source = Activity.IDLE if idle else None
             judgement = judge_staleness(
-                _newest_ms(spec, found), now_ms=at_ms, sla=sla, source=source, clock_error_ms=found.clock_error_ms
+                _newest_ms(spec, found),
+                now_ms=at_ms,
+                sla=sla,
+                source=source,
+                clock_error_ms=found.clock_error_ms,
+                begun_ms=found.at_ms(What.BEGUN, topology.name),
             )
             return Status(spec, judgement.verdict, judgement.staleness_ms, idle=idle)
         case Measure.COMPLETENESS:
             if not accounts:
-                return Status(spec, Verdict.NEVER_LOADED)
+                begun_ms = found.at_ms(What.BEGUN, topology.name)
+                return Status(spec, judge_nothing(now_ms=at_ms, sla=sla, begun_ms=begun_ms))
             if (ahead := found.ahead(at_ms)) is not None:
                 return Status(spec, Verdict.AHEAD_OF_CLOCK, culprit=ahead)
             open_since_ms, operator = min(_not_closed(accounts), default=(at_ms, None))
