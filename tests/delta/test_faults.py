@@ -441,13 +441,15 @@ def as_usual(flow: Flow) -> float:
 
 
 def empty_source(flow: Flow) -> float:
-    flow.batch(2)
-    return 4
+    for second in (2, 32, 62):
+        flow.batch(second)
+    return 64
 
 
 def empty_table(flow: Flow) -> float:
-    flow.batch(2, *now(2, 0), *now(2, 1))
-    return 4
+    for second in (2, 32, 62):
+        flow.batch(second, *now(second, 0), *now(second, 1))
+    return 64
 
 
 def poison(flow: Flow) -> float:
@@ -488,8 +490,9 @@ def held_until_interval(flow: Flow) -> float:
 
 
 def never_started(flow: Flow) -> float:
-    flow.reads(2, *now(2, 0), *now(2, 1))
-    return 4
+    for second in (2, 32, 62):
+        flow.reads(second, *now(second, 0), *now(second, 1))
+    return 64
 
 
 def dead_driver(flow: Flow) -> float:
