@@ -27,11 +27,11 @@ def history(home: Path) -> Heartbeats:
     return Heartbeats(home, topology="flights", sub_topology="status")
 
 
-def test_the_first_beat_the_last_and_one_every_15_s_are_kept(tmp_path: Path) -> None:
+def test_the_first_beat_of_each_state_and_one_every_15_s_are_kept(tmp_path: Path) -> None:
     told = history(tmp_path)
     told.tell(BEAT, thread_id=None, batch_started_at_ms=None)
     running = replace(BEAT, state=StreamState.RUNNING, batch_id=7)
-    for seconds in (1, 14.999, 15, 29.999):
+    for seconds in (1, 15, 15.999, 16, 29.999):
         beat = replace(running, at_ms=NOON + round(seconds * 1_000))
         told.tell(beat, thread_id="app-1", batch_started_at_ms=NOON + 500)
     failed = replace(running, state=StreamState.FAILED, at_ms=NOON + 30_000, reason="Boom: no")
@@ -40,12 +40,13 @@ def test_the_first_beat_the_last_and_one_every_15_s_are_kept(tmp_path: Path) -> 
     assert kept == [
         ("flights", "status", "starting", 3, None, -1, None),
         ("flights", "status", "running", 3, "app-1", 7, None),
+        ("flights", "status", "running", 3, "app-1", 7, None),
         ("flights", "status", "failed", 3, "app-1", 7, "Boom: no"),
     ]
     clocks = [tuple(at and round(at.timestamp() * 1_000) - NOON for at in row) for row in rows(
         tmp_path, "at", "batch_started_at"
     )]  # fmt: skip
-    assert clocks == [(0, None), (15_000, 500), (30_000, None)]
+    assert clocks == [(0, None), (1_000, 500), (16_000, 500), (30_000, None)]
 
 
 def test_a_clock_that_goes_back_does_not_end_the_history(tmp_path: Path) -> None:

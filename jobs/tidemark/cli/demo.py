@@ -10,7 +10,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,12 +20,12 @@ from tidemark.cli.local import AirflowApi, Conductor, Home, Say, addresses, guar
 from tidemark.cli.options import add_slow
 from tidemark.cli.output import say, say_inert
 from tidemark.cli.sql import Warehouse
+from tidemark.cli.story import Story
 from tidemark.cli.summary import problems, summary
 from tidemark.errors import TidemarkError
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source
 from tidemark.spec.project import CHECKOUT
-from tidemark.spec.tables import HEARTBEATS
 
 CAUGHT_UP_WITHIN_S = 300.0
 ENDED_WITHIN_S = 60.0
@@ -35,11 +35,14 @@ TOLD = """
     FROM incidents AS i SEMI JOIN deliveries AS d ON i.incident = d.incident AND i.change = d.change
     ORDER BY i.at, i.sla
 """
-QUIET_S = 8.0
-"""A stream is at rest when it has committed nothing for so long: sources are idle after 5 s, a batch takes 1 s."""
-
-FIRST_COMMIT = f"{1:020}.json"
-"""Of a Delta table: number 0 makes it."""
+AT_REST = """
+    SELECT bool_and(activity = 'idle') FROM (
+        SELECT arg_max(activity, batch_id) AS activity FROM watermarks
+        WHERE source IS NOT NULL AND "partition" IS NULL GROUP BY sub_topology, source
+    )
+"""
+STORY_EVERY_S = 2.0
+SUMMARY = "replay.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("--from", dest="first", default="2013-06-27", help="first New York day of 2013 (%(default)s)")
     parser.add_argument("--to", dest="until", default="2013-06-29", help="the day before which to end (%(default)s)")
-    parser.add_argument("--speed", type=float, default=1440, help="1440 plays a day in a minute (%(default)s)")
+    parser.add_argument("--speed", type=float, default=2880, help="1440 plays a day in a minute (%(default)s)")
     parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same feed (%(default)s)")
     parser.add_argument("--keep", action="store_true", help="leave Kafka and Airflow running when all went well")
     add_slow(parser, "carrier_state=400")
@@ -112,7 +115,7 @@ def _prepare(home: Home) -> None:
         raise TidemarkError(msg)
     for folder in (home.warehouse, home.airflow, home.broker):
         shutil.rmtree(folder, ignore_errors=True)
-    for name in ("replay.log", "replay.json"):
+    for name in ("replay.log", SUMMARY):
         (home.path / name).unlink(missing_ok=True)
     home.path.mkdir(parents=True, exist_ok=True)
 
@@ -128,14 +131,18 @@ class Demo:
         """All steps; what is wrong with the outcome."""
         conductor, started_at = self.conductor, datetime.now(UTC)
         bootstrap, airflow = conductor.start()
-        streams = conductor.launch_streams(airflow, self.settings.slow, first_report=False)
+        streams = conductor.launch_streams(airflow, self.settings.slow, first_report=False, warm=False)
         with conductor.step(f"playing flights from {self.settings.first} to {self.settings.until}"):
-            played = self._replay(bootstrap)
+            replay = self._replay(bootstrap)
+            airflow.unpause(
+                conductor.dag("sla_check")
+            )  # it checks once at once: later that would have to be waited for
+            played = self._shown(replay)
         with conductor.step("waiting for the streams to catch up"):
             conductor.wait(
                 lambda: self._has_read(played), "the last record", CAUGHT_UP_WITHIN_S, tell=conductor.progress
             )
-            conductor.wait(self._quiet(), "quiet", CAUGHT_UP_WITHIN_S, tell=conductor.progress)
+            conductor.wait(self._is_at_rest, "idle sources", CAUGHT_UP_WITHIN_S, tell=conductor.progress)
         with conductor.step("draining the streams"):
             conductor.drain(airflow, by="tidemark demo")
             conductor.wait_for_run(airflow, conductor.dag("streams"), streams, ENDED_WITHIN_S)
@@ -147,26 +154,31 @@ class Demo:
             conductor.say(f"report  {page}")
         return list(problems(conductor.home.warehouse, injected=injected))
 
-    def _replay(self, bootstrap: str) -> dict[str, Any]:
-        """Play in a process of its own, showing what it says; its summary."""
+    def _replay(self, bootstrap: str) -> process.Process:
+        """The process that plays the flights."""
         home = self.conductor.home.path
-        result = home / "replay.json"
         command = [
-            *(sys.executable, str(CHECKOUT / "jobs" / "replay.py"), "--bootstrap", bootstrap, "--summary", str(result)),
-            *("--from", self.settings.first, "--to", self.settings.until),
+            *(sys.executable, str(CHECKOUT / "jobs" / "replay.py"), "--bootstrap", bootstrap),
+            *("--summary", str(home / SUMMARY), "--from", self.settings.first, "--to", self.settings.until),
             *("--speed", str(self.settings.speed), "--seed", str(self.settings.seed)),
         ]
-        child = process.launch("replay", command, home=home, env={})
-        with child.log.open(encoding="utf-8") as log:
+        return process.launch("replay", command, home=home, env={})
+
+    def _shown(self, replay: process.Process) -> dict[str, Any]:
+        """Show what *replay* says, and what the streams have found, until it has ended; its summary."""
+        story, say = Story(self.conductor.home.warehouse), self.conductor.say
+        with replay.log.open(encoding="utf-8") as log:
             alive = True
             while alive:
-                alive = process.is_alive(child)  # asked before the last lines are read
-                for line in log:
-                    if not line.startswith("{"):
-                        self.conductor.say(f"  {line.rstrip()}")
-                time.sleep(process.POLL_S)
+                alive = process.is_alive(replay)  # asked before the last lines are read
+                for line in [line for line in log if not line.startswith("{")][-1:]:
+                    say(f"  {line.rstrip()}")
+                for finding in story.new():
+                    say(f"  → {finding}")
+                time.sleep(STORY_EVERY_S)
+        result = self.conductor.home.path / SUMMARY
         if not result.exists():
-            msg = f"the replay must end with a summary, and did not; see {child.log}"
+            msg = f"the replay must end with a summary, and did not; see {replay.log}"
             raise TidemarkError(msg)
         played: dict[str, Any] = json.loads(result.read_text())
         return played
@@ -182,21 +194,10 @@ class Demo:
         sources = [o for o in self.conductor.topology.operators.values() if isinstance(o, Source)]
         return all(read.get(o.name, 0) >= played["topics"].get(o.topic, 0) for o in sources)
 
-    def _quiet(self) -> Callable[[], bool]:
-        """A condition: every stream has written batches, and none has committed anything but heartbeats for QUIET_S."""
-        layout, topology = Layout(self.conductor.home.warehouse), self.conductor.topology
-        batches = [layout.stream_table(topology.name, sub.name, "batches") for sub in topology.sub_topologies]
-        commits, since = -1, 0.0
-
-        def quiet() -> bool:
-            nonlocal commits, since
-            logs = layout.warehouse.glob("streams/*/*/*/_delta_log")
-            found = sum(len(list(log.glob("*.json"))) for log in logs if log.parent.name != HEARTBEATS.name)
-            if found != commits or not all((path / "_delta_log" / FIRST_COMMIT).exists() for path in batches):
-                commits, since = found, time.monotonic()
-            return time.monotonic() - since >= QUIET_S
-
-        return quiet
+    def _is_at_rest(self) -> bool:
+        """Whether every source is idle, those that read a hop included: they have all there was for them."""
+        found = Warehouse(self.conductor.home.warehouse, {"watermarks"}).ask(AT_REST).rows
+        return bool(found[0][0])
 
     def _report(self, airflow: AirflowApi, started_at: datetime) -> None:
         """Run the reports for the time since *started_at*, check the SLAs, and show who was told of what."""

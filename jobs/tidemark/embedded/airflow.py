@@ -10,13 +10,16 @@ import base64
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
@@ -32,6 +35,7 @@ COMPONENTS = {
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 MIGRATE = ("db", "migrate")
+SQL_ALCHEMY_CONN = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 USER = "admin"
 HEALTHY_WITHIN_S = 180.0
 NO_MORE: Mapping[str, str] = MappingProxyType({})
@@ -153,7 +157,7 @@ def _settings(home: Path, made: Secrets, root: Path, url: str) -> dict[str, str]
         "CORE__PLUGINS_FOLDER": str(root / "plugins"),
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
+        "DATABASE__SQL_ALCHEMY_CONN": _sqlite(home / "airflow.db"),
         "LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
         "USAGE_DATA_COLLECTION__ENABLED": "False",
         "WORKERS__EXECUTION_API_TIMEOUT": "60",  # a task may be started before the API server is
@@ -197,11 +201,27 @@ def _write_private(file: Path, text: str) -> None:
 
 
 def _migrate(home: Path, env: Mapping[str, str]) -> None:
-    """Create or upgrade the database, where this version of Airflow has not done so yet."""
-    log = home / "migrate.log"
+    """Create or upgrade the database; a new one is a copy of the first that this installation has made.
+
+    That takes seconds, and an empty database of a version of Airflow is the same everywhere.
+    """
+    database, log = home / "airflow.db", home / "migrate.log"
+    first = Path(sys.prefix) / f"airflow-{version('apache-airflow')}.db"
+    is_new = env[SQL_ALCHEMY_CONN] == _sqlite(database) and not database.exists()
+    if is_new and first.exists():
+        shutil.copyfile(first, database)
+        return
     with log.open("a") as output:
         command = ["airflow", *MIGRATE]
         ended = subprocess.run(command, env=dict(env), stdout=output, stderr=subprocess.STDOUT, check=False)
     if ended.returncode:
         msg = f"Airflow's database must be set up before it starts: `airflow db migrate` failed, see {log}"
         raise TidemarkError(msg)
+    if is_new:
+        with suppress(OSError):  # others may own the installation
+            partial = shutil.copyfile(database, first.with_suffix(f".{os.getpid()}"))
+            partial.replace(first)
+
+
+def _sqlite(database: Path) -> str:
+    return f"sqlite:///{database}"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tidemark.control import Control, StreamState
-from tidemark.embedded import process, stack
+from tidemark.embedded import broker, process, stack
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
@@ -53,17 +54,20 @@ class Conductor:
 
     def start(self) -> tuple[str, AirflowApi]:
         """Kafka's address and Airflow's API, once both are up and the DAGs are known."""
-        with self.step("starting Kafka"):
-            bootstrap = stack.start_broker(self.home, self.topology)
-        with self.step("starting Airflow"):
+        bootstrap = broker.address(self.home.broker)
+        with self.step("starting Kafka and Airflow"), ThreadPoolExecutor(1) as pool:
+            kafka = pool.submit(stack.start_broker, self.home, self.topology)
             airflow = stack.start_airflow(self.home, bootstrap=bootstrap)
             self.wait(lambda: airflow.has_dag(self.dag("sla_check")), "the DAGs", PARSED_WITHIN_S)
-        return bootstrap, airflow
+            return kafka.result(), airflow
 
-    def launch_streams(self, airflow: AirflowApi, slow: Sequence[str], *, first_report: bool = True) -> str:
+    def launch_streams(
+        self, airflow: AirflowApi, slow: Sequence[str], *, first_report: bool = True, warm: bool = True
+    ) -> str:
         """The id of the run of the streams' DAG, once every stream runs: of one that is going on, or of a new one.
 
-        With *first_report* a new one asks for a report on its first minutes.
+        With *first_report* a new one asks for a report on its first minutes. Without *warm* the first batch, which
+        takes seconds while JVM and Python are cold, may still be to come.
         """
         conf = {"slow": list(slow), "first_report": first_report}
         run_id = self.trigger_streams(airflow, conf)
@@ -72,7 +76,7 @@ class Conductor:
         def run() -> bool:
             nonlocal run_id
             run_id = self.still_going_on(airflow, run_id, conf)
-            return self.all_run()
+            return all(_runs(control, warm=warm) for control in self.controls())
 
         with self.step("launching the streams"):
             self.wait(run, "running streams", RUNNING_WITHIN_S, tell=self.progress)
@@ -93,7 +97,7 @@ class Conductor:
 
     def all_run(self) -> bool:
         """Whether every stream runs and has a batch behind it."""
-        return all(_runs(control) for control in self.controls())
+        return all(_runs(control, warm=True) for control in self.controls())
 
     def restart(self, airflow: AirflowApi, sub_topology: str) -> None:
         """Have Airflow end the driver of *sub_topology* and start another one; returns when that runs."""
@@ -111,7 +115,11 @@ class Conductor:
         def is_new() -> bool:
             self._state(airflow, dag_id, run_id)
             beat = control.heartbeat()
-            return _runs(control) and beat is not None and (before is None or beat.launch_id != before.launch_id)
+            return (
+                _runs(control, warm=True)
+                and beat is not None
+                and (before is None or beat.launch_id != before.launch_id)
+            )
 
         self.wait(is_new, f"a new driver of {name}/{sub_topology}", RUNNING_WITHIN_S, tell=self.progress)
 
@@ -206,8 +214,8 @@ def wait_for_drained(airflow: AirflowApi, topologies: Collection[str]) -> None:
     process.wait_until(is_over, "the end of the streams' runs", NOTICED_WITHIN_S)
 
 
-def _runs(control: Control) -> bool:
-    """Whether a driver runs and has a batch behind it: the first one takes seconds, while JVM and Python are cold."""
+def _runs(control: Control, *, warm: bool) -> bool:
+    """Whether a driver runs and, if it is to be *warm*, has a batch behind it."""
     beat = control.heartbeat()
     is_running = control.is_held() and beat is not None and beat.state is StreamState.RUNNING
-    return is_running and any((control.home / "checkpoint" / "commits").glob("[0-9]*"))
+    return is_running and (not warm or any((control.home / "checkpoint" / "commits").glob("[0-9]*")))

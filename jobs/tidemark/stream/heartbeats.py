@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tidemark.control import Heartbeat, StreamState
+from tidemark.control import Heartbeat
 from tidemark.delta import append, create
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.spec.tables import HEARTBEATS, Table
@@ -14,7 +14,6 @@ from tidemark.spec.tables import HEARTBEATS, Table
 log = logging.getLogger(__name__)
 
 EVERY_MS = 15_000
-_LAST = frozenset({StreamState.DRAINED, StreamState.ROTATED, StreamState.FAILED})
 
 
 class History:
@@ -43,12 +42,12 @@ class History:
 class Heartbeats:
     """Appends beats to the table `heartbeats` of a sub-topology, whose tables lie in *home*.
 
-    How it works: of the beats that it is told it keeps the first, the last, and one every EVERY_MS of their clock.
+    How it works: of the beats that it is told it keeps the first of each state, and one every EVERY_MS of their clock.
     """
 
     def __init__(self, home: Path, *, topology: str, sub_topology: str) -> None:
         self._history = History(home, HEARTBEATS, topology=topology, sub_topology=sub_topology)
-        self._kept_at_ms: int | None = None
+        self._kept: Heartbeat | None = None
 
     def tell(
         self,
@@ -62,10 +61,10 @@ class Heartbeats:
 
         *batch_started_at_ms* (epoch ms) is None when no batch runs.
         """
-        kept_ago_ms = None if self._kept_at_ms is None else beat.at_ms - self._kept_at_ms
-        if beat.state not in _LAST and kept_ago_ms is not None and 0 <= kept_ago_ms < EVERY_MS:
+        kept = self._kept
+        if kept is not None and kept.state is beat.state and 0 <= beat.at_ms - kept.at_ms < EVERY_MS:
             return
-        self._kept_at_ms = beat.at_ms
+        self._kept = beat
         self._history.add(
             {
                 "at": beat.at_ms,

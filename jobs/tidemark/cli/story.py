@@ -1,0 +1,74 @@
+"""What a run has shown so far, each finding once, as soon as its tables have it (ring 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemark.cli.sql import Warehouse
+
+FINDINGS = (
+    (
+        "operator_latency",
+        """
+        SELECT format('first latency: {:,} ms from the time of a record until {} had its result',
+                      arg_min(max_ms, finished_at), arg_min(operator, finished_at))
+        FROM operator_latency WHERE kind = 'sink' HAVING count(*) > 0
+        """,
+    ),
+    (
+        "outcomes",
+        """
+        SELECT format('emit on change: {} has left {:,} of {:,} updates unsent, which changed nothing',
+                      arg_max(operator, suppressed), max(suppressed), arg_max(records_in, suppressed))
+        FROM (SELECT operator, sum(suppressed)::BIGINT AS suppressed, sum(records_in)::BIGINT AS records_in
+              FROM outcomes GROUP BY operator)
+        HAVING max(suppressed) >= 100
+        """,
+    ),
+    (
+        "quarantine",
+        """
+        SELECT format('quarantine: a bad record, {}, at offset {} of {} partition {}; all others went on',
+                      arg_min(reason, batch_id), arg_min("offset", batch_id), any_value(topic),
+                      arg_min("partition", batch_id))
+        FROM quarantine HAVING count(*) > 0
+        """,
+    ),
+    (
+        "watermarks",
+        """
+        SELECT format('watermark: {} partition {} is idle, and holds the others back no longer',
+                      arg_min(source, batch_id), arg_min("partition", batch_id))
+        FROM watermarks
+        WHERE "partition" IS NOT NULL AND activity = 'idle' AND max_timestamp IS NOT NULL HAVING count(*) > 0
+        """,
+    ),
+    (
+        "sla_results",
+        """
+        SELECT format('SLAs: {} of {} are broken in the first check by Airflow',
+                      count_if(verdict NOT IN ('pass', 'unknown')), count(*))
+        FROM sla_results HAVING count(*) > 0
+        """,
+    ),
+)
+"""The table that a finding is in, and the sentence about it; no row: not yet."""
+
+
+@dataclass
+class Story:
+    """The findings in the warehouse at *home* that are still to come."""
+
+    home: Path
+    left: list[tuple[str, str]] = field(default_factory=lambda: list(FINDINGS))
+
+    def new(self) -> Iterator[str]:
+        """Those that have come since it was last asked."""
+        warehouse = Warehouse(self.home, {table for table, _ in self.left})
+        for finding in list(self.left):
+            table, text = finding
+            if table in warehouse.tables and (rows := warehouse.ask(text).rows):
+                self.left.remove(finding)
+                yield str(rows[0][0])

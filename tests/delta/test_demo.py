@@ -1,0 +1,62 @@
+"""What the demo waits for, and what it tells while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planted import TestWarehouse
+
+from tidemark.cli.demo import Demo, DemoSettings
+from tidemark.cli.story import Story
+from tidemark.embedded.conductor import Conductor
+from tidemark.spec.layout import Layout
+from tidemark.spec.tables import OPERATOR_LATENCY, OUTCOMES, QUARANTINE, SLA_RESULTS, WATERMARKS
+
+FLIGHTS = DemoSettings(first="2013-06-27", until="2013-06-28", speed=1, seed=1, slow=(), keep=False)
+
+
+def test_streams_are_at_rest_when_every_source_is_idle(tmp_path: Path) -> None:
+    warehouse, demo = TestWarehouse(Layout(tmp_path / "warehouse")), Demo(Conductor.of(tmp_path, print), FLIGHTS)
+
+    def at(batch: int, **activities: str) -> bool:
+        rows = [{"batch_id": batch, "source": source, "activity": said} for source, said in activities.items()]
+        warehouse.write(
+            WATERMARKS, [*rows, {"batch_id": batch, "source": "events", "partition": 0, "activity": "active"}]
+        )
+        return demo._is_at_rest()
+
+    assert not at(1, events="active", by_id_source="idle")
+    assert not at(2, events="idle", by_id_source="active")
+    assert at(3, by_id_source="idle")
+    assert not at(4, events="active")
+
+
+def test_each_finding_is_told_once_as_soon_as_its_table_has_it(warehouse: TestWarehouse) -> None:
+    story = Story(warehouse.layout.warehouse)
+    assert list(story.new()) == []
+    warehouse.write(
+        OPERATOR_LATENCY,
+        [
+            {"batch_id": 1, "operator": "board", "kind": "sink", "max_ms": 1_500, "finished_at": 2_000},
+            {"batch_id": 2, "operator": "alerts", "kind": "sink", "max_ms": 900, "finished_at": 3_000},
+        ],
+    )
+    warehouse.write(OUTCOMES, [{"batch_id": 1, "operator": "newest", "records_in": 120, "suppressed": 99}])
+    assert list(story.new()) == ["first latency: 1,500 ms from the time of a record until board had its result"]
+    warehouse.write(OUTCOMES, [{"batch_id": 2, "operator": "newest", "records_in": 5, "suppressed": 1}])
+    bad = {"batch_id": 2, "topic": "events", "partition": 2, "offset": 17, "reason": "malformed_json"}
+    warehouse.write(QUARANTINE, [bad, {**bad, "batch_id": 3, "offset": 18, "reason": "invalid_utf8"}])
+    warehouse.write(
+        WATERMARKS, [{"batch_id": 3, "source": "events", "partition": 1, "activity": "idle", "max_timestamp": 9}]
+    )
+    assert list(story.new()) == [
+        "emit on change: newest has left 100 of 125 updates unsent, which changed nothing",
+        "quarantine: a bad record, malformed_json, at offset 17 of events partition 2; all others went on",
+        "watermark: events partition 1 is idle, and holds the others back no longer",
+    ]
+    warehouse.write(
+        SLA_RESULTS,
+        [{"sla": "a", "verdict": "pass"}, {"sla": "b", "verdict": "error"}, {"sla": "c", "verdict": "unknown"}],
+    )
+    assert list(story.new()) == ["SLAs: 1 of 3 are broken in the first check by Airflow"]
+    assert story.left == []
