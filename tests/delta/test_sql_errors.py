@@ -102,7 +102,7 @@ OUT_OF_YEARS = """
 [operators.mapped]
 kind = "map"
 input = "events"
-where = "v < 10"
+where = "v < 11"
 [operators.mapped.select]
 id = "id"
 a = "if(v = 1, 'infinity', t)::timestamptz"
@@ -111,18 +111,21 @@ c = "if(v = 3, '290000-01-01', t)::timestamp"
 d = "if(v = 4, '10000-01-01', t)::date"
 e = "[t::timestamptz, if(v = 5, '0001-12-31 (BC)', t)::timestamptz]"
 f = "{'at': [if(v = 6, 'infinity', t)::date]}"
+g = "if(v = 7, 'infinity', t)::timestamp_s"
+h = "{'at': [t::timestamp_s, if(v = 8, '-infinity', t)::timestamp_s]}"
+i = "if(v = 9, 'infinity', t)::timestamp_ms"
 """
 
 
 def test_a_time_in_a_year_that_no_text_has_is_set_aside(tmp_path: Path) -> None:
     play = Play(SOURCE + OUT_OF_YEARS + NEWEST, tmp_path)
-    rows = [event(play, v, f"id{v}", v) for v in range(1, 8)] + [event(play, 8, "id8", 10, "infinity")]
+    rows = [event(play, v, f"id{v}", v) for v in range(1, 11)] + [event(play, 11, "id11", 11, "infinity")]
     play.batch(rows, at_ms=NOON)
     play.start("0")
-    play.batch([event(play, 9, "id1", 7)], at_ms=NOON + 1_000)
-    assert [row["id"] for row in play.rows("out")] == ["id7", "id1"]
+    play.batch([event(play, 12, "id1", 10)], at_ms=NOON + 1_000)
+    assert [row["id"] for row in play.rows("out")] == ["id10", "id1"]
     says = "a time outside of the years 1 to 9999"
-    assert quarantined(play) == [("mapped", n, "sql_error", f"select.{c}: {says}") for n, c in enumerate("abcdef")]
+    assert quarantined(play) == [("mapped", n, "sql_error", f"select.{c}: {says}") for n, c in enumerate("abcdefghi")]
     check_accounting(play)
 
 

@@ -6,6 +6,7 @@ years 1 to 9999, sets that record aside and no other. Only where a query failed 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 import duckdb
@@ -122,9 +123,18 @@ def _run(connection: duckdb.DuckDBPyConnection, query: str, frame: pl.DataFrame,
         if any("INTERVAL" in str(kind) for kind in found.types):
             msg = "a column cannot be an INTERVAL; write date_diff('microsecond', earlier, later), which is a number"
             raise InvalidArgument(msg)
-        return found.pl()
+        return _with_infinite_seconds(found).pl()
     finally:
         connection.unregister(name)
+
+
+def _with_infinite_seconds(found: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """*found* with TIMESTAMP_MS for TIMESTAMP_S: of infinite seconds polars, which counts in ms, makes the year 1969."""
+    kinds = [re.sub(r"\bTIMESTAMP_S\b", "TIMESTAMP_MS", str(kind)) for kind in found.types]
+    if all(kind == str(old) for kind, old in zip(kinds, found.types, strict=True)):
+        return found
+    names = [quoted(name) for name in found.columns]
+    return found.project(", ".join(f"{name}::{kind} AS {name}" for name, kind in zip(names, kinds, strict=True)))
 
 
 def quoted(name: str) -> str:
