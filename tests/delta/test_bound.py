@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playing import Play
+from playing import Ends, Play
 
 from tidemark.cli.bound import bound_rows
 from tidemark.errors import InvalidArgument
@@ -60,3 +60,22 @@ def test_an_interval_of_decision_times_leaves_out_the_other_batches(play: Play) 
 def test_a_source_that_is_not_there_is_refused_with_the_known_ones(play: Play) -> None:
     with pytest.raises(InvalidArgument, match="play has no source 'event'; known: events"):
         bound_rows(play.home, play.topology, source="event")
+
+
+@pytest.mark.parametrize("was_idle", [False, True])
+def test_what_waited_for_a_driver_needs_no_longer_bound(tmp_path: Path, *, was_idle: bool) -> None:
+    """Nothing is read from 12:00:20 to 12:05:20; then partition 0 is read, and partition 1 in the batch after."""
+    played = Play(TOML.replace("[operators.board]", 'idle_after = "5 s"\n[operators.board]'), tmp_path, partitions=2)
+    played.broker = broker = Ends(2)
+    first = [played.row("events", ms(1), partition=1)] if was_idle else []
+    played.batch([*first, played.row("events", ms(2))], at_ms=ms(2))
+    for second in (10, 16, 20):
+        more = [] if was_idle else [played.row("events", ms(second), partition=1)]
+        played.batch([*more, played.row("events", ms(second))], at_ms=ms(second))
+    waited = [[played.row("events", ms(s), partition=p) for s in range(21, 320)] for p in (0, 1)]
+    broker.ends = {1: waited[1][-1]["offset"] + 1}
+    played.batch(waited[0], at_ms=ms(320))
+    played.batch(waited[1], at_ms=ms(321))
+    rows = {row[1]: row[2:5] for row in bound_rows(played.home, played.topology)}
+    assert rows["100 % in time"][0] == 0
+    assert rows["current"][2] == 0

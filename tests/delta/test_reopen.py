@@ -24,6 +24,7 @@ from tidemark.stream.batch import Batch
 from tidemark.stream.journal import Journal
 from tidemark.stream.requests import Requests
 from tidemark.stream.wiring import Stream
+from tidemark.why.findings import Cause
 from tidemark.why.walk import why
 
 EVENTS = """
@@ -140,6 +141,19 @@ def test_a_closed_window_takes_its_late_records_in_again(tmp_path: Path) -> None
     assert f"; 2 {of} had been late, and closed windows took them in again (requeue --late --reopen)" in seen
     measured = {r["operator"] for r in play.rows("operator_latency") if r["batch_id"] == 3}
     assert measured == set(), "how late a window was reopened is no latency of the stream"
+
+
+def test_why_says_of_late_records_that_windows_took_some_in_again(tmp_path: Path) -> None:
+    play = closed(EVENTS + COUNTS, tmp_path, (4, 9), (6, 2))
+    ask(play)
+    play.batch(at_ms=ms(28))
+    play.batch([event(play, 5), *(event(play, 3) for _ in range(5))], at_ms=ms(29))
+    finding = why(play.topology, Layout(play.home), at_ms=ms(30), operator="counts")[0]
+    # 2 records, 1, 2 late ones, these 2 again, and 6 late ones
+    assert finding.cause is Cause.BOUND_TOO_SMALL
+    assert finding.seen.startswith("8 of the 13 records of its last 5 batches were late")
+    assert finding.seen.endswith("; 2 that had been late were taken in again by closed windows")
+    assert "requeued" in finding.remedy
 
 
 def test_what_was_reopened_is_not_taken_in_twice(tmp_path: Path) -> None:

@@ -435,6 +435,7 @@ def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
         "3 of the 5 records of its last 2 batches were late, by up to 13,999 ms, with a bound of 1 s"
     )
     assert finding.remedy.startswith("a bound of 15 s takes them in; tidemark bound play shows")
+    assert "requeued those that were sent or taken in again (tidemark requeue --late)" in finding.remedy
     assert finding.remedy.endswith("tidemark run play --time processing")
 
 
@@ -684,7 +685,7 @@ def test_late_and_quarantined_records_beside_good_ones_are_told(tmp_path: Path) 
     of = "of the 4 records that events got in its last 2 batches"
     told = [f"1 {of} were late, by up to 13,999 ms", f"1 {of} are quarantined (1 malformed_json)"]
     assert finding.seen.split("; ")[1:] == told
-    assert finding.remedy == "look at the tables late_records and quarantine"
+    assert finding.remedy.startswith("look at the table quarantine; late_records has them, and requeued those")
 
 
 def test_an_operator_that_is_not_there_is_refused_with_the_known_ones(tmp_path: Path) -> None:

@@ -218,9 +218,9 @@ class Inputs:
             Cause.BOUND_TOO_SMALL,
             operator.name,
             f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
-            f"{length(lateness_ms)}, with a bound of {length(source.bound_ms)}",
+            f"{length(lateness_ms)}, with a bound of {length(source.bound_ms)}{taken_in_again(rows)}",
             f"a bound of {length(source.bound_ms + lateness_ms + 1)} takes them in; "
-            f"tidemark bound {self._scene.topology.name} shows what each bound costs",
+            f"tidemark bound {self._scene.topology.name} shows what each bound costs; {LATE_RECORDS}",
             input=source.name,
             partition=partitions.item() if partitions.len() == 1 else None,
             since_ms=first(rows, "late"),
@@ -245,6 +245,15 @@ class Inputs:
                 since_ms=since_ms,
             )
         ]
+
+
+LATE_RECORDS = "late_records has them, and requeued those that were sent or taken in again (tidemark requeue --late)"
+
+
+def taken_in_again(rows: pl.DataFrame) -> str:
+    """How many late records closed windows took in again in the batches *rows*, as the end of a sentence, or nothing."""
+    again = rows["reopened"].sum() if "reopened" in rows.columns else 0  # an older table has no such column
+    return f"; {again:,} that had been late were taken in again by closed windows" if again else ""
 
 
 def reasons_of(source: Source, quarantined: pl.DataFrame) -> str:

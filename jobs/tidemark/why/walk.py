@@ -22,7 +22,7 @@ from tidemark.spec.topology import SubTopology, Topology
 from tidemark.why.drivers import drivers, restarts
 from tidemark.why.facts import StreamFacts
 from tidemark.why.findings import Cause, Finding, in_order
-from tidemark.why.inputs import QUIET_AFTER_MS, Inputs, reasons_of
+from tidemark.why.inputs import LATE_RECORDS, QUIET_AFTER_MS, Inputs, reasons_of
 from tidemark.why.scene import Scene, first
 from tidemark.why.watermarks import Watermarks
 from tidemark.why.windows import HeldWindows
@@ -183,7 +183,7 @@ class _Walk:
             return self._scene.found(Cause.SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
         aside = "".join(f"; {told}" for told in self._set_aside(name))
         seen = f"{rows['gave'].item():,} results came, of the newest records that were read{aside}"
-        remedy = "look at the tables late_records and quarantine" if aside else "nothing is to be done"
+        remedy = f"look at the table quarantine; {LATE_RECORDS}" if aside else "nothing is to be done"
         return self._scene.found(Cause.NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
 
     def _set_aside(self, name: str) -> Iterator[str]:
