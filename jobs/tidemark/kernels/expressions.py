@@ -129,7 +129,7 @@ def _run(connection: duckdb.DuckDBPyConnection, query: str, frame: pl.DataFrame,
 
 
 def _with_infinite_seconds(found: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """*found* with TIMESTAMP_MS for TIMESTAMP_S: of infinite seconds polars, which counts in ms, makes the year 1969."""
+    """*found* with TIMESTAMP_MS for TIMESTAMP_S: polars, which counts in ms, makes 1969 of infinite seconds."""
     kinds = [re.sub(r"\bTIMESTAMP_S\b", "TIMESTAMP_MS", str(kind)) for kind in found.types]
     if all(kind == str(old) for kind, old in zip(kinds, found.types, strict=True)):
         return found
