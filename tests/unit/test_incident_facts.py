@@ -151,7 +151,11 @@ def test_when_two_checks_in_a_row_are_missing_that_is_an_incident_until_the_next
     assert missed(10, [], 30) == []
     (row,) = missed(10, [], 31)
     assert told([row]) == [("checks_are_made-20260101T123000", "opened", 31)]
-    assert row["said"] == "nobody has checked the SLAs of flights since 2026-01-01T12:10:00.000Z, due every 10 min"
+    assert row["said"] == (
+        "no check of the SLAs of flights has finished since the one for 2026-01-01T12:10:00.000Z, due every 10 min: "
+        "checks do not run, fail, or take longer than 20 min; look at the DAG tidemark_flights_sla_check, "
+        "and raise check_every if its runs succeed"
+    )
     assert missed(10, [row], 32) == []
     (over,) = changes([spec()], [check(40, "pass")], [row], at_ms=NOON + 40 * MINUTE, gap_ms=20 * MINUTE)
     assert told([over]) == [("checks_are_made-20260101T123000", "resolved", 40)]
@@ -163,5 +167,5 @@ def test_checks_that_were_never_made_are_missed_once_one_is_due() -> None:
     assert missed(None, [], 1_000) == []
     (row,) = missed(None, [], 0, is_due=True)
     assert told([row]) == [("checks_are_made-20260101T120000", "opened", 0)]
-    assert row["said"] == "nobody has checked the SLAs of flights, due every 10 min"
+    assert row["said"].startswith("no check of the SLAs of flights has finished, due every 10 min: checks do not run,")
     assert missed(None, [row], 30, is_due=True) == []

@@ -76,10 +76,11 @@ def changes(
 def checks_missed(
     topology: Topology, last_ms: int | None, known: Sequence[Row], *, at_ms: int, is_due: bool = False
 ) -> list[dict[str, Any]]:
-    """The row which says that nobody has checked the SLAs of *topology* for long at *at_ms*; none when that is known.
+    """The row which says that no check of the SLAs of *topology* finished in time at *at_ms*; none when that is known.
 
-    The last check was for *last_ms*; without any there is a row if one *is_due*. It ends like that of an SLA that is
-    not promised any more: with the next check, or at once when this is one.
+    A check that takes longer is not distinguished from one that does not run. The last check was for *last_ms*; without
+    any there is a row if one *is_due*. It ends like that of an SLA that is not promised any more: with the next check,
+    or at once when this is one.
     """
     if any(row["sla"] == CHECKS for row in open_incidents(known).values()):
         return []
@@ -88,8 +89,12 @@ def checks_missed(
     since_ms = at_ms if last_ms is None else last_ms + gap_ms(topology)
     if last_ms is not None and since_ms >= at_ms:
         return []
-    before = "" if last_ms is None else f" since {iso(last_ms)}"
-    said = f"nobody has checked the SLAs of {topology.name}{before}, due every {length(topology.check_every_ms)}"
+    before = "" if last_ms is None else f" since the one for {iso(last_ms)}"
+    said = (
+        f"no check of the SLAs of {topology.name} has finished{before}, due every {length(topology.check_every_ms)}: "
+        f"checks do not run, fail, or take longer than {length(gap_ms(topology))}; look at the DAG "
+        f"tidemark_{topology.name}_sla_check, and raise check_every if its runs succeed"
+    )
     opened = dict.fromkeys((*_COPIED, "run_id", "by")) | {
         "incident": _name(CHECKS, since_ms),
         "topology": topology.name,
