@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tidemark.cli import topic
+from tidemark.cli import up as up_command
 from tidemark.cli.init import init
-from tidemark.cli.local import Home, Remembered
+from tidemark.cli.local import AirflowApi, Home, Remembered
 from tidemark.cli.up import Up
 from tidemark.errors import InvalidArgument
 from tidemark.spec.project import Project
@@ -85,6 +86,23 @@ def test_a_log_is_shown_from_its_end(project: Project) -> None:
     assert tidemark(project, "logs", "mine", "-n", "2").stdout == "two\nthree\n"
 
 
+def test_a_log_is_followed_until_it_is_gone(project: Project) -> None:
+    log = project.state / "warehouse" / "control" / "mine" / "reading" / "driver.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("one\n")
+    command = [sys.executable, "-c", CODE, "logs", "mine", "-f"]
+    with subprocess.Popen(
+        command, cwd=project.folder, stdout=subprocess.PIPE, text=True, env={"PATH": ""}
+    ) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "one\n"
+        with log.open("a") as file:
+            file.write("two\n")
+        assert following.stdout.readline() == "two\n"
+        log.unlink()
+        assert following.wait(30) == 0
+
+
 def test_up_without_names_starts_what_ran_at_the_last_down(project: Project) -> None:
     home = Home(project.state)
     first = Up(home, project)
@@ -106,6 +124,32 @@ def test_a_topology_that_is_not_there_does_not_stop_the_others(project: Project)
     assert up.problems["nowhere"].startswith(f"no such topology in {project.topologies}; known: broken, mine, yours")
     with pytest.raises(InvalidArgument, match="nowhere: no such topology"):
         Up(Home(project.state), project).chosen(["nowhere"])
+
+
+class SlowAirflow(AirflowApi):
+    """An Airflow that has read no DAG when it is asked for the first *refused* times."""
+
+    def __init__(self, refused: int) -> None:
+        self._refused = refused
+
+    def has_dag(self, dag_id: str) -> bool:
+        self._refused -= 1
+        return self._refused < 0
+
+
+def test_up_shows_for_which_topologies_it_waits(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(up_command, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(up_command, "POLL_S", 0.0)
+    up = Up(Home(project.state), project)
+    assert list(up.with_dags(SlowAirflow(3), up.chosen(["mine", "yours"]))) == ["mine", "yours"]
+    waiting = [line.strip() for line in capsys.readouterr().out.splitlines() if "has not read" in line]
+    assert waiting == [  # the first round refuses both, the second `mine`
+        "Airflow has not read the DAGs of mine, yours yet",
+        "Airflow has not read the DAGs of mine, yours yet",
+        "Airflow has not read the DAGs of mine yet",
+    ]
 
 
 def test_a_missing_topic_is_an_error_with_the_command_that_makes_it() -> None:

@@ -128,8 +128,12 @@ class Up:
     def with_dags(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> dict[str, Topology]:
         """Those of *topologies* whose DAGs Airflow has read."""
         waiting, began = dict(topologies), time.monotonic()
+        told_at = began
         with self._step("waiting for the DAGs"):
             while waiting and time.monotonic() - began < PARSED_WITHIN_S:
+                if time.monotonic() - told_at >= TELL_EVERY_S:
+                    told_at = time.monotonic()
+                    say_inert(f"  Airflow has not read the DAGs of {', '.join(waiting)} yet")
                 waiting = {name: each for name, each in waiting.items() if not self._has_dags(api, each)}
                 time.sleep(POLL_S if waiting else 0)
         for name in waiting:

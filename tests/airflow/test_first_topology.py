@@ -1,0 +1,191 @@
+"""docs/first-topology.md as a new user goes through it: its files and commands as they stand there, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark.embedded import airflow
+from tidemark.embedded.process import wait_until, without_airflow
+from tidemark.spec.connections import read_clusters
+from tidemark.spec.toml_keys import read_toml
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "first-topology.md").read_text(encoding="utf-8")
+COMMAND_S = 600
+CHECKED_S = 600
+"""An SLA is checked each minute, and resolves after another one."""
+ORDERS = """
+name = "orders"
+[operators.orders]
+kind = "source"
+files = "incoming/orders"
+fields = "id string, at bigint"
+timestamp = "at"
+bound = "1 s"
+[operators.bought]
+kind = "sink"
+input = "orders"
+table = "bought"
+"""
+"""A topology that needs no broker."""
+PAUSED = "tidemark_readings_daily_reports"
+FILE = re.compile(r"`([\w/-]+\.(?:toml|py))`")
+
+
+class Shell:
+    """One bash for all steps, as a user has it: folder and background jobs stay."""
+
+    def __init__(self, folder: Path) -> None:
+        env = without_airflow(os.environ)
+        env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
+        self._bash = subprocess.Popen(
+            ["bash"], cwd=folder, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, command: str) -> str:
+        """What *command* says; fails where it fails, or takes longer than COMMAND_S."""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._bash.stdin.write(f"{command}\necho __STATUS__ $?\n")
+        self._bash.stdin.flush()
+        late = threading.Timer(COMMAND_S, self._bash.kill)
+        late.start()
+        said = []
+        for line in self._bash.stdout:
+            if line.startswith("__STATUS__"):
+                late.cancel()
+                assert line.split()[1] == "0", f"{command}: {''.join(said)}"
+                return "".join(said)
+            said.append(line)
+        pytest.fail(f"{command} took longer than {COMMAND_S} s: {''.join(said)}")
+
+    def end(self) -> None:
+        """Leave nothing running."""
+        self._bash.stdin.write("kill $!; tidemark down\nexit\n")  # type: ignore[union-attr]
+        self._bash.stdin.close()  # type: ignore[union-attr]
+        self._bash.stdout.read()  # type: ignore[union-attr]
+        self._bash.wait(COMMAND_S)
+        self._bash.stdout.close()  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    shell = Shell(tmp_path_factory.mktemp("guide"))
+    yield shell
+    shell.end()
+
+
+def steps() -> dict[str, list[tuple[str, str, str]]]:
+    """By title the blocks of each step: language, text, and the file that the words before it name last."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for section in GUIDE.split("\n## ")[1:]:
+        title, _, body = section.partition("\n")
+        blocks = list(re.finditer(r"```(\w+)\n(.*?)```", body, re.DOTALL))
+        starts = [0, *(block.end() for block in blocks)]
+        named = [FILE.findall(body[start : block.start()]) for start, block in zip(starts, blocks, strict=False)]
+        found[title] = [(block[1], block[2], (names or [""])[-1]) for block, names in zip(blocks, named, strict=True)]
+    return found
+
+
+def go_through(shell: Shell, title: str, folder: Path) -> list[str]:
+    """Write the files and run the commands of a step, a line at a time; what the commands say."""
+    said = []
+    for language, text, file in steps()[title]:
+        if language == "sh":
+            said += [shell.run(line) for line in text.splitlines()]
+        elif file != "connections.toml":  # for those who have a broker
+            (folder / file).write_text(text)
+    return said
+
+
+def running(shell: Shell) -> dict[str, tuple[str, str]]:
+    """By topology the name of its one stream, if that runs, and since when its driver does."""
+    return {
+        topology["topology"]: (f"{topology['topology']}/{stream['sub_topology']}", stream["since"])
+        for topology in json.loads(shell.run("tidemark status --format json"))["topologies"]
+        for stream in topology["streams"]
+        if stream["state"] == "running"
+    }
+
+
+def newest_change(shell: Shell) -> str:
+    """What became last of an incident of the board's age; empty: it has had none."""
+    query = "select i.change from incidents i where i.sla = 'board_is_fresh' order by i.at desc limit 1"
+    return "".join(shell.run(f'tidemark sql --format csv "{query}"').splitlines()[1:])
+
+
+def test_a_topic_has_an_alert_that_opens_and_resolves(shell: Shell) -> None:
+    go_through(shell, "1. A project", Path())
+    folder = Path(shell.run("pwd").strip())
+    assert folder.name == "sensors"
+    go_through(shell, "2. A topic", folder)
+    (checked,) = go_through(shell, "3. The topology", folder)
+    assert re.search(r"readings/\w+: readings, newest, board", checked)
+
+    (started,) = go_through(shell, "4. Start", folder)
+    assert re.search(r"readings/\w+ +running +[\d,]+ .* http://127\.0\.0\.1:\d+/", started), started
+    (topology,) = json.loads(shell.run("tidemark status --format json"))["topologies"]
+    (stream,) = topology["streams"]
+    assert stream["first_latency_ms"] >= 0
+    assert stream["records_in"] > 0
+
+    latencies, newest, now, why = go_through(shell, "5. How late, and why?", folder)
+    assert re.search(r"^ *board +\d+", latencies, re.MULTILINE), latencies
+    assert len(re.findall(r'^[abcd] +\{"temp_c":\d', newest, re.MULTILINE)) == 5
+    assert re.search(r"^ *board ", now, re.MULTILINE), now
+    assert re.search("nothing_wrong|slow_operator", why), why  # a busy machine may be slow
+    wait_until(lambda: newest_change(shell) in {"", "resolved"}, "a board in time", CHECKED_S)
+
+    stop, *after, restart = [line for _, text, _ in steps()["6. An alert"] for line in text.splitlines()]
+    shell.run(stop)
+    wait_until(lambda: newest_change(shell) in {"opened", "reopened"}, "the incident", CHECKED_S)
+    incidents, why = (shell.run(line) for line in after)
+    assert "board_is_fresh" in incidents
+    assert "source_quiet" in why
+    shell.run(restart)
+    wait_until(lambda: newest_change(shell) == "resolved", "the end of the incident", CHECKED_S)
+    assert "board_is_fresh" not in shell.run("tidemark incidents readings")
+
+    wait_until(lambda: "no rows" not in shell.run("tidemark path readings || echo no rows"), "the report", CHECKED_S)
+    (path,) = go_through(shell, "7. Why was a window late?", folder)
+    assert "bound" in path
+
+
+def test_streams_are_restarted_stopped_and_started_again(shell: Shell) -> None:
+    folder = Path(shell.run("pwd").strip())
+    name, since = running(shell)["readings"]
+    assert len(shell.run(f"tidemark logs {name} -n 3").splitlines()) == 3
+    shell.run(f"tidemark restart {name}")
+    assert running(shell)["readings"][1] > since
+    airflow.api(folder / ".tidemark" / "airflow").pause(PAUSED)
+    go_through(shell, "8. Stop", folder)
+    assert re.search(rf"{name} +drained", shell.run("tidemark status"))
+
+    (folder / "topologies" / "orders.toml").write_text(ORDERS)
+    incoming = folder / ".tidemark" / "warehouse" / "incoming" / "orders"
+    incoming.mkdir(parents=True)
+    (incoming / "1.json").write_text(json.dumps({"id": "a", "at": int(time.time() * 1_000)}))
+    started = shell.run("tidemark up orders")
+    assert re.search(r"orders/\w+ +running +1 ", started), started
+    assert "starting Kafka" not in started  # nothing that it reads is there
+    again = shell.run("tidemark up readings")
+    assert f"{PAUSED} stays paused, as a person has left it; `tidemark up readings --unpause`" in again
+    assert set(running(shell)) == {"readings", "orders"}
+    shell.run("tidemark down")
+    assert running(shell) == {}
+
+
+def test_the_connection_that_the_guide_shows_is_valid(tmp_path: Path) -> None:
+    file = tmp_path / "connections.toml"
+    file.write_text(steps()["2. A topic"][0][1])
+    assert read_clusters(file.name, read_toml(file)["kafka"])["default"].bootstrap == "broker.example.org:9092"
