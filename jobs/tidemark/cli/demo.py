@@ -134,9 +134,8 @@ class Demo:
         streams = conductor.launch_streams(airflow, self.settings.slow, first_report=False, warm=False)
         with conductor.step(f"playing flights from {self.settings.first} to {self.settings.until}"):
             replay = self._replay(bootstrap)
-            airflow.unpause(
-                conductor.dag("sla_check")
-            )  # it checks once at once: later that would have to be waited for
+            # Unpausing starts a scheduled check, which the check in the report would have to wait for.
+            airflow.unpause(conductor.dag("sla_check"))
             played = self._shown(replay)
         with conductor.step("waiting for the streams to catch up"):
             conductor.wait(
@@ -165,7 +164,7 @@ class Demo:
         return process.launch("replay", command, home=home, env={})
 
     def _shown(self, replay: process.Process) -> dict[str, Any]:
-        """Show what *replay* says, and what the streams have found, until it has ended; its summary."""
+        """Print the progress of *replay* and the findings of the streams until it ends; return its summary."""
         story, say = Story(self.conductor.home.warehouse), self.conductor.say
         with replay.log.open(encoding="utf-8") as log:
             alive = True
@@ -195,7 +194,7 @@ class Demo:
         return all(read.get(o.name, 0) >= played["topics"].get(o.topic, 0) for o in sources)
 
     def _is_at_rest(self) -> bool:
-        """Whether every source is idle, those that read a hop included: they have all there was for them."""
+        """Return whether every source is idle, including readers of hops, so that all records were read."""
         found = Warehouse(self.conductor.home.warehouse, {"watermarks"}).ask(AT_REST).rows
         return bool(found[0][0])
 

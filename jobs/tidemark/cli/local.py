@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tidemark.embedded import airflow, broker, guard, process, stack
 from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.embedded.conductor import PARTS, Conductor, Say, dag_id, step, wait_for_drained
+from tidemark.embedded.conductor import PARTS, Conductor, Say, dag_id, once_every, step, wait_for_drained
 from tidemark.embedded.remembered import Remembered
 from tidemark.embedded.stack import Home
 from tidemark.embedded.topics import topics_of
@@ -23,6 +23,7 @@ __all__ = [
     "broker",
     "dag_id",
     "guard",
+    "once_every",
     "process",
     "running_broker",
     "stack",

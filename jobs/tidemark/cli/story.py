@@ -1,4 +1,4 @@
-"""What a run has shown so far, each finding once, as soon as its tables have it (ring 2)."""
+"""Reports each finding of a running topology once, as soon as its table has rows (ring 2)."""
 
 from __future__ import annotations
 
@@ -54,18 +54,20 @@ FINDINGS = (
         """,
     ),
 )
-"""The table that a finding is in, and the sentence about it; no row: not yet."""
+"""Per finding its table and the query for its sentence; the query has no row before the finding occurs."""
 
 
 @dataclass
 class Story:
-    """The findings in the warehouse at *home* that are still to come."""
+    """The findings of the warehouse at *home* that were not reported yet (`left`)."""
 
     home: Path
     left: list[tuple[str, str]] = field(default_factory=lambda: list(FINDINGS))
 
     def new(self) -> Iterator[str]:
-        """Those that have come since it was last asked."""
+        """Yield the sentences of findings that occurred since the last call; without any left no table is read."""
+        if not self.left:
+            return
         warehouse = Warehouse(self.home, {table for table, _ in self.left})
         for finding in list(self.left):
             table, text = finding

@@ -9,9 +9,7 @@ from tidemark.cli.local import Home, broker
 from tidemark.cli.output import say, say_inert
 from tidemark.cli.text_table import aligned
 from tidemark.errors import InvalidArgument
-from tidemark.spec.connections import topic_command
-
-PARTITIONS = 3
+from tidemark.spec.connections import PARTITIONS, topic_command
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

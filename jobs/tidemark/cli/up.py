@@ -19,6 +19,7 @@ from tidemark.cli.local import (
     Remembered,
     addresses,
     broker,
+    once_every,
     stack,
     step,
     topics_of,
@@ -28,7 +29,7 @@ from tidemark.cli.output import say, say_inert
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.inert import one_message
 from tidemark.report.page_model import Standing
-from tidemark.spec.connections import DEFAULT, with_address
+from tidemark.spec.connections import DEFAULT, PARTITIONS, with_address
 from tidemark.spec.project import Project
 from tidemark.spec.topology import Topology, load_each
 
@@ -116,7 +117,7 @@ class Up:
                 broker.create_topics(address, {topic: n for each in needed.values() for topic, n in each.items()})
             there = broker.topics(address)
         for name, topics in needed.items():
-            if missing := {each: topic.PARTITIONS for each in topics if each not in there}:
+            if missing := {each: PARTITIONS for each in topics if each not in there}:
                 self.problems[name] = topic.missing(missing, address)
         return self._usable(topologies)
 
@@ -127,12 +128,10 @@ class Up:
 
     def with_dags(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> dict[str, Topology]:
         """Those of *topologies* whose DAGs Airflow has read."""
-        waiting, began = dict(topologies), time.monotonic()
-        told_at = began
+        waiting, began, is_due = dict(topologies), time.monotonic(), once_every(TELL_EVERY_S)
         with self._step("waiting for the DAGs"):
             while waiting and time.monotonic() - began < PARSED_WITHIN_S:
-                if time.monotonic() - told_at >= TELL_EVERY_S:
-                    told_at = time.monotonic()
+                if is_due():
                     say_inert(f"  Airflow has not read the DAGs of {', '.join(waiting)} yet")
                 waiting = {name: each for name, each in waiting.items() if not self._has_dags(api, each)}
                 time.sleep(POLL_S if waiting else 0)
@@ -159,8 +158,7 @@ class Up:
 
     def wait_for_results(self, api: AirflowApi, runs: Mapping[str, tuple[Conductor, str]]) -> None:
         """Return when each has a result, has nothing to read, or has failed; after RESULTS_WITHIN_S at the latest."""
-        waiting, began = dict(runs), time.monotonic()
-        told_at = began
+        waiting, began, is_due = dict(runs), time.monotonic(), once_every(TELL_EVERY_S)
         with self._step("waiting for the first results"):
             while waiting and time.monotonic() - began < RESULTS_WITHIN_S:
                 for name, (conductor, run_id) in list(waiting.items()):
@@ -175,8 +173,7 @@ class Up:
                         continue
                     if conductor.all_run() and self._has_something_to_show(conductor.topology):
                         del waiting[name]
-                if time.monotonic() - told_at >= TELL_EVERY_S:
-                    told_at = time.monotonic()
+                if is_due():
                     for name, (conductor, _) in waiting.items():
                         say_inert(f"  {name}: {conductor.progress()}")
                 time.sleep(POLL_S if waiting else 0)

@@ -76,7 +76,7 @@ class Conductor:
         def run() -> bool:
             nonlocal run_id
             run_id = self.still_going_on(airflow, run_id, conf)
-            return all(_runs(control, warm=warm) for control in self.controls())
+            return self.all_run(warm=warm)
 
         with self.step("launching the streams"):
             self.wait(run, "running streams", RUNNING_WITHIN_S, tell=self.progress)
@@ -95,9 +95,9 @@ class Conductor:
         ended = self._state(airflow, self.dag("streams"), run_id) == SUCCESS
         return airflow.trigger(self.dag("streams"), conf) if ended else run_id
 
-    def all_run(self) -> bool:
-        """Whether every stream runs and has a batch behind it."""
-        return all(_runs(control, warm=True) for control in self.controls())
+    def all_run(self, *, warm: bool = True) -> bool:
+        """Return whether every driver runs and, with *warm*, has finished a batch."""
+        return all(_runs(control, warm=warm) for control in self.controls())
 
     def restart(self, airflow: AirflowApi, sub_topology: str) -> None:
         """Have Airflow end the driver of *sub_topology* and start another one; returns when that runs."""
@@ -115,11 +115,7 @@ class Conductor:
         def is_new() -> bool:
             self._state(airflow, dag_id, run_id)
             beat = control.heartbeat()
-            return (
-                _runs(control, warm=True)
-                and beat is not None
-                and (before is None or beat.launch_id != before.launch_id)
-            )
+            return _runs(control) and beat is not None and (before is None or beat.launch_id != before.launch_id)
 
         self.wait(is_new, f"a new driver of {name}/{sub_topology}", RUNNING_WITHIN_S, tell=self.progress)
 
@@ -157,14 +153,12 @@ class Conductor:
         self, condition: Callable[[], bool], what: str, within_s: float, *, tell: Callable[[], str] | None = None
     ) -> None:
         """Wait until *condition* holds, saying now and then what *tell* returns; TidemarkError after *within_s*."""
-        began = told_at = time.monotonic()
+        began, is_due = time.monotonic(), once_every(TELL_EVERY_S)
         while not condition():
-            now = time.monotonic()
-            if now - began >= within_s:
+            if time.monotonic() - began >= within_s:
                 msg = f"{what} must come within {within_s:g} s: it did not; look at the logs in {self.home.path}"
                 raise TidemarkError(msg)
-            if tell is not None and now - told_at >= TELL_EVERY_S:
-                told_at = now
+            if tell is not None and is_due():
                 self.say(f"  {tell()}")
             time.sleep(POLL_S)
 
@@ -187,6 +181,20 @@ class Conductor:
             self.say("\n".join(airflow.log(dag_id, run_id, task)[-LOG_LINES:]))
         msg = f"every DAG run must succeed: {run_id} of {dag_id} failed at {', '.join(failed)}, see the log above"
         raise TidemarkError(msg)
+
+
+def once_every(interval_s: float) -> Callable[[], bool]:
+    """Return a condition that is true once in every *interval_s* by the monotonic clock; the first time after one."""
+    last_s = time.monotonic()
+
+    def is_due() -> bool:
+        nonlocal last_s
+        if (now_s := time.monotonic()) - last_s < interval_s:
+            return False
+        last_s = now_s
+        return True
+
+    return is_due
 
 
 @contextmanager
@@ -214,8 +222,8 @@ def wait_for_drained(airflow: AirflowApi, topologies: Collection[str]) -> None:
     process.wait_until(is_over, "the end of the streams' runs", NOTICED_WITHIN_S)
 
 
-def _runs(control: Control, *, warm: bool) -> bool:
-    """Whether a driver runs and, if it is to be *warm*, has a batch behind it."""
+def _runs(control: Control, *, warm: bool = True) -> bool:
+    """Return whether a driver runs and, with *warm*, has finished a batch."""
     beat = control.heartbeat()
     is_running = control.is_held() and beat is not None and beat.state is StreamState.RUNNING
     return is_running and (not warm or any((control.home / "checkpoint" / "commits").glob("[0-9]*")))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from tidemark.sampling.topic_sample import Sampled
@@ -53,6 +53,11 @@ def json_object(record: Sampled) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def names_of(objects: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the names of the fields of *objects*, in the order in which they first occur."""
+    return list(dict.fromkeys(name for each in objects for name in each))
+
+
 def columns_of(objects: Sequence[dict[str, Any]]) -> dict[str, str]:
     """By field of *objects* the column for it: its own name, or one made of that.
 
@@ -61,19 +66,16 @@ def columns_of(objects: Sequence[dict[str, Any]]) -> dict[str, str]:
     >>> columns_of([{"eventTime": 1, "event_time": 2, "ID": 3, "id": 4, "2nd": 5, "a,b": 6}])
     {'event_time': 'event_time', 'id': 'id', 'eventTime': 'event_time_2', '2nd': 'f_2nd'}
     """
-    fields = dict.fromkeys(name for each in objects for name in each)
     read: set[str] = set()
     columns: dict[str, str] = {}
-    for name in sorted(fields, key=lambda name: IDENTIFIER.fullmatch(name) is None):
+    # Names that can be columns come first and stay as they are; others get what is left.
+    for name in sorted(names_of(objects), key=lambda name: not IDENTIFIER.fullmatch(name)):
         if name.lower() in read or not WRITABLE.fullmatch(name):
             continue
         read.add(name.lower())
-        column = made = _column(name)
-        for n in count(2):
-            if column not in columns.values():
-                break
-            column = f"{made}_{n}"
-        columns[name] = column
+        made = _column(name)
+        candidates = chain([made], (f"{made}_{n}" for n in count(2)))
+        columns[name] = next(each for each in candidates if each not in columns.values())
     return columns
 
 
@@ -88,14 +90,16 @@ def _column(field: str) -> str:
 
 def field_types(objects: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
     """By column its type, and what was seen of it."""
-    names = list(dict.fromkeys(name for each in objects for name in each))
-    return {name: _type([each[name] for each in objects if each.get(name) is not None], len(objects)) for name in names}
+    return {
+        name: _type([each[name] for each in objects if each.get(name) is not None], len(objects))
+        for name in names_of(objects)
+    }
 
 
 def event_time(objects: Sequence[dict[str, Any]], kafka_ms: int) -> EventTime | None:
     """The likeliest event time of *objects*, the newest of which Kafka has since *kafka_ms*; None without any."""
     found: list[tuple[int, int, EventTime]] = []
-    for name in dict.fromkeys(name for each in objects for name in each):
+    for name in names_of(objects):
         units = Counter(unit for each in objects if (unit := unit_of(each.get(name))) is not None)
         if not units:
             continue

@@ -11,7 +11,16 @@ from typing import Any
 
 from tidemark.errors import InvalidArgument
 from tidemark.sampling.disorder import behind_ms, covering_ms, late_share, rounded_up
-from tidemark.sampling.fields import EventTime, columns_of, event_time, field_types, json_object, time_ms, unit_of
+from tidemark.sampling.fields import (
+    EventTime,
+    columns_of,
+    event_time,
+    field_types,
+    json_object,
+    names_of,
+    time_ms,
+    unit_of,
+)
 from tidemark.sampling.keys import Key, key_of
 from tidemark.sampling.topic_sample import Sample, Sampled
 from tidemark.spec.toml_keys import length
@@ -61,8 +70,9 @@ def propose(sample: Sample, address: str, now_ms: int, *, key: str | None = None
     """
     found = [(record, each) for record in sample.records if (each := json_object(record)) is not None]
     _refuse_unreadable(sample, len(found), address)
-    columns = columns_of([each for _, each in found])
-    others = list(dict.fromkeys(name for _, each in found for name in each if name not in columns))
+    seen_objects = [each for _, each in found]
+    columns = columns_of(seen_objects)
+    others = [name for name in names_of(seen_objects) if name not in columns]
     read = [(record, {columns[name]: each[name] for name in each if name in columns}) for record, each in found]
     objects = [each for _, each in read]
     at = event_time(objects, max(record.timestamp_ms for record, _ in read))
@@ -106,7 +116,7 @@ def slug(topic: str) -> str:
     ('plant_1_readings', 't_1st', 't_changes', 'orders_source_t')
     """
     name = re.sub(r"[^a-z0-9]+", "_", topic.lower()).strip("_")[:40].rstrip("_") or "topic"
-    return next(each for each in (name, f"t_{name}", f"{name}_t", f"t_{name}_t") if name_mistake(each) is None)
+    return next(each for each in (name, f"t_{name}", f"{name}_t", f"t_{name}_t") if not name_mistake(each))
 
 
 def _declared(types: Mapping[str, tuple[str, str]], columns: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -56,7 +56,7 @@ class What(StrEnum):
     CLOCK = "clock"
     """Of a host: n, the ms by which its clock may be wrong."""
     BEGUN = "begun"
-    """Of a topology: at_ms, when its first driver started, whatever the instant of the check."""
+    """Of a topology: at_ms, the start of its first driver, which may be later than the check's instant."""
     ADDED = "added"
     """Of an operator and bucket: n windows on which it worked that long."""
 

@@ -23,6 +23,8 @@ DEFAULT = "default"
 VARIABLE = "TIDEMARK_KAFKA_"
 """Begins the name of the environment variable with the address of a cluster; its name in capitals follows."""
 EXAMPLE = "broker.example.org:9092"
+PARTITIONS = 3
+"""Of a topic that `tidemark topic create` makes, unless --partitions says otherwise."""
 LOCAL = "else the broker that `up` started"
 
 _PLACE = r"[^\s,=:\[\]]+|\[[0-9a-fA-F:]+\]"
@@ -152,7 +154,7 @@ def with_address(
     return MappingProxyType(found)
 
 
-def topic_command(topic: str, partitions: int = 3) -> str:
+def topic_command(topic: str, partitions: int = PARTITIONS) -> str:
     """The command that makes *topic* at the broker of this machine."""
     return f"tidemark topic create {topic} --partitions {partitions}"
 

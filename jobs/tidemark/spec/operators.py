@@ -198,8 +198,13 @@ class Source(Operator):
 
     @property
     def field_of(self) -> Mapping[str, str]:
-        """Of each declared column the field of a record that fills it."""
+        """Per declared column the name of the record's field that fills it."""
         return {column: self.named.get(column, column) for column in self.fields}
+
+    @property
+    def types_of_fields(self) -> Mapping[str, str]:
+        """Per field of a record the declared type of its column."""
+        return {self.named.get(column, column): word for column, word in self.fields.items()}
 
     @property
     def columns(self) -> Mapping[str, str]:

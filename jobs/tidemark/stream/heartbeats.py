@@ -42,7 +42,7 @@ class History:
 class Heartbeats:
     """Appends beats to the table `heartbeats` of a sub-topology, whose tables lie in *home*.
 
-    How it works: of the beats that it is told it keeps the first of each state, and one every EVERY_MS of their clock.
+    Keeps the first beat of each state, and then one every EVERY_MS of the beats' clock.
     """
 
     def __init__(self, home: Path, *, topology: str, sub_topology: str) -> None:

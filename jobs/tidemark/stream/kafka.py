@@ -47,7 +47,7 @@ def _topic(sink: Sink) -> _Topic:
 
 
 def no_answer(error: KafkaException, within_s: float) -> str:
-    """What is wrong where a broker was asked and gave *error*, as part of a sentence."""
+    """Return the words for a broker that answered a request with *error* within *within_s*."""
     return f"no Kafka broker answers there within {within_s:g} s ({error.args[0].str()})"
 
 

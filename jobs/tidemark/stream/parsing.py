@@ -69,11 +69,11 @@ def table_rows(raw: DataFrame, source: Source, *, texts: bool = False) -> DataFr
     columns = StructType([column for column in raw.schema if column.name != "written"])
     if not texts:
         _require_fitting(columns, source)
-    elif missing := [name for name in source.field_of.values() if name not in columns.names]:
+    elif missing := [name for name in source.types_of_fields if name not in columns.names]:
         raise _not_there(source, missing, columns)
     read = _without_key(raw.withColumn("_read", F.struct(*(F.col(f"`{name}`") for name in columns.names))))
     value = read.withColumn("value", _json(F.col("_read")).cast("binary"))
-    other_fields = _others(columns, set(source.field_of.values()))
+    other_fields = _others(columns, source.types_of_fields)
     return _rows(
         _with_fields(value, source, _types(columns), other_fields, F.lit(None)), source, F.lit(None).cast("bigint")
     )
@@ -105,18 +105,18 @@ def _without_key(raw: DataFrame) -> DataFrame:
 def _of_json(raw: DataFrame, source: Source) -> DataFrame:
     """*raw* with the fields of the JSON objects that are their `value`; what follows an object is not looked at."""
     raw.sparkSession.conf.set(_KEEP_LAST, "true")
-    words = {name: "string" if word == "timestamp" else word for name, word in source.fields.items()}
-    schema = ", ".join(f"`{source.field_of[name]}` {word}" for name, word in words.items())
+    words = {name: "string" if word == "timestamp" else word for name, word in source.types_of_fields.items()}
+    schema = ", ".join(f"`{name}` {word}" for name, word in words.items())
     text = F.col("_text")
     corrupt = F.col(f"_read.{_CORRUPT}").isNotNull()
     read = raw.withColumn("_text", F.try_validate_utf8(F.col("value").cast("string"))).withColumn(
         "_read", F.from_json(text, f"{schema}, {_CORRUPT} string", {"columnNameOfCorruptRecord": _CORRUPT})
     )
-    declared = list(source.field_of.values())
+    declared = list(words)
     named = F.map_filter(F.from_json(text, "map<string,variant>"), lambda name, _: ~name.isin(declared))
     others = F.to_json(named)
     not_kept = F.lit(source.other_fields is not None) & others.isNull()
-    kept = [F.col(f"_read.`{source.field_of[name]}`") for name, word in words.items() if word == "string"]
+    kept = [F.col(f"_read.`{name}`") for name, word in words.items() if word == "string"]
     halves = _has_half_a_character(text) & _says_unknown([*kept, *([others] if source.other_fields else [])])
     unreadable = (
         F.when(text.isNull(), "invalid_utf8")
@@ -125,8 +125,7 @@ def _of_json(raw: DataFrame, source: Source) -> DataFrame:
         .when(halves, "invalid_utf8")
         .when(not_kept, "malformed_json")
     )
-    types = {source.field_of[name]: word for name, word in words.items()}
-    return _with_fields(read, source, types, others, unreadable)
+    return _with_fields(read, source, words, others, unreadable)
 
 
 def _has_half_a_character(text: Column) -> Column:
@@ -153,7 +152,7 @@ def _of_avro(raw: DataFrame, source: Source) -> DataFrame:
     assert isinstance(columns, StructType)
     _require_fitting(columns, source)
     unreadable = F.when(F.col(f"_read.{_DECODED}").isNull(), "malformed_avro")
-    other_fields = _others(columns, {*source.field_of.values(), _DECODED})
+    other_fields = _others(columns, {*source.types_of_fields, _DECODED})
     return _with_fields(read, source, _types(columns), other_fields, unreadable)
 
 

@@ -144,8 +144,8 @@ def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
     reader = {"header": "true", "enforceSchema": "false"} if source.format is Format.CSV else {}
     known = any(file.is_file() and file.name[0] not in "._" for file in folder.iterdir())
     texts = source.format is Format.CSV
-    words = {source.field_of[name]: "string" if texts else word for name, word in source.fields.items()}
-    schema: StructType | str = ", ".join(f"`{field}` {word}" for field, word in words.items())
+    declared = source.types_of_fields.items()
+    schema: StructType | str = ", ".join(f"`{field}` {'string' if texts else word}" for field, word in declared)
     if known:
         schema = spark.read.format(source.format.value).options(**reader).load(str(folder)).schema
     rows = spark.readStream.format(source.format.value).options(**reader).schema(schema).load(str(folder))

@@ -251,7 +251,7 @@ LATE_RECORDS = "late_records has them, and requeued those that were sent or take
 
 
 def taken_in_again(rows: pl.DataFrame) -> str:
-    """How many late records closed windows took in again in the batches *rows*, as the end of a sentence."""
+    """Return the end of a sentence that counts late records which reopened windows accepted in the batches *rows*."""
     again = rows["reopened"].sum() if "reopened" in rows.columns else 0  # an older table has no such column
     return f"; {again:,} that had been late were taken in again by closed windows" if again else ""
 
