@@ -88,23 +88,17 @@ class Answers:
         What *compute* raises counts as no answer.
         """
         with suppress(TidemarkError):
-            future = self._computed(request, partial(self._remembered, request, compute))
+            future = self._computed(request, partial(_remembered, self._last, request, compute))
             if future.done() or request not in self._last:
                 with suppress(TimeoutError):
                     return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), within_s)
         last: T | None = self._last.get(request)
         return last
 
-    def _remembered(self, request: Hashable, compute: Callable[[], T]) -> T:
-        answer = compute()
-        self._last[request] = answer
-        return answer
-
     def forget(self) -> None:
-        """Forget what was answered."""
+        """Forget what was answered, and do not remember what is computed now."""
         with self._lock:
-            self._known.clear()
-            self._last.clear()
+            self._known, self._last = {}, {}
 
     def _computed(self, request: Hashable, compute: Callable[[], T]) -> Future[T]:
         now_s = time.monotonic()
@@ -134,6 +128,12 @@ def shared(answer: Callable[..., Response]) -> Callable[..., Awaitable[Response]
         return Response(found.body, found.status_code, headers=dict(found.headers))
 
     return by_answers
+
+
+def _remembered(answers: dict[Hashable, Any], request: Hashable, compute: Callable[[], T]) -> T:
+    """What *compute* returns, which is also put into *answers*."""
+    answers[request] = answer = compute()
+    return answer
 
 
 def _busy(seen: str) -> Busy:

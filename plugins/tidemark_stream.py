@@ -9,8 +9,8 @@ one is launched again, until it has failed so often in a row, in one way and wit
 fail again. A driver that runs an older topology file is drained when the task runs again, and followed by a new one.
 
 Known limitation: Airflow (3.3) calls `on_kill` of a trigger only when a triggerer runs it at that moment. What was
-marked while none did is drained when one starts, see `tidemark_orphans`; but not what is marked in the second between
-the task's deferring and the triggerer's taking it up.
+cleared meanwhile is drained by the next try; what was marked while no triggerer ran is drained when one starts, see
+`tidemark_orphans`; but not what is marked in the second between the task's deferring and the triggerer's taking it up.
 """
 
 from __future__ import annotations
@@ -142,9 +142,15 @@ class StreamOperator(BaseOperator):
         self.supervision = supervision or Supervision()
 
     def execute(self, context: Context) -> None:
-        """Launch or adopt, and defer; what became of the stream after Airflow lost the try before is seen to first."""
+        """Launch or adopt, and defer; what became of the stream after Airflow lost the try before is seen to first.
+
+        A task that was cleared gets a new driver.
+        """
         driver, ti = self._driver(), context.get("ti")
-        if ti is None or ti.try_number == 1 or driver.drained_by() in (BY_USER, BY_CHANGE):
+        is_first = ti is None or ti.try_number == ti.max_tries - (self.retries or 0) + 1  # of its run, or since a clear
+        if is_first and ti is not None and ti.try_number > 1:
+            _stop(driver, BY_USER)  # the triggerer may not have heard of it, or not have ended it yet
+        if is_first or driver.drained_by() in (BY_USER, BY_CHANGE):
             driver.forget_failures()
             self._defer(self._ensure())
         if (by := driver.untold_drain()) is not None:

@@ -347,8 +347,9 @@ def test_a_try_whose_adopted_driver_was_drained_for_an_older_try_launches_again(
     running(driver)
 
 
-def tried(operator: StreamOperator, number: int) -> None:
-    operator.execute({"ti": SimpleNamespace(try_number=number)})
+def tried(operator: StreamOperator, number: int, *, cleared_after: int = 0) -> None:
+    """Have *operator* run as Airflow's try *number* after a person has cleared it *cleared_after* tries."""
+    operator.execute({"ti": SimpleNamespace(try_number=number, max_tries=cleared_after + (operator.retries or 0))})
 
 
 def test_a_try_that_follows_one_which_airflow_lost_heeds_the_drain_that_came_between_and_a_cleared_one_starts_again(
@@ -362,6 +363,18 @@ def test_a_try_that_follows_one_which_airflow_lost_heeds_the_drain_that_came_bet
     with pytest.raises(TaskDeferred):
         tried(operator(driver), 3)
     running(driver)
+
+
+def test_a_cleared_task_gets_a_new_driver_although_no_triggerer_has_drained_the_old_one(driver: Driver) -> None:
+    with pytest.raises(TaskDeferred):
+        tried(operator(driver, retries=5), 1)
+    pid = running(driver)
+    with pytest.raises(TaskDeferred):
+        tried(operator(driver, retries=5), 2)
+    assert running(driver) == pid
+    with pytest.raises(TaskDeferred):
+        tried(operator(driver, retries=5), 3, cleared_after=2)
+    assert running(driver) != pid
 
 
 def test_a_first_try_starts_a_stream_that_somebody_had_drained(driver: Driver) -> None:

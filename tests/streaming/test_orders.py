@@ -33,7 +33,7 @@ from streaming.laws import (
     updates_of,
 )
 from streaming.oracle_parts import EmitOnChange, Fields, Handed, Message, Place, text
-from streaming.orders_feed import ALL_CLOSED, CUSTOMERS, LENGTH, SETTLED, SIZE, STOCK, closing, edge, feed
+from streaming.orders_feed import ALL_CLOSED, CUSTOMERS, SETTLED, SIZE, STOCK, closing, edge, feed
 from streaming.orders_oracle import ALLOWED_LATENESS_MS, BOUND_MS, ORDERS, PRICES, Pricing, Products, Regions
 from streaming.sending import Sent, send
 
@@ -118,7 +118,7 @@ def _stock_rows(rows: list[Fields]) -> pl.DataFrame:
 
 def play(shop: Shop) -> int:
     """Send the feed, then what is on the edge of being late, then what closes every window; when the feed began."""
-    start_ms = (time.time_ns() // 1_000_000 - LENGTH) // SIZE * SIZE
+    start_ms = (time.time_ns() // 1_000_000 - ALL_CLOSED) // SIZE * SIZE  # no time goes by records ahead of the clock
     shop.drivers["pricing"].wait(lambda: bool(shop.drivers["pricing"].offsets()), "a first batch")
     for part in (feed(start_ms), edge(start_ms + SETTLED - BOUND_MS - 1), closing(start_ms)):
         shop.send(part)

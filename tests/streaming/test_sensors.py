@@ -29,7 +29,7 @@ from streaming.laws import (
 )
 from streaming.oracle_parts import Message, Place
 from streaming.sending import send
-from streaming.sensors_feed import ALL_CLOSED, LENGTH, PARTITION, SETTLED, TOPIC, closing, edge, feed
+from streaming.sensors_feed import ALL_CLOSED, PARTITION, SETTLED, TOPIC, closing, edge, feed
 from streaming.sensors_oracle import ALLOWED_LATENESS_MS, BOUND_MS, SensorsOracle
 
 from tidemark.embedded.broker import create_topics
@@ -56,7 +56,7 @@ class Flow:
 
 def play(home: Path, address: str, driver: Driver) -> int:
     """Send the feed, then what is on the edge of being late, then what closes every session; when the feed began."""
-    start_ms = time.time_ns() // 1_000_000 - LENGTH
+    start_ms = time.time_ns() // 1_000_000 - ALL_CLOSED  # no time goes by records that are ahead of the clock
     sent = feed(start_ms)
     settled_ms = start_ms + SETTLED - BOUND_MS - 1
     driver.wait(lambda: bool(driver.offsets()), "a first batch")
