@@ -89,9 +89,16 @@ postgres: ## PostgreSQL for one test of tests/airflow, by apt where none is inst
 	@echo "archiving Spark's classes for the many JVMs of the tests (half a minute)"
 	@rm -f $@ && _JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit=$(CURDIR)/$@" PYTHONPATH=jobs $(BIN)/python -m tests.archiving >.jars/classes.log 2>&1 || true
 
-test: check browser postgres object-store .jars/classes.jsa ## lint, types and every test, a file on each core
+# Long files come first, by their folders.
+PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+# The others wait for brokers, Spark and Airflow half of the time, and these use it: nice, so that they hold up nothing.
+CPU_ONLY := tests/unit tests/vectors tests/delta jobs/tidemark/semantics jobs/tidemark/spec
+
+test: check browser postgres object-store .jars/classes.jsa ## lint, types and every test
 	-@$(MAKE) -s audit  # what is found is told, and is no fault of a change
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder  # long files come first, by their folders
+	@nice $(PYTEST) $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
+	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
+	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed
 
 audit: setup ## known vulnerabilities of what is installed, where PyPI has the data; hashes are checked at every installation
 	@$(BIN)/pip-audit -r requirements.lock --require-hashes --disable-pip --progress-spinner off >.venv/audit.log 2>&1; found=$$?; \

@@ -100,21 +100,21 @@ def test_the_first_and_the_last_instant_are_timestamps_like_any_other(timestamp_
         assert in_batches(frame(updates), frame([]), rule, 3) == sequentially(updates, [], rule)
 
 
-def test_one_key_with_all_the_updates_is_no_trap():
-    updates = pl.select(key=pl.lit(1), value=pl.lit(b"a"), timestamp_ms=pl.int_range(200_000, 0, -1))
-    started = time.perf_counter()
-    assert judge(updates, frame([]), rule=Rule.STRICTLY_NEWER)["emit"].all()
-    assert time.perf_counter() - started < 2
-
-
-def test_two_hundred_thousand_updates_of_a_hundred_thousand_keys_take_less_than_half_a_second():
-    key = (pl.int_range(200_000) * 7919) % 100_000
-    updates = pl.select(key=key, value=(key % 3).cast(pl.String), timestamp_ms=pl.int_range(200_000))
-    stored = updates.head(100_000).with_columns(value=pl.lit("1"))
-    assert min(seconds(lambda: judge(updates, stored, rule=Rule.STRICTLY_NEWER)) for _ in range(3)) < 0.5
+@pytest.mark.parametrize("keys", [1, 100_000])
+def test_updates_cost_a_third_of_one_after_the_other_also_of_one_key(keys):
+    key = pl.int_range(200_000, 0, -1) % keys
+    updates = pl.select(key=key, value=(key % 3).cast(pl.String).cast(pl.Binary), timestamp_ms=pl.int_range(200_000))
+    few = updates.head(10_000).rows()
+    one_by_one_s = seconds(lambda: sequentially(few, [], Rule.STRICTLY_NEWER)) / len(few)
+    assert seconds(lambda: judge(updates, frame([]), rule=Rule.STRICTLY_NEWER)) / updates.height < one_by_one_s / 3
 
 
 def seconds(call):
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
+    """Of CPU time, the least of three."""
+
+    def once():
+        started = time.process_time()
+        call()
+        return time.process_time() - started
+
+    return min(once() for _ in range(3))

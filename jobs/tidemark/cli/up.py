@@ -61,6 +61,7 @@ def command(options: argparse.Namespace) -> int:
         is_started = True
         up.wait_for_results(api, runs)
         up.check(api, topologies)
+        up.open_pages(api)
     finally:
         if not is_started and not ran_before:
             stack.stop(up.home)
@@ -188,6 +189,11 @@ class Up:
             if self._let_go(api, dag):
                 api.trigger(dag, {})
         self._remembered.keep(self.home)
+
+    def open_pages(self, api: AirflowApi) -> None:
+        """Have the pages answer, which takes seconds the first time: not when a person opens one."""
+        with self._step("opening the pages"):
+            api.topologies()
 
     def _conf(self, topology: Topology) -> dict[str, object]:
         """What the DAG of its streams is asked for."""

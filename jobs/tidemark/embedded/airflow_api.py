@@ -63,6 +63,10 @@ class AirflowApi:
         errors = self._get("/api/v2/importErrors")["import_errors"]
         return {error["filename"]: error["stack_trace"] for error in errors}
 
+    def topologies(self) -> list[str]:
+        """The names of the topologies that Tidemark's pages show; the first answer takes seconds."""
+        return list(self._get("/tidemark/topologies")["topologies"])
+
     def pause(self, dag_id: str) -> None:
         """Create no further runs of *dag_id*, and start none of its tasks."""
         self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": True})
