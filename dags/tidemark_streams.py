@@ -18,6 +18,8 @@ Runs the streams of the topology `{name}`, one task each, until they are drained
 * **first_report** asks `tidemark_{name}_reports` for a report on the hour so far, 3 minutes after the start.
 * **slow** makes operators sleep after each batch, `OPERATOR=MS`: to see an SLA break.
 """
+BEFORE_OTHERS = 1_000
+"""The priority of streams, which have the next free slot; a task of another DAG has the number of those after it."""
 PAIR = {"type": "string", "pattern": r"^\w+=\d+$"}
 
 for path, topology in topologies().items():
@@ -39,4 +41,5 @@ for path, topology in topologies().items():
                 slow="{{ params.slow | join(' ') }}",
                 time="{{ params.time }}",
                 retries=RETRIES,
+                priority_weight=BEFORE_OTHERS,
             )

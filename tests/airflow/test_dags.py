@@ -21,6 +21,7 @@ import tidemark_sla
 from tidemark.spec.spark_settings import SparkSettings
 from tidemark_hours import HoursReported
 from tidemark_spark import BatchJob
+from tidemark_stream import StreamOperator
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 # Airflow reads .airflowignore files with a class that its own dependency has deprecated.
@@ -58,6 +59,15 @@ def test_every_dag_survives_the_trip_through_the_database(dagbag: DagBag, dag_id
 
 def test_a_stream_is_a_task_of_its_own(dagbag: DagBag) -> None:
     assert set(dagbag.dags["tidemark_flights_streams"].task_ids) == {"status", "carriers", "first_report"}
+
+
+def test_streams_have_the_next_free_slot(dagbag: DagBag) -> None:
+    tasks = [task for dag in dagbag.dags.values() for task in dag.tasks]
+    streams = [task.priority_weight for task in tasks if isinstance(task, StreamOperator)]
+    others = [task.priority_weight for task in tasks if not isinstance(task, StreamOperator)]
+    assert {task.weight_rule for task in tasks} == {"downstream"}  # a task weighs what it and all after it do
+    assert (len(streams), min(streams)) == (2, 1_000)
+    assert sum(others) < min(streams)
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_streams_are_restarted_stopped_and_started_again(shell: Shell) -> None:
     started = shell.run("tidemark up orders")
     assert re.search(r"orders/\w+ +running +1 ", started), started
     assert "starting Kafka" not in started  # nothing that it reads is there
-    again = shell.run("tidemark up readings")
+    again = shell.run("tidemark up")  # what ran at the last `tidemark down`
     assert f"{PAUSED} stays paused, as a person has left it; `tidemark up readings --unpause`" in again
     assert set(running(shell)) == {"readings", "orders"}
     shell.run("tidemark down")

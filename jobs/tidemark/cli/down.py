@@ -34,9 +34,10 @@ def command(options: argparse.Namespace) -> int:
         with step(say_inert, "draining the streams"), suppress(TidemarkError, OSError):  # it may not answer any more
             stack.drain(home, by="tidemark down", topologies=options.topologies or None)
             wait_for_drained(api, names)
-    if options.topologies and api is not None:
-        _pause(api, remembered, names)
-    else:
+        not_answering = () if options.topologies else (TidemarkError, OSError)
+        with suppress(*not_answering):
+            _pause(api, remembered, names)
+    if not options.topologies or api is None:
         with step(say_inert, "stopping everything"):
             stack.stop(home)
     remembered.stopped(names)
@@ -47,7 +48,10 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _pause(api: AirflowApi, remembered: Remembered, names: Sequence[str]) -> None:
-    """Pause the DAGs of the topologies *names* that `up` has unpaused; it will do so again."""
+    """Pause the DAGs of the topologies *names* that `up` has unpaused; it will do so again.
+
+    Otherwise what is due by then would take the slots before the streams do.
+    """
     for dag in [dag_id(name, part) for name in names for part in PARTS]:
         if dag in remembered.unpaused and not api.is_paused(dag):
             api.pause(dag)

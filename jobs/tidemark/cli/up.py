@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from itertools import product
 from pathlib import Path
 
 from tidemark.cli import status, topic
@@ -33,8 +34,8 @@ from tidemark.spec.connections import DEFAULT, PARTITIONS, with_address
 from tidemark.spec.project import Project
 from tidemark.spec.topology import Topology, load_each
 
-AFTER_RESULTS = ("sla_check", "maintenance")
-"""DAGs that begin once there are results, and then at once; streams ask for their first report."""
+RUN_AT_ONCE = frozenset({"sla_check", "maintenance"})
+"""DAGs that run as soon as there are results, whatever their schedule; streams ask for their first report."""
 PARSED_WITHIN_S = 120.0
 RESULTS_WITHIN_S = 180.0
 TELL_EVERY_S = 5.0
@@ -145,13 +146,11 @@ class Up:
         return all(api.has_dag(self._conductor(topology).dag(part)) for part in PARTS)
 
     def launch(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> dict[str, tuple[Conductor, str]]:
-        """Unpause the DAGs, except those that a person has paused; per topology the run of its streams."""
+        """Launch the streams, except where a person has paused their DAG; per topology the run of that."""
         runs = {}
         for name, each in topologies.items():
             conductor = self._conductor(each)
-            at_once = set(PARTS) - set(AFTER_RESULTS)
-            let_go = {part for part in at_once if self._let_go(api, conductor.dag(part))}
-            if "streams" in let_go:
+            if self._let_go(api, conductor.dag("streams")):
                 runs[name] = (conductor, conductor.trigger_streams(api, self._conf(each)))
         self._remembered.started(topologies)
         self._remembered.keep(self.home)
@@ -180,13 +179,13 @@ class Up:
                 time.sleep(POLL_S if waiting else 0)
 
     def check(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> None:
-        """Have the SLAs of each checked, and its tables kept small, now and from now on.
+        """Unpause the DAGs with a schedule, except those that a person has paused, and have SLAs checked now.
 
-        Before the first result every table would be missing, which breaks an SLA.
+        Before the first result every table would be missing, which breaks an SLA, and the streams need the slots.
         """
-        dags = [self._conductor(each).dag(part) for each in topologies.values() for part in AFTER_RESULTS]
-        for dag in dags:
-            if self._let_go(api, dag):
+        for each, part in product(topologies.values(), PARTS):
+            dag = self._conductor(each).dag(part)
+            if part != "streams" and self._let_go(api, dag) and part in RUN_AT_ONCE:
                 api.trigger(dag, {})
         self._remembered.keep(self.home)
 
