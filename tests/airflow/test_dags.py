@@ -1,5 +1,6 @@
 """The real DAG files, as Airflow reads them."""
 
+import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -10,15 +11,21 @@ from types import SimpleNamespace
 
 import pendulum
 import pytest
+from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException, DagRunTriggerException
 from airflow.sdk.execution_time import macros
 from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import StrictUndefined, Template
+from typed import commands
 
 import tidemark_dags
 import tidemark_sla
+from tidemark.control import Control, Heartbeat, StreamState
+from tidemark.spec.layout import Layout
 from tidemark.spec.spark_settings import SparkSettings
+from tidemark.spec.topology import load
+from tidemark.why.walk import why
 from tidemark_hours import HoursReported
 from tidemark_spark import BatchJob
 from tidemark_stream import StreamOperator
@@ -68,6 +75,22 @@ def test_streams_have_the_next_free_slot(dagbag: DagBag) -> None:
     assert {task.weight_rule for task in tasks} == {"downstream"}  # a task weighs what it and all after it do
     assert (len(streams), min(streams)) == (2, 1_000)
     assert sum(others) < min(streams)
+
+
+def test_the_commands_that_why_names_for_airflow_are_valid(dagbag: DagBag, tmp_path: Path) -> None:
+    topology = load(DAGS.parent / "jobs" / "topologies" / "flights.toml")
+    dag = dagbag.dags["tidemark_flights_streams"]
+    driver = Control(Layout(tmp_path).control("flights", "carriers"))
+    remedies = []
+    for state in (StreamState.DRAINED, StreamState.STARTING):
+        driver.beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=1_000, pid=1))
+        remedies.append(why(topology, Layout(tmp_path), at_ms=1_001, operator="flight_board")[0].remedy)
+    asked = [
+        get_parser().parse_args(words[1:]) for text in remedies for words in commands(text) if words[0] == "airflow"
+    ]
+    assert [given.dag_id for given in asked] == [dag.dag_id] * 3
+    assert [given.subcommand for given in asked] == ["unpause", "trigger", "clear"]
+    assert {task for task in dag.task_ids if re.findall(asked[2].task_regex, task)} == {"status"}
 
 
 @pytest.mark.parametrize(
@@ -250,6 +273,7 @@ def test_parsing_the_dags_costs_airflow_few_modules_more_and_none_that_is_slow()
     code = """
 import sys
 import airflow.providers.apache.spark.operators.spark_submit
+from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import DagBag
 before = set(sys.modules)
 bag = DagBag(dag_folder=sys.argv[1])

@@ -219,18 +219,19 @@ def test_down_is_content_where_nothing_runs(home: Path) -> None:
 
 def test_why_tells_a_line_or_an_object_per_finding(home: Path) -> None:
     none = "left no heartbeat and no batch"
-    begin = "(tidemark up flights; in another Airflow unpause and trigger tidemark_flights_streams)"
+    dag = "tidemark_flights_streams"
+    begin = f"`tidemark up flights` (in another Airflow `airflow dags unpause {dag} && airflow dags trigger {dag}`)"
     line = (
-        f"never_started: flight_board: status {none}; start the driver of status {begin}\n"
-        f"never_started: carrier_delays: carriers {none}; start the driver of carriers {begin}\n"
-        f"never_started: by_carrier: status {none}; start the driver of status {begin}\n"
+        f"never_started: flight_board: status {none}; start the driver of status: {begin}\n"
+        f"never_started: carrier_delays: carriers {none}; start the driver of carriers: {begin}\n"
+        f"never_started: by_carrier: status {none}; start the driver of status: {begin}\n"
     )
     assert tidemark(home, "why", "flights").stdout == line
     told = tidemark(home, "why", "flights", "flight_status", "--at", "2026-01-01T12:00Z", "--format", "json")
     assert json.loads(told.stdout) == [
         {"cause": "never_started", "sub_topology": "status", "operator": "flight_status", "input": None}
         | {"partition": None, "since": None, "seen": "status left no heartbeat and no batch"}
-        | {"remedy": f"start the driver of status {begin}"}
+        | {"remedy": f"start the driver of status: {begin}"}
     ]
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from playing import NOON, Ends, Play, Row, bad, ms, record, tell
+from typed import can_be_typed
 
 import critical_path
 from tidemark.cli.bound import bound_rows
@@ -745,12 +746,17 @@ CHANGE = ("sla", "change", "verdict", "culprit", "held_by")
 
 
 def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
-    """That the alert, `why`, `path` and `bound` name what the check does, each where it has something to say."""
+    """That the alert, `why`, `path` and `bound` name what the check does, each where it has something to say.
+
+    And that each command that `why` names can be typed.
+    """
     topology, at_ms = flow.play.topology, round(result["checked_at"].timestamp() * 1_000)
     for change in told:
         instants = {k: round(v.timestamp() * 1_000) if isinstance(v, datetime) else v for k, v in change.items()}
         text = alert(instants, told_ms=at_ms, link="")["text"]
         assert [name for name in ("culprit", "held_by") if (result[name] or "") not in text] == []
+    for finding in why(topology, flow.layout, at_ms=at_ms):
+        can_be_typed(finding, topology)
     cause, _, _ = (result["held_by"] or "").partition(": ")
     if cause in {*Cause}:
         is_of_one = result["subject"] in topology.operators and result["measure"] != Measure.WATERMARK_LAG

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from playing import Ends, Play, Row, bad, ms, record, tell
+from typed import can_be_typed, commands
 
+from tidemark.cli.sql import Warehouse
 from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
 from tidemark.spec.layout import Layout
+from tidemark.spec.topology import Topology
 from tidemark.stream import wiring
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.why.findings import Cause, Finding
@@ -73,6 +76,11 @@ class Asked:
             self._play.batch([record(self._play) for record in records], at_ms=ms(at_s), sub=sub)
 
     @property
+    def topology(self) -> Topology:
+        """What runs."""
+        return self._play.topology
+
+    @property
     def control(self) -> Path:
         """The control folder of the first driver."""
         return Layout(self._play.home).control("play", self._play.topology.sub_topologies[0].name)
@@ -92,7 +100,12 @@ class Asked:
             self._play.start(sub.name)
 
     def why(self, at_s: float, operator: str | None = None) -> list[Finding]:
-        return why(self._play.topology, Layout(self._play.home), at_ms=ms(at_s), operator=operator)
+        """The findings, of which each command can be typed."""
+        topology = self._play.topology
+        found = why(topology, Layout(self._play.home), at_ms=ms(at_s), operator=operator)
+        for finding in found:
+            can_be_typed(finding, topology)
+        return found
 
 
 BEHIND_A_HOP = {"sums", "minutes"}
@@ -260,6 +273,19 @@ def test_a_driver_that_stays_in_starting(tmp_path: Path) -> None:
     driver.beat(beat)
     finding = first(play, 51)
     assert place(finding) == (Cause.DRIVER_STARTING, "board", None, None, ms(20))
+    assert f"or {RESTART.format(sub=driver.home.name)}" in finding.remedy
+
+
+RESTART = (
+    "restart the driver of {sub}: `tidemark restart play/{sub}` "
+    "(in another Airflow `airflow tasks clear tidemark_play_streams --task-regex '^{sub}$'`)"
+)
+"""While a driver of the topology lives, its DAG run goes on."""
+START = (
+    "start the driver of {sub}: `tidemark up play` "
+    "(in another Airflow `airflow dags unpause tidemark_play_streams && airflow dags trigger tidemark_play_streams`)"
+)
+"""When none does, the run has ended, or will."""
 
 
 def test_a_driver_that_restarted(tmp_path: Path) -> None:
@@ -342,8 +368,9 @@ def test_time_that_a_producer_has_moved_is_set_back_by_a_command(tmp_path: Path)
     play.batch(20, record(3_610, amount=2))
     finding = first(play, 21)
     assert place(finding) == (Cause.PRODUCER_AHEAD, "events", "events", 0, ms(10))
-    command = "tidemark reset-time play 0 --source events --partition 0 --to INSTANT"
-    assert finding.remedy.endswith(f"; the time of the partition is ahead already: {command}")
+    sub = play.topology.sub_topologies[0].name
+    command = f"tidemark reset-time play {sub} --source events --partition 0 --to 2014-05-13T12:00:20.000Z"
+    assert finding.remedy.endswith(f"; the time of the partition is ahead already: `{command} --by NAME --reason TEXT`")
 
 
 def test_with_max_ahead_unlimited_no_producer_is_ahead(tmp_path: Path) -> None:
@@ -361,6 +388,10 @@ def test_poison_at_the_head(tmp_path: Path) -> None:
     finding = first(play, 81)
     assert place(finding) == (Cause.POISON_AT_HEAD, "events", "events", 1, ms(70))
     assert finding.seen == "its newest 3 records are quarantined (2 malformed_json, 1 invalid_utf8)"
+    look, again = commands(finding.remedy)
+    assert again == ["tidemark", "requeue", "play", "--source", "events"]
+    assert look[:2] == ["tidemark", "sql"]
+    assert len(Warehouse(tmp_path).ask(look[2]).rows) == 3
 
 
 def test_a_healthy_open_window_is_not_a_finding(tmp_path: Path) -> None:
@@ -386,7 +417,7 @@ def test_the_last_window_of_the_evening(tmp_path: Path) -> None:
     assert place(finding) == (Cause.TIME_STANDS_STILL, "per_minute", "events", None, ms(10))
     assert finding.seen.endswith("and no source has had a record for 61 s: only records move time")
     assert finding.remedy.startswith("set idle_after and idle_advances = true for events")
-    assert finding.remedy.endswith("tidemark run play --time processing")
+    assert finding.remedy.endswith("`tidemark run play --time processing`")
 
 
 def test_the_remedy_for_the_last_window_works(tmp_path: Path) -> None:
@@ -434,9 +465,9 @@ def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
     assert finding.seen == (
         "3 of the 5 records of its last 2 batches were late, by up to 13,999 ms, with a bound of 1 s"
     )
-    assert finding.remedy.startswith("a bound of 15 s takes them in; tidemark bound play shows")
-    assert "requeued those that were sent or taken in again (tidemark requeue --late)" in finding.remedy
-    assert finding.remedy.endswith("tidemark run play --time processing")
+    assert finding.remedy.startswith("a bound of 15 s takes them in; `tidemark bound play --source events` shows")
+    assert "; `tidemark requeue play --late --source events` sends them again; for results" in finding.remedy
+    assert finding.remedy.endswith("`tidemark run play --time processing`")
 
 
 @pytest.mark.parametrize(
@@ -511,6 +542,7 @@ def test_an_upstream_that_is_dead(tmp_path: Path) -> None:
     finding = play.why(28, "totals")[0]
     assert place(finding) == (Cause.UPSTREAM_DEAD, "by_amount", None, None, ms(14))
     assert finding.seen == "the driver of reads failed: OSError: no space left on device"
+    assert finding.remedy == f"correct that and {RESTART.format(sub='reads')}"  # that of sums lives
     assert play.why(28, "board")[0].cause is Cause.DRIVER_DEAD
     assert place(play.why(90, "totals")[0]) == (Cause.DRIVER_DEAD, "totals", None, None, ms(27))
 
@@ -549,6 +581,7 @@ def test_a_driver_that_is_gone(tmp_path: Path, state: StreamState, asked_s: floa
     finding = first(play, asked_s)
     assert place(finding) == (Cause.DRIVER_DEAD, "board", None, None, ms(20))
     assert finding.seen == seen
+    assert finding.remedy.endswith(START.format(sub=play.control.name))
 
 
 def test_a_batch_that_has_been_running_for_long(tmp_path: Path) -> None:
@@ -685,7 +718,12 @@ def test_late_and_quarantined_records_beside_good_ones_are_told(tmp_path: Path) 
     of = "of the 4 records that events got in its last 2 batches"
     told = [f"1 {of} were late, by up to 13,999 ms", f"1 {of} are quarantined (1 malformed_json)"]
     assert finding.seen.split("; ")[1:] == told
-    assert finding.remedy.startswith("look at the table quarantine; late_records has them, and requeued those")
+    assert finding.remedy == (
+        "late_records has them, and requeued those that were sent or taken in again; "
+        "`tidemark requeue play --late --source events` sends them again; look at what is quarantined: "
+        "`tidemark sql \"from quarantine where topology = 'play' and source = 'events'\"`, and "
+        "`tidemark requeue play --source events` sends them again"
+    )
 
 
 def test_an_operator_that_is_not_there_is_refused_with_the_known_ones(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from contextlib import suppress
 from enum import StrEnum
 
 from tidemark.control import ALIVE, Control, StreamState
-from tidemark.why.drivers import BEATS_WITHIN_MS
-from tidemark.why.facts import Beat, StreamFacts
+from tidemark.why.facts import BEATS_WITHIN_MS, Beat, StreamFacts
 
 HANGS_AFTER_MS = 300_000
 """A batch that has been running for longer counts as hanging."""

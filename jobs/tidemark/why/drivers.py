@@ -10,17 +10,15 @@ from tidemark.kernels.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.spec.intervals import iso
 from tidemark.spec.operators import HopSource
 from tidemark.spec.toml_keys import length
-from tidemark.why.facts import Beat
+from tidemark.why.commands import logs, start
+from tidemark.why.facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.scene import Scene
 
 MIB = 2**20
 ENDED_WELL = frozenset({StreamState.DRAINED, StreamState.ROTATED})
-BEATS_WITHIN_MS = 60_000
-"""A driver that has not beaten for longer, four beats of 15 s, is dead."""
 RESTARTED_WITHIN_MS = 60_000
 """A restart explains results for as long after the first batch of the new driver."""
-STILL_REMEDY = "look at the driver's log of that time, and whether its host was suspended, paused or short of memory"
 SLOW_AFTER_MS = 60_000
 """A batch that has been running for longer is worth a word."""
 
@@ -40,24 +38,21 @@ def drivers(scene: Scene, name: str) -> Iterator[Finding]:
 
 def _driver(scene: Scene, name: str) -> Finding | None:
     facts, sub = scene.of(name), scene.sub(name).name
-    of = scene.topology.name
-    dag = f"tidemark_{of}_streams"
-    start = f"start the driver of {sub} (tidemark restart {of}/{sub}; in another Airflow clear task {sub} of {dag})"
     beat = facts.beat
     if beat is None and facts.batches.height:
         return None  # Its driver is of a time before there were heartbeats.
     if beat is None:
-        begin = f"start the driver of {sub} (tidemark up {of}; in another Airflow unpause and trigger {dag})"
-        return scene.found(Cause.NEVER_STARTED, name, f"{sub} left no heartbeat and no batch", begin)
+        return scene.found(Cause.NEVER_STARTED, name, f"{sub} left no heartbeat and no batch", start(scene, name))
+    again, look = start(scene, name), f"look at its log: {logs(scene, name)}"
     dead = {
-        StreamState.FAILED: (f"failed: {beat.reason}", f"mend that and {start}"),
-        StreamState.DRAINED: ("was drained", start),
-        StreamState.ROTATED: ("ended so that a new one takes its place", f"{start}, unless Airflow just does"),
+        StreamState.FAILED: (f"failed: {beat.reason}", f"correct that and {again}"),
+        StreamState.DRAINED: ("was drained", again),
+        StreamState.ROTATED: ("ended so that a new one takes its place", f"{again}, unless Airflow just does"),
     }.get(beat.state)
     if dead is None and beat.is_gone:
-        dead = ("was killed", f"look at its log and {start}, unless Airflow just does")
+        dead = ("was killed", f"{look}, and {again}, unless Airflow just does")
     if dead is None and scene.at_ms - beat.at_ms > BEATS_WITHIN_MS:
-        dead = ("does not beat any more", f"look at its log and {start}")
+        dead = ("does not beat any more", f"{look}, and {again}")
     if dead is not None:
         said, remedy = dead
         reading = facts.reading(scene.sub(name)) if beat.state not in ENDED_WELL else ""
@@ -74,24 +69,28 @@ def _living(scene: Scene, name: str, beat: Beat) -> Finding | None:
     """Why the running driver of the operator *name*, with the newest heartbeat *beat*, does no work; None: it works."""
     facts, sub = scene.of(name), scene.sub(name).name
     if beat.reason:
-        remedy = "make space, or have the disk take writes; the driver goes on by itself"
+        remedy = "make space (`tidemark tables` shows what is large), or have the disk take writes; the driver goes on "
+        remedy += f"by itself, as its log shows: {logs(scene, name)}"
         return scene.found(Cause.CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
     if beat.state is StreamState.STARTING and not facts.finished_after(beat.at_ms):
         seen = f"the driver of {sub} is starting since {iso(facts.started_ms)}, and reads nothing yet"
-        remedy = f"wait; if it takes longer than a minute, look at its log or restart the driver of {sub}"
+        remedy = f"wait; after a minute look at its log: {logs(scene, name)}, or {start(scene, name)}"
         return scene.found(Cause.DRIVER_STARTING, name, seen, remedy, since_ms=facts.started_ms)
     if beat.is_short_of_memory:
-        remedy = "give its host or container more memory, or let executors take large batches (executors_above)"
+        remedy = "give its host or container more memory, or let executors take large batches (executors_above); then "
+        remedy += start(scene, name)
         return scene.found(Cause.SHORT_OF_MEMORY, name, f"the driver of {sub}: {_memory(beat)}", remedy)
     began_ms = beat.batch_started_at_ms
     if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
         seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
-        remedy = "look for the slow operator in the table operator_latency, or at the driver's log"
+        remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
+        remedy += logs(scene, name)
         return scene.found(Cause.SLOW_BATCH, name, seen, remedy, since_ms=began_ms)
     if facts.batches.height:
         return _standing_still(scene, name)
     seen = f"the driver of {sub} lives and has not finished a batch yet"
-    return scene.found(Cause.NEVER_STARTED, name, seen, "wait, or look at its log", since_ms=beat.at_ms)
+    remedy = f"wait, or look at its log: {logs(scene, name)}"
+    return scene.found(Cause.NEVER_STARTED, name, seen, remedy, since_ms=beat.at_ms)
 
 
 def _standing_still(scene: Scene, name: str) -> Finding | None:
@@ -101,7 +100,15 @@ def _standing_still(scene: Scene, name: str) -> Finding | None:
         return None
     seen = f"the driver of {sub} stands still, and reads nothing: it has shown no sign of work for "
     seen += length(scene.at_ms - since_ms)
-    return scene.found(Cause.BACKLOG, name, seen, f"{STILL_REMEDY}; or restart the driver of {sub}", since_ms=since_ms)
+    remedy = f"{_why_still(scene, name)}; or {start(scene, name)}"
+    return scene.found(Cause.BACKLOG, name, seen, remedy, since_ms=since_ms)
+
+
+def _why_still(scene: Scene, name: str) -> str:
+    return (
+        f"look at the driver's log of that time: {logs(scene, name)}, and whether its host was suspended, paused or "
+        "short of memory"
+    )
 
 
 def _memory(beat: Beat) -> str:
@@ -138,9 +145,10 @@ def _restarted(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_MS)
     driver = f"the driver of {scene.sub(name).name}"
     if restart.stood_still:
         seen = f"{driver} stood still and was not replaced: {restart.seen}"
-        return scene.found(Cause.BACKLOG, name, seen, STILL_REMEDY, since_ms=restart.from_ms)
+        return scene.found(Cause.BACKLOG, name, seen, _why_still(scene, name), since_ms=restart.from_ms)
     seen = f"{driver} was replaced: {restart.seen}"
-    remedy = "nothing is to be done if it was a deployment; otherwise look at the log of the driver before"
+    before = logs(scene, name, " --lines 1000")
+    remedy = f"nothing is to be done if it was a deployment; otherwise look at the log of the driver before: {before}"
     return scene.found(Cause.DRIVER_RESTARTED, name, seen, remedy, since_ms=restart.from_ms)
 
 

@@ -42,6 +42,8 @@ LATELY = 5
 
 MISSED_MS = 3_000
 """A driver beats every second in its control folder; after so many ms without a beat its lease is looked at."""
+BEATS_WITHIN_MS = 60_000
+"""A driver that has not beaten for longer, four beats of 15 s, is dead."""
 GAVE = pl.col("emitted") + pl.col("passed") + pl.col("repeated").fill_null(0)
 """Results that an operator sent on."""
 

@@ -12,6 +12,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import Progress
 from tidemark.spec.operators import HopSource, Operator, Source
 from tidemark.spec.toml_keys import length
+from tidemark.why.commands import LIVE, logs, quarantined, requeue, requeue_late, start
 from tidemark.why.facts import LATELY, Mark
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.producers import Producers
@@ -55,7 +56,7 @@ class Inputs:
         started = self._scene.of(source.name).batches["finished_at"].head(1)
         place = source.topic or source.delta or source.files
         seen = f"{place} never had a record"
-        remedy = "look whether its producer runs and writes there"
+        remedy = f"look whether its producer runs and writes there{f'; {LIVE}' if source.topic else ''}"
         since_ms = started.item() if started.len() else None
         return [self._scene.found(Cause.SOURCE_EMPTY, source.name, seen, remedy, input=source.name, since_ms=since_ms)]
 
@@ -119,7 +120,8 @@ class Inputs:
             Cause.BACKLOG,
             source.name,
             f"{unread:,} records of it wait unread, and the newest batch read none of them",
-            "look whether the driver can read the partition, or raise max_records",
+            f"look at the log whether the driver can read the partition: {logs(self._scene, source.name)}; or raise "
+            f"max_records and {start(self._scene, source.name)}",
             input=source.name,
             partition=number,
             since_ms=last.item() if last.len() else None,
@@ -136,7 +138,8 @@ class Inputs:
             source.name,
             f"{newest:,} records of it wait unread; its last {last.height} batches read {last['n'].sum():,} and left "
             f"{least:,} or more each",
-            "the driver does not keep up: raise max_records or executors_above, or give it more cores",
+            "the driver does not keep up: raise max_records or executors_above, or give it more cores, and "
+            f"{start(self._scene, source.name)}",
             input=source.name,
             partition=number,
             since_ms=last["finished_at"].head(1).item(),
@@ -154,11 +157,14 @@ class Inputs:
             seen = f"the timestamps of its newest {absurd.height:,} records are out of range as {source.timestamp_unit}"
             seen += f" and plausible as {unit}"
             remedy = (
-                f'set timestamp_unit = "{unit}" for {source.name}, or have the producer send {source.timestamp_unit}'
+                f'set timestamp_unit = "{unit}" for {source.name}, or have the producer send {source.timestamp_unit}; '
+                f"after the first {start(self._scene, source.name)}, and "
+                f"{requeue(self._scene, source, 'timestamp_out_of_range')}"
             )
             return self._scene.found(Cause.WRONG_TIME_UNIT, source.name, seen, remedy, **where)
         seen = f"its newest {rows.height:,} records are quarantined ({reasons_of(source, rows)})"
-        remedy = "look at them in the table quarantine, mend the producer, and send them again with tidemark requeue"
+        look = quarantined(self._scene, source.name)
+        remedy = f"look at them: {look}; correct the producer or the topology; then {requeue(self._scene, source)}"
         return self._scene.found(Cause.POISON_AT_HEAD, source.name, seen, remedy, **where)
 
     def _waiting(self, source: Source) -> Iterator[Finding]:
@@ -220,7 +226,8 @@ class Inputs:
             f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
             f"{length(lateness_ms)}, with a bound of {length(source.bound_ms)}{taken_in_again(rows)}",
             f"a bound of {length(source.bound_ms + lateness_ms + 1)} takes them in; "
-            f"tidemark bound {self._scene.topology.name} shows what each bound costs; {LATE_RECORDS}",
+            f"`tidemark bound {self._scene.topology.name} --source {source.name}` shows what each bound costs; "
+            f"{requeue_late(self._scene, operator.name)}",
             input=source.name,
             partition=partitions.item() if partitions.len() == 1 else None,
             since_ms=first(rows, "late"),
@@ -240,14 +247,12 @@ class Inputs:
                 Cause.BACKLOG,
                 source.name,
                 f"{unread.height:,} batches that {source.repartition} handed on wait unread",
-                f"look whether the driver of {self._scene.sub(source.name).name} runs and keeps up",
+                f"look whether the driver of {self._scene.sub(source.name).name} runs and keeps up: "
+                f"{logs(self._scene, source.name)} and `tidemark topology {self._scene.topology.name}`",
                 input=source.repartition,
                 since_ms=since_ms,
             )
         ]
-
-
-LATE_RECORDS = "late_records has them, and requeued those that were sent or taken in again (tidemark requeue --late)"
 
 
 def taken_in_again(rows: pl.DataFrame) -> str:

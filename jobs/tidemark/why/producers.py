@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import polars as pl
 
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
+from tidemark.spec.intervals import iso
 from tidemark.spec.operators import Source
 from tidemark.spec.toml_keys import length
+from tidemark.why.commands import requeue
 from tidemark.why.facts import LATELY
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.scene import Scene
@@ -40,6 +42,7 @@ class Producers:
             return
         for ahead in (*self._accepted(source), *self._quarantined(source)):
             whose = "" if ahead.key is None else f", of key {ahead.key},"
+            again = f"; then {requeue(self._scene, source, 'timestamp_in_future')}" if ahead.quarantined else ""
             became = "they are quarantined" if ahead.quarantined else "they move time no further than the clock"
             yield self._scene.found(
                 Cause.PRODUCER_AHEAD,
@@ -47,7 +50,7 @@ class Producers:
                 f"{ahead.n:,} records of {source.topic or source.name}{whose} lie up to {length(ahead.by_ms)} ahead of "
                 f"the clock: {became}",
                 "correct the producer's clock, time zone or timestamp_unit; for record time that is no wall time, set "
-                f'max_ahead = "unlimited" for {source.name}{self._moved(source, ahead.partition)}',
+                f'max_ahead = "unlimited" for {source.name}{again}{self._moved(source, ahead.partition)}',
                 input=source.name,
                 partition=ahead.partition,
                 since_ms=ahead.since_ms,
@@ -61,8 +64,9 @@ class Producers:
         if newest_ms is None or not isinstance(decided_at_ms, int) or newest_ms <= decided_at_ms + LEAST_CLOCK_ERROR_MS:
             return ""
         place = f"{self._scene.topology.name} {self._scene.sub(source.name).name}"
-        command = f"tidemark reset-time {place} --source {source.name} --partition {partition} --to INSTANT"
-        return f"; the time of the partition is ahead already: {command}"
+        partition_at = f"--source {source.name} --partition {partition} --to {iso(decided_at_ms)}"
+        command = f"tidemark reset-time {place} {partition_at} --by NAME --reason TEXT"
+        return f"; the time of the partition is ahead already: `{command}`"
 
     def _accepted(self, source: Source) -> Iterator[_Ahead]:
         facts = self._scene.of(source.name)

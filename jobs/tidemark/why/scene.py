@@ -44,6 +44,14 @@ class Scene:
             case _:
                 return self.first_source(operator.inputs[0])
 
+    def sources(self, name: str) -> dict[str, Source]:
+        """The sources whose records go through the operator *name*, by name."""
+        operator = self.operator(name)
+        if isinstance(operator, Source):
+            return {name: operator}
+        read = (operator.repartition,) if isinstance(operator, HopSource) else operator.flows
+        return {each: source for upstream in read for each, source in self.sources(upstream).items()}
+
     def since(self, name: str, word: str) -> int | None:
         """When, after the newest result of the operator *name*, the first batch ended that counts any *word*."""
         return first(self.of(name).since_last_result(name), word)
@@ -61,9 +69,8 @@ class Scene:
     ) -> Finding:
         """A finding about the operator *name*; where event time is the suspect, *remedy* names the way around it."""
         if cause in EVENT_TIME and self.topology.time is Time.EVENT:
-            remedy += (
-                f"; for results that do not wait for event time: tidemark run {self.topology.name} --time processing"
-            )
+            command = f"`tidemark run {self.topology.name} --time processing`"
+            remedy += f"; for results that do not wait for event time: {command}"
         return Finding(
             cause=cause,
             sub_topology=self._subs[name].name,

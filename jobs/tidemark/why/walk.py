@@ -19,10 +19,11 @@ from tidemark.spec.lengths import for_people
 from tidemark.spec.operators import Aggregate, HopSource, Join, Operator, Source, emission_of
 from tidemark.spec.toml_keys import length
 from tidemark.spec.topology import SubTopology, Topology
+from tidemark.why.commands import LIVE, logs, quarantined, requeue, requeue_late
 from tidemark.why.drivers import drivers, restarts
 from tidemark.why.facts import StreamFacts
 from tidemark.why.findings import Cause, Finding, in_order
-from tidemark.why.inputs import LATE_RECORDS, QUIET_AFTER_MS, Inputs, reasons_of
+from tidemark.why.inputs import QUIET_AFTER_MS, Inputs, reasons_of
 from tidemark.why.scene import Scene, first
 from tidemark.why.watermarks import Watermarks
 from tidemark.why.windows import HeldWindows
@@ -30,7 +31,7 @@ from tidemark.why.windows import HeldWindows
 _LEFT_OUT = {
     "suppressed": (Cause.ALL_SUPPRESSED, "nothing is to be done if the values are the same; suppressed has each skip"),
     "filtered": (Cause.ALL_FILTERED, "look at its `where`"),
-    "quarantined": (Cause.POISON_AT_HEAD, "its key is null: look at the records in the table quarantine"),
+    "quarantined": (Cause.POISON_AT_HEAD, "its key is null: look at the records"),
 }
 """By outcome: what it is a case of, and what to do."""
 
@@ -108,8 +109,9 @@ class _Walk:
                 f"it works for {length(work_ms)} in each batch, more than half of the trigger interval "
                 f"({length(trigger_ms)}); batches take {length(batch_ms)}"
             )
-            remedy = f"make it do less, give its driver more cores, or try: tidemark whatif {self._scene.topology.name}"
-            yield self._scene.found(Cause.SLOW_OPERATOR, slow, seen, f"{remedy} --operator {slow} --scale 0.5")
+            command = f"tidemark whatif {self._scene.topology.name} --operator {slow} --scale 0.5"
+            remedy = f"make it do less, give its driver more cores, or try: `{command}`"
+            yield self._scene.found(Cause.SLOW_OPERATOR, slow, seen, remedy)
         for operator in self._scene.sub(name).operators:
             if isinstance(operator, HopSource):
                 yield from self._slow(operator.repartition)
@@ -138,6 +140,8 @@ class _Walk:
                 cause, remedy = _LEFT_OUT[word]
                 if isinstance(operator, Join):
                     remedy = f"look at `on` and at the rows of {operator.table or operator.delta}, or use how = left"
+                if word == "quarantined":
+                    remedy += f": {quarantined(self._scene, operator.name)}"
                 since_ms = first(rows, word)
                 seen = f"{n:,} {whole} were {word}"
                 found.append(self._scene.found(cause, operator.name, seen, remedy, since_ms=since_ms))
@@ -172,22 +176,26 @@ class _Walk:
         rows = self._scene.of(name).of_operator(name).filter(pl.col("gave") > 0).tail(1)
         if not rows.height:
             seen = "it had no results yet, and nothing is known that keeps it from them"
-            remedy = "look at the table outcomes, and at the driver's log"
+            remedy = f"look at the table outcomes, and at the driver's log: {logs(self._scene, name)}"
             return self._scene.found(Cause.UNEXPLAINED, name, seen, remedy)
         at_ms = rows["finished_at"].item()
         source = self._scene.first_source(name)
         read_ms = self._inputs.last_read_ms(source)
         if read_ms is not None and self._scene.at_ms - read_ms > (source.idle_after_ms or QUIET_AFTER_MS):
             seen = f"it has been silent for {for_people(self._scene.at_ms - read_ms)}; all that had come gave results"
-            remedy = "look whether its producer runs, if you expect more"
+            remedy = f"look whether its producer runs, if you expect more{f'; {LIVE}' if source.topic else ''}"
             return self._scene.found(Cause.SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
-        aside = "".join(f"; {told}" for told in self._set_aside(name))
-        seen = f"{rows['gave'].item():,} results came, of the newest records that were read{aside}"
-        remedy = f"look at the table quarantine; {LATE_RECORDS}" if aside else "nothing is to be done"
+        aside = list(self._set_aside(name))
+        told = "".join(f"; {seen}" for seen, _ in aside)
+        seen = f"{rows['gave'].item():,} results came, of the newest records that were read{told}"
+        remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "nothing is to be done"
         return self._scene.found(Cause.NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
 
-    def _set_aside(self, name: str) -> Iterator[str]:
-        """What *name* and those it reads lately set aside of records, others of which were good, or took in again."""
+    def _set_aside(self, name: str) -> Iterator[tuple[str, str]]:
+        """What *name* and those it reads lately set aside of records, others of which were good, or took in again.
+
+        With each what is to be done about it.
+        """
         operator = self._scene.operator(name)
         facts, what = self._scene.of(name), "updates"
         if isinstance(operator, Source):
@@ -197,11 +205,15 @@ class _Walk:
         batches = rows["batch_id"].implode()
         if late := rows["late"].sum():
             by_ms = facts.late_records.filter(pl.col("operator") == name, pl.col("batch_id").is_in(batches))
-            yield f"{late:,} {of} were late, by up to {length(by_ms['lateness_ms'].max() or 0)}"  # type: ignore[arg-type]
+            seen = f"{late:,} {of} were late, by up to {length(by_ms['lateness_ms'].max() or 0)}"  # type: ignore[arg-type]
+            yield seen, requeue_late(self._scene, name)
         if bad := rows["quarantined"].sum():
-            yield f"{bad:,} {of} are quarantined{self._reasons(operator, batches)}"
+            remedy = f"look at what is quarantined: {quarantined(self._scene, name)}"
+            if isinstance(operator, Source):
+                remedy += f", and {requeue(self._scene, operator)}"
+            yield f"{bad:,} {of} are quarantined{self._reasons(operator, batches)}", remedy
         if again := rows["reopened"].sum() if "reopened" in rows.columns else 0:  # an older table has no such column
-            yield f"{again:,} {of} had been late, and closed windows took them in again (requeue --late --reopen)"
+            yield f"{again:,} {of} had been late, and closed windows took them in again", "requeued has these"
         for flow in (operator.repartition,) if isinstance(operator, HopSource) else operator.flows:
             yield from self._set_aside(flow)
 

@@ -10,6 +10,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.spec.operators import HopSource, Source
 from tidemark.spec.toml_keys import length
 from tidemark.spec.topology import SubTopology
+from tidemark.why.commands import LIVE
 from tidemark.why.facts import Mark
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.inputs import Inputs
@@ -50,8 +51,8 @@ class Watermarks:
                 source.name,
                 f"its upstream {source.repartition} is idle: nothing comes from {first.name}, and time stands at "
                 f"{shown(mark.watermark_ms if mark else None)}",
-                f"look whether the producer of {first.name} runs; if it may be silent, idle_advances = true for "
-                f"{first.name} lets time go on",
+                f"look whether the producer of {first.name} runs{f' ({LIVE})' if first.topic else ''}; if it may be "
+                f"silent, idle_advances = true for {first.name} lets time go on",
                 input=source.repartition,
                 since_ms=self._inputs.last_read_ms(first),
             )

@@ -1,0 +1,57 @@
+"""The commands that remedies name, each in backticks, as they are typed where the tables of *scene* are."""
+
+from __future__ import annotations
+
+from tidemark.spec.operators import Aggregate, Shape, Source
+from tidemark.why.conditions import Condition, condition
+from tidemark.why.scene import Scene
+
+LIVE = "`tidemark check --live` shows what the topics have"
+GOES_ON = frozenset({Condition.STARTING, Condition.RUNNING, Condition.HANGING})
+
+
+def start(scene: Scene, name: str) -> str:
+    """How to have the driver of the operator *name* start, or another one take its place.
+
+    While any driver of the topology lives, the run of its DAG goes on, and one task of it is cleared; otherwise a new
+    run starts all of its streams.
+    """
+    topology, sub = scene.topology.name, scene.sub(name).name
+    dag = f"tidemark_{topology}_streams"
+    if any(condition(facts) in GOES_ON for facts in scene.facts.values()):
+        clear = f"airflow tasks clear {dag} --task-regex '^{sub}$'"
+        return f"restart the driver of {sub}: `tidemark restart {topology}/{sub}` (in another Airflow `{clear}`)"
+    trigger = f"airflow dags unpause {dag} && airflow dags trigger {dag}"
+    return f"start the driver of {sub}: `tidemark up {topology}` (in another Airflow `{trigger}`)"
+
+
+def logs(scene: Scene, name: str, options: str = "") -> str:
+    """What shows the log of the driver of the operator *name*."""
+    return f"`tidemark logs {scene.topology.name}/{scene.sub(name).name}{options}`"
+
+
+def quarantined(scene: Scene, name: str) -> str:
+    """What shows the records that the operator *name* could not use."""
+    return f"`tidemark sql \"from quarantine where topology = '{scene.topology.name}' and source = '{name}'\"`"
+
+
+def requeue(scene: Scene, source: Source, reason: str = "") -> str:
+    """What sends records of *source* again that are in quarantine, for one *reason* or any."""
+    if source.topic is None:  # only a topic takes them
+        return f"have what writes to {source.delta or source.files} write them again"
+    options = f" --reason {reason}" if reason else ""
+    return f"`tidemark requeue {scene.topology.name} --source {source.name}{options}` sends them again"
+
+
+def requeue_late(scene: Scene, name: str) -> str:
+    """Where the late records of the operator *name* are, and what has them taken in, as far as that can be."""
+    operator, sources = scene.operator(name), list(scene.sources(name).values())
+    late = f"tidemark requeue {scene.topology.name} --late"
+    windows = operator.windows if isinstance(operator, Aggregate) else None
+    if windows is not None and windows.reopen_for_ms is not None and windows.shape is not Shape.SESSION:
+        taken_in = f"; `{late} --reopen --operator {name}` has closed windows take them in"
+    elif len(sources) == 1 and sources[0].topic:  # the table does not say which of several
+        taken_in = f"; `{late} --source {sources[0].name}` sends them again"
+    else:
+        taken_in = ""
+    return f"late_records has them, and requeued those that were sent or taken in again{taken_in}"

@@ -1,0 +1,56 @@
+"""Commands that texts name in backticks, read as a shell and the real command line read them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from functools import cache
+from typing import Any
+
+from tidemark.cli import main
+from tidemark.spec.topology import Topology
+from tidemark.why.findings import Finding
+
+NEEDS_COMMAND = re.compile(r"\b(start|restart|clear|launch|requeue|reset|log|bound)\b")
+
+
+@cache
+def _parser() -> argparse.ArgumentParser:
+    return main._parser()
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of each command that *text* has in backticks."""
+    lines = re.findall(r"`((?:tidemark|airflow) [^`]+)`", text)
+    return [shlex.split(command) for line in lines for command in line.split(" && ")]
+
+
+def can_be_typed(finding: Finding, topology: Topology) -> None:
+    """Assert that each command in the remedy of *finding* can be typed, and means what *topology* has."""
+    named = commands(finding.remedy)
+    rest = re.sub(r"`[^`]+`", "", finding.remedy)
+    assert not re.search(r"tidemark \w|airflow \w", rest), f"not in backticks: {finding.remedy}"
+    assert named or not NEEDS_COMMAND.search(rest), f"names no command: {finding.remedy}"
+    for program, *words in named:
+        if program == "airflow":
+            assert words[2] == f"tidemark_{topology.name}_streams"
+            continue
+        options = vars(_parser().parse_args(words))  # exits where the command or an argument is unknown
+        means(options, topology)
+
+
+def means(options: dict[str, Any], topology: Topology) -> None:
+    """Assert that what *options* name is in *topology*."""
+    subs = {sub.name for sub in topology.sub_topologies}
+    known = {
+        "topology": {topology.name},
+        "topologies": {topology.name},
+        "stream": {f"{topology.name}/{sub}" for sub in subs},
+        "sub_topology": subs,
+        "source": {*topology.operators},
+        "operator": {*topology.operators},
+    }
+    for key in known.keys() & options.keys():
+        given = options[key] if isinstance(options[key], list) else [options[key]]
+        assert {*given} <= known[key] | {None}, (key, given)
