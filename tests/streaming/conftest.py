@@ -8,6 +8,11 @@ from pyspark.sql import SparkSession
 from tidemark.embedded import broker as embedded
 from tidemark.spark import session
 
+AUTHORIZER = """\
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=true
+"""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """PySpark leaves sockets to the garbage collector, which may come in any test that runs afterwards."""
@@ -24,9 +29,15 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Kafka broker that lives as long as the session; topics are the tests' own business."""
+    """The address of a Kafka broker that lives as long as the session; topics are the tests' own business.
+
+    Everyone may do everything with a topic, as at the broker of `tidemark up`, until the topic has an ACL.
+    """
     home = tmp_path_factory.mktemp("broker")
     try:
-        yield embedded.start(home).address
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(embedded, "SERVER_PROPERTIES", embedded.SERVER_PROPERTIES + AUTHORIZER)
+            address = embedded.start(home).address
+        yield address
     finally:
         embedded.stop(home)

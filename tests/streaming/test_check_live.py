@@ -8,11 +8,20 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tidemark.cli.check import check
 from tidemark.embedded import broker as embedded
+from tidemark.embedded.process import wait_until
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.sampling.topic_sample import SampledCluster
+from tidemark.sampling.topic_sample import SampledCluster, ask_for
 from tidemark.spec.connections import DEFAULT, Cluster
 from tidemark.spec.project import Project
 
@@ -109,6 +118,32 @@ def test_a_topic_that_is_not_there_is_refused_with_its_remedy(readings: str, tmp
         with pytest.raises(InvalidSpec, match=r"live\.toml: operators\.readings\.topic: is 'elsewhere'") as refused:
             check([file], tmp_path / "w", Project(tmp_path), given=[(DEFAULT, readings)], look=True, local=local)
         assert remedy in str(refused.value)
+
+
+def test_a_right_that_is_missing_is_named(broker: str, tmp_path: Path) -> None:
+    embedded.create_topics(broker, {"live_guarded": 1, "live_hidden": 1})
+    admin = AdminClient({"bootstrap.servers": broker})
+    grant(admin, "live_guarded", "User:*", AclOperation.DESCRIBE)
+    grant(admin, "live_hidden", "User:ann", AclOperation.READ)
+    wait_until(lambda: SampledCluster(Cluster(broker)).rights("live_guarded") == {"DESCRIBE"}, "the ACL", 30)
+    with pytest.raises(InvalidSpec) as refused:
+        lines(tmp_path, broker, topic="live_guarded")
+    (said,) = str(refused.value).splitlines()
+    assert said == (
+        f"live.toml: operators.readings.topic: is 'live_guarded', of which {broker} does not grant READ; "
+        f"{ask_for('READ', 'live_guarded')}"
+    )
+    with pytest.raises(
+        InvalidSpec, match=r"is 'live_hidden', which is not at .*, or may not be seen there; ask the admin"
+    ):
+        lines(tmp_path, broker, topic="live_hidden")
+
+
+def grant(admin: AdminClient, topic: str, whom: str, right: AclOperation) -> None:
+    """Have *whom* do that with *topic*, and no one anything else."""
+    acl = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, whom, "*", right, AclPermissionType.ALLOW)
+    for done in admin.create_acls([acl]).values():
+        done.result(30)
 
 
 def test_a_sample_is_bounded_and_has_every_partition(readings: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 
 from tidemark.inert import inert
 from tidemark.spec.intervals import Grain, utc
@@ -13,6 +15,7 @@ from tidemark.spec.lengths import for_people
 
 AGO = ((1_000, "s", 120_000), (60_000, "min", 7_200_000), (3_600_000, "h", 172_800_000))
 """Each unit in ms, with the age below which it reads best."""
+BACKTICKS = re.compile(r"`([^`]+)`")
 REFRESH_S = 15
 """A page that shows how things are now is asked for again so often."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -37,6 +40,7 @@ def template(name: str) -> Template:
         "day_and_clock": "{:%Y-%m-%d %H:%M:%S}".format,
         "percent": percent,
         "words": lambda name: str(name).replace("_", " "),
+        "code": code,
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
         "report_name": lambda name: name.replace("T", " ", 1) + (":00" if len(name) == len("2026-01-31T12") else ""),
     }
@@ -46,6 +50,15 @@ def template(name: str) -> Template:
 def _shown(value: Any) -> Any:
     """*value*, which is markup still if it was, without what a browser would not show but obey: a turn to the left."""
     return type(value)(inert(value)) if isinstance(value, str) else value
+
+
+def code(text: str) -> Markup:
+    """*text* with what is in backticks as code.
+
+    >>> code("a < b: `tidemark why flights`")
+    Markup('a &lt; b: <code>tidemark why flights</code>')
+    """
+    return Markup(BACKTICKS.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def length(ms: float | None) -> str:
