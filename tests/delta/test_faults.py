@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from playing import NOON, Ends, Play, Row, bad, ms, record, tell
-from typed import can_be_typed
+from typed import can_be_typed, commands
 
 import critical_path
 from tidemark.cli.bound import bound_rows
@@ -666,6 +666,35 @@ FAULTS = {
     "skip without its proof": Fault(broken_proof, "contracts_are_kept", "error", "newest"),
 }
 
+LOGS = "tidemark logs play/reads"
+RESTART = ["tidemark restart play/reads", "airflow tasks clear tidemark_play_streams --task-regex ^reads$"]
+START = [
+    "tidemark up play", "airflow dags unpause tidemark_play_streams", "airflow dags trigger tidemark_play_streams",
+]  # fmt: skip
+PROCESSING = "tidemark run play --time processing"
+COMMANDS = {
+    "driver that stood still": [LOGS],
+    "driver that restarted": [f"{LOGS} --lines 1000"],
+    "stream never started": START,
+    "dead stream": START,
+    "stream killed seconds ago": [LOGS, *START],
+    "stream that stays in starting": [LOGS, *RESTART],
+    "driver short of memory": RESTART,
+    "dead stream before a hop": RESTART,
+    "batch that hangs": ["tidemark topology play", LOGS],
+    "full disk": ["tidemark tables", LOGS],
+    "poison burst": [
+        "tidemark sql from quarantine where topology = 'play' and source = 'events'",
+        "tidemark requeue play --source events",
+    ],
+    "burst of late records": [
+        "tidemark bound play --source events", "tidemark requeue play --late --source events", PROCESSING,
+    ],
+    "idle partition": [PROCESSING],
+    "source without a record": ["tidemark check --live"],
+}  # fmt: skip
+"""By fault the commands that people read in the incident, as the shell reads them."""
+
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_ends_in_the_right_verdict_and_the_right_culprit(
@@ -682,6 +711,8 @@ def test_a_fault_ends_in_the_right_verdict_and_the_right_culprit(
     is_told = [(fault.promise, "opened", verdict, culprit, held_by)]
     assert [tuple(row[column] for column in CHANGE) for row in told] == ([] if verdict == "pass" else is_told)
     agree(flow, fault, result, told)
+    if name in COMMANDS:
+        assert [" ".join(words) for words in commands(held_by)] == COMMANDS[name]
 
 
 def test_an_incident_of_time_ahead_names_topic_partition_and_key(healthy: dict[str, Flow], tmp_path: Path) -> None:

@@ -481,7 +481,11 @@ def test_a_wrong_unit_of_time(tmp_path: Path, number: int, unit: str) -> None:
     finding = first(play, 21)
     assert place(finding) == (Cause.WRONG_TIME_UNIT, "events", "events", 0, ms(20))
     assert finding.seen == f"the timestamps of its newest 1 records are out of range as ms and plausible as {unit}"
-    assert finding.remedy.startswith(f'set timestamp_unit = "{unit}" for events')
+    sub = play.control.name
+    again = "`tidemark requeue play --source events --reason timestamp_out_of_range` sends them again"
+    assert finding.remedy == (
+        f'set timestamp_unit = "{unit}" for events, {START.format(sub=sub)}, and {again}; or have the producer send ms'
+    )
 
 
 @pytest.mark.parametrize("value", [b'{"event_time": 7}', b'{"event_time": true}', b"[]", b"\xff", b"[" * 100_000])

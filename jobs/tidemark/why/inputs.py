@@ -156,10 +156,10 @@ class Inputs:
         if absurd.height * 2 > rows.height and (unit := plausible_unit(source, absurd["value"].to_list())):
             seen = f"the timestamps of its newest {absurd.height:,} records are out of range as {source.timestamp_unit}"
             seen += f" and plausible as {unit}"
+            again = requeue(self._scene, source, "timestamp_out_of_range")
             remedy = (
-                f'set timestamp_unit = "{unit}" for {source.name}, or have the producer send {source.timestamp_unit}; '
-                f"after the first {start(self._scene, source.name)}, and "
-                f"{requeue(self._scene, source, 'timestamp_out_of_range')}"
+                f'set timestamp_unit = "{unit}" for {source.name}, {start(self._scene, source.name)}, and {again}; '
+                f"or have the producer send {source.timestamp_unit}"
             )
             return self._scene.found(Cause.WRONG_TIME_UNIT, source.name, seen, remedy, **where)
         seen = f"its newest {rows.height:,} records are quarantined ({reasons_of(source, rows)})"
