@@ -15,7 +15,7 @@ import polars as pl
 import polars.selectors as cs
 from deltalake import DeltaTable
 
-from tidemark.control import Heartbeat, StreamState
+from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.delta import scan
 from tidemark.disk import UntilWritten, at_once
 from tidemark.kernels.limits import Limits
@@ -163,6 +163,16 @@ class Play:
         self.hosts: dict[str, Host] = {}
         self.reading_ms = self.write_ms = 0
 
+    @property
+    def sub(self) -> str:
+        """The name of the first sub-topology."""
+        return self.topology.sub_topologies[0].name
+
+    @property
+    def control(self) -> Control:
+        """The control folder of the first sub-topology."""
+        return Control(Layout(self.home).control(self.topology.name, self.sub))
+
     def copy(self, home: Path) -> Play:
         """The same, as far as it has come, in the warehouse *home*, with drivers of its own."""
         play = Play(self.toml, home, partitions=self.partitions)
@@ -199,7 +209,7 @@ class Play:
 
     def batch(self, rows: Sequence[Row] = (), *, at_ms: int, sub: str | None = None) -> None:
         """Run the next batch of *sub* (the first one unless named), decided at *at_ms*."""
-        name = sub or self.topology.sub_topologies[0].name
+        name = sub or self.sub
         self.process(self._batches[name], rows, at_ms=at_ms, sub=name)
         self._batches[name] += 1
 
@@ -217,8 +227,11 @@ class Play:
         self._batches[name] = max([self._batches[name], *(row["offset"] + 1 for row in rows)])
         self.batch(rows, at_ms=at_ms, sub=sub)
 
-    def process(self, batch_id: int, rows: Sequence[Row], *, at_ms: int, sub: str, now_ms: int | None = None) -> None:
+    def process(
+        self, batch_id: int, rows: Sequence[Row], *, at_ms: int, sub: str | None = None, now_ms: int | None = None
+    ) -> None:
         """Run batch *batch_id* of *sub*, planned at *at_ms*, when the clock says *now_ms* (None: the same)."""
+        sub = sub or self.sub
         if sub not in self._engines:
             self.start(sub)
         self.now_ms = at_ms if now_ms is None else now_ms
@@ -242,13 +255,14 @@ class Play:
 
     def start(
         self,
-        sub: str,
+        sub: str | None = None,
         reached: Callable[[str], None] = lambda step: None,
         epoch: int = 1,
         check_lease: Callable[[], None] = lambda: None,
         until_written: UntilWritten = at_once,
     ) -> None:
-        """Have a new driver run *sub* from now on."""
+        """Have a new driver run *sub* (the first one unless named) from now on."""
+        sub = sub or self.sub
         stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
         self._engines[sub] = build_engine(
             stream, self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms, clock=self._clock,
@@ -266,18 +280,19 @@ class Play:
 
     def rows(self, table: str, sub: str | None = None) -> list[Row]:
         """The rows of one table of *sub*, instants as epoch ms, in the order of batches and within them."""
-        name = sub or self.topology.sub_topologies[0].name
-        path = Layout(self.home).stream_table(self.topology.name, name, table)
-        frame = scan(path).collect().with_columns(cs.datetime().dt.epoch("ms"))
+        frame = scan(self.table(table, sub)).collect().with_columns(cs.datetime().dt.epoch("ms"))
         order = [c for c in ("batch_id", "seq") if c in frame.columns]
         return frame.sort(order, maintain_order=True).to_dicts()
 
+    def table(self, name: str, sub: str | None = None) -> Path:
+        """Where the table *name* of *sub* (the first one unless named) is."""
+        return Layout(self.home).stream_table(self.topology.name, sub or self.sub, name)
+
     def tables(self) -> dict[str, list[str]]:
         """The rows of each table of the first sub-topology as text, sorted, without what was MEASURED."""
-        (sub, *_) = self.topology.sub_topologies
         return {
             path.name: sorted(str(row) for row in scan(path).drop(MEASURED, strict=False).collect().rows())
-            for path in sorted(Layout(self.home).stream(self.topology.name, sub.name).iterdir())
+            for path in sorted(Layout(self.home).stream(self.topology.name, self.sub).iterdir())
             if path.name != "latency_buckets"
         }
 

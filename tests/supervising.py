@@ -55,7 +55,7 @@ class Kind:
 
 
 STAND_IN = Kind("stand_in", "flights", "status", "stand_in.py")
-SPARK = Kind("spark", "numbers", "0", "stream.py")
+SPARK = Kind("spark", "numbers", "numbers", "stream.py")
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def stream(stage: Stage, tmp_path: Path) -> Iterator[Supervised]:
 
 
 def numbers(stream: Supervised, table: str = "kept") -> list[int]:
-    path = Layout(stream.warehouse).stream_table("numbers", "0", table)
+    path = Layout(stream.warehouse).stream_table("numbers", "numbers", table)
     return sorted(scan(path).collect()["n"].to_list()) if path.exists() else []
 
 
@@ -80,7 +80,7 @@ def test_every_record_is_kept_once_although_spark_and_airflow_are_killed_and_an_
     stream.wait_for(run_id, "deferred")
     stream.drain(run_id)
     assert numbers(stream) == [0, 1, 2, 3, 4, 5, 6, 7]
-    outcomes = scan(Layout(stream.warehouse).stream_table("numbers", "0", "outcomes")).collect().to_dicts()
+    outcomes = scan(Layout(stream.warehouse).stream_table("numbers", "numbers", "outcomes")).collect().to_dicts()
     check_accounting(outcomes)
     assert sum(row["records_in"] for row in outcomes if row["operator"] == "numbers") == 8
 

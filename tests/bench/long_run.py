@@ -11,8 +11,6 @@ from tempfile import TemporaryDirectory
 from bench.ratios import Figure
 from playing import NEWEST, Play
 
-from tidemark.spec.layout import Layout
-
 BATCHES, WARM, SHOWN = 2_000, 200, 200
 NOON_MS = 1_400_000_000_000
 KEYS = "abc"
@@ -43,7 +41,7 @@ def figures(_: int) -> Iterator[Figure]:
             took_s.append(time.process_time() - started_s)
             bytes_.append(_resident_bytes())
             if number + 1 in (WARM + SHOWN, BATCHES):
-                files.append(sum(1 for _ in Layout(Path(folder)).control("play", "0").rglob("*")))
+                files.append(sum(1 for _ in play.control.home.rglob("*")))
     early, late = (fmean(part) for part in _shown(took_s))  # most batches put no files together, and all pay for it
     yield Figure(
         f"{BATCHES:,} batches: CPU time, last {SHOWN} against those after {WARM}",

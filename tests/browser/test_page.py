@@ -36,7 +36,7 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
         Sink(name=board, kind=Kind.SINK, inputs=(slow,), table="b"),
         Sink(name=other, kind=Kind.SINK, inputs=(events,), table="o"),
     )
-    topology = Topology(named.get("topology", "play"), Level.INFO, 5_000, 1_000, (SubTopology("0", operators),))
+    topology = Topology(named.get("topology", "play"), Level.INFO, 5_000, 1_000, (SubTopology("events", operators),))
     path, minutes = [events, slow, board], [NOON + k * MINUTE_MS for k in range(3)]
     window = {
         "end_ms": NOON + 5_000, "latency_ms": 500, "waited_ms": 60, "queued_ms": 10, "worked_ms": 430, "sla_ms": 400,

@@ -53,8 +53,8 @@ def test_after_a_silent_night_a_record_is_not_ahead(tmp_path: Path) -> None:
 def test_a_batch_is_decided_as_of_its_plan(tmp_path: Path) -> None:
     play = Play(COUNTED, tmp_path)
     play.batch([play.row("events", ms(0))], at_ms=ms(1))
-    play.start("0")  # the driver was killed after Spark planned a batch; the next one runs it an hour later
-    play.process(1, [play.row("events", ms(4))], at_ms=ms(5), now_ms=ms(HOUR), sub="0")
+    play.start()  # the driver was killed after Spark planned a batch; the next one runs it an hour later
+    play.process(1, [play.row("events", ms(4))], at_ms=ms(5), now_ms=ms(HOUR))
     assert decided(play) == [1, 5]
 
 
@@ -70,9 +70,9 @@ def taken(toml: str, home: Path, *ahead_s: float, processing: bool = False) -> P
     play = Play(toml, home, change=on_processing_time if processing else lambda topology: topology)
     times = [[5.0], [20 + s for s in ahead_s], [21.0, 39.0]]
     for number, (at_s, records) in enumerate(zip((10, 20, 40), times, strict=True)):
-        play.start("0")
+        play.start()
         rows = [play.row("events", ms(s), id="a") | {"value": b"sent"} for s in records]
-        play.process(number, rows, at_ms=ms(at_s), sub="0")
+        play.process(number, rows, at_ms=ms(at_s))
     return play
 
 

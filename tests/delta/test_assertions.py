@@ -14,7 +14,6 @@ from playing import NOON, Crash, Play, crash_at
 from tidemark.cli.check import check
 from tidemark.cli.sql import Warehouse
 from tidemark.errors import InvalidSpec
-from tidemark.spec.layout import Layout
 from tidemark.spec.tables import BECAME, CAME_IN
 
 TOPOLOGY = """
@@ -97,7 +96,7 @@ def test_a_join_finds_the_value_that_was_asserted_last(tmp_path: Path, strategy:
     play = Play(topology(strategy), tmp_path)
     play.batch([sensor(play, 10, 1.0), sensor(play, 20, 1.0), sensor(play, 15, 2.0)], at_ms=NOON + 21_000)
     if drivers > 1:
-        play.start("0")
+        play.start()
     play.batch([ask(play, 12), ask(play, 17), ask(play, 25)], at_ms=NOON + 26_000)
     assert answers(play) == [(12_000, "a", 1.0), (17_000, "a", 2.0), (25_000, "a", 1.0)]
     emitted = [row["timestamp"] - NOON for row in play.rows("changes") if row["operator"] == "newest"]
@@ -113,11 +112,11 @@ def played(home: Path, strategy: str, seed: int) -> dict[str, Any]:
         ]
         rows += [ask(play, draw.randrange(30), draw.choice("abc")) for _ in range(4)]
         if number == 2:
-            play.start("0")
-        play.batch(rows, at_ms=NOON + 30_000 + number * 1_000, sub="0")
-        play.hop("1", at_ms=NOON + 30_000 + number * 1_000)
+            play.start()
+        play.batch(rows, at_ms=NOON + 30_000 + number * 1_000)
+        play.hop("by_room", at_ms=NOON + 30_000 + number * 1_000)
     check_accounting(play)
-    rooms = {row["key"]: row["value"] for row in play.rows("changes", "1")}
+    rooms = {row["key"]: row["value"] for row in play.rows("changes", "by_room")}
     board = {row["id"]: (row["room"], row["v"]) for row in play.rows("board")}
     return {"answers": answers(play), "board": board, "rooms": rooms}
 
@@ -154,16 +153,16 @@ def test_a_current_row_says_when_its_key_was_last_seen(tmp_path: Path) -> None:
     play = Play(topology("on_change"), tmp_path)
     play.batch([sensor(play, 10, 1.0), sensor(play, 10, 1.0, "dead"), sensor(play, 20, 1.0)], at_ms=NOON + 21_000)
     assert board(play) == {"a": ("r", 1.0, 10, 20, 0), "dead": ("r", 1.0, 10, 10, 0)}
-    version = DeltaTable(str(Layout(tmp_path).stream_table("play", "0", "board"))).version()
-    play.start("0")
+    version = DeltaTable(str(play.table("board"))).version()
+    play.start()
     play.batch([sensor(play, 30, 1.0), sensor(play, 31, 1.0), sensor(play, 25, 1.0)], at_ms=NOON + 31_000)
     assert board(play) == {"a": ("r", 1.0, 10, 31, 0), "dead": ("r", 1.0, 10, 10, 0)}
-    assert DeltaTable(str(Layout(tmp_path).stream_table("play", "0", "board"))).version() == version + 1
+    assert DeltaTable(str(play.table("board"))).version() == version + 1
     play.batch([sensor(play, 28, 2.0)], at_ms=NOON + 32_000)
     assert board(play)["a"] == ("r", 2.0, 28, 31, 2)
     fresh = [(row["operator"], row["newest_ms"]) for row in play.rows("outcomes") if row["operator"] == "board"]
     assert fresh == [("board", NOON + 10_000), ("board", NOON + 28_000)]
-    play.hop("1", at_ms=NOON + 32_000)
+    play.hop("by_room", at_ms=NOON + 32_000)
     check_accounting(play)
 
 
@@ -210,7 +209,7 @@ def test_a_row_of_an_aggregate_or_a_map_says_when_it_was_seen(
     low, high = values
     assert seen((10, "a", 5), (10, "b", 5)) == [("a", low, 10_000, 10_000), ("b", low, 10_000, 10_000)]
     assert seen((30, "a", 4), (20, "a", 4)) == [("a", low, 10_000, 30_000), ("b", low, 10_000, 10_000)]
-    play.start("0")
+    play.start()
     # What an aggregate has taken in until 30 s makes the result of then; a map's is that of its record.
     changed_ms = 30_000 if "aggregate" in what else 29_500
     assert seen((29.5, "a", 6)) == [("a", high, changed_ms, 30_000), ("b", low, 10_000, 10_000)]
@@ -231,13 +230,13 @@ def test_a_deleted_key_was_last_seen_when_it_came_back(tmp_path: Path, cuts: tup
 def test_a_kill_counts_no_assertion_twice_and_loses_none(tmp_path: Path, step: str) -> None:
     play = Play(topology("on_change"), tmp_path)
     play.batch([sensor(play, 10, 1.0)], at_ms=NOON + 11_000)
-    play.start("0", crash_at(step))
+    play.start(reached=crash_at(step))
     rows = [sensor(play, 20, 1.0)]
     if step != "committed changes":  # a batch without changes does not commit them
         with pytest.raises(Crash):
-            play.process(1, rows, at_ms=NOON + 21_000, sub="0")
-    play.start("0", epoch=2)
-    play.process(1, rows, at_ms=NOON + 21_000, sub="0")
+            play.process(1, rows, at_ms=NOON + 21_000)
+    play.start(epoch=2)
+    play.process(1, rows, at_ms=NOON + 21_000)
     assert board(play) == {"a": ("r", 1.0, 10, 20, 0)}
 
 
@@ -245,7 +244,7 @@ def test_a_sink_that_gets_the_key_later_keeps_its_rows(tmp_path: Path) -> None:
     was = Play(topology("on_change").replace("last_seen_at = true\n", ""), tmp_path)
     was.batch([sensor(was, 10, 1.0), sensor(was, 30, 1.0, "b")], at_ms=NOON + 31_000)
     play = Play(topology("on_change"), tmp_path)
-    play.resume({"0": 1}, {("sensors", 0): 2})
+    play.resume({"sensors": 1}, {("sensors", 0): 2})
     play.batch([sensor(play, 40, 1.0), sensor(play, 30, 2.0, "c")], at_ms=NOON + 41_000)
     seen = {row["id"]: row["last_seen_at"] and (row["last_seen_at"] - NOON) // 1_000 for row in play.rows("board")}
     assert seen == {"a": 40, "b": None, "c": 30}
@@ -273,8 +272,8 @@ def test_on_update_sends_on_what_deletes_a_key_that_is_not_there(tmp_path: Path)
     (row,) = [row for row in play.rows("outcomes") if row["operator"] == "newest"]
     assert (row["records_in"], row["emitted"], row["suppressed"]) == (1, 1, 0)
     assert [(row["key"], row["value"]) for row in play.rows("changes")] == [("a", None)]
-    play.hop("1", at_ms=NOON + 12_000)
-    assert play.rows("quarantine", "1") == []
+    play.hop("by_room", at_ms=NOON + 12_000)
+    assert play.rows("quarantine", "by_room") == []
     check_accounting(play)
 
 

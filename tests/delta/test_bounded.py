@@ -19,7 +19,7 @@ from tidemark import delta
 from tidemark.spec.layout import Layout
 from tidemark.stream.journal import KEPT
 
-SUB = "0"
+SUB = "events"
 
 
 @dataclass(frozen=True)

@@ -239,10 +239,10 @@ def test_check_lists_what_would_run_and_refuses_what_could_not(tmp_path: Path) -
     topologies = Path(__file__).parents[1] / "streaming" / "topologies"
     good = tidemark(tmp_path, "check", str(topologies / "sensors.toml"))
     assert good.returncode == 0
-    assert good.stdout.startswith("sensors.toml: sensors/0: readings, ")
+    assert good.stdout.startswith("sensors.toml: sensors/readings: readings, ")
     parts = ("streams", "reports", "sla_check", "maintenance", "daily_reports")
     assert good.stdout.splitlines()[-5:] == [
-        "sensors: streams: 0",
+        "sensors: streams: readings",
         "sensors: topics: reads readings at the broker that `tidemark up` starts",
         "sensors: tables: devices, sessions",
         "sensors: SLAs: nothing_gets_lost (completeness of outcomes)",

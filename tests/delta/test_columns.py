@@ -87,15 +87,12 @@ def test_every_table_of_a_running_topology_says_what_its_rows_and_columns_are(tm
 
 def test_a_sink_says_of_a_column_what_the_topology_computes_it_from(tmp_path):
     play = Play(AVERAGES, tmp_path)
-    play.start("0")
-    layout = Layout(tmp_path)
-    board = comments(layout.stream_table("rooms", "0", "board"))
+    play.start()
+    board = comments(play.table("board"))
     assert board["celsius"] == "by_minute: total / n"
     assert board["room"] == "room of readings"
     assert board["window_start"] == "start of the window, inclusive: record time"
-    assert comments(layout.stream_table("rooms", "0", "everything"))["read_at"] == (
-        "read_at of readings: record time, epoch ms"
-    )
+    assert comments(play.table("everything"))["read_at"] == ("read_at of readings: record time, epoch ms")
 
 
 def test_a_table_of_an_older_version_gets_the_columns_it_lacks_and_its_rows_have_null_there(tmp_path):
@@ -121,10 +118,8 @@ def test_a_table_of_a_version_that_said_otherwise_of_its_columns_takes_rows_of_t
 
 
 def test_a_stream_goes_on_with_tables_of_an_older_version(tmp_path):
-    layout = Layout(tmp_path)
-    whole = arrow_schema(OUTCOMES)
-    create(layout.stream_table("rooms", "0", "outcomes"), pa.schema([f for f in whole if f.name != "repeated"]))
     play = Play(AVERAGES, tmp_path)
+    create(play.table("outcomes"), pa.schema([f for f in arrow_schema(OUTCOMES) if f.name != "repeated"]))
 
     play.batch([play.row("readings", 1_400_000_000_000, room="a", celsius=20.0)], at_ms=1_400_000_000_500)
 

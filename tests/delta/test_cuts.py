@@ -65,7 +65,7 @@ def results(home: Path, records: list[tuple[float, str, float]], cut: random.Ran
         play.batch([row for part in taken for row in part], at_ms=T + number)
         number += 1
         if cut and cut.random() < 0.3:
-            play.start("0")
+            play.start()
     play.batch([event(play, 900, "end", 0.0, part=part) for part in range(3)], at_ms=T + number)
     assert play.rows("late_records") == []
     for row in play.rows("outcomes"):
@@ -91,7 +91,7 @@ def test_by_event_time_the_newest_row_is_not_the_last_one_read(tmp_path: Path) -
         rows = [event(play, 10, "a", 10.0), event(play, 5, "a", 5.0, part=1), event(play, 10, "a", 11.0, part=1)]
         for batch in [[row] for row in rows] if one_by_one else [rows]:
             play.batch(batch, at_ms=T)
-            play.start("0")
+            play.start()
         play.batch([event(play, 10, "a", 7.0), event(play, 9, "a", 8.0)], at_ms=T + 1)
         assert play.rows("changes")[-1]["value"] == '{"v":11.0}', "of one instant the higher partition"
         (*_, last) = [row for row in play.rows("outcomes") if row["operator"] == "newest"]
@@ -101,7 +101,7 @@ def test_by_event_time_the_newest_row_is_not_the_last_one_read(tmp_path: Path) -
 def test_by_event_time_a_suppressed_update_can_be_the_newest(tmp_path: Path) -> None:
     play = Play(SOURCE + NEWEST, tmp_path, partitions=2)
     play.batch([event(play, 10, "a", 1.0), event(play, 20, "a", 1.0)], at_ms=T)  # the second is suppressed
-    play.start("0")
+    play.start()
     play.batch([event(play, 15, "a", 2.0, part=1)], at_ms=T + 1)
     assert [row["value"] for row in play.rows("changes")] == ['{"v":1.0}']
 
@@ -113,7 +113,7 @@ def test_by_event_time_a_deleted_key_stays_deleted(tmp_path: Path, strategy: str
     play.batch([play.row("events", T, key="a", id="a", v=1.0)], at_ms=T)
     play.batch(at_ms=T + 10_000)
     play.batch([play.row("events", T + 9000, key="a", id="a") | {"deleted": True}], at_ms=T + 20_000)
-    play.start("0")
+    play.start()
     play.batch([play.row("events", T + 5000, key="a", id="a", v=5.0)], at_ms=T + 30_000)
     play.batch(at_ms=T + 40_000)
     assert [row["value"] for row in play.rows("changes")] == ['{"v":1.0}', None]
@@ -143,7 +143,7 @@ def test_a_tombstone_is_as_new_as_its_partition_for_every_cut(tmp_path: Path, cu
     ]
     for number in range(0, len(rows), cut):
         play.batch(rows[number : number + cut], at_ms=T + 600_000)
-        play.start("0")
+        play.start()
     play.batch([event(play, 3_000, "e", 5.0, part=1)], at_ms=T + 3_000_000)
     for _ in range(3):  # partition 0 goes on by a minute at most each time
         play.batch(at_ms=T + 3_000_000)

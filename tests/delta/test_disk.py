@@ -23,7 +23,7 @@ from tidemark.delta import SETTINGS, Committer, create, scan
 from tidemark.disk import Disk
 
 T = 1_400_000_000_000
-SUB = "0"
+SUB = "events"
 
 
 @pytest.fixture

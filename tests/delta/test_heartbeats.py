@@ -88,7 +88,7 @@ def test_an_engine_tells_how_much_there_is_to_do(tmp_path: Path) -> None:
     play.broker.ends = {0: 9}
     play.write_ms = 1_000
     play.batch([play.row("events", NOON, id="a", v=1), play.row("events", NOON, id="b", v=1)], at_ms=NOON)
-    load = play._engines["0"].load
+    load = play._engines[play.sub].load
     assert (load["records_waiting"], load["last_batch_ms"] >= 3_000) == (7, True)
     assert load["state_bytes"] > 0
 

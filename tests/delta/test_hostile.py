@@ -585,14 +585,14 @@ def test_a_file_and_a_folder_of_such_a_name_are_told_in_one_line_and_asked_as_th
         assert_inert(told)
         line, *others = told.splitlines()
         warnings = [other for other in others if ": warning: " in other or ": note: " in other]
-        assert line == f"{shown(file.name)}: play/0: events, newest, board, out"
+        assert line == f"{shown(file.name)}: play/events: events, newest, board, out"
         assert len(warnings) == 2, warnings  # of the order of arrival at `newest`, and of what `out` reads
         file.write_text("name = [")
         refused = terminal(tmp_path, "check", str(file), status=1)
         assert_inert(refused)
         assert len(refused.splitlines()) == 1
     table = 'x" AS SELECT 1; CREATE TABLE owned AS SELECT 1; --'
-    path = Layout(tmp_path / "warehouse").stream_table("play", "0", table)
+    path = Layout(tmp_path / "warehouse").stream_table("play", "events", table)
     write_deltalake(path, pa.table({"a": [7]}))
     warehouse = Warehouse(tmp_path / "warehouse")
     assert warehouse.ask('FROM "{}"'.format(table.replace('"', '""'))).rows == ((7,),)

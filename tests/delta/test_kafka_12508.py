@@ -16,7 +16,7 @@ from playing import Crash, Play, Row, crash_at
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "data" / "kafka_emit_on_change.json"
 T = 1_400_000_000_000
-SUB = "0"
+SUB = "events"
 TOML = """
 name = "play"
 [operators.events]

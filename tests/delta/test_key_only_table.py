@@ -36,7 +36,7 @@ def test_a_table_of_keys_says_each_key_once(tmp_path: Path, *, restarts: bool) -
     play = Play(SEEN, tmp_path)
     play.batch([play.row("events", NOON, id="a"), play.row("events", NOON + 1_000, id="b")], at_ms=NOON + 2_000)
     if restarts:
-        play.start("0")
+        play.start()
     play.batch([play.row("events", NOON + 2_000, id="a")], at_ms=NOON + 3_000)
     assert [(row["key"], row["value"]) for row in play.rows("changes")] == [("a", "{}"), ("b", "{}")]
     assert [row["id"] for row in play.rows("board")] == ["a", "b"]
@@ -59,6 +59,6 @@ table = "found"
     play = Play(SEEN + joined, tmp_path)
     play.batch([play.row("events", NOON, id="a")], at_ms=NOON + 2_000)
     if restarts:
-        play.start("0")
+        play.start()
     play.batch([play.row("events", NOON + 2_000, id="a")], at_ms=NOON + 3_000)
     assert [row["id"] for row in play.rows("found")] == ["a", "a"]

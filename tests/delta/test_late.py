@@ -183,7 +183,7 @@ def test_beyond_its_history_a_join_has_the_oldest_version_kept(tmp_path: Path) -
     assert [row["rate"] for row in play.rows("rated_board")] == [200, 200, 50, 50, 50, 50]
     assert outcome(play, "rated", "joined_beyond_history") == 2, "9.999 is the oldest instant that it keeps"
     assert outcome(play, "rated", "late") == 0
-    play.start("0")  # another driver has read the versions from the tables
+    play.start()  # another driver has read the versions from the tables
     play.batch([event(play, 2), event(play, -3600)], at_ms=T + 2000)
     assert [row["rate"] for row in play.rows("rated_board")][6:] == [50, 50]
 

@@ -19,7 +19,7 @@ from tidemark.embedded.process import wait_until
 from tidemark.errors import Contradiction
 from tidemark.spec.layout import Layout
 
-SUB = "0"
+SUB = "events"
 T = 1_400_000_000_000
 
 

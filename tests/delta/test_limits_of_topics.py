@@ -65,12 +65,12 @@ def test_headers_count_and_what_just_fits_is_sent(tmp_path: Path) -> None:
 
 def test_limits_of_now_count_and_a_replay_sends_what_was_decided(tmp_path: Path) -> None:
     play = play_with(tmp_path, Limits())
-    play.start("0", crash_at("decided"))
+    play.start(reached=crash_at("decided"))
     rows = [row(play, "a", 1), row(play, "b", 2, "x" * 3_000)]
     with pytest.raises(Crash):
         play.batch(rows, at_ms=NOON)
     play.broker.topic_limits["out"] = Limits(max_bytes=1_024)
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch(rows, at_ms=NOON)
     assert sent(play) == ["a", "b"]
     play.batch([row(play, "c", 3, "x" * 3_000)], at_ms=NOON)
@@ -82,10 +82,10 @@ def test_a_refusal_after_the_decision_is_one_row_on_replay_too(tmp_path: Path, s
     play = Play(NEWEST_SENT, tmp_path)
     play.broker.refuses = lambda record: record["id"] == "b"
     rows = [play.row("events", ms(n), key=id_, id=id_, v=n) for n, id_ in enumerate("abc")]
-    play.start("0", crash_at(step))
+    play.start(reached=crash_at(step))
     with pytest.raises(Crash):
         play.batch(rows, at_ms=NOON)
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch(rows, at_ms=NOON)
     play.batch([play.row("events", ms(9), key="a", id="a", v=9)], at_ms=NOON)
     (row,) = play.rows("undeliverable")
@@ -110,10 +110,10 @@ def test_what_does_not_fit_an_avro_schema_is_quarantined_there(tmp_path: Path) -
     (tmp_path / "sent.avsc").write_text(AVRO)
     play = Play(f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n', tmp_path)
     rows = [row(play, "a", 1), play.row("events", ms(3), key="b", id="b", v=1, note=None), row(play, "c", 2)]
-    play.start("0", crash_at("decided"))
+    play.start(reached=crash_at("decided"))
     with pytest.raises(Crash):
         play.batch(rows, at_ms=NOON)
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch(rows, at_ms=NOON)
     assert sent(play) == ["a", "c"]
     (bad,) = play.rows("quarantine")
@@ -131,18 +131,18 @@ def test_a_schema_changed_before_a_replay_makes_rows_undeliverable(tmp_path: Pat
     sink = f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n'
     play = Play(sink, tmp_path)
     rows = [row(play, "a", 1), row(play, "b", 2, "long"), row(play, "c", 3)]
-    play.start("0", crash_at("decided"))
+    play.start(reached=crash_at("decided"))
     with pytest.raises(Crash):
         play.batch(rows, at_ms=NOON)
     only = '{"type": "enum", "name": "note", "symbols": ["none", "long"]}'
     (tmp_path / "sent.avsc").write_text(AVRO.replace('"note", "type": "string"', f'"note", "type": {only}'))
     changed = Play(sink, tmp_path)
-    changed.start("0", crash_at("measured"), epoch=2)
+    changed.start(reached=crash_at("measured"), epoch=2)
     with pytest.raises(Crash):
-        changed.process(0, rows, at_ms=NOON, sub="0")
-    changed.start("0", epoch=3)
-    changed.process(0, rows, at_ms=NOON, sub="0")
-    changed.process(1, [{**row(play, "d", 4, "none")}], at_ms=NOON, sub="0")
+        changed.process(0, rows, at_ms=NOON)
+    changed.start(epoch=3)
+    changed.process(0, rows, at_ms=NOON)
+    changed.process(1, [{**row(play, "d", 4, "none")}], at_ms=NOON)
     assert sent(changed) == ["b", "b", "d"]
     bad = changed.rows("undeliverable")
     assert [(r["key"], r["value"], r["source_offset"]) for r in bad] == [
@@ -157,4 +157,4 @@ def test_a_schema_that_is_none_is_refused_at_start(tmp_path: Path, schema: str) 
     (tmp_path / "sent.avsc").write_text(schema)
     play = Play(f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n', tmp_path)
     with pytest.raises(InvalidSpec, match=r"operators.out.avro_schema: is not an Avro schema of records"):
-        play.start("0")
+        play.start()

@@ -37,7 +37,7 @@ from tidemark.stream.wiring import Stream
 from tidemark.table_files import DataFile, files_of, rows_of_each, written
 
 T = 1_400_000_000_000
-SUB = "0"
+SUB = "events"
 SOON = """
 [retention]
 changes = "1 ms"
@@ -321,7 +321,7 @@ def test_retention_keeps_assertions_that_history_needs(tmp_path: Path, monkeypat
         play.batch([play.row("events", T + second * 1_000, key=key, id=key, v=v)], at_ms=T + 21_000 + number)
     written_days_ago(monkeypatch, play, {0: 31, 1: 31, 2: 31, 3: 31})
     maintained(play, in_ms=0)
-    play.start("0")
+    play.start()
     play.batch([play.row("asks", T + 25_000, id="a")], at_ms=T + 26_000)
     assert [row["v"] for row in play.rows("answers")] == [1]
 
@@ -336,7 +336,7 @@ def test_the_values_of_assertions_stay_that_history_needs(tmp_path: Path, monkey
     play.batch([play.row("asks", T + 31_000, id="b")], at_ms=T + 38_000)
     written_days_ago(monkeypatch, play, dict.fromkeys(range(5), 2))
     maintained(play, in_ms=0)
-    play.start("0")
+    play.start()
     play.batch([play.row("asks", T + 25_000, id="a")], at_ms=T + 39_000)
     assert [row["v"] for row in play.rows("answers")] == [3, 1]
 

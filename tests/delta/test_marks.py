@@ -11,12 +11,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from playing import NEWEST, NOON, Crash, Play, Row, crash_at, ms
 
-from tidemark.control import Control, TimeReset
+from tidemark.control import TimeReset
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.marks import mark_text
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress
-from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source
 from tidemark.spec.topology import parse
 from tidemark.stream.table_marks import TableMarks
@@ -31,7 +30,7 @@ topic = "out"
 marks = true
 """
 )
-READING = NEWEST.replace('bound = "1 s"', 'bound = "2 s"\nwritten_by = "up/0"')
+READING = NEWEST.replace('bound = "1 s"', 'bound = "2 s"\nwritten_by = "up/events"')
 
 
 def at(play: Play, second: float) -> None:
@@ -63,12 +62,12 @@ def test_what_moved_since_is_sent_later_though_nothing_comes(tmp_path: Path) -> 
 
 def test_a_mark_is_sent_again_when_a_batch_is(tmp_path: Path) -> None:
     play = Play(SENDING, tmp_path)
-    play.start("0", crash_at("committed out"))
+    play.start(reached=crash_at("committed out"))
     row = play.row("events", ms(1), key="a", id="a", v=1)
     with pytest.raises(Crash):
         play.batch([row], at_ms=ms(1))
     assert marks(play) == []
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch([row], at_ms=ms(1))
     assert marks(play) == [(-1, False)]
 
@@ -82,12 +81,12 @@ def mark(play: Play, writer: str, watermark_ms: int, *, idle: bool = False, part
 
 
 def read(play: Play) -> InputProgress:
-    progress = play._engines["0"].progress
+    progress = play._engines[play.sub].progress
     assert progress is not None
     return progress.inputs["events"]
 
 
-@pytest.mark.parametrize(("writer", "reached_ms"), [("up/0", 40_000), ("up/1", -1_001), ("forged/0", -1_001)])
+@pytest.mark.parametrize(("writer", "reached_ms"), [("up/events", 40_000), ("up/1", -1_001), ("forged/0", -1_001)])
 def test_a_mark_moves_time_if_its_writer_is_the_one_named(tmp_path: Path, writer: str, reached_ms: int) -> None:
     play = Play(READING, tmp_path)
     play.batch([play.row("events", ms(1), key="a", id="a", v=1)], at_ms=ms(1))
@@ -99,19 +98,19 @@ def test_a_mark_moves_time_if_its_writer_is_the_one_named(tmp_path: Path, writer
 
 
 def test_of_two_writers_none_speaks_for_the_other(tmp_path: Path) -> None:
-    play = Play(READING.replace('"up/0"', '["up/0", "up/1"]'), tmp_path)
+    play = Play(READING.replace('"up/events"', '["up/events", "up/1"]'), tmp_path)
     play.batch([play.row("events", ms(1), key="a", id="a", v=1)], at_ms=ms(1))
-    play.batch([mark(play, "up/0", NOON + 40_000)], at_ms=ms(41))
+    play.batch([mark(play, "up/events", NOON + 40_000)], at_ms=ms(41))
     assert read(play).watermark_ms == NOON - 1_001
 
 
 def test_a_partition_is_idle_while_its_writer_says_so(tmp_path: Path) -> None:
     play = Play(READING, tmp_path, partitions=2)
     play.batch([play.row("events", ms(1), key="a", id="a", v=1)], at_ms=ms(1))
-    marks = [mark(play, "up/0", NOON + 5_000, idle=True, partition=number) for number in (0, 1)]
+    marks = [mark(play, "up/events", NOON + 5_000, idle=True, partition=number) for number in (0, 1)]
     play.batch(marks, at_ms=ms(6))
     assert (read(play).watermark_ms, read(play).idle) == (NOON + 5_000, True)
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch(at_ms=ms(7))
     assert read(play).idle
     play.batch([play.row("events", ms(20), key="a", id="a", v=2)], at_ms=ms(20))
@@ -125,20 +124,20 @@ WRITING = (
     .replace('mode = "current"\nkey = ["id"]', 'mark_every = "5 s"')
 )
 FOLLOWING = (
-    NEWEST.replace('topic = "events"', 'delta = "streams/up/0/board"')
-    .replace('bound = "1 s"', 'bound = "2 s"\nwritten_by = "up/0"')
+    NEWEST.replace('topic = "events"', 'delta = "streams/up/events/board"')
+    .replace('bound = "1 s"', 'bound = "2 s"\nwritten_by = "up/events"')
     .replace('max_ahead = "unlimited"', 'max_ahead = "1 h"')
 )
 
 
 def told(play: Play) -> list[str]:
     """The mark of each commit of the board with a batch, oldest first."""
-    history = DeltaTable(str(play.home / "streams" / "up" / "0" / "board")).history()
+    history = DeltaTable(str(play.home / "streams" / "up" / "events" / "board")).history()
     return [commit["tidemark-mark"] for commit in reversed(history) if "batch_id" in commit]
 
 
 def in_table(watermark_ms: int, status: str = "active") -> str:
-    return f"up/0:{NOON + watermark_ms}:{status}"
+    return f"up/events:{NOON + watermark_ms}:{status}"
 
 
 def test_a_table_is_told_time_by_commits_without_a_row(tmp_path: Path) -> None:
@@ -155,11 +154,11 @@ def test_rows_and_mark_are_one_commit_and_a_mark_alone_is_once(tmp_path: Path) -
     at(play, 1)
     play.batch([play.row("events", ms(20), key="a", id="a", v=2)], at_ms=ms(20))
     assert told(play) == [in_table(-1), in_table(18_999)]
-    play.start("0", crash_at("marked board"))
+    play.start(reached=crash_at("marked board"))
     row = play.row("events", ms(40), key="a", id="a", v=2)
     with pytest.raises(Crash):
         play.batch([row], at_ms=ms(40))
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch([row], at_ms=ms(40))
     assert told(play) == [in_table(-1), in_table(18_999), in_table(38_999)]
 
@@ -186,7 +185,7 @@ def test_a_reader_of_a_table_goes_on_while_all_is_suppressed(tmp_path: Path) -> 
     play.batch(at_ms=ms(60))
     behind.batch(at_ms=ms(60))
     assert (read(behind).watermark_ms, read(behind).idle) == (ms(19) - 1, True)
-    behind.start("0", epoch=2)
+    behind.start(epoch=2)
     behind.batch(at_ms=ms(61))
     assert read(behind).idle
     at(play, 70)
@@ -194,11 +193,11 @@ def test_a_reader_of_a_table_goes_on_while_all_is_suppressed(tmp_path: Path) -> 
     assert (read(behind).watermark_ms, read(behind).idle) == (ms(69) - 1, False)
 
 
-@pytest.mark.parametrize("named", ['written_by = "up/1"', 'written_by = ["up/0", "other/0"]', ""])
+@pytest.mark.parametrize("named", ['written_by = "up/1"', 'written_by = ["up/events", "other/0"]', ""])
 def test_a_table_is_believed_of_the_writer_named(tmp_path: Path, named: str) -> None:
     play = Play(WRITING, tmp_path)
     at(play, 1)
-    behind = behind_table(play, tmp_path, FOLLOWING.replace('written_by = "up/0"', named))
+    behind = behind_table(play, tmp_path, FOLLOWING.replace('written_by = "up/events"', named))
     at(play, 20)
     behind.batch(at_ms=ms(30))
     assert read(behind).watermark_ms == NOON - 1_001
@@ -207,9 +206,10 @@ def test_a_table_is_believed_of_the_writer_named(tmp_path: Path, named: str) -> 
 def test_marks_that_the_log_forgot_or_spark_wrote(tmp_path: Path) -> None:
     source = parse(tomllib.loads(FOLLOWING), file="x").operators["events"]
     assert isinstance(source, Source)
-    write_deltalake(tmp_path / "streams" / "up" / "0" / "board", pa.table({"n": [1]}))
-    board = DeltaTable(str(tmp_path / "streams" / "up" / "0" / "board"))
-    own, spark = CommitProperties(custom_metadata={"tidemark-mark": "up/0:5:idle"}), {"userMetadata": "up/0:7:idle"}
+    write_deltalake(tmp_path / "streams" / "up" / "events" / "board", pa.table({"n": [1]}))
+    board = DeltaTable(str(tmp_path / "streams" / "up" / "events" / "board"))
+    own = CommitProperties(custom_metadata={"tidemark-mark": "up/events:5:idle"})
+    spark = {"userMetadata": "up/events:7:idle"}
     write_deltalake(board, pa.table({"n": [1]}), mode="append", commit_properties=own)
     write_deltalake(board, pa.table({"n": [2]}), mode="append")
     write_deltalake(
@@ -223,7 +223,7 @@ def test_marks_that_the_log_forgot_or_spark_wrote(tmp_path: Path) -> None:
         return marks.newest(source, {table_id: before})
 
     assert [newest(before) for before in (0, 1, 2, 3, 4)] == [None, None, (5, True), (5, False), (7, True)]
-    (tmp_path / "streams" / "up" / "0" / "board" / "_delta_log" / f"{2:020d}.json").unlink()
+    (tmp_path / "streams" / "up" / "events" / "board" / "_delta_log" / f"{2:020d}.json").unlink()
     assert [newest(before) for before in (3, 4)] == [None, (7, True)]
 
 
@@ -236,7 +236,7 @@ def test_marks_are_for_topics(tmp_path: Path) -> None:
 
 def set_back(play: Play, to_s: float) -> None:
     """Have the time of the source of *play* go back with its next batch."""
-    control = Control(Layout(play.home).control(play.topology.name, "0"))
+    control = play.control
     reset = TimeReset(
         id=f"{to_s}", source="events", partition=0, to_ms=ms(to_s), from_offset=0, by="Ann", reason="2090", at_ms=ms(1)
     )
@@ -263,7 +263,7 @@ def test_commits_from_before_a_reset_move_no_reader_again(tmp_path: Path) -> Non
     set_back(play, 10)
     play.batch(at_ms=ms(20))
     play.batch([play.row("events", ms(30), key="a", id="a", v=1)], at_ms=ms(30))
-    behind.start("0", epoch=2)
+    behind.start(epoch=2)
     behind.batch(at_ms=ms(31))
     assert read(behind).watermark_ms == ms(29) - 1
     play.batch([play.row("events", ms(DAYS), key="a", id="a", v=1)], at_ms=ms(40))
@@ -273,13 +273,13 @@ def test_commits_from_before_a_reset_move_no_reader_again(tmp_path: Path) -> Non
 
 def test_marks_from_before_a_reset_move_no_reader_again(tmp_path: Path) -> None:
     play = Play(READING, tmp_path, partitions=2)
-    far = [mark(play, "up/0", ms(DAYS), partition=number) for number in (0, 1)]
+    far = [mark(play, "up/events", ms(DAYS), partition=number) for number in (0, 1)]
     play.batch([play.row("events", ms(1), key="a", id="a", v=1), *far], at_ms=ms(1))
     set_back(play, 12)
-    play.batch([mark(play, "up/0", ms(DAYS), idle=True)], at_ms=ms(12))
+    play.batch([mark(play, "up/events", ms(DAYS), idle=True)], at_ms=ms(12))
     assert (read(play).watermark_ms, read(play).partitions[0].activity) == (ms(10) - 1, Activity.ACTIVE)
-    play.start("0", epoch=2)
-    play.batch([mark(play, "up/0", ms(DAYS), idle=True), mark(play, "up/0", ms(20))], at_ms=ms(22))
+    play.start(epoch=2)
+    play.batch([mark(play, "up/events", ms(DAYS), idle=True), mark(play, "up/events", ms(20))], at_ms=ms(22))
     assert read(play).watermark_ms == ms(20)
-    play.batch([mark(play, "up/0", ms(DAYS))], at_ms=ms(30))
+    play.batch([mark(play, "up/events", ms(DAYS))], at_ms=ms(30))
     assert read(play).watermark_ms == ms(DAYS)

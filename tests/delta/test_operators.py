@@ -229,7 +229,7 @@ def test_a_partition_that_is_too_far_ahead_waits_and_nothing_of_it_is_lost(tmp_p
     play.batch([event(play, 2), *ahead[1:]], at_ms=T + 1000)
     source = {row["batch_id"]: row for row in play.rows("outcomes") if row["operator"] == "events"}
     assert (source[1]["passed"], source[1]["held_after"]) == (2, 2), "a record may take its partition too far ahead"
-    play.start("0")  # another driver finds in the tables what waits
+    play.start()  # another driver finds in the tables what waits
     play.batch(at_ms=T + 2000)
     play.batch([event(play, 17)], at_ms=T + 3000)  # the slower one's watermark is 16 s − 1 ms: 21 s − 1 ms is allowed
     assert [row["top"] for row in play.rows("out") if row["id"] == "x"] == [3, 20]
@@ -249,12 +249,12 @@ def test_of_records_too_far_ahead_no_more_wait_than_max_held(tmp_path: Path) -> 
     further = [play.row("events", T + at * 1000, partition=2, id="y", v=at) for at in (30, 45, 70)]
     # Of each partition the first one passes. Those behind it come after 20, 50, 50, and 30, 45 s: 3 of 5 may wait.
     play.batch([*far, *further], at_ms=T + 1_000)
-    play.start("0")
+    play.start()
     source = [row for row in play.rows("outcomes") if row["operator"] == "events"]
     assert [(row["passed"], row["held_after"], row["released_early"]) for row in source] == [(3, 0, 0), (4, 3, 2)]
     assert [(row["id"], row["top"]) for row in play.rows("out")[3:]] == [("x", 20), ("x", 50), ("y", 30), ("y", 45)]
     play.batch([play.row("events", T + 80_000, partition=2, id="y", v=80)], at_ms=T + 2_000)
-    play.start("0")
+    play.start()
     play.batch([event(play, 99), play.row("events", T + 99_000, partition=1, id="z", v=0)], at_ms=T + 3_000)
     for number in range(3):
         play.batch(at_ms=T + 4_000 + number)
@@ -334,14 +334,14 @@ CLOCKS = {
 def run(play: Play, batches: list[int], *, restarting: bool = False) -> None:
     for number in batches:
         if restarting:
-            play.start("0")
+            play.start()
         rows = [event(play, second, id_, v) for second, id_, v in BATCHES[number]]
         play.batch(rows, at_ms=T + number * 1_700)
 
 
 def tables(play: Play) -> dict[str, list[str]]:
     """Every table's rows without clocks and what follows from them, as text, sorted."""
-    folder = play.home / "streams" / "play" / "0"
+    folder = play.home / "streams" / "play" / play.sub
     names = sorted(path.name for path in folder.iterdir() if path.name != "latency_buckets")
     found = {
         n: [{k: v for k, v in row.items() if k not in CLOCKS and not k.endswith("_ms")} for row in play.rows(n)]
@@ -370,13 +370,13 @@ def test_a_driver_that_ends_between_any_two_writes_leaves_nothing_out_and_nothin
     steps: list[str] = []
     shutil.copytree(before.home, tmp_path / "watched")
     watched = before.copy(tmp_path / "watched")
-    watched.start("0", steps.append)
+    watched.start(reached=steps.append)
     run(watched, [3])
     assert len(steps) > 8, steps
     for step in steps:
         shutil.copytree(before.home, tmp_path / step)
         play = before.copy(tmp_path / step)
-        play.start("0", crash_at(step))
+        play.start(reached=crash_at(step))
         with pytest.raises(Crash):
             run(play, [3])
         play = before.copy(tmp_path / step)

@@ -21,7 +21,7 @@ from tidemark.stream.soundness import Fault, findings
 from tidemark.stream.wiring import Stream
 
 T = 1_400_000_000_000
-SUB = "0"
+SUB = "events"
 Other = Callable[[Path], object]
 
 

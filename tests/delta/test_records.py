@@ -101,13 +101,13 @@ topic = "alerts"
     play.batch([event(play, 1, "a", 7), event(play, 2, "b", 7)], at_ms=T)
     play.batch([gone(play, 3, "a"), gone(play, 4, "nobody"), gone(play, 5, "a")], at_ms=T + 1000)
     play.hop("second", at_ms=T + 1000)
-    assert [(row["id"], row["v"]) for row in play.rows("current", "0")] == [("b", 7)]
-    assert [(row["id"], row["deleted"]) for row in play.rows("all_of_it", "0")] == [
+    assert [(row["id"], row["v"]) for row in play.rows("current")] == [("b", 7)]
+    assert [(row["id"], row["deleted"]) for row in play.rows("all_of_it")] == [
         ("a", False),
         ("b", False),
         ("a", True),
     ]
-    assert counts(play, "now", "0")[1] == {"records_in": 3, "emitted": 1, "suppressed": 2}
+    assert counts(play, "now")[1] == {"records_in": 3, "emitted": 1, "suppressed": 2}
     assert [(row["key"], row["value"]) for row in play.rows("changes", "second")] == [
         ("7", '{"n":1}'), ("7", '{"n":2}'), ("7", '{"n":1}'),
     ]  # fmt: skip
@@ -198,7 +198,7 @@ def test_a_join_sees_no_row_where_the_key_had_been_deleted_by_then(tmp_path: Pat
     untold = play.row("facts", T + 3000, key="a", who="a") | {"deleted": True}
     play.batch([told, untold, event(play, 0.5), event(play, 2), event(play, 4)], at_ms=T)
     assert [row["fact"] for row in play.rows("all_of_it")] == [None, "x", None]
-    play.start("0")
+    play.start()
     play.batch([event(play, 2), event(play, 4)], at_ms=T + 1000)
     assert [row["fact"] for row in play.rows("all_of_it")][3:] == ["x", None]
 
@@ -245,7 +245,7 @@ key = ["id"]
     play.batch([event(play, 1)], at_ms=T)
     play.batch(at_ms=T + 10_000)
     play.batch([gone(play, 2, "a")], at_ms=T + 11_000)
-    play.start("0")
+    play.start()
     play.batch(at_ms=T + 20_000)
     assert play.rows("current") == []
     assert [row["value"] for row in play.rows("changes")] == ['{"v":1}', None]
@@ -333,7 +333,7 @@ table = "all_of_it"
 """  # fmt: skip
     play = Play(toml, tmp_path)
     play.batch([event(play, 1, "a", 1) | {}, play.row("events", T + 1000, id="b", v=5, on_sale=True)], at_ms=T)
-    play.start("0")
+    play.start()
     play.batch([event(play, 2, "c", 9)], at_ms=T + 1000)
     assert [row["v"] for row in play.rows("all_of_it") if row["id"] == "c"] == [5]
 

@@ -11,7 +11,7 @@ from playing import NOON, Crash, Play, Row, crash_at, ms
 
 from tidemark.cli.requeue import add_options, requeue
 from tidemark.clock import wall_clock_ms
-from tidemark.control import Control, Reopening, TimeReset
+from tidemark.control import Reopening, TimeReset
 from tidemark.delta import scan
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.maintenance.upkeep import maintain_stream
@@ -121,7 +121,7 @@ def test_a_closed_window_takes_its_late_records_in_again(tmp_path: Path) -> None
     play = closed(BOTH, tmp_path, (4, 9), (6, 2))
     assert ask(play, "--dry-run").splitlines()[0].startswith("counts: 2 of 2 late records would be taken in again")
     assert ask(play) == "\n".join(
-        f"{name}: 2 of 2 late records are taken in again with the next batch of 0" for name in ("counts", "tops")
+        f"{name}: 2 of 2 late records are taken in again with the next batch of events" for name in ("counts", "tops")
     )
     play.batch(at_ms=ms(28))
     play.batch([event(play, 26)], at_ms=ms(29))
@@ -160,7 +160,7 @@ def test_why_says_of_late_records_that_windows_took_some_in_again(tmp_path: Path
 def test_what_was_reopened_is_not_taken_in_twice(tmp_path: Path) -> None:
     play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
     ask(play)
-    again = "counts: 0 of 1 late records are taken in again with the next batch of 0"
+    again = "counts: 0 of 1 late records are taken in again with the next batch of events"
     assert ask(play) == again, "before the driver has read the first request"
     play.batch(at_ms=ms(28))
     assert ask(play) == again
@@ -192,13 +192,13 @@ def test_a_correction_that_changes_nothing_is_suppressed(tmp_path: Path) -> None
 def test_a_reopening_is_done_once_when_its_batch_is_run_again(tmp_path: Path, step: str) -> None:
     play = closed(BOTH, tmp_path, (4, 9))
     ask(play)
-    play.start("0", crash_at(step))
+    play.start(reached=crash_at(step))
     with pytest.raises(Crash):
-        play.process(3, [], at_ms=ms(28), sub="0")
-    play.start("0", epoch=2)
-    play.process(3, [], at_ms=ms(28), sub="0")
-    play.start("0", epoch=3)
-    play.process(4, [event(play, 26)], at_ms=ms(29), sub="0")
+        play.process(3, [], at_ms=ms(28))
+    play.start(epoch=2)
+    play.process(3, [], at_ms=ms(28))
+    play.start(epoch=3)
+    play.process(4, [event(play, 26)], at_ms=ms(29))
     assert results(play, "counts") == ['{"n":1}', '{"n":2}', '{"n":3}']
     assert results(play, "tops") == ['{"top":5}', '{"top":9}']
 
@@ -209,10 +209,10 @@ def test_closed_windows_outlive_maintenance_and_a_restart(tmp_path: Path) -> Non
     (sub,) = play.topology.sub_topologies
     stream = Stream(play.topology, sub, Layout(play.home))
     maintain_stream(stream, now_ms=wall_clock_ms() + 10_000, closed_after_ms=0)
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch([event(play, 61)], at_ms=ms(62))
     ask(play)
-    play.start("0", epoch=3)
+    play.start(epoch=3)
     play.batch(at_ms=ms(63))
     newest = [row for row in play.rows("changes") if row["batch_id"] == 5]
     assert sorted((row["operator"], row["value"]) for row in newest) == [("counts", '{"n":3}'), ("tops", '{"top":9}')]
@@ -246,19 +246,19 @@ def test_windows_behind_a_hop_are_reopened(tmp_path: Path) -> None:
 
 def test_a_request_that_is_carried_out_is_removed(tmp_path: Path) -> None:
     play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
-    control = Control(Layout(play.home).control("play", "0"))
+    control = play.control
     ask(play)
     (asked,) = control.home.glob("reopen_*.json")
-    play.start("0", crash_at("decided"))
+    play.start(reached=crash_at("decided"))
     with pytest.raises(Crash):
         play.batch(at_ms=ms(28))
     assert asked.exists()
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch(at_ms=ms(28))
     assert asked.exists(), "until a batch after it"
     play.batch([event(play, 26)], at_ms=ms(29))
     assert list(control.home.glob("reopen_*")) == []
-    assert ask(play) == "counts: 0 of 1 late records are taken in again with the next batch of 0"
+    assert ask(play) == "counts: 0 of 1 late records are taken in again with the next batch of events"
     play.batch([event(play, 27)], at_ms=ms(30))
     assert results(play, "counts") == ['{"n":1}', '{"n":2}', '{"n":3}']
     newest = Journal(control.home / "journal", "data").newest()
@@ -268,7 +268,7 @@ def test_a_request_that_is_carried_out_is_removed(tmp_path: Path) -> None:
 
 def test_a_request_stays_until_its_records_are_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
-    control = Control(Layout(play.home).control("play", "0"))
+    control = play.control
     with monkeypatch.context() as killed:
         killed.setattr("tidemark.cli.reopen.append", lambda *_: crash_at("written")("written"))
         with pytest.raises(Crash):
@@ -309,7 +309,7 @@ def test_windows_longer_closed_than_reopen_for_are_refused(tmp_path: Path) -> No
     play = closed(EVENTS + COUNTS, tmp_path, (4, 1), (12, 1))
     play.batch([event(play, 71)], at_ms=ms(72))  # the window from 0 s is forgotten, which closed a minute ago
     said = ask(play).splitlines()
-    assert said[0] == "counts: 1 of 2 late records are taken in again with the next batch of 0"
+    assert said[0] == "counts: 1 of 2 late records are taken in again with the next batch of events"
     assert said[1].startswith("counts: 1 of 2 late records refused: the states of their windows are gone")
     assert said[2] == "  batch 2, partition 0, offset 3, key a, 2014-05-13T12:00:04.000Z"
     play.batch(at_ms=ms(73))
@@ -321,7 +321,7 @@ def test_windows_longer_closed_than_reopen_for_are_refused(tmp_path: Path) -> No
 def test_a_window_forgotten_meanwhile_finds_records_late_again(tmp_path: Path) -> None:
     play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
     play.batch([event(play, 71)], at_ms=ms(72))
-    control = Control(Layout(play.home).control("play", "0"))
+    control = play.control
     control.request_reopening(Reopening(id="x", operator="counts", late=((2, 0, 3),), at_ms=ms(72)))
     play.batch(at_ms=ms(73))
     assert results(play, "counts") == ['{"n":1}', '{"n":2}']
@@ -335,7 +335,7 @@ def test_time_that_went_back_does_not_bring_states_back(tmp_path: Path, jump_s: 
     play.batch([event(play, 1), event(play, 2)], at_ms=ms(3))
     play.batch([event(play, jump_s)], at_ms=ms(jump_s + 1))
     play.batch([event(play, 4)], at_ms=ms(jump_s + 2))
-    control = Control(Layout(play.home).control("play", "0"))
+    control = play.control
     control.request_time_reset(
         TimeReset(id="x", source="events", partition=0, to_ms=ms(5), from_offset=0, by="Ann", reason="2090", at_ms=0)
     )
@@ -355,7 +355,7 @@ def test_windows_from_before_reopen_for_was_set_are_refused(tmp_path: Path) -> N
     with pytest.raises(InvalidArgument, match=r'operators.counts: has no reopen_for, .* write reopen_for = "1 d"'):
         ask(play)
     later = Play(EVENTS + COUNTS, tmp_path)
-    later.resume({"0": 3}, {("events", 0): 4})
+    later.resume({"events": 3}, {("events", 0): 4})
     with pytest.raises(InvalidArgument, match="the states of their windows are gone"):
         ask(later)
     later.batch([event(later, 45)], at_ms=ms(46))
@@ -394,10 +394,10 @@ def test_a_longer_lateness_opens_no_window_that_is_gone(
     assert was[-1] == '{"n":2}'
     patient = 'kind = "aggregate"\nallowed_lateness = "1 min"'
     play = Play(plain.replace('kind = "aggregate"', patient), tmp_path)
-    play.resume({"0": 2}, {("events", 0): 3})
+    play.resume({"events": 2}, {("events", 0): 3})
     # The windows of 4 s and 5 s would be open if they had been as patient before; that of 24 s is.
     play.batch([event(play, 4), event(play, 24)], at_ms=ms(27))
-    play.start("0")
+    play.start()
     play.batch([event(play, 5)], at_ms=ms(28))
     play.batch([event(play, 100)], at_ms=ms(101))
     play.batch([event(play, 39.5)], at_ms=ms(102))  # behind the watermark of 98.999 s by less than a minute
@@ -410,8 +410,8 @@ def test_what_a_longer_lateness_found_gone_stays_so_when_time_goes_back(tmp_path
     plain = (EVENTS + COUNTS).replace('reopen_for = "1 min"\n', "")
     closed(plain, tmp_path)
     play = Play(plain.replace('kind = "aggregate"', 'kind = "aggregate"\nallowed_lateness = "1 min"'), tmp_path)
-    play.resume({"0": 2}, {("events", 0): 3})
-    Control(Layout(play.home).control("play", "0")).request_time_reset(
+    play.resume({"events": 2}, {("events", 0): 3})
+    play.control.request_time_reset(
         TimeReset(id="x", source="events", partition=0, to_ms=ms(5), from_offset=0, by="Ann", reason="2090", at_ms=0)
     )
     play.batch([event(play, 4), event(play, 12)], at_ms=ms(27))  # the window from 10 s had no record
@@ -434,10 +434,10 @@ def test_late_timestamps_are_taken_in_again_to_the_microsecond(tmp_path: Path) -
     play.batch([seen_at(25, 1)], at_ms=ms(26))
     play.batch([seen_at(4, 6)], at_ms=ms(27))
     assert ask(play).startswith("counts: 1 of 1 late records")
-    play.start("0")
+    play.start()
     play.batch(at_ms=ms(28))
     values = [f'{{"n":"2014-05-13T11:00:00.00000{n}+00:00"}}' for n in (5, 6)]
     assert results(play, "counts") == values
-    rows = scan(Layout(tmp_path).stream_table("play", "0", "board")).sort("window_start").collect()
+    rows = scan(Layout(tmp_path).stream_table("play", "events", "board")).sort("window_start").collect()
     at = [(row["shift"], row["n"].microsecond, row["window_start"]) for row in rows.iter_rows(named=True)]
     assert at == [(shift, 6, utc(NOON)), (shift, 1, utc(NOON + 20_000))]

@@ -104,7 +104,7 @@ strategy = "on_update"
 
 def test_a_new_driver_knows_what_was_sent_on(tmp_path: Path) -> None:
     play = ticked(TICKING + SINK.format("ticking"), tmp_path)
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch(at_ms=T + 3_611_000)
     assert latency(play, "board")[3:] == []
     assert counted(play, "board", "passed") == [2, 2, 2, 2]
@@ -115,7 +115,7 @@ def test_a_window_s_result_has_the_latency_of_its_newest_record(tmp_path: Path, 
     mapped = '[operators.mapped]\nkind = "map"\ninput = "per_minute"\nselect = { id = "id", n = "n" }\n'
     play = Play(PER_MINUTE + mapped + SINK.format(behind), tmp_path)
     play.batch([play.row("events", T + 20_000, id="a"), play.row("events", T + 50_000, id="a")], at_ms=T + 51_000)
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch([play.row("events", T + 10_000, id="a"), play.row("events", T + 62_000, id="b")], at_ms=T + 63_000)
     assert latency(play, "board") == [(1, 1, 13_000, 13_000)]
     assert [row["timestamp"] for row in play.rows("board")] == [T + 59_999]

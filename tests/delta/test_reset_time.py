@@ -166,7 +166,7 @@ def test_readers_of_a_topic_and_of_a_table_are_named(tmp_path: Path, monkeypatch
     said = ask(jumped(tmp_path, toml=TOML + SENT), "first", "events", "2014-05-13T12:00:09Z")
     asked = "--source events --partition 0 --to 2014-05-13T12:00:08.000Z --by Ann --reason 2090"
     commands = [line.strip() for line in said.splitlines() if line.startswith("  tidemark reset-time")]
-    assert commands[1:] == [f"tidemark reset-time {name} 0 {asked}" for name in ("of_table", "of_topic")]
+    assert commands[1:] == [f"tidemark reset-time {name} events {asked}" for name in ("of_table", "of_topic")]
 
 
 def test_a_stream_with_sessions_is_refused_by_name(tmp_path: Path) -> None:

@@ -99,8 +99,8 @@ def test_what_a_driver_measured_is_rolled_up_by_the_paths_of_its_topology(tmp_pa
     of = ("scope", "operator", "task_id", "path", "n", "min_ms", "max_ms")
     assert {tuple(row[c] for c in of) for row in found if row["grain"] == "minute"} == {
         *(("operator", name, None, None, 2, 1_000, 1_500) for name in ("events", "board", "out")),
-        *(("task", name, "0_0", None, 1, 1_000, 1_000) for name in ("events", "board", "out")),
-        *(("task", name, "0_1", None, 1, 1_500, 1_500) for name in ("events", "board", "out")),
+        *(("task", name, "events_0", None, 1, 1_000, 1_000) for name in ("events", "board", "out")),
+        *(("task", name, "events_1", None, 1, 1_500, 1_500) for name in ("events", "board", "out")),
         ("topology", None, None, None, 4, 1_000, 1_500),
         ("path", None, None, "events → newest → board", 2, 1_000, 1_500),
         ("path", None, None, "events → newest → out", 2, 1_000, 1_500),

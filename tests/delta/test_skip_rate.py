@@ -40,7 +40,7 @@ def test_in_silence_it_is_0_and_said_once(tmp_path: Path) -> None:
 
 def test_a_new_driver_knows_the_last_minute(tmp_path: Path) -> None:
     play = played(tmp_path, (0, 7))
-    play.start("0", epoch=2)
+    play.start(epoch=2)
     play.batch([play.row("events", T + 30_000, id="a", v=2)], at_ms=T + 30_000)
     play.batch(at_ms=T + 60_000)
     assert rates(play) == [(6, 0.1), (6, 0.1), (6, 0.0)]

@@ -18,11 +18,12 @@ from tidemark.control import AlreadyRunning, Control
 from tidemark.delta import scan
 from tidemark.spec.layout import Layout
 from tidemark.stream.evidence import evidence
+from tidemark.stream.meanings import meanings
 from tidemark.stream.soundness import Fault, Finding, Unsound, findings, refuse_unless_sound
 from tidemark.stream.wiring import Stream
 
 T = 1_400_000_000_000
-SUB = "0"
+SUB = "events"
 
 
 class Checkpointed:
@@ -33,7 +34,7 @@ class Checkpointed:
 
     def __init__(self, home: Path) -> None:
         self.play = Play(NEWEST, home)
-        self.stream = Stream(self.play.topology, self.play.topology.sub_topology(SUB), Layout(home))
+        self.stream = Stream(self.play.topology, self.play.topology.sub_topologies[0], Layout(home))
         self.checkpoint = self.stream.control / "checkpoint"
         self.journal = self.stream.control / "journal"
         self.read = 0
@@ -57,7 +58,7 @@ class Checkpointed:
         records = [self.play.row("events", T + self.read + n, id="a", v=self.read + n) for n in range(rows)]
         self.read += rows
         self.plan(batch_id, self.read)
-        self.play.process(batch_id, records, at_ms=T + batch_id, sub=SUB)
+        self.play.process(batch_id, records, at_ms=T + batch_id)
 
     def findings(self) -> list[Finding]:
         return findings(evidence(self.stream))
@@ -103,12 +104,12 @@ def test_a_stream_is_sound_before_its_first_batch_and_after_every_later_one(tmp_
     "step", ["decided", "committed changes", "committed board", "measured", "committed outcomes", "committed batches"]
 )
 def test_a_batch_that_was_decided_and_is_in_some_tables_only_is_sound(stream: Checkpointed, step: str) -> None:
-    stream.play.start(SUB, crash_at(step))
+    stream.play.start(reached=crash_at(step))
     with pytest.raises(Crash):
         stream.decide(3, 1)
     assert stream.faults() == []
-    stream.play.start(SUB)
-    stream.play.process(3, [], at_ms=T + 3, sub=SUB)
+    stream.play.start()
+    stream.play.process(3, [], at_ms=T + 3)
     stream.commit(3)
     assert stream.faults() == []
     assert scan(stream.table("board")).collect()["v"].to_list() == [3]
@@ -174,10 +175,10 @@ def test_a_torn_plan_with_which_nothing_was_done_can_be_removed(stream: Checkpoi
     (stream.checkpoint / "offsets" / ".3.crc").write_bytes(b"crc")
     (found,) = stream.findings()
     assert found.fault is Fault.CHECKPOINT_TORN
-    assert found.ways[0].endswith("tidemark doctor play 0 --apply remove-torn")
+    assert found.ways[0].endswith("tidemark doctor play events --apply remove-torn")
     layout = Layout(stream.play.home)
-    assert doctor(stream.play.topology, layout, SUB, remove_torn=False) == {"0": found.lines}
-    assert doctor(stream.play.topology, layout, SUB, remove_torn=True) == {"0": ""}
+    assert doctor(stream.play.topology, layout, SUB, remove_torn=False) == {SUB: found.lines}
+    assert doctor(stream.play.topology, layout, SUB, remove_torn=True) == {SUB: ""}
     assert not list((stream.checkpoint / "offsets").glob("*3*"))
     stream.batch(3, 1)
     assert stream.faults() == []
@@ -186,9 +187,9 @@ def test_a_torn_plan_with_which_nothing_was_done_can_be_removed(stream: Checkpoi
 def test_a_torn_commit_can_be_removed_for_the_batch_is_then_carried_out_again(stream: Checkpointed) -> None:
     (stream.checkpoint / "commits" / "2").write_text("v1\n")
     assert stream.faults() == [Fault.CHECKPOINT_TORN]
-    assert doctor(stream.play.topology, Layout(stream.play.home), None, remove_torn=True) == {"0": ""}
-    stream.play.start(SUB)
-    stream.play.process(2, [], at_ms=T + 2, sub=SUB)
+    assert doctor(stream.play.topology, Layout(stream.play.home), None, remove_torn=True) == {SUB: ""}
+    stream.play.start()
+    stream.play.process(2, [], at_ms=T + 2)
     assert scan(stream.table("board")).collect()["v"].to_list() == [2]
 
 
@@ -196,7 +197,7 @@ def test_a_torn_plan_that_was_decided_is_not_removed(stream: Checkpointed) -> No
     stream.decide(3, 1)
     plan = stream.checkpoint / "offsets" / "3"
     plan.write_text("")
-    assert doctor(stream.play.topology, Layout(stream.play.home), SUB, remove_torn=True)["0"].startswith(
+    assert doctor(stream.play.topology, Layout(stream.play.home), SUB, remove_torn=True)[SUB].startswith(
         "checkpoint_torn: "
     )
     assert plan.exists()
@@ -262,7 +263,7 @@ def test_an_older_copy_of_a_table_is_told_however_long_ago_its_rows_came(stream:
     }  # fmt: skip
     kept = stream.keep(stream.table("quarantine"))
     stream.plan(3, 4)
-    stream.play.process(3, [bad], at_ms=T + 3, sub=SUB)
+    stream.play.process(3, [bad], at_ms=T + 3)
     stream.commit(3)
     stream.play._offsets["events", 0] = stream.read = 4
     for batch_id in range(4, 12):  # more than the journal keeps
@@ -315,7 +316,7 @@ def test_a_driver_is_not_started_on_a_contradiction_and_says_all_of_it(stream: C
     shutil.rmtree(stream.table("changes"))
     with pytest.raises(Unsound) as refused:
         refuse_unless_sound(evidence(stream.stream))
-    for told in ("tidemark doctor play 0", "checkpoint_gone: ", "table_deleted: ", "way on: start anew"):
+    for told in ("tidemark doctor play events", "checkpoint_gone: ", "table_deleted: ", "way on: start anew"):
         assert told in str(refused.value)
 
 
@@ -343,8 +344,40 @@ def test_the_command_says_sound_or_what_is_wrong_by_its_exit_status_too(stream: 
     code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--home", str(tmp_path), "doctor", str(file)]
     well = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (well.returncode, well.stdout) == (0, "0: sound\n"), well.stderr
+    assert (well.returncode, well.stdout) == (0, "events: sound\n"), well.stderr
     shutil.rmtree(stream.journal)
     ill = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ill.returncode == 1
-    assert ill.stdout.startswith("0: unsound\njournal_gone: ")
+    assert ill.stdout.startswith("events: unsound\njournal_gone: ")
+
+
+def test_a_stream_under_another_name_is_refused_with_the_line_that_gives_it_the_old_one(tmp_path: Path) -> None:
+    numbered = NEWEST.replace('kind = "source"', 'kind = "source"\nsub_topology = "0"', 1)
+    before = Play(numbered, tmp_path)
+    before.batch([before.row("events", T, id="a", v=1)], at_ms=T)
+    renamed = Play(NEWEST, tmp_path).topology
+    refused = evidence(Stream(renamed, renamed.sub_topology(SUB), Layout(tmp_path)))
+    with pytest.raises(Unsound) as raised:
+        refuse_unless_sound(refused)
+    assert [finding.fault for finding in findings(refused)] == [Fault.STREAM_RENAMED]
+    assert 'write sub_topology = "0" below [operators.events]' in str(raised.value)
+    assert not Layout(tmp_path).stream("play", SUB).exists()
+
+    named = evidence(Stream(before.topology, before.topology.sub_topology("0"), Layout(tmp_path)))
+    assert Fault.STREAM_RENAMED not in [finding.fault for finding in findings(named)]
+    before.start(epoch=2)
+    before.batch([before.row("events", T + 1, id="a", v=2)], at_ms=T + 1)
+    assert [(row["id"], row["v"]) for row in before.rows("board")] == [("a", 2)]
+
+
+def test_a_source_of_another_name_does_not_make_a_stream_begin_anew(tmp_path: Path) -> None:
+    before = Play(NEWEST, tmp_path)
+    before.batch([before.row("events", T, id="a", v=1)], at_ms=T)
+    before.control.keep_meanings(meanings(before.topology.sub_topologies[0]))  # as its driver does at the start
+    renamed = Play(
+        NEWEST.replace("operators.events", "operators.all").replace('input = "events"', 'input = "all"'), tmp_path
+    )
+    assert renamed.topology.operators["all"].topic == "events"
+    found = findings(evidence(Stream(renamed.topology, renamed.topology.sub_topology("all"), Layout(tmp_path))))
+    assert [finding.fault for finding in found] == [Fault.STREAM_RENAMED]
+    assert 'write sub_topology = "events" below [operators.all]' in found[0].ways[0]

@@ -273,9 +273,9 @@ def comparable(play: Play, name: str) -> dict[str, Any]:
     """What must be the same; of groups behind a hop the results alone, for of several ids none comes first."""
     if name != "a join and a hop":
         return told(play)
-    upstream = {table: rows for table, rows in told(play).items() if table.startswith("0/")}
-    newest = {row["key"]: row["value"] for row in play.rows("changes", "1")}
-    return upstream | {"groups": newest, "into it": sum(row["records_in"] for row in play.rows("outcomes", "1"))}
+    upstream = {table: rows for table, rows in told(play).items() if table.startswith("events/")}
+    newest = {row["key"]: row["value"] for row in play.rows("changes", "by_group")}
+    return upstream | {"groups": newest, "into it": sum(row["records_in"] for row in play.rows("outcomes", "by_group"))}
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -286,7 +286,7 @@ def test_executors_leave_the_tables_that_the_driver_leaves(tmp_path: Path, name:
     assert found.keys() == expected.keys()
     for table in expected:
         assert found[table] == expected[table], table
-    assert list(spread.home.glob("streams/play/0/**/batch-*.parquet"))
+    assert list(spread.home.glob("streams/play/events/**/batch-*.parquet"))
 
 
 def test_a_driver_that_ends_between_any_two_steps_leaves_the_same_tables(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_driver_that_ends_between_any_two_steps_leaves_the_same_tables(tmp_pat
     whole = Play(toml, tmp_path / "whole", partitions=3)
     whole.executors = Apart
     steps: list[str] = []
-    whole.start("0", steps.append)
+    whole.start(reached=steps.append)
     (at_ms, rows), (later_ms, more), *_ = batches(whole)
     whole.batch(rows, at_ms=at_ms)
     whole.batch(more, at_ms=later_ms)
@@ -304,12 +304,12 @@ def test_a_driver_that_ends_between_any_two_steps_leaves_the_same_tables(tmp_pat
         assert step in once
         play = Play(toml, tmp_path / step, partitions=3)
         play.executors = Apart
-        play.start("0", crash_at(step))
+        play.start(reached=crash_at(step))
         with pytest.raises(Crash):
-            play.process(0, rows, at_ms=at_ms, sub="0")
-        play.start("0", epoch=2)
-        play.process(0, rows, at_ms=at_ms, sub="0")
-        play.process(1, more, at_ms=later_ms, sub="0")
+            play.process(0, rows, at_ms=at_ms)
+        play.start(epoch=2)
+        play.process(0, rows, at_ms=at_ms)
+        play.process(1, more, at_ms=later_ms)
         assert without_clocks(play) == without_clocks(whole), step
 
 
@@ -318,7 +318,7 @@ def without_clocks(play: Play) -> dict[str, Any]:
     measured = Counter[tuple[Any, ...]]()
     for row in play.rows("operator_latency"):
         measured[row["batch_id"], row["operator"], row["task_id"]] += row["n"]
-    of_clocks = {f"0/{name}" for name in ("batches", "operator_latency", "latency_buckets", "operator_windows")}
+    of_clocks = {f"events/{name}" for name in ("batches", "operator_latency", "latency_buckets", "operator_windows")}
     return {name: rows for name, rows in told(play).items() if name not in of_clocks} | {"measured": measured}
 
 
@@ -326,14 +326,14 @@ def test_a_decided_batch_is_repeated_from_its_files_and_not_worked_on_again(tmp_
     play = Play(TOPOLOGIES["a table"], tmp_path, partitions=3)
     play.executors = Apart
     (at_ms, rows), *_ = batches(play)
-    play.start("0", crash_at("decided"))
+    play.start(reached=crash_at("decided"))
     with pytest.raises(Crash):
-        play.process(0, rows, at_ms=at_ms, sub="0")
-    written = {path.name for path in tmp_path.glob("streams/play/0/changes/*.parquet")}
+        play.process(0, rows, at_ms=at_ms)
+    written = {path.name for path in tmp_path.glob("streams/play/events/changes/*.parquet")}
     assert play.rows("changes") == []
-    play.start("0")
-    play.process(0, [], at_ms=at_ms, sub="0")
-    assert {path.name for path in tmp_path.glob("streams/play/0/changes/*.parquet")} == written
+    play.start()
+    play.process(0, [], at_ms=at_ms)
+    assert {path.name for path in tmp_path.glob("streams/play/events/changes/*.parquet")} == written
     assert sum(row["emitted"] + row["suppressed"] for row in play.rows("outcomes")) > 25
 
 
@@ -356,7 +356,7 @@ def test_a_batch_for_whose_files_there_was_no_space_is_worked_on_again_and_leave
     play = Play(TOPOLOGIES["a table"], tmp_path / "full", partitions=3)
     whole = Play(TOPOLOGIES["a table"], tmp_path / "whole", partitions=3)
     play.executors, whole.executors = Full, Apart
-    play.start("0", until_written=Disk(lambda: None, sleep_s=waited.append).until_written)
+    play.start(until_written=Disk(lambda: None, sleep_s=waited.append).until_written)
     (at_ms, rows), *_ = batches(play)
     play.batch(rows, at_ms=at_ms)
     whole.batch(rows, at_ms=at_ms)
@@ -414,7 +414,7 @@ def test_executors_take_late_records_in_again(tmp_path: Path) -> None:
         fields = [{"partition": n % 3, "id": "abcdefgh"[n % 8], "grp": "x", "v": n} for n in range(30)]
         play.batch([play.row("events", T + n * 100, **each) for n, each in enumerate(fields)], at_ms=T + 31_500)
         late = tuple((row["batch_id"], row["partition"], row["offset"]) for row in play.rows("late_records"))
-        control = Control(Layout(home).control("play", "0"))
+        control = Control(Layout(home).control("play", "events"))
         control.request_reopening(Reopening(id="x", operator="counts", late=late, at_ms=0))
         play.batch(last[1], at_ms=last[0])
         reopened = [row["reopened"] for row in play.rows("outcomes") if row["reopened"]]

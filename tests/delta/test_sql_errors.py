@@ -121,7 +121,7 @@ def test_a_time_in_a_year_that_no_text_has_is_set_aside(tmp_path: Path) -> None:
     play = Play(SOURCE + OUT_OF_YEARS + NEWEST, tmp_path)
     rows = [event(play, v, f"id{v}", v) for v in range(1, 11)] + [event(play, 11, "id11", 11, "infinity")]
     play.batch(rows, at_ms=NOON)
-    play.start("0")
+    play.start()
     play.batch([event(play, 12, "id1", 10)], at_ms=NOON + 1_000)
     assert [row["id"] for row in play.rows("out")] == ["id10", "id1"]
     says = "a time outside of the years 1 to 9999"
@@ -141,7 +141,7 @@ def test_an_identity_that_fails_sets_its_record_aside(tmp_path: Path) -> None:
 def test_a_sum_that_leaves_64_bits_is_not_shown_until_it_is_back(tmp_path: Path) -> None:
     play = Play(SOURCE + TOTALS, tmp_path)
     play.batch([event(play, 1, "a", LARGE), event(play, 2, "a", LARGE), event(play, 3, "b", 1)], at_ms=NOON)
-    play.start("0")
+    play.start()
     play.batch([event(play, 4, "a", -LARGE), event(play, 5, "a", -LARGE)], at_ms=NOON + 1_000)
     assert [(row["id"], row["total"]) for row in play.rows("out")] == [("a", LARGE), ("b", 1), ("a", LARGE), ("a", 0)]
     says = "aggregates.total: the sum needs more than 64 bits; sum up doubles instead"
@@ -166,10 +166,10 @@ def test_the_same_records_are_set_aside_after_a_crash(tmp_path: Path) -> None:
     undisturbed, crashed = (Play(SOURCE + MAPPED + NEWEST, tmp_path / name) for name in ("undisturbed", "crashed"))
     undisturbed.batch(some(undisturbed), at_ms=NOON)
     rows = some(crashed)
-    crashed.start("0", crash_at("decided"))
+    crashed.start(reached=crash_at("decided"))
     with pytest.raises(Crash):
-        crashed.process(0, rows, at_ms=NOON, sub="0")
-    crashed.start("0")
-    crashed.process(0, rows, at_ms=NOON, sub="0")
+        crashed.process(0, rows, at_ms=NOON)
+    crashed.start()
+    crashed.process(0, rows, at_ms=NOON)
     assert quarantined(crashed) == quarantined(undisturbed)
     assert crashed.rows("out") == undisturbed.rows("out")

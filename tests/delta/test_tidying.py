@@ -14,7 +14,6 @@ from playing import NEWEST, Crash, Play, crash_at
 from tidemark.control import LeaseLost
 from tidemark.delta import NEEDED, SUPERSEDED, Committer, scan
 from tidemark.errors import Contradiction
-from tidemark.spec.layout import Layout
 from tidemark.spec.retention import DAY_MS
 from tidemark.stream import tidying
 from tidemark.stream.tidying import Tidying
@@ -37,7 +36,7 @@ def batches(play: Play, numbers: range) -> None:
 
 
 def table(play: Play, name: str) -> Path:
-    return Layout(play.home).stream_table("play", "0", name)
+    return play.table(name)
 
 
 def updates(play: Play) -> list[tuple[int, int]]:
@@ -57,12 +56,12 @@ def test_a_table_has_few_files_however_many_batches_there_were(tmp_path: Path) -
 @pytest.mark.parametrize("tidied", ["changes", "batches"])
 def test_a_driver_that_was_killed_after_it_goes_on(tmp_path: Path, tidied: str) -> None:
     play = Play(NEWEST, tmp_path)
-    play.start("0", crash_at(f"tidied {tidied}"))
+    play.start(reached=crash_at(f"tidied {tidied}"))
     with pytest.raises(Crash):
         batches(play, range(40))
     done = len(updates(play))
     assert 0 < done < 40
-    play.start("0")
+    play.start()
     batches(play, range(done - 1, done + 10))  # Spark plans the batch again
     assert updates(play) == [(n, 0) for n in range(done + 10)]
 

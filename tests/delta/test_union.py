@@ -164,4 +164,4 @@ def test_a_union_of_what_does_not_fit_is_refused(tmp_path: Path, change: tuple[s
     now = '[operators.now]\nkind = "table"\ninput = "app"\nkey = ["id"]\n'
     toml = (SOURCES + now + UNITED).replace(*change, 1)
     with pytest.raises(InvalidSpec, match=said):
-        Play(toml, tmp_path).start("0")
+        Play(toml, tmp_path).start()

@@ -28,7 +28,7 @@ def plan(play: Play, batch_id: int, **ends: int) -> None:
 
 
 def control(play: Play) -> Path:
-    return Layout(play.home).control("play", "0")
+    return play.control.home
 
 
 def killed(home: Path) -> Play:
@@ -44,7 +44,7 @@ def killed(home: Path) -> Play:
 def test_a_batch_that_nobody_decided_is_named_by_its_offsets(tmp_path: Path) -> None:
     play = killed(tmp_path)
     assert unread(control(play), play.topology.sub_topologies[0]) == BOMB
-    assert begun(play.topology, Layout(tmp_path), None) == {"0": f"it had begun to read {'; '.join(BOMB)}"}
+    assert begun(play.topology, Layout(tmp_path), None) == {play.sub: f"it had begun to read {'; '.join(BOMB)}"}
 
 
 def test_nothing_is_named_once_it_is_decided(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_a_batch_that_changed_nothing_and_was_done_is_not_named(tmp_path: Path) 
 
 def test_why_says_what_a_dead_driver_had_begun_to_read(tmp_path: Path) -> None:
     play = killed(tmp_path)
-    home = Layout(tmp_path).stream("play", "0")
-    tell(Heartbeats(home, topology="play", sub_topology="0"), 5)
+    home = Layout(tmp_path).stream("play", "events")
+    tell(Heartbeats(home, topology="play", sub_topology="events"), 5)
     found = why(play.topology, Layout(tmp_path), at_ms=ms(300))
     dead = next(finding for finding in found if finding.cause is Cause.DRIVER_DEAD)
     assert all(place in dead.seen for place in BOMB)

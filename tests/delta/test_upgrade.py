@@ -8,6 +8,7 @@ partition 1: c 30.0 north at 3, 31.0 at 40; then 33.0 at 400 and 34.0 at 401, wh
 
 from __future__ import annotations
 
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from playing import Play
 from tidemark.clock import wall_clock_ms
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.spec.layout import Layout
+from tidemark.spec.operators import HopSource
 from tidemark.spec.tables import BECAME, CAME_IN
 from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import refuse_unless_sound
+from tidemark.stream.soundness import Fault, findings, refuse_unless_sound
 from tidemark.stream.wiring import Stream
 from tidemark.table_files import files_of
 
@@ -71,6 +73,17 @@ def test_streams_of_an_older_version_are_sound(tmp_path: Path) -> None:
     shop = stopped(tmp_path)
     for sub in shop.topology.sub_topologies:
         refuse_unless_sound(evidence(Stream(shop.topology, sub, Layout(shop.home))))
+
+
+def test_streams_that_lost_their_names_are_refused_with_the_lines_that_name_them(tmp_path: Path) -> None:
+    shop = stopped(tmp_path)
+    unnamed = Play(re.sub(r"^sub_topology.*\n", "", shop.toml, flags=re.MULTILINE), shop.home, partitions=2).topology
+    found = [findings(evidence(Stream(unnamed, sub, Layout(shop.home)))) for sub in unnamed.sub_topologies]
+    lines = [[finding.ways[0] for finding in each if finding.fault is Fault.STREAM_RENAMED] for each in found]
+    assert [sub.name for sub in unnamed.sub_topologies] == ["readings", "by_site", "by_region"]
+    for sub, ways, old in zip(unnamed.sub_topologies, lines, ["devices", "sites", "regions"], strict=True):
+        first = next(o.name for o in sub.operators if not isinstance(o, HopSource))
+        assert f'write sub_topology = "{old}" below [operators.{first}]' in " ".join(ways)
 
 
 def test_maintenance_leaves_streams_of_an_older_version(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

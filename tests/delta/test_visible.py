@@ -56,12 +56,12 @@ def test_a_table_that_is_read_has_finished_with_its_work(tmp_path: Path) -> None
 
 def test_after_a_crash_the_recovery_tells_when(tmp_path: Path) -> None:
     play = Play(NOBODY_READS, tmp_path)
-    play.start("0", crash_at("decided"))
+    play.start(reached=crash_at("decided"))
     rows = [play.row("events", T, id="a", v=1)]
     with pytest.raises(Crash):
-        play.process(0, rows, at_ms=T + 1_000, sub="0")
-    play.start("0", epoch=2)
-    play.process(0, rows, at_ms=T + 100_000, sub="0")
+        play.process(0, rows, at_ms=T + 1_000)
+    play.start(epoch=2)
+    play.process(0, rows, at_ms=T + 100_000)
     assert latency(play, "newest") == [(0, 1, 100_000, 100_000, 99_000, True)]
     assert latency(play, "events") == [(0, 1, 1_000, 1_000, 0, False)]
 

@@ -291,7 +291,7 @@ START = (
 def test_a_driver_that_restarted(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
-    history = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
     tell(history, 12)
     tell(history, 45, epoch=2)
     play.batch(50, record(20, amount=2), record(30, amount=3))
@@ -307,7 +307,7 @@ def test_a_driver_that_restarted(tmp_path: Path) -> None:
 def test_a_restart_is_told_of_the_time_without_a_driver(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
-    history = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
     tell(history, 12)
     for epoch in (2, 3, 4):
         tell(history, 50 + epoch, StreamState.STARTING, epoch=epoch)  # those of 2 and 3 finish nothing
@@ -323,7 +323,7 @@ def test_a_restart_is_told_of_the_time_without_a_driver(tmp_path: Path) -> None:
 def test_a_restart_in_a_quiet_night_explains_nothing(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
-    history = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
     tell(history, 12)
     for second in range(40, 400, 15):
         tell(history, second, epoch=2)
@@ -364,7 +364,7 @@ def test_a_producer_whose_clock_is_30_days_ahead(tmp_path: Path) -> None:
 def test_time_that_a_producer_has_moved_is_set_back_by_a_command(tmp_path: Path) -> None:
     newest(tmp_path).batch(10, record(9_000))  # when max_ahead was unlimited
     play = on_wall_time(tmp_path)
-    play._play.resume({"0": 1}, {("events", 0): 1})
+    play._play.resume({"events": 1}, {("events", 0): 1})
     play.batch(20, record(3_610, amount=2))
     finding = first(play, 21)
     assert place(finding) == (Cause.PRODUCER_AHEAD, "events", "events", 0, ms(10))
@@ -573,14 +573,14 @@ table = "totals"
 @pytest.mark.parametrize(
     ("state", "asked_s", "seen"),
     [
-        (StreamState.DRAINED, 21, "the driver of 0 was drained"),
-        (StreamState.RUNNING, 81, "the driver of 0 does not beat any more"),
+        (StreamState.DRAINED, 21, "the driver of events was drained"),
+        (StreamState.RUNNING, 81, "the driver of events does not beat any more"),
     ],
 )
 def test_a_driver_that_is_gone(tmp_path: Path, state: StreamState, asked_s: float, seen: str) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
-    tell(Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0"), 20, state)
+    tell(Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events"), 20, state)
     assert first(play, 19).cause is Cause.NOTHING_WRONG
     finding = first(play, asked_s)
     assert place(finding) == (Cause.DRIVER_DEAD, "board", None, None, ms(20))
@@ -592,28 +592,28 @@ def test_a_batch_that_has_been_running_for_long(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80.001), pid=1)
-    history = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
     history.tell(beat, thread_id="t", batch_started_at_ms=ms(20))
     finding = first(play, 81)
     assert place(finding) == (Cause.SLOW_BATCH, "board", None, None, ms(20))
-    assert finding.seen == "one batch of 0 has been running for 60,001 ms"
+    assert finding.seen == "one batch of events has been running for 60,001 ms"
 
 
 def test_a_driver_that_waits_for_a_full_disk_says_so_where_its_tables_cannot(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
-    control = Control(Layout(tmp_path).control("play", "0"))
+    control = Control(Layout(tmp_path).control("play", "events"))
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80), pid=1)
     control.beat(replace(beat, reason="cannot write: No space left on device"))
     finding = first(play, 81)
     assert place(finding) == (Cause.CANNOT_WRITE, "board", None, None, None)
-    assert finding.seen == "the driver of 0 cannot write: No space left on device"
+    assert finding.seen == "the driver of events cannot write: No space left on device"
     control.beat(beat)
     assert first(play, 81).cause is Cause.SOURCE_QUIET
 
 
 def test_a_driver_without_a_batch(tmp_path: Path) -> None:
-    beats = Heartbeats(tmp_path / "streams" / "play" / "0", topology="play", sub_topology="0")
+    beats = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
     tell(beats, 0, StreamState.STARTING)
     (finding,) = newest(tmp_path).why(1)
     assert place(finding) == (Cause.DRIVER_STARTING, "board", None, None, ms(0))
@@ -621,7 +621,7 @@ def test_a_driver_without_a_batch(tmp_path: Path) -> None:
     (finding,) = newest(tmp_path).why(21)
     assert (finding.cause, finding.seen) == (
         Cause.NEVER_STARTED,
-        "the driver of 0 lives and has not finished a batch yet",
+        "the driver of events lives and has not finished a batch yet",
     )
 
 

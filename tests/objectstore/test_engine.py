@@ -30,7 +30,7 @@ from tidemark.stream.wiring import Stream
 from tidemark.table_files import files_of
 from tidemark.why import walk
 
-SUB = "0"
+SUB = "events"
 T = 1_400_000_000_000
 MANY = 6_000
 
@@ -156,7 +156,7 @@ def test_maintenance_leaves_a_stream_that_runs_and_makes_the_tables_of_one_that_
     with monkeypatch.context() as driver:
         driver.setattr(Control, "heartbeat", beats)  # as one does in a thread of its own
         maintain.maintain_unless_held(stream, **in_a_while)
-    assert "play/0 is left as it is" in caplog.text
+    assert "play/events is left as it is" in caplog.text
     assert len(files_of(stream.home / "outcomes")) == 3
     control.release()
     maintain.maintain_unless_held(stream, **in_a_while)

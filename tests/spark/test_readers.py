@@ -17,7 +17,6 @@ from tidemark.cli.sql import Warehouse
 from tidemark.delta import create
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.spark import read
-from tidemark.spec.layout import Layout
 from tidemark.spec.tables import HOP, TABLES
 from tidemark.warehouse import delta_tables
 
@@ -135,7 +134,7 @@ def test_every_report_is_read_alike_before_and_after_it_was_tidied(spark, flight
 
 def test_current_rows_are_read_alike_after_each_thing_that_is_done_to_them(spark, tmp_path):
     play = Play(NEWEST, tmp_path)
-    board = Layout(tmp_path).stream_table("play", "0", "board")
+    board = play.table("board")
 
     def ids() -> list[tuple[str, int]]:
         types, rows = by_all_readers(spark, board)

@@ -81,7 +81,7 @@ def lines(folder: Path, broker: str, **changes: str) -> list[str]:
 def test_a_good_file_ends_with_a_summary_and_a_sample(readings: str, tmp_path: Path) -> None:
     found = lines(tmp_path, readings)
     assert found[:5] == [
-        "live.toml: live/0: readings, newest, board",
+        "live.toml: live/readings: readings, newest, board",
         "live: streams: 0",
         f"live: topics: reads live_readings at {readings} (3 partitions)",
         "live: tables: board",

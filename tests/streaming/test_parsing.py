@@ -294,8 +294,8 @@ def test_a_mark_of_time_is_told_from_records(spark: SparkSession, broker: str, c
     topic = f"marked_{next(iter(changes), 'plain')}"
     send(broker, topic, (b"a", body()))
     sink = Sink(name="out", kind=Kind.SINK, topic=topic)
-    KafkaBroker({DEFAULT: Cluster(broker)}, "up", "0", lambda: NOON).mark(sink, NOON + 5_000, idle=True)
-    reading = replace(source(topic, written_by=("up/0",), bound_ms=2_000), **changes)
+    KafkaBroker({DEFAULT: Cluster(broker)}, "up", "s", lambda: NOON).mark(sink, NOON + 5_000, idle=True)
+    reading = replace(source(topic, written_by=("up/s",), bound_ms=2_000), **changes)
     raw = spark.read.format("kafka").options(**kafka_options(reading, Cluster(broker))).load()
     records = pl.DataFrame(collect(kafka_records(raw, reading), {})).sort("offset")
     rows, marks = with_marks(reading, records, InputProgress())

@@ -34,7 +34,7 @@ from streaming.sensors_oracle import ALLOWED_LATENESS_MS, BOUND_MS, SensorsOracl
 
 from tidemark.embedded.broker import create_topics
 
-TOPOLOGY, SUB = "sensors", "0"
+TOPOLOGY, SUB = "sensors", "readings"
 SPEED = 4
 EVERY_DEVICE_HAS_REPORTED = 5_000
 E_IS_SILENT_UNTIL = 36_000

@@ -31,7 +31,7 @@ AVRO = {
     ],
 }
 SOURCES = {
-    "orders": 'delta = "outside/orders"\nwritten_by = "shop/0"',
+    "orders": 'delta = "outside/orders"\nwritten_by = "shop/orders"',
     "lines": 'files = "outside/json"\nformat = "json"',
     "sheets": 'files = "outside/csv"\nformat = "csv"',
     "columns": 'files = "outside/parquet"\nformat = "parquet"',
@@ -194,7 +194,7 @@ def test_what_is_added_goes_on_from_there(driver: OnlyDriver, home: Path) -> Non
 def test_a_commit_without_a_row_tells_time(driver: OnlyDriver, home: Path) -> None:
     written = DeltaTable(home / "warehouse" / "outside" / "orders")
     reached_ms = (NOON_S + 40) * 1_000
-    mark = CommitProperties(custom_metadata={"tidemark-mark": f"shop/0:{reached_ms}:idle"})
+    mark = CommitProperties(custom_metadata={"tidemark-mark": f"shop/orders:{reached_ms}:idle"})
     written.create_write_transaction([], "append", written.schema(), commit_properties=mark)
 
     def told() -> list[str]:

@@ -14,7 +14,7 @@ def test_the_document_has_each_cause_and_no_other() -> None:
 
 
 def finding(cause: Cause, operator: str = "board") -> Finding:
-    return Finding(cause=cause, sub_topology="0", operator=operator, seen="it is silent", remedy="wait")
+    return Finding(cause=cause, sub_topology="events", operator=operator, seen="it is silent", remedy="wait")
 
 
 def test_what_needs_nothing_to_be_done_comes_last_and_nothing_comes_twice() -> None:
@@ -24,8 +24,8 @@ def test_what_needs_nothing_to_be_done_comes_last_and_nothing_comes_twice() -> N
 
 def test_a_finding_is_one_line() -> None:
     waits = Finding(
-        cause=Cause.WINDOW_NOT_CLOSED, sub_topology="0", operator="per_minute", input="events", partition=1, since_ms=0,
-        seen="1 results wait", remedy="wait",
+        cause=Cause.WINDOW_NOT_CLOSED, sub_topology="events", operator="per_minute", input="events", partition=1,
+        since_ms=0, seen="1 results wait", remedy="wait",
     )  # fmt: skip
     assert waits.line == (
         "window_not_closed: per_minute ← events partition 1 since 1970-01-01T00:00:00.000Z: 1 results wait; wait"

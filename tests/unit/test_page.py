@@ -52,7 +52,7 @@ def page_that_says(text, **changes):
         Level.INFO,
         5_000,
         1_000,
-        (SubTopology("0", (events, Map(name="slow", kind=Kind.MAP, inputs=("events",), select={}))),),
+        (SubTopology("events", (events, Map(name="slow", kind=Kind.MAP, inputs=("events",), select={}))),),
     )
     counted = {"records_in_per_s": 1.0, "records_out_per_s": 1.0, "unread_records": None, "held_records": 0}
     operator = {"kind": "map", "upstreams": [text], "moving_average_ms": None, "watermark": None, **counted}

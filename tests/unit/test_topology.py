@@ -77,11 +77,27 @@ def test_an_aggregate_defaults_to_the_rule_of_the_kip(flights):
     assert state.emission.rule is Rule.SAME_INSTANT
 
 
-def test_sub_topologies_without_a_name_are_numbered(flights):
+def test_sub_topologies_without_a_name_have_that_of_their_first_source(flights):
     del flights["operators"]["flight_events"]["sub_topology"]
     del flights["operators"]["carrier_state"]["sub_topology"]
     names = [sub.name for sub in parse(flights, file="flights.toml").sub_topologies]
-    assert names == ["0", "1"]
+    assert names == ["flight_events", "by_carrier"]
+
+
+def test_a_given_name_is_taken_before_that_of_a_source():
+    def source(name, **more):
+        keys = {"kind": "source", "topic": name, "fields": "at bigint", "timestamp": "at", "bound": "1 s"}
+        return {name: {**keys, **more}}
+
+    def sink(name, read):
+        return {name: {"kind": "sink", "input": read, "table": name}}
+
+    operators = {**source("a", sub_topology="b"), **source("b"), **sink("x", "a"), **sink("y", "b")}
+    topology = parse({"name": "two", "operators": operators}, file="two.toml")
+    assert {sub.name: [o.name for o in sub.operators] for sub in topology.sub_topologies} == {
+        "b": ["a", "x"],
+        "y": ["b", "y"],
+    }
 
 
 @pytest.mark.parametrize(

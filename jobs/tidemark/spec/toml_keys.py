@@ -26,6 +26,8 @@ MOST_TRIES = 2
 ASKING = ("format", "mode", "strategy")
 """Keys that decide which others there are."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
+STREAM = re.compile(rf"{IDENTIFIER.pattern}|[0-9]{{1,3}}")
+"""The name of a stream, which in older versions could be a number."""
 
 
 def duration_ms(text: str) -> int | None:
@@ -131,10 +133,10 @@ class Keys:
             self.fail(key, "is empty", f'write {key} = "{example}"')
         return value
 
-    def name(self, key: str, example: str, default: Any = ...) -> Any:
-        """An identifier (lower case, digits, `_`), or *default*."""
+    def name(self, key: str, example: str, default: Any = ..., *, form: re.Pattern[str] = IDENTIFIER) -> Any:
+        """An identifier (lower case, digits, `_`), or what else has the *form*, or *default*."""
         value = self.text(key, example, default)
-        if isinstance(value, str) and not IDENTIFIER.fullmatch(value):
+        if isinstance(value, str) and not form.fullmatch(value):
             self.fail(key, f"is {value!r}", "use a lower-case letter, then lower-case letters, digits and _")
         return value
 

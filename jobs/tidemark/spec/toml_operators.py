@@ -37,7 +37,7 @@ from tidemark.spec.operators import (
     Windows,
 )
 from tidemark.spec.tables import TABLES
-from tidemark.spec.toml_keys import IDENTIFIER, Keys, length, read_whole
+from tidemark.spec.toml_keys import IDENTIFIER, STREAM, Keys, length, read_whole
 
 LEAST_LOCAL_HOP_MS = 7_200_000
 """Clocks are put forward by less than that, so that hopping windows on a local clock start one after the other."""
@@ -85,7 +85,8 @@ def read_operator(
 
     def read(keys: Keys) -> Operator:
         common = {"name": name, "kind": keys.choice("kind", Kind, None)}
-        return _READERS[kind](keys, common | {"sub_topology": keys.name("sub_topology", "status", None)}, folder)
+        stream = keys.name("sub_topology", "status", None, form=STREAM)
+        return _READERS[kind](keys, common | {"sub_topology": stream}, folder)
 
     return read_whole(file, keys.at, table, read)
 

@@ -512,7 +512,11 @@ def _completed(ordered: Iterable[Operator]) -> list[Operator]:
 
 
 def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology, ...]:
-    """Cut the DAG behind its repartitions; a part takes the name that one of its operators gives it, or its number."""
+    """Cut the DAG behind its repartitions; a part has the name that one of its operators gives it, or its first source.
+
+    The first source in the order of the operators; of a part behind a repartition, that one. Names are those of the
+    streams: of their folders, tasks and logs.
+    """
     ordered = list(ordered)
     repartitions = frozenset(o.name for o in ordered if isinstance(o, Repartition))
     operators = [part for operator in ordered for part in _with_hop(operator, repartitions)]
@@ -522,7 +526,8 @@ def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology
         lowest = min(joined, default=number)
         label = {name: lowest if was in joined else was for name, was in label.items()} | {operator.name: lowest}
     parts = [[o for o in operators if label[o.name] == number] for number in sorted(set(label.values()))]
-    names = [_part_name(file, part, number) for number, part in enumerate(parts)]
+    given = [_given_name(file, part) for part in parts]
+    names = [name or _default_name(part, given) for part, name in zip(parts, given, strict=True)]
     if len(set(names)) < len(names):
         raise InvalidSpec.at(
             file, "operators", f"sub-topologies are named {names}", "give each a sub_topology of its own"
@@ -582,10 +587,18 @@ def _with_hop(operator: Operator, repartitions: frozenset[str]) -> tuple[Operato
     return operator, hop
 
 
-def _part_name(file: str, part: list[Operator], number: int) -> str:
+def _given_name(file: str, part: list[Operator]) -> str | None:
     names = sorted({operator.sub_topology for operator in part if operator.sub_topology})
     if len(names) > 1:
         raise InvalidSpec.at(
             file, "operators", f"one sub-topology is named {' and '.join(names)}", "keep one of the names"
         )
-    return names[0] if names else str(number)
+    return names[0] if names else None
+
+
+def _default_name(part: list[Operator], given: Collection[str | None]) -> str:
+    """The first source of *part*, else its first operator, whose name no part was *given*; none: the first source."""
+    hops = {o.name: o.repartition for o in part if isinstance(o, HopSource)}
+    sources_first = sorted(part, key=lambda operator: not isinstance(operator, Source | HopSource))
+    names = [hops.get(operator.name, operator.name) for operator in sources_first]
+    return next((name for name in names if name not in given), names[0])

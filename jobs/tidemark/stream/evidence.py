@@ -7,7 +7,7 @@ that it follows.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from tidemark.control import Control
 from tidemark.delta import HISTORY, rows_of_others
 from tidemark.files import Files
 from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.operators import Source
+from tidemark.spec.operators import HopSource, Source
 from tidemark.stream.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.commit import NEWEST_BATCHES, table_names, tables_alone
 from tidemark.stream.journal import Entry, Journal
-from tidemark.stream.meanings import changed, meanings
+from tidemark.stream.meanings import changed, meanings, shares_sources
 from tidemark.stream.soundness import Evidence, TableSeen
 from tidemark.stream.wiring import Stream
 
@@ -52,7 +52,30 @@ def evidence(stream: Stream) -> Evidence:
         newest_batches=_expected(facts, committed),
         tables=tuple(tables),
         changed=tuple(changed(Control(stream.control).meanings(), meanings(stream.sub))),
+        former={} if data or committed is not None else dict(_former(stream)),
     )
+
+
+def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The streams that the topology no longer has and that have read a source of *stream*.
+
+    Each with the operators of *stream* that say its name, or could: its first.
+    """
+    known = {sub.name for sub in stream.topology.sub_topologies}
+    operators = [o for o in stream.sub.operators if not isinstance(o, HopSource)]
+    naming = tuple(o.name for o in operators if o.sub_topology) or (operators[0].name,)
+    homes = stream.control.parent.iterdir() if stream.control.parent.is_dir() else []
+    for home in sorted(homes):
+        if home.name not in known and _has_read(home, stream):
+            yield home.name, naming
+
+
+def _has_read(home: Path, stream: Stream) -> bool:
+    """Whether the stream whose control folder is *home* has read a source of *stream*, under whatever name."""
+    entry = next(iter(_newest(home / "journal", "data", 1, []).values()), None)
+    inputs = StreamProgress.from_json(entry.notes["progress"]).inputs if entry else {}
+    names = {o.name for o in stream.sub.operators if isinstance(o, Source | HopSource)}
+    return not names.isdisjoint(inputs) or bool(inputs and shares_sources(Control(home).meanings(), stream.sub))
 
 
 def _newest(home: Path, kind: str, count: int, unreadable: list[str]) -> dict[int, Entry | None]:

@@ -32,6 +32,12 @@ def changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [f"{name}: was {kept[name]}, is {now[name]}" for name in kept if name in now and kept[name] != now[name]]
 
 
+def shares_sources(kept: Mapping[str, str], sub: SubTopology) -> bool:
+    """Whether a stream whose meanings were *kept* reads a topic, folder or hop that *sub* reads."""
+    sources = [o for o in sub.operators if isinstance(o, Source | HopSource)]
+    return any(f"({_where(source)})" in kept.get(SOURCES, "") for source in sources)
+
+
 def _where(source: Source | HopSource) -> str:
     if isinstance(source, HopSource):
         return f"hop of {source.repartition}"

@@ -14,7 +14,7 @@ Known limitation: rows that somebody deleted from a table are not missed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -51,6 +51,8 @@ class Fault(StrEnum):
     """Somebody else put rows into a table that is the stream's memory."""
     TOPOLOGY_CHANGED = "topology_changed"
     """What the stream keeps under a name means something else in the topology file as it is now."""
+    STREAM_RENAMED = "stream_renamed"
+    """It has read nothing, and a stream that the topology file does not have any more has read its sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,8 @@ class Evidence:
     `committed` and `planned` are of the checkpoint: the newest batch that is done, and the ends of each that was
     planned, None where torn. `decided` is the newest batch in the journal, and `read_to` up to where the topics had
     been read with it; `newest_batches` are those that the tables must have. `changed` is what means something else now.
+    `former` are streams that the topology does not have any more and that have read a source of this one, which has
+    read nothing; each with the operators of this one that say its name, or could.
     """
 
     name: str
@@ -110,6 +114,7 @@ class Evidence:
     newest_batches: Mapping[str, int]
     tables: tuple[TableSeen, ...]
     changed: tuple[str, ...] = ()
+    former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def reached(self) -> int:
@@ -142,6 +147,12 @@ def _of_topology(seen: Evidence) -> Iterator[Finding]:
     )
     for told in seen.changed:
         yield Finding(fault=Fault.TOPOLOGY_CHANGED, seen=told, ways=ways)
+    for former, naming in seen.former.items():
+        told = f"its sources were read by a stream called {former}; under another name it would read all of them again"
+        places = " and ".join(f"[operators.{name}]" for name in naming)
+        rename = f'write sub_topology = "{former}" below {places}: it goes on under its old name'
+        forget = f"to begin anew with all that its sources still have, move {seen.control.parent / former} elsewhere"
+        yield Finding(fault=Fault.STREAM_RENAMED, seen=told, ways=(rename, forget))
 
 
 def _of_checkpoint(seen: Evidence) -> Iterator[Finding]:

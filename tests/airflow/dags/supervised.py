@@ -52,9 +52,9 @@ with DAG("stand_in", **EACH):
 
 with DAG("spark", **EACH):
     StreamOperator(
-        task_id="0",
+        task_id="numbers",
         topology_file=TOPOLOGIES / "numbers.toml",
-        sub_topology="0",
+        sub_topology="numbers",
         supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, patience=PATIENCE_WITH_SPARK),
         **STREAM,
     )
