@@ -13,6 +13,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tidemark.cli.check import check
+from tidemark.embedded.process import wait_until
 from tidemark.errors import InvalidSpec
 from tidemark.spec.layout import Layout
 from tidemark.spec.project import CHECKOUT, Project
@@ -157,10 +158,9 @@ def test_a_long_query_ends_by_the_signal_and_says_nothing(home: Path, number: si
     command = [sys.executable, "-c", code, "--home", str(home), "sql", query]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            while not ready.exists():
-                assert process.poll() is None
+            wait_until(lambda: ready.exists() or process.poll() is not None, "the query", 60)
             process.send_signal(number)
-            told = process.communicate(timeout=20)
+            told = process.communicate(timeout=60)
         finally:
             process.kill()
     assert (process.returncode, told) == (-number, (b"", b""))  # a shell says 128 + number: 143

@@ -217,6 +217,7 @@ def _database(home: Path, *_: Path) -> duckdb.DuckDBPyConnection:
     database = duckdb.connect()
     database.execute(f"LOAD {_quoted(_extension())}")
     database.execute("SET autoinstall_known_extensions = false")  # it would ask the network
+    database.execute("SET enable_progress_bar = false")  # it would be part of the answer, in Python that reads no file
     database.execute(UTC.replace("SET", "SET GLOBAL"))
     for statement in _confined(home):
         database.execute(statement)
