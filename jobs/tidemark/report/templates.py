@@ -15,7 +15,8 @@ from tidemark.spec.lengths import for_people
 
 AGO = ((1_000, "s", 120_000), (60_000, "min", 7_200_000), (3_600_000, "h", 172_800_000))
 """Each unit in ms, with the age below which it reads best."""
-BACKTICKS = re.compile(r"`([^`]+)`")
+COMMANDS = re.compile(r"`((?:tidemark|airflow) [^`]+)`")
+"""What remedies name; backticks that a record or a file has stay what they are."""
 REFRESH_S = 15
 """A page that shows how things are now is asked for again so often."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -53,12 +54,12 @@ def _shown(value: Any) -> Any:
 
 
 def code(text: str) -> Markup:
-    """*text* with what is in backticks as code.
+    """*text* with the commands in backticks as code.
 
     >>> code("a < b: `tidemark why flights`")
     Markup('a &lt; b: <code>tidemark why flights</code>')
     """
-    return Markup(BACKTICKS.sub(r"<code>\1</code>", str(escape(text))))
+    return Markup(COMMANDS.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def length(ms: float | None) -> str:
