@@ -82,7 +82,7 @@ def test_a_good_file_ends_with_a_summary_and_a_sample(readings: str, tmp_path: P
     found = lines(tmp_path, readings)
     assert found[:5] == [
         "live.toml: live/readings: readings, newest, board",
-        "live: streams: 0",
+        "live: streams: readings",
         f"live: topics: reads live_readings at {readings} (3 partitions)",
         "live: tables: board",
         "live: SLAs: fresh (staleness of board)",
