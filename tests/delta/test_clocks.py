@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from playing import NEWEST_SENT, Play, Silence
 
+import critical_path
 from tidemark.clock import wall_clock_ms
-from tidemark.semantics.critical_path import Path as Walk
-from tidemark.semantics.critical_path import critical_path, measure
+from tidemark.report.report_tables import opened
+from tidemark.semantics import critical_path as walks
 from tidemark.semantics.skew import Skew
+from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source
+from tidemark.spec.tables import CRITICAL_PATHS, WINDOW_PARTS
 from tidemark.stream.measurement import Host
 from tidemark.stream.wiring import Stream, build_engine
 
@@ -71,10 +74,10 @@ def played(home: Path, skew: Skew | None) -> TwoHosts:
     return play
 
 
-def path(play: Play, column: str) -> Walk:
+def path(play: Play, column: str) -> walks.Path:
     finished = [row for sub in ("near", "far") for row in play.rows("operator_windows", sub)]
     upstreams = play.topology.upstreams
-    return critical_path(upstreams, measure(upstreams, {row["operator"]: row[column] for row in finished}))
+    return walks.critical_path(upstreams, walks.measure(upstreams, {row["operator"]: row[column] for row in finished}))
 
 
 def test_adjusted_by_the_skew_of_its_host_a_path_is_right_where_it_was_clamped(tmp_path: Path) -> None:
@@ -102,6 +105,29 @@ def test_a_row_says_whose_clock_it_has_and_what_was_added(
     assert told == {("far", skew_ms, error_ms)}
     assert {row["ewt_at"] for row in rows} == {T + 8_000 - BEHIND_MS}
     assert {row["ewt_adjusted_at"] for row in rows} == {T + 8_000 - BEHIND_MS + (skew_ms or 0)}
+
+
+@pytest.mark.parametrize("unknown", ["near", "far"])
+def test_parts_add_up_where_one_end_of_a_hop_knows_its_clock(tmp_path: Path, unknown: str) -> None:
+    """What its path says is true of the parts of a window's age: no clock is set right."""
+    play = Play(TWO_DRIVERS, tmp_path)
+    play.hosts = {sub: Host(sub, lambda sub=sub: None if sub == unknown else TRUTH) for sub in ("near", "far")}
+    for second in (1.0, 6.5):
+        at_ms = T + round(second * 1_000)
+        play.batch([play.row("events", at_ms, id="a", v=1)], at_ms=at_ms + 500, sub="near")
+        play.hop("far", at_ms=at_ms + 1_500)
+    layout = Layout(play.home)
+    critical_path.run(layout, play.topology, (), Interval(T, T + 3_600_000))
+    parts, paths = (
+        opened(table, layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
+        for table in (WINDOW_PARTS, CRITICAL_PATHS)
+    )
+    assert [(row["before_source_ms"], row["latency_ms"]) for row in paths] == [(2_000, 1_000)]
+    assert {row["operator"]: row["ms"] for row in parts} == {
+        "bound": 1_000,
+        "blocking_partition": 500,
+        "trigger": 1_500,
+    }
 
 
 RATES = """

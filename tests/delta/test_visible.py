@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from playing import NEWEST, Crash, Play, crash_at
 
+from tidemark.clock import wall_clock_ms
+
 T = 1_770_033_600_000
 NOBODY_READS = NEWEST.partition("[operators.board]")[0].replace('name = "play"', 'name = "play"\nwindow = "5 s"')
 """The table `newest`, which nobody reads."""
@@ -64,6 +66,19 @@ def test_after_a_crash_the_recovery_tells_when(tmp_path: Path) -> None:
     play.process(0, rows, at_ms=T + 100_000)
     assert latency(play, "newest") == [(0, 1, 100_000, 100_000, 99_000, True)]
     assert latency(play, "events") == [(0, 1, 1_000, 1_000, 0, False)]
+
+
+def test_what_was_committed_before_a_crash_did_not_wait_for_the_recovery(tmp_path: Path) -> None:
+    play, now_ms = Play(NOBODY_READS, tmp_path), wall_clock_ms()
+    play.start(reached=crash_at("committed changes"))
+    rows = [play.row("events", now_ms, id="a", v=1)]
+    with pytest.raises(Crash):
+        play.process(0, rows, at_ms=now_ms)
+    play.start(epoch=2)
+    play.process(0, rows, at_ms=now_ms, now_ms=now_ms + 1_000_000)
+    ((_, _, shown_ms, _, queued_ms, is_recovered),) = latency(play, "newest")
+    assert shown_ms < 1_000_000  # by the commit, whose clock is the one on the wall
+    assert (queued_ms, is_recovered) == (shown_ms, True)
 
 
 def test_what_is_held_is_measured_when_it_is_sent_on(tmp_path: Path) -> None:

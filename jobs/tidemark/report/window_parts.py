@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import polars.selectors as cs
 
+from tidemark.kernels.clocks import on_one_clock
 from tidemark.kernels.restarts import Restart
 from tidemark.report.batch_facts import BatchFacts, Blocker
 from tidemark.report.path_facts import Row
@@ -274,13 +275,10 @@ def _occupant(sub_topology: str, did: Mapping[str, Did]) -> Part:
 
 def _windows(steps: pl.DataFrame, finished: pl.DataFrame) -> Iterator[tuple[tuple[int, int], dict[str, Did]]]:
     """What each operator did, by window, in the order of their ends."""
-    first = finished.sort(*FIRST).unique(["window_start", "window_end", "operator"], keep="first")
-    joined = steps.join(
-        first.select("window_start", "window_end", "operator", *FIRST),
-        on=["window_start", "window_end", "operator"],
-        how="inner",
-    )
-    rows = joined.with_columns(cs.datetime().dt.epoch("ms")).with_columns(
+    window = ["window_start", "window_end", "operator"]
+    steps, finished = (frame.with_columns(cs.datetime().dt.epoch("ms")) for frame in (steps, finished))
+    first = on_one_clock(finished).sort(*FIRST).unique(window, keep="first", maintain_order=True)
+    rows = steps.join(first.select(*window, *FIRST), on=window, how="inner").with_columns(
         pl.col("batch_started_at") + pl.col("skew_ms").fill_null(0)
     )
     columns: list[Any] = ["window_start", "window_end", *STEP, *FIRST]

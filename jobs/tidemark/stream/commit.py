@@ -233,11 +233,15 @@ def _has_rows(sink: Sink, entry: Entry) -> bool:
 
 
 def shown(clock: Clocks, finished_ms: int, *waited_ms: int, recovers: bool) -> Clocks:
-    """The *clock* of an operator whose rows others see from *finished_ms* on, after it *waited_ms* (< 0: not)."""
+    """The *clock* of an operator whose rows others see from *finished_ms* on, after it *waited_ms* (< 0: not).
+
+    What a driver before this one had committed did not wait for this one.
+    """
+    shown_ms = max(finished_ms, clock["finished_at_ms"])
     return {
         **clock,
-        "finished_at_ms": max(finished_ms, clock["finished_at_ms"]),
-        "queued_ms": clock["queued_ms"] + sum(max(0, ms) for ms in waited_ms),
+        "finished_at_ms": shown_ms,
+        "queued_ms": clock["queued_ms"] + min(sum(max(0, ms) for ms in waited_ms), shown_ms - clock["finished_at_ms"]),
         "recovered": recovers,
     }
 
