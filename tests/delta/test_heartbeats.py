@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import NEWEST, Ends, Play
+from playing import EVENTS, NEWEST, Ends, Play
 
 import stream
 from tidemark.cli.sql import Warehouse
@@ -91,6 +91,15 @@ def test_an_engine_tells_how_much_there_is_to_do(tmp_path: Path) -> None:
     load = play._engines[play.sub].load
     assert (load["records_waiting"], load["last_batch_ms"] >= 3_000) == (7, True)
     assert load["state_bytes"] > 0
+
+
+def test_how_much_of_a_hop_waits_is_not_known(tmp_path: Path) -> None:
+    hop = '[operators.by_v]\nkind = "repartition"\ninput = "events"\nkey = ["v"]\ncolumns = ["id"]\n'
+    far = '[operators.all]\nkind = "sink"\ninput = "by_v"\ntable = "all_of_it"\nsub_topology = "far"\n'
+    play = Play(EVENTS + hop + far, tmp_path)
+    play.batch([play.row("events", NOON, id="a", v=1)], at_ms=NOON, sub="events")
+    play.hop("far", at_ms=NOON)
+    assert [play._engines[sub].load["records_waiting"] for sub in ("events", "far")] == [0, None]
 
 
 def test_the_newest_beat_of_each_driver_is_its_load(tmp_path: Path) -> None:

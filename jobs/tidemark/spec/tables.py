@@ -443,7 +443,7 @@ HEARTBEATS = Table(
             ("cpu_share", "double", "CPU seconds per second since the beat before, Python and JVM; 1: one core"),
             ("memory_bytes", "bigint", "resident memory of the driver: Python, JVM, and what they started"),
             ("memory_free_bytes", "bigint", "what it may take besides, of its host or of its container"),
-            ("records_waiting", "bigint", "records that the newest batch left unread or held; null: not known"),
+            ("records_waiting", "bigint", "records of topics left unread or held; null: it reads none"),
             ("last_batch_ms", "bigint", "ms that the last batch took, a silent one too; null: none yet"),
             ("checkpoint_bytes", "bigint", "files of the checkpoint and the journal; null: in an object store"),
             ("state_bytes", "bigint", "memory of what the operators keep; null: none yet"),

@@ -64,7 +64,7 @@ class Engine:
         self._remembered = -1
         self.progress: StreamProgress | None = None
         self.batch_started_at_ms: int | None = None
-        self.load: Mapping[str, int] = {}
+        self.load: Mapping[str, int | None] = {}
 
     def process(
         self,
@@ -138,10 +138,10 @@ class Engine:
         return StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()
 
 
-def _waiting(entry: Entry) -> int:
-    """The records that the batch of *entry* left unread, as far as the broker was asked, or held back."""
+def _waiting(entry: Entry) -> int | None:
+    """The records that the batch of *entry* left unread or held back; None where nobody says how many are unread."""
     sources, operators = entry.notes["sources"], entry.notes["operators"].values()
     ends = [(part["latest_offset"], part["until_offset"]) for part in sources if part["latest_offset"] is not None]
     unread: int = sum(max(0, latest - until) for latest, until in ends)
     held: int = sum(operator["counts"].get("held_after", 0) for operator in operators)
-    return unread + held
+    return unread + held if ends else None
