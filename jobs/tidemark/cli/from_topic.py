@@ -32,7 +32,8 @@ def proposal(options: argparse.Namespace, project: Project) -> Proposal:
     local = running_broker(options.home or project.state)
     address = named_address(options.bootstrap)[1] if options.bootstrap else local
     if address is None:
-        msg = "--from-topic: no broker runs here; give --bootstrap HOST:PORT, or start one with `tidemark topic create NAME`"
+        start = "start one with `tidemark topic create NAME`"
+        msg = f"--from-topic: no broker runs here; give --bootstrap HOST:PORT, or {start}"
         raise InvalidArgument(msg)
     say(f"reading a sample of {inert(topic)} at {address} …", sys.stderr)
     cluster = SampledCluster(Cluster(address))
