@@ -16,7 +16,7 @@ from tidemark.spec.lengths import for_people
 AGO = ((1_000, "s", 120_000), (60_000, "min", 7_200_000), (3_600_000, "h", 172_800_000))
 """Each unit in ms, with the age below which it reads best."""
 COMMANDS = re.compile(r"`((?:tidemark|airflow) [^`]+)`")
-"""What remedies name; backticks that a record or a file has stay what they are."""
+"""Commands in remedies. Other text in backticks, such as that of a record, stays text."""
 REFRESH_S = 15
 """A page that shows how things are now is asked for again so often."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

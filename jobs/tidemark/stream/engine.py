@@ -139,7 +139,7 @@ class Engine:
 
 
 def _waiting(entry: Entry) -> int | None:
-    """The records that the batch of *entry* left unread or held back; None where nobody says how many are unread."""
+    """Count the records that the batch of *entry* left unread or held; None if the unread ones are not known."""
     sources, operators = entry.notes["sources"], entry.notes["operators"].values()
     ends = [(part["latest_offset"], part["until_offset"]) for part in sources if part["latest_offset"] is not None]
     unread: int = sum(max(0, latest - until) for latest, until in ends)

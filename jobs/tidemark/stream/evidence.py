@@ -71,7 +71,7 @@ def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _has_read(home: Path, stream: Stream) -> bool:
-    """Whether the stream whose control folder is *home* has read a source of *stream*, under whatever name."""
+    """Return whether the stream with the control folder *home* read a source of *stream*, whatever its name."""
     entry = next(iter(_newest(home / "journal", "data", 1, []).values()), None)
     inputs = StreamProgress.from_json(entry.notes["progress"]).inputs if entry else {}
     names = {o.name for o in stream.sub.operators if isinstance(o, Source | HopSource)}

@@ -33,7 +33,7 @@ def changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def shares_sources(kept: Mapping[str, str], sub: SubTopology) -> bool:
-    """Whether a stream whose meanings were *kept* reads a topic, folder or hop that *sub* reads."""
+    """Return whether the stream of the *kept* meanings reads a topic, folder or hop that *sub* reads."""
     sources = [o for o in sub.operators if isinstance(o, Source | HopSource)]
     return any(f"({_where(source)})" in kept.get(SOURCES, "") for source in sources)
 

@@ -148,11 +148,11 @@ def _of_topology(seen: Evidence) -> Iterator[Finding]:
     for told in seen.changed:
         yield Finding(fault=Fault.TOPOLOGY_CHANGED, seen=told, ways=ways)
     for former, naming in seen.former.items():
-        told = f"its sources were read by a stream called {former}; under another name it would read all of them again"
+        again = f"its sources were read by a stream called {former}; under another name it would read all of them again"
         places = " and ".join(f"[operators.{name}]" for name in naming)
         rename = f'write sub_topology = "{former}" below {places}: it goes on under its old name'
         forget = f"to begin anew with all that its sources still have, move {seen.control.parent / former} elsewhere"
-        yield Finding(fault=Fault.STREAM_RENAMED, seen=told, ways=(rename, forget))
+        yield Finding(fault=Fault.STREAM_RENAMED, seen=again, ways=(rename, forget))
 
 
 def _of_checkpoint(seen: Evidence) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ GOES_ON = frozenset({Condition.STARTING, Condition.RUNNING, Condition.HANGING})
 
 
 def start(scene: Scene, name: str) -> str:
-    """How to have the driver of the operator *name* start, or another one take its place.
+    """Return the command that starts or replaces the driver of the operator *name*.
 
     While any driver of the topology lives, the run of its DAG goes on, and one task of it is cleared; otherwise a new
     run starts all of its streams.
@@ -26,18 +26,18 @@ def start(scene: Scene, name: str) -> str:
 
 
 def logs(scene: Scene, name: str, options: str = "") -> str:
-    """What shows the log of the driver of the operator *name*."""
+    """Return the command that shows the log of the driver of the operator *name*."""
     return f"`tidemark logs {scene.topology.name}/{scene.sub(name).name}{options}`"
 
 
 def quarantined(scene: Scene, name: str) -> str:
-    """What shows the records that the operator *name* could not use."""
+    """Return the query for the records that the operator *name* quarantined."""
     return f"`tidemark sql \"from quarantine where topology = '{scene.topology.name}' and source = '{name}'\"`"
 
 
 def requeue(scene: Scene, source: Source, reason: str = "") -> str:
-    """What sends records of *source* again that are in quarantine, for one *reason* or any."""
-    if source.topic is None:  # only a topic takes them
+    """Return the command that sends quarantined records of *source* again, for one *reason* or any."""
+    if source.topic is None:  # records can be sent to topics only
         return f"have what writes to {source.delta or source.files} write them again"
     options = f" --reason {reason}" if reason else ""
     return f"`tidemark requeue {scene.topology.name} --source {source.name}{options}` sends them again"

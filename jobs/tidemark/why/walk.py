@@ -186,8 +186,8 @@ class _Walk:
             remedy = f"look whether its producer runs, if you expect more{f'; {LIVE}' if source.topic else ''}"
             return self._scene.found(Cause.SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
         aside = list(self._set_aside(name))
-        told = "".join(f"; {seen}" for seen, _ in aside)
-        seen = f"{rows['gave'].item():,} results came, of the newest records that were read{told}"
+        exceptions = "".join(f"; {seen}" for seen, _ in aside)
+        seen = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "nothing is to be done"
         return self._scene.found(Cause.NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
 
