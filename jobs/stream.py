@@ -42,8 +42,8 @@ from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.meanings import meanings
 from tidemark.stream.measurement import Host
+from tidemark.stream.read.sources import collect, explained, read_again, stream
 from tidemark.stream.soundness import refuse_unless_sound
-from tidemark.stream.sources import collect, explained, future_after_ms, read_again, stream
 from tidemark.stream.spread_spark import SparkExecutors
 from tidemark.stream.unread import begun
 from tidemark.stream.usage import Usage, bytes_in
@@ -272,10 +272,8 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
     refuse_marks_in_compacted(topology, sub, broker)
     thread_id = spark.sparkContext.applicationId
 
-    def reread(source: Source, offsets: Offsets, late_up_to_ms: int | None) -> pl.DataFrame:
-        late = {} if late_up_to_ms is None else {source.name: late_up_to_ms}
-        again = read_again(spark, source, clusters[source.kafka], offsets)
-        return pl.DataFrame(collect(again, late, {source.name: 0}))  # whichever is too far ahead has its bytes
+    def reread(source: Source, offsets: Offsets) -> pl.DataFrame:
+        return read_again(spark, source, clusters[source.kafka], offsets)
 
     check_lease = partial(control.check_lease, pulse.epoch)
     check = partial(check_may_go_on, control, pulse.epoch)
@@ -307,7 +305,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
             plan = planned(checkpoint, batch_id)
             engine.process(
                 batch_id,
-                lambda late_up_to_ms: collect(rows, late_up_to_ms, future_after_ms(sub.operators, plan.at_ms)),
+                lambda: collect(rows, sub.operators),
                 plan.ends,
                 SparkExecutors(rows),
                 planned_at_ms=plan.at_ms,

@@ -241,7 +241,7 @@ class Play:
                 self.broker.have(source.topic, [row for row in rows if row["source"] == source.name])
         executors = self.executors(frame) if self.executors else None
         self._engines[sub].process(
-            batch_id, lambda late: frame.to_arrow(), self.broker.read_to(), executors, planned_at_ms=at_ms,
+            batch_id, lambda: frame, self.broker.read_to(), executors, planned_at_ms=at_ms,
             versions=self._versions(sub),
         )  # fmt: skip
 

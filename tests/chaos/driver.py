@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,9 @@ def watched(reached: Callable[[str], None]) -> Callable[..., Engine]:
         process = engine.process
 
         def process_watched(batch_id: int, collect: Collect, *more: Any, **planned: Any) -> None:
-            def collect_watched(late_up_to_ms: Mapping[str, int]) -> Any:
+            def collect_watched() -> Any:
                 threading.Timer(INTO_THE_READING_S, reached, ["reading"]).start()
-                return collect(late_up_to_ms)
+                return collect()
 
             reached("planned")
             process(batch_id, collect_watched, *more, **planned)

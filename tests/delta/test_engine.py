@@ -117,7 +117,7 @@ def run(engine: Engine, batches: Sequence[int]) -> None:
     for batch_id in batches:
         engine.process(
             batch_id,
-            lambda late, batch_id=batch_id: raw(BATCHES[batch_id]).to_arrow(),
+            lambda batch_id=batch_id: raw(BATCHES[batch_id]),
             ends_of(batch_id),
             planned_at_ms=at_ms(batch_id),
         )
@@ -189,7 +189,7 @@ def test_a_replayed_decision_is_not_taken_again(tmp_path):
         run(crashed, [1])
     decided = pl.read_delta(str(tmp_path / "streams/flights/status/changes")).filter(pl.col("batch_id") == 1)
     # Read again, the batch has other rows: what was decided and partly seen stays decided.
-    engine(tmp_path, epoch=3).process(1, lambda late: raw([]).to_arrow(), ends_of(0), planned_at_ms=at_ms(1))
+    engine(tmp_path, epoch=3).process(1, lambda: raw([]), ends_of(0), planned_at_ms=at_ms(1))
     again = pl.read_delta(str(tmp_path / "streams/flights/status/changes")).filter(pl.col("batch_id") == 1)
     assert again.sort("seq").equals(decided.sort("seq"))
 
@@ -213,7 +213,7 @@ def test_a_batch_that_changes_nothing_writes_nothing(tmp_path):
     quiet = engine(tmp_path)
     run(quiet, [0, 1, 2])
     before = tables(tmp_path)
-    quiet.process(3, lambda late: raw([]).to_arrow(), ends_of(2), planned_at_ms=at_ms(3))
+    quiet.process(3, lambda: raw([]), ends_of(2), planned_at_ms=at_ms(3))
     assert tables(tmp_path) == before
 
 
@@ -298,14 +298,14 @@ def test_of_forged_writers_nothing_is_kept(tmp_path):
     for number, flights in enumerate([FLIGHTS, written_by("t/s")]):
         home = tmp_path / str(number)
         driver = engine(home, flights=flights)
-        driver.process(0, lambda late: raw(rows).to_arrow(), planned_at_ms=at_ms(0))
+        driver.process(0, lambda: raw(rows), planned_at_ms=at_ms(0))
         events = driver.progress.inputs["flight_events"]
         assert [part.writers for part in events.partitions.values()] == [{}, {}, {}]
 
 
 def test_writers_that_no_source_names_are_pruned_from_a_journal(tmp_path):
     flights = written_by("t/s")
-    engine(tmp_path, flights=flights).process(0, lambda late: raw(BATCHES[0]).to_arrow(), planned_at_ms=at_ms(0))
+    engine(tmp_path, flights=flights).process(0, lambda: raw(BATCHES[0]), planned_at_ms=at_ms(0))
     journal = Journal(Layout(tmp_path).control("flights", "status") / "journal", "data")
     entry = journal.newest()
     assert entry is not None
@@ -316,5 +316,5 @@ def test_writers_that_no_source_names_are_pruned_from_a_journal(tmp_path):
     home.unlink()
     journal.write(entry)
     later = engine(tmp_path, epoch=2, flights=flights)
-    later.process(1, lambda late: raw(BATCHES[1]).to_arrow(), planned_at_ms=at_ms(1))
+    later.process(1, lambda: raw(BATCHES[1]), planned_at_ms=at_ms(1))
     assert later.progress.inputs["flight_events"].partitions[0].writers == {"t/s": Sent(2, 7, 1)}

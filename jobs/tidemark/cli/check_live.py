@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -22,9 +21,6 @@ from tidemark.spec.operators import Sink, Source
 from tidemark.spec.sla_spec import Measure, SlaSpec
 from tidemark.spec.toml_keys import length
 from tidemark.spec.topology import Topology
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 TOLERATED = 0.01
 """The share of late records that is no warning."""
@@ -93,19 +89,12 @@ def _look_at(topology: Topology, source: Source, cluster: SampledCluster, found:
         found.lines.append(f"{at}: warning: {source.topic} {empty}: nothing can be said of its records")
         return
     now_ms = clock()
-    rows = parsed(_spark(), source, sample, now_ms)
+    rows = parsed(source, sample, now_ms)
     found.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantined(rows)}")
     found.lines += [f"{at}: {line}" for line in (*_examples(rows), *_bound(source, rows, now_ms), *_silent(sample))]
     if (newest := newest_ms(rows)) is not None:
         found.newest_ms[source.name] = newest
         found.lines.append(f"{at}: its newest record is {length_of(now_ms - newest)}")
-
-
-def _spark() -> SparkSession:
-    say("starting Spark, which reads the sample as a stream would …", sys.stderr)
-    from tidemark.spark import session  # not before it is needed: its import takes a second
-
-    return session("check")
 
 
 def _quarantined(rows: pl.DataFrame) -> str:

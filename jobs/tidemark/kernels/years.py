@@ -33,3 +33,8 @@ def _beyond(value: pl.Expr, kind: object) -> pl.Expr | None:
             own = [part for part in parts if part is not None]
             return pl.any_horizontal(own) if own else None
     return None
+
+
+def within_years(instants: pl.Series) -> pl.Series:
+    """*instants*, those outside of these years as null."""
+    return instants.set(beyond_years(pl.DataFrame({"at": instants}))["at"], None)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tidemark.kernels.arrivals import with_future
 from tidemark.kernels.marks import MARK
+from tidemark.kernels.schemas import HEADERS
 from tidemark.sampling.disorder import behind_ms
 from tidemark.sampling.topic_sample import Sample
 from tidemark.spec.operators import Source
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tidemark.stream.read.parsing import parsed as parsed_rows
 
 _RAW = pl.Schema(
     {
@@ -22,34 +20,31 @@ _RAW = pl.Schema(
         "value": pl.Binary(),
         "partition": pl.Int32(),
         "offset": pl.Int64(),
-        "timestamp": pl.Datetime("us", "UTC"),
-        "headers": pl.List(pl.Struct({"key": pl.String(), "value": pl.Binary()})),
+        "clock_ms": pl.Int64(),
+        "headers": HEADERS,
     }
 )
 
 
-def parsed(spark: SparkSession, source: Source, sample: Sample, now_ms: int) -> pl.DataFrame:
+def parsed(source: Source, sample: Sample, now_ms: int) -> pl.DataFrame:
     """The rows that *source* has of *sample* in a batch decided at *now_ms*, by partition and offset.
 
     Marks of time are no records, and left out.
     """
-    from tidemark.stream.parsing import kafka_records  # starts no Spark before it is needed
-
     records = [
         {
             "key": record.key,
             "value": record.value,
             "partition": record.partition,
             "offset": record.offset,
-            "timestamp": record.timestamp_ms * 1_000,
+            "clock_ms": record.timestamp_ms,
             "headers": [{"key": name, "value": value} for name, value in record.headers],
         }
         for record in sample.records
         if not any(name == MARK for name, _ in record.headers)
     ]
-    raw = pl.DataFrame(records, schema={**_RAW, "timestamp": pl.Int64()}).cast({"timestamp": _RAW["timestamp"]})
-    rows = pl.DataFrame(kafka_records(spark.createDataFrame(raw.to_arrow()), source).toArrow())
-    return with_future(source, rows, now_ms).sort("partition", "offset")
+    raw = pl.DataFrame(records, schema=_RAW).with_columns(source=pl.lit(source.name))
+    return with_future(source, parsed_rows(source, raw), now_ms).sort("partition", "offset")
 
 
 def unusable(rows: pl.DataFrame) -> Counter[str]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -24,11 +23,8 @@ from tidemark.stream.requests import Requests
 from tidemark.stream.spread import Executors, Spread
 from tidemark.stream.steps import Steps
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Collect = Callable[[Mapping[str, int]], "pa.Table"]
-"""Reads the batch through Spark; is given, per source, the watermark at or behind which raw bytes are wanted."""
+Collect = Callable[[], pl.DataFrame]
+"""Reads the batch through Spark, and parses it."""
 
 
 class Engine:
@@ -116,7 +112,7 @@ class Engine:
         if self._remembered < was.batch_id:
             load_memory(self._steps, self._sub, self._home, was, after=self._remembered)
             self._remembered = was.batch_id
-        raw = pl.DataFrame(collect(self._decider.late_up_to_ms(was)))
+        raw = collect()
         batch = replace(batch, read_at_ms=self._clock())
         try:
             return self._decider.decide(raw, batch, was)

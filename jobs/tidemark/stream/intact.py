@@ -20,8 +20,8 @@ Offsets = Mapping[int, tuple[int, int]]
 """Per partition offsets from (inclusive) until (exclusive)."""
 Accepted = Callable[[], Mapping[tuple[str, int, int], int]]
 """Per source, partition and offset at which the stream is, the one from which it may go on."""
-Reread = Callable[[Source, Offsets, int | None], pl.DataFrame]
-"""Reads records of a source's topic that Spark passed over; keeps the bytes of those at or before the instant (ms)."""
+Reread = Callable[[Source, Offsets], pl.DataFrame]
+"""Reads records of a source's topic that Spark passed over."""
 
 
 class DataLost(TidemarkError):
@@ -50,7 +50,6 @@ class Intact:
         read_to: Mapping[int, int],
         offsets: Offsets,
         batch: Batch,
-        late_up_to_ms: int | None,
     ) -> Checked:
         """The *rows* of *source* when nothing before them is missing; raises DataLost when something is.
 
@@ -79,7 +78,7 @@ class Intact:
                 goes_on[number] = gone[1] if gone[0] == at else at
         if unread := {number: part for number, part in anew.items() if part[0] < part[1]}:
             # Spark was ahead of the new topic's end, and goes on from there.
-            again = self._reread(source, unread, late_up_to_ms)
+            again = self._reread(source, unread)
             rows = pl.concat([rows, again], how="diagonal").sort("partition", "offset")
         return Checked(rows, goes_on, losses)
 

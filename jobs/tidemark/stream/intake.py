@@ -107,7 +107,7 @@ class Reader:
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         offsets = self.offsets(source, set(fresh["partition"]), read_to)
         doubtful = without_records(offsets, set(fresh["partition"]) - {*with_gaps(fresh, read_to)})
-        checked = self._intact.check(source, fresh, read_to, doubtful, batch, late_up_to_ms)
+        checked = self._intact.check(source, fresh, read_to, doubtful, batch)
         fresh, read_to = checked.rows, checked.read_to
         if self._processing_time:
             fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tidemark.stream.sources import future_after_ms, with_modification_times, with_needed_bytes
+from tidemark.stream.read.sources import parsed_batch
 from tidemark.stream.spread_tasks import Arrived, Arriving, Worked, Working
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ class SparkExecutors:
 
     def arrive(self, task: Arriving) -> list[Arrived]:
         """Run *task* on the rows of each partition of each source."""
-        rows = with_needed_bytes(self.rows, task.late_up_to_ms, future_after_ms(task.sub.operators, task.decided_at_ms))
         # A hash puts partitions into tasks: of many tasks few get two, and one without any costs next to nothing.
-        by_partition = rows.repartition(8 * self.parallelism(), "source", "partition").groupBy("source", "partition")
+        by_partition = self.rows.repartition(8 * self.parallelism(), "source", "partition").groupBy(
+            "source", "partition"
+        )
         told = by_partition.applyInArrow(_arriving(task), "arrived binary").collect()
         return [pickle.loads(row["arrived"]) for row in told]
 
@@ -47,7 +48,7 @@ class SparkExecutors:
 
 def _arriving(task: Arriving) -> Callable[[pa.Table], pa.Table]:
     def arrive(rows: pa.Table) -> pa.Table:
-        arrived = task(with_modification_times(pl.DataFrame(rows)))
+        arrived = task(parsed_batch(pl.DataFrame(rows), task.sub.operators))
         return pa.table({"arrived": pa.array([pickle.dumps(arrived)], pa.binary())})
 
     return arrive

@@ -57,7 +57,7 @@ class Stream:
         return self.layout.control(self.topology.name, self.sub.name)
 
 
-def nothing_to_reread(source: Source, _: Offsets, __: int | None) -> pl.DataFrame:
+def nothing_to_reread(source: Source, _: Offsets) -> pl.DataFrame:
     """For streams without Spark: nobody passes over anything."""
     msg = f"{source.name}: there is no way to read its topic again"
     raise TidemarkError(msg)

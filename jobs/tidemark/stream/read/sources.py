@@ -1,18 +1,15 @@
-"""What Spark does for a stream: read topics, tables, files and hops, parsed by `parsing.py`.
+"""What Spark does for a stream: read topics, tables, files and hops. `parsing.py` makes rows of what it reads.
 
-Every row has source, partition, offset, key, value, timestamp_ms (record time, epoch ms), reason (why it cannot be
-used; null: it can) and, under the source's name, a struct with its fields. Rows of tables and files have no offset:
-the driver numbers them in the order of `written`. Ticks, which have no rows, make Spark plan batches in silence.
+Rows of tables and files have no offset: the driver numbers them in the order of `written`. Ticks, which have no rows,
+make Spark plan batches in silence.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
@@ -21,16 +18,29 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.errors import Contradiction, InvalidArgument
+from tidemark.kernels.avro_fields import avro_types
 from tidemark.spark import is_table
 from tidemark.spec.connections import Cluster, Clusters
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Format, HopSource, Operator, Source
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.intact import Offsets
-from tidemark.stream.parsing import json_lines, kafka_records, nullable, table_rows
+from tidemark.stream.read.fitting import require_fitting
+from tidemark.stream.read.parsing import parsed_rows
+from tidemark.stream.read.table_rows import nullable, table_rows
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+RAW = {
+    "source": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key:string,value:binary>>",
+    "clock_ms": "bigint",
+    "timestamp_ms": "bigint",
+    "reason": "string",
+}
+"""The columns that every batch has, null where a source does not have them: name to DDL type."""
 
 
 def stream(spark: SparkSession, sub: SubTopology, layout: Layout, topology: str, clusters: Clusters) -> DataFrame:
@@ -55,12 +65,7 @@ def _source(spark: SparkSession, source: Source, warehouse: Path, clusters: Clus
 def _ticks(spark: SparkSession) -> DataFrame:
     """No rows, but news every second: Spark plans a batch."""
     ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).option("numPartitions", 1).load()
-    columns = ticks.select(
-        F.lit("").alias("source"),
-        F.lit(0).alias("partition"),
-        F.col("value").alias("offset"),
-        F.unix_millis("timestamp").alias("timestamp_ms"),
-    )
+    columns = ticks.select(*(F.lit(None).cast(kind).alias(name) for name, kind in RAW.items()))
     return columns.filter(F.lit(col=False))
 
 
@@ -73,10 +78,18 @@ def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
     raw = spark.readStream.format("kafka").options(**kafka_options(source, cluster), startingOffsets="earliest")
     if source.max_records is not None:
         raw = raw.option("maxOffsetsPerTrigger", source.max_records)
-    return kafka_records(raw.load(), source)
+    if source.format is Format.AVRO:
+        require_fitting(avro_types(source.avro_schema or ""), source)
+    return records_of(raw.load(), source)
 
 
-def read_again(spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets) -> DataFrame:
+def records_of(raw: DataFrame, source: Source) -> DataFrame:
+    """The *raw* records as Spark reads them from a topic, headers included."""
+    columns = ("partition", "offset", "key", "value", "headers", F.unix_millis("timestamp").alias("clock_ms"))
+    return raw.select(F.lit(source.name).alias("source"), *columns)
+
+
+def read_again(spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets) -> pl.DataFrame:
     """The rows of the topic of *source* at *offsets*, as a batch."""
     topic = source.topic or ""
     starts, ends = ({str(number): part[side] for number, part in offsets.items()} for side in (0, 1))
@@ -87,7 +100,7 @@ def read_again(spark: SparkSession, source: Source, cluster: Cluster, offsets: O
         startingOffsets=json.dumps({topic: starts}),
         endingOffsets=json.dumps({topic: ends}),
     )
-    return kafka_records(raw.load(), source)
+    return collect(records_of(raw.load(), source), [source])
 
 
 def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
@@ -139,8 +152,9 @@ def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
         msg = f"operators.{source.name}.files: {folder}: there is no such folder; create it before the stream starts"
         raise InvalidArgument(msg)
     if source.format is Format.JSON:
-        lines = spark.readStream.text(str(folder)).filter(F.trim("value") != "")
-        return json_lines(_with_place(lines.withColumn("value", F.col("value").cast("binary"))), source)
+        lines = _with_place(spark.readStream.text(str(folder)).filter(F.trim("value") != ""))
+        value = F.col("value").cast("binary").alias("value")
+        return lines.select(F.lit(source.name).alias("source"), F.lit(0).alias("partition"), value, "written")
     reader = {"header": "true", "enforceSchema": "false"} if source.format is Format.CSV else {}
     known = any(file.is_file() and file.name[0] not in "._" for file in folder.iterdir())
     texts = source.format is Format.CSV
@@ -188,41 +202,17 @@ def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
     )
 
 
-def collect(
-    rows: DataFrame, late_up_to_ms: Mapping[str, int], future_after_ms: Mapping[str, int] = MappingProxyType({})
-) -> pa.Table:
-    """The *rows* of a batch, with those bytes that `with_needed_bytes` leaves."""
-    needed = with_needed_bytes(rows, late_up_to_ms, future_after_ms)
-    return with_modification_times(pl.DataFrame(needed.toArrow())).to_arrow()
+def collect(rows: DataFrame, operators: Iterable[Operator]) -> pl.DataFrame:
+    """The *rows* of a batch at the sources among *operators*, parsed."""
+    return parsed_batch(pl.DataFrame(rows.toArrow()), operators)
 
 
-def future_after_ms(operators: Iterable[Operator], decided_at_ms: int) -> dict[str, int]:
-    """Per source the instant after which a record is too far ahead of a batch decided at *decided_at_ms*, or later."""
-    return {
-        o.name: decided_at_ms + o.max_ahead_ms
-        for o in operators
-        if isinstance(o, Source) and o.max_ahead_ms is not None
-    }
+def parsed_batch(raw: pl.DataFrame, operators: Iterable[Operator]) -> pl.DataFrame:
+    """What Spark read at the sources among *operators*, parsed."""
+    return parsed_rows(_with_modification_times(raw), operators)
 
 
-def with_needed_bytes(
-    rows: DataFrame, late_up_to_ms: Mapping[str, int], future_after_ms: Mapping[str, int] = MappingProxyType({})
-) -> DataFrame:
-    """The *rows* of a batch, with raw bytes only where a table will show them.
-
-    That is where records are unusable, late, which is at or behind the instant of their source in *late_up_to_ms*, or
-    after that in *future_after_ms*.
-    """
-    time = F.col("timestamp_ms")
-    late = [(F.col("source") == name) & (time <= instant_ms) for name, instant_ms in late_up_to_ms.items()]
-    future = [(F.col("source") == name) & (time > instant_ms) for name, instant_ms in future_after_ms.items()]
-    if "value" in rows.columns:
-        needed = reduce(lambda one, other: one | other, [*late, *future], F.col("reason").isNotNull())
-        rows = rows.withColumn("value", F.when(needed, F.col("value")))
-    return rows
-
-
-def with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
+def _with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
     """*rows* with `written.at_ms` of the files of Delta tables, of which Spark does not say it in a stream."""
     if "written" not in rows.columns:
         return rows

@@ -1,0 +1,1 @@
+"""Reads the sources of a stream: what Spark plans, and the records that are parsed from it."""
