@@ -270,7 +270,7 @@ def sent_twice(home: Path, flights: Topology) -> tuple[list[tuple[int, ...]], li
     # The second driver knows from the journal what the first has read.
     for batch_id, rows in enumerate([first, second]):
         engine(home, epoch=batch_id + 1, flights=flights).process(
-            batch_id, lambda late, rows=rows: raw(rows).to_arrow(), planned_at_ms=at_ms(batch_id)
+            batch_id, lambda rows=rows: raw(rows), planned_at_ms=at_ms(batch_id)
         )
     tables = home / "streams" / "flights" / "status"
     outcomes = scan(tables / "outcomes").filter(pl.col("operator") == "flight_events").collect().sort("batch_id")
