@@ -92,6 +92,7 @@ class Topology:
     A batch of more than `executors_above` records is worked on by Spark's executors.
     Of each source at most `max_held` records do so at once: the least far ahead go on.
     Of streaming windows that are not closed, `max_outstanding_windows` are measured.
+    States are written to a file once `flush_keys` of them have moved, or `flush_batches` have moved any.
     """
 
     name: str
@@ -107,6 +108,8 @@ class Topology:
     owner: str = "tidemark"
     max_outstanding_windows: int = 1_000
     max_held: int = MAX_HELD
+    flush_batches: int = 200
+    flush_keys: int = 50_000
     check_every_ms: int = 600_000
     clusters: Clusters = field(default_factory=dict)
     file: str = field(default="", compare=False)
@@ -250,6 +253,8 @@ def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:
         "max_drift_ms": max_drift_ms,
         "max_held": max_held,
         "executors_above": keys.count("executors_above", "500_000", 500_000),
+        "flush_batches": keys.count("flush_batches", "200", 200),
+        "flush_keys": keys.count("flush_keys", "50_000", 50_000),
         "max_outstanding_windows": keys.count("max_outstanding_windows", "1_000", 1_000),
         "retention": read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {})),
         "spark": read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {})),

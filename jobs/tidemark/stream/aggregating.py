@@ -16,9 +16,9 @@ from tidemark.kernels.values import key_text
 from tidemark.kernels.windows import ends_by
 from tidemark.spec.operators import Aggregate, Decide, Shape, Windows
 from tidemark.stream.batch import Moment
-from tidemark.stream.emitting import HELD, Emitted, Emitter
+from tidemark.stream.emitting import Emitted, Emitter
 from tidemark.stream.keyed_rows import KeyedRows
-from tidemark.stream.state import Memory, Moves
+from tidemark.stream.state import HELD, Memory, Moves
 
 GROUP = "_group"
 """Of the state of a session: the key without the window, by which the sessions that may merge are found."""

@@ -16,10 +16,7 @@ from tidemark.semantics.strategy import Decision, Strategy
 from tidemark.spec.operators import Emission, Windows
 from tidemark.stream.batch import Moment
 from tidemark.stream.keyed_rows import KeyedRows
-from tidemark.stream.state import Memory, Moves
-
-HELD = "_held"
-"""Of a state row: that its newest update was not sent on yet."""
+from tidemark.stream.state import HELD, Memory, Moves
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_memory
 from tidemark.stream.requests import Requests
 from tidemark.stream.spread import Executors, Spread
+from tidemark.stream.state_files import Runs, StateFiles
 from tidemark.stream.steps import Steps
 
 Collect = Callable[[], pl.DataFrame]
@@ -32,8 +33,8 @@ class Engine:
 
     Purpose: the function that `foreachBatch` calls, whole.
     How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and
-    carried out; only then does what is kept in memory move. The first batch that needs it rebuilds that from the
-    tables, and so does one after others that executors worked on, for what these moved.
+    carried out; only then does what is kept in memory move. The first batch that needs it reads that from files, and
+    from the tables what later batches wrote; so does one after others that executors worked on, for what these moved.
     `batch_started_at_ms` is the clock at which the batch that runs now began; None between batches. `load` has what the
     last batches say of how much there is to do, as columns of `heartbeats`.
     Known limitation: between a record's arrival in a Kafka sink and the end of the batch a crash sends it twice.
@@ -52,8 +53,9 @@ class Engine:
         *,
         epoch: int,
         requests: Requests,
+        state: StateFiles,
     ) -> None:
-        self._requests = requests
+        self._requests, self._state = requests, state
         self._sub, self._home, self._steps, self._decider = sub, home, steps, decider
         self._journal, self._committing, self._clock, self._epoch = journal, committing, clock, epoch
         self._spread = spread
@@ -96,7 +98,7 @@ class Engine:
         decision = self._spread.decide(executors, was, batch) if executors else None
         decision = decision or self._collected(batch, collect, was)
         if decision is not None:
-            entry = self._committing.laid_out(decision.entry)
+            entry = self._committing.laid_out(self._with_state(decision.entry))
             self._journal.write(entry)
             self._committing.carry_out(entry)
             if decision.moves is not None:
@@ -110,6 +112,8 @@ class Engine:
     def _collected(self, batch: Batch, collect: Collect, was: StreamProgress) -> Decision | None:
         """What becomes of *batch* when its rows come here."""
         if self._remembered < was.batch_id:
+            if self._remembered < 0 and (newest := self._journal.newest()):
+                self._remembered = self._state.load(self._steps.memory, Runs.of(newest.notes))
             load_memory(self._steps, self._sub, self._home, was, after=self._remembered)
             self._remembered = was.batch_id
         raw = collect()
@@ -119,6 +123,15 @@ class Engine:
         except Exception as error:
             blame(error, raw, lambda rows: self._decider.decide(rows, replace(batch, ends={}), was))
             raise
+
+    def _with_state(self, entry: Entry) -> Entry:
+        """*entry* with the files that have what is in memory before its batch."""
+        before = self._state.runs
+        runs = self._state.flushed(self._steps.memory, self._remembered)
+        if runs != before:
+            known = [self._journal.read(batch_id) for batch_id in self._journal.batches()]
+            self._state.remove_all_but([runs, *(Runs.of(other.notes) for other in known if other)])
+        return replace(entry, notes={**entry.notes, "state": runs.notes})
 
     def _recover(self, batch_id: int) -> StreamProgress:
         """The progress made before *batch_id*, or with it where the journal has it: then it is carried out first."""

@@ -62,14 +62,14 @@ class Journal:
 
     def write(self, entry: Entry) -> None:
         """Make *entry* durable; raises Contradiction when its batch has one already."""
-        packed = _packed(entry)
-        self._until_written(lambda: self._write(entry.batch_id, packed))
+        content = packed(entry)
+        self._until_written(lambda: self._write(entry.batch_id, content))
         self._forget(entry.batch_id - KEPT)
 
-    def _write(self, batch_id: int, packed: bytes) -> None:
+    def _write(self, batch_id: int, content: bytes) -> None:
         path = self._path(batch_id)
         try:
-            put_once(path, packed, check=self._check_lease)
+            put_once(path, content, check=self._check_lease)
         except FileExistsError:
             msg = f"{path}: a batch is decided once, and another driver decided this one; stop one of the two"
             raise Contradiction(msg) from None
@@ -77,7 +77,7 @@ class Journal:
     def read(self, batch_id: int) -> Entry | None:
         """The entry of *batch_id*; None when it was not decided."""
         path = self._path(batch_id)
-        return _unpacked(batch_id, path.read_bytes()) if path.exists() else None
+        return unpacked(batch_id, path.read_bytes()) if path.exists() else None
 
     def newest(self) -> Entry | None:
         """The entry of the newest batch that was decided; batches that change nothing have none."""
@@ -105,9 +105,10 @@ class Journal:
                 self._path(number).unlink(missing_ok=True)
 
 
-def _packed(entry: Entry) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+def packed(entry: Entry) -> bytes:
+    """*entry* as the content of a file."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("notes.json", json.dumps(entry.notes))
         for name, rows in entry.tables.items():
             if isinstance(rows, Files):
@@ -117,11 +118,12 @@ def _packed(entry: Entry) -> bytes:
             with pa.ipc.new_stream(sink, rows.schema, options=COMPRESSED) as stream:
                 stream.write_table(rows)
             archive.writestr(f"{name}.arrow", sink.getvalue().to_pybytes())
-    return packed.getvalue()
+    return content.getvalue()
 
 
-def _unpacked(batch_id: int, packed: bytes) -> Entry:
-    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+def unpacked(batch_id: int, content: bytes) -> Entry:
+    """The entry of *batch_id* that *content* is; raises what zipfile and pyarrow do where it is none."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         tables: dict[str, Rows] = {}
         for name in archive.namelist():
             if name.endswith(".arrow"):

@@ -42,8 +42,9 @@ class KeyedRows:
         hashed: Callable[[pl.Series], Array] = hashes_of,
     ) -> None:
         self.schema = dict(schema)
-        self._key, self._by, self._hashed = key, tuple(by), hashed
+        self.key, self._by, self._hashed = key, tuple(by), hashed
         self._runs: list[_Run] = []
+        self._moved: list[pl.Series] = []
         self._puts = 0
 
     def __len__(self) -> int:
@@ -53,6 +54,17 @@ class KeyedRows:
     def bytes(self) -> int:
         """What the rows take, dead ones too, by the estimate of polars."""
         return sum(int(run.rows.estimated_size()) for run in self._runs)
+
+    @property
+    def moved(self) -> int:
+        """How many keys were put or dropped since `take_moved`, some of them more than once."""
+        return sum(map(len, self._moved))
+
+    def take_moved(self) -> pl.Series:
+        """The keys that were put or dropped since this was asked before, once each."""
+        keys = pl.concat([pl.Series(dtype=pl.String), *self._moved]).unique()
+        self._moved = []
+        return keys
 
     def of(self, keys: pl.Series) -> pl.DataFrame:
         """The rows of those *keys* that have one, once each."""
@@ -76,10 +88,10 @@ class KeyedRows:
 
     def put(self, rows: pl.DataFrame) -> None:
         """Take *rows* in place of older ones of the same key; of several the last counts."""
-        newest = rows.select(*self.schema).unique(self._key, keep="last", maintain_order=True)
+        newest = rows.select(*self.schema).unique(self.key, keep="last", maintain_order=True)
         if newest.is_empty():
             return
-        self.drop(newest[self._key])
+        self.drop(newest[self.key])
         self._runs.append(self._run(newest.with_row_index(_PUT, offset=self._puts).cast({_PUT: pl.Int64})))
         self._puts += newest.height
         while len(self._runs) > 1 and self._runs[-2].living <= GROWTH * self._runs[-1].living:
@@ -89,6 +101,8 @@ class KeyedRows:
     def drop(self, keys: Iterable[str]) -> None:
         """Forget the rows of *keys*."""
         asked = pl.Series(keys, dtype=pl.String)
+        if len(asked):
+            self._moved.append(asked)
         for run, at, _ in self._found(asked):
             run.alive[at] = False
 
@@ -104,11 +118,11 @@ class KeyedRows:
             asked = asked[~found]
 
     def _run(self, rows: pl.DataFrame) -> _Run:
-        hashes = self._hashed(rows[self._key])
+        hashes = self._hashed(rows[self.key])
         order = np.argsort(hashes)
         in_order = rows[order]
         by = {column: self._hashed(in_order[column]) for column in self._by}
-        return _Run(in_order, self._key, hashes[order], by)
+        return _Run(in_order, self.key, hashes[order], by)
 
     def _frame(self, parts: list[pl.DataFrame], *order: str) -> pl.DataFrame:
         if not parts:

@@ -1,6 +1,6 @@
-"""Rebuilds what a driver kept in memory from its tables, as of the batches before one.
+"""Adds to what a driver keeps in memory what batches wrote into its tables.
 
-At start, and after batches that were worked on elsewhere.
+At start, for those that are not in `state_files.py`, and after batches that were worked on elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tidemark.spec.operators import Aggregate, KeyedTable, Map, Operator, Repart
 from tidemark.spec.tables import CHANGES, HELD_RECORDS, HOP_MARK, OPERATOR_STATE, SUPPRESSED
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.aggregating import GROUP
-from tidemark.stream.emitting import HELD
 from tidemark.stream.steps import Steps
 
 SAME = ("topology", "sub_topology", "batch_id")
@@ -77,8 +76,9 @@ def load_memory(
             _load_stored(steps, operator, keys_as_now(hop.rename({"id": "key"}), "key", key))
         else:
             sent, again = (keys_as_now(rows.filter(of_it), "key", key) for rows in (changes, asserted))
+            _load_versions(steps, operator, sent, again)  # while the updates before are still known
             _load_stored(steps, operator, sent)
-            _load_versions(steps, operator, sent, again)
+    steps.memory.count_held()
 
 
 def _key_schema(steps: Steps, operator: Operator) -> dict[str, pl.DataType]:
@@ -126,7 +126,9 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
         schema = {c: kind for c, kind in steps.schemas[operator.name].items() if c not in META}
         values = {c: kind for c, kind in schema.items() if c not in operator.key}
-        values_of = changes.select("key", "value_hash", "value").unique(["key", "value_hash"])
+        before = steps.memory.stored[operator.name].of(asserted["key"]).select("key", "value", value_hash="identity")
+        sent = changes.select("key", "value", "value_hash")
+        values_of = pl.concat([before, sent]).unique(["key", "value_hash"])
         on = ["key", "value_hash"]
         known = values_of.filter(pl.col("value_hash").is_not_null())
         again = asserted.join(known, on=on, how="left").filter(
@@ -147,7 +149,7 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
             pl.col("value").is_not_null().alias(MATCHED),
             _valid_from_ms="at",
         ).select(steps.version_schema(operator.name).keys())
-        steps.memory.versions[operator.name] = pl.concat([steps.memory.versions[operator.name], later])
+        steps.memory.add_versions(operator.name, later)
 
 
 def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
@@ -178,7 +180,6 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
     if "window_end" in states.schema:
         steps.memory.stored[operator.name].drop(gone)
     states.put(loaded.select(*states.schema))
-    steps.memory.held[operator.name] = int(states.all()[HELD].sum())
 
 
 def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProgress) -> None:

@@ -1,18 +1,22 @@
 """What the operators of one driver keep between batches, in memory: moved only after a batch has been committed.
 
-Nothing here is durable. The `changes` table has what a table or an aggregate sent on last, the hop what a repartition
-did, and `operator_state` what an operator keeps besides; `load.py` rebuilds this from them.
+Nothing here is durable. `state_files.py` has it as of some batch, and `load.py` adds what later ones wrote to tables:
+`changes` has what a table or an aggregate sent on last, the hop what a repartition did, and `operator_state` what an
+operator keeps besides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import polars as pl
 
 from tidemark.kernels.emission import STORED
 from tidemark.stream.keyed_rows import KeyedRows
+
+HELD = "_held"
+"""Of a state row: that its newest update was not sent on yet."""
 
 
 @dataclass
@@ -27,6 +31,14 @@ class Moves:
     waiting: dict[str, pl.DataFrame] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Moved:
+    """The keys that moved, by what keeps them, and the versions that are new, by table."""
+
+    keys: Mapping[str, pl.Series]
+    versions: Mapping[str, pl.DataFrame]
+
+
 class Memory:
     """What was sent on last and other states per operator, and the versions of the tables that are joined.
 
@@ -39,6 +51,7 @@ class Memory:
         self.held: dict[str, int] = {}
         self.versions: dict[str, pl.DataFrame] = {}
         self.waiting: dict[str, pl.DataFrame] = {}
+        self._new_versions: dict[str, pl.DataFrame] = {}
 
     def keep(self, operator: str, states: KeyedRows | None = None) -> None:
         """Have *operator* keep the update of each key that it sent on last, and *states* besides."""
@@ -49,7 +62,31 @@ class Memory:
 
     def version(self, table: str, schema: Mapping[str, pl.DataType]) -> None:
         """Have the *table* keep its versions for joins."""
-        self.versions[table] = pl.DataFrame(schema=dict(schema))
+        self.versions[table] = self._new_versions[table] = pl.DataFrame(schema=dict(schema))
+
+    def add_versions(self, table: str, rows: pl.DataFrame) -> None:
+        """Have the *table* keep the versions *rows*, too."""
+        self.versions[table] = pl.concat([self.versions[table], rows])
+        self._new_versions[table] = pl.concat([self._new_versions[table], rows])
+
+    def kept(self) -> Iterator[tuple[str, KeyedRows]]:
+        """All rows by key, under the names that files have for them."""
+        yield from ((f"stored/{name}", rows) for name, rows in self.stored.items())
+        yield from ((f"states/{name}", rows) for name, rows in self.states.items())
+
+    def moved_keys(self) -> int:
+        """How many keys and versions moved since `take_moved`, some of them more than once."""
+        return sum(rows.moved for _, rows in self.kept()) + sum(rows.height for rows in self._new_versions.values())
+
+    def take_moved(self) -> Moved:
+        """What moved since this was asked before."""
+        moved = Moved({place: rows.take_moved() for place, rows in self.kept()}, self._new_versions)
+        self._new_versions = {table: rows.clear() for table, rows in self._new_versions.items()}
+        return moved
+
+    def count_held(self) -> None:
+        """Count anew which states wait, after they were read."""
+        self.held |= {name: int(rows.all()[HELD].sum()) for name, rows in self.states.items()}
 
     def bytes(self) -> int:
         """What it takes, by the estimate of polars."""
@@ -70,4 +107,4 @@ class Memory:
         self.held |= moves.held
         self.waiting |= moves.waiting
         for name, rows in moves.versions.items():
-            self.versions[name] = pl.concat([self.versions[name], rows])
+            self.add_versions(name, rows)

@@ -61,11 +61,11 @@ from tidemark.spec.toml_operators import misshapen, mistakes_of
 from tidemark.spec.topology import Topology, updates_tables
 from tidemark.stream.aggregating import Aggregating
 from tidemark.stream.batch import Moment
-from tidemark.stream.emitting import HELD, Emitted, Emitter, is_due
+from tidemark.stream.emitting import Emitted, Emitter, is_due
 from tidemark.stream.keyed_rows import KeyedRows
 from tidemark.stream.limits import within_limits
 from tidemark.stream.misfits import ColumnMistake, misfits, reads
-from tidemark.stream.state import Memory, Moves
+from tidemark.stream.state import HELD, Memory, Moves
 
 HOP_RECORDS: Mapping[str, pl.DataType] = {"value": pl.String(), "old_value": pl.String(), **META_SCHEMA}
 """A row of a hop: texts of the value to add and of the one to take back."""

@@ -31,6 +31,7 @@ from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.reopenings import Reopenings
 from tidemark.stream.requests import Requests
 from tidemark.stream.spread import Spread
+from tidemark.stream.state_files import StateFiles
 from tidemark.stream.steps import Steps
 from tidemark.stream.table_marks import TableMarks
 from tidemark.stream.time_resets import TimeResets
@@ -156,4 +157,11 @@ def build_engine(
         clock,
         epoch=epoch,
         requests=Requests(stream.control, resets.applied, reopenings.applied),
+        state=StateFiles(
+            stream.control / "state",
+            flush_batches=topology.flush_batches,
+            flush_keys=topology.flush_keys,
+            check_lease=check_lease,
+            until_written=until_written,
+        ),
     )
