@@ -1,4 +1,4 @@
-"""What it takes a driver, in CPU time, to make its memory again, before and after maintenance: keys changed often."""
+"""What it takes a driver, in CPU time, to make its memory again: of tables, of what maintenance left, of its files."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from tidemark.spec.tables import BATCHES, CHANGES
 from tidemark.spec.topology import parse
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_memory
+from tidemark.stream.state_files import Runs, StateFiles
 from tidemark.stream.steps import Steps
 from tidemark.stream.wiring import Stream, build_engine
 
 KEYS, VERSIONS = 40_000, 50
 NOON_MS = 1_700_000_000_000
+NO_RUNS = Runs()
 
 
 def figures(runs: int) -> Iterator[Figure]:
@@ -36,6 +38,7 @@ def figures(runs: int) -> Iterator[Figure]:
         old = _stream(Path(folder) / "old", VERSIONS)
         young = _stream(Path(folder) / "young", 1)
         before_s = [_start_s(old) for _ in range(runs)]
+        of_files = [(_start_s(old, _flushed(old)), _start_s(young, _flushed(young))) for _ in range(runs)]
         began_s = time.process_time()
         maintain_stream(old, now_ms=wall_clock_ms() + 1_000, closed_after_ms=0)
         took_s = time.process_time() - began_s
@@ -48,6 +51,9 @@ def figures(runs: int) -> Iterator[Figure]:
         yield Figure(f"{versions}: memory made again, before / after maintenance", faster)
         yield Figure("after maintenance / with one version of each key", _ratios(after_s, young_s))
         yield Figure("memory made again after maintenance", after_s, unit="s CPU")
+        ratio = [one / other for one, other in of_files]
+        yield Figure("from files, not maintained / with one version of each key", ratio, 1.2, at_most=True)
+        yield Figure("memory made again from files", [one for one, _ in of_files], unit="s CPU")
         yield Figure("the maintenance itself", [took_s], unit="s CPU")
 
 
@@ -87,12 +93,30 @@ def _digests(chance: np.random.Generator) -> list[bytes]:
     return [drawn[start : start + 32] for start in range(0, len(drawn), 32)]
 
 
-def _start_s(stream: Stream) -> float:
+def _files(stream: Stream) -> StateFiles:
+    return StateFiles(stream.control / "state", flush_batches=1, flush_keys=1)
+
+
+def _flushed(stream: Stream) -> Runs:
+    """The files with the memory of *stream*."""
+    steps, progress = _started(stream)
+    load_memory(steps, stream.sub, stream.home, progress)
+    return _files(stream).flushed(steps.memory, progress.batch_id)
+
+
+def _started(stream: Stream) -> tuple[Steps, StreamProgress]:
     newest = Journal(stream.control / "journal", "data").newest()
     assert newest is not None
-    steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+    return Steps(stream.topology, Reference(stream.layout.warehouse)), StreamProgress.from_json(
+        newest.notes["progress"]
+    )
+
+
+def _start_s(stream: Stream, runs: Runs = NO_RUNS) -> float:
+    steps, progress = _started(stream)
     began_s = time.process_time()
-    load_memory(steps, stream.sub, stream.home, StreamProgress.from_json(newest.notes["progress"]))
+    after = _files(stream).load(steps.memory, runs)
+    load_memory(steps, stream.sub, stream.home, progress, after=after)
     took_s = time.process_time() - began_s
     assert len(steps.memory.stored["newest"]) == KEYS
     return took_s
