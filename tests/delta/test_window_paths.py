@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playing import Play, ms
 
 import critical_path as job
@@ -118,6 +119,63 @@ def test_a_window_in_which_one_flow_had_no_record_has_a_path(tmp_path: Path) -> 
     }
     leaves = {row["leaf"]: row for row in found(play, CRITICAL_PATH_LEAVES) if row["window_start"] == 10}
     assert (leaves["seen"]["before_source_ms"], leaves["seen"]["latency_ms"]) == (15_000, 0)
+
+
+UNITED = """
+[operators.other_by_id]
+kind = "repartition"
+input = "other"
+key = ["id"]
+columns = ["v"]
+[operators.both]
+kind = "union"
+inputs = ["by_id", "other_by_id"]
+sub_topology = "third"
+[operators.out]
+kind = "sink"
+input = "both"
+table = "out"
+"""
+
+
+def united(tmp_path: Path) -> Play:
+    """Two flows, each with a driver of its own, into one driver."""
+    return Play(
+        FLOW + OTHER.replace("w int", "v int").replace("bound", 'idle_after = "10 s"\nbound') + UNITED, tmp_path
+    )
+
+
+@pytest.mark.parametrize(("late", "early"), [("events", "other"), ("other", "events")])
+def test_a_union_waits_for_the_flow_that_comes_last(tmp_path: Path, late: str, early: str) -> None:
+    play = united(tmp_path)
+    for source in ("events", "other"):
+        first(play, 1, source=source, at_s=2)
+    first(play, 12, source=early, at_s=13)
+    first(play, 12, source=late, at_s=33)
+    play.hop("third", at_ms=ms(35))
+    by = {"events": "by_id", "other": "other_by_id"}[late]
+    assert paths(play) == {
+        0.0: f"{late} (0 ms) → {by} (0 ms) → {by}_source (2000 ms) → both (0 ms) → out (0 ms) = 2000 ms"
+    }
+    (leaf,) = found(play, CRITICAL_PATH_LEAVES)
+    assert (leaf["source"], leaf["before_source_ms"]) == (late, 23_000)
+
+
+def test_a_union_does_not_wait_for_an_idle_flow(tmp_path: Path) -> None:
+    play = united(tmp_path)
+    for source in ("events", "other"):
+        first(play, 1, source=source, at_s=2)
+    play.hop("third", at_ms=ms(3))
+    play.batch(at_ms=ms(13), sub="second")  # `other` is idle now
+    first(play, 12, at_s=13)
+    first(play, 14, at_s=15)
+    play.hop("third", at_ms=ms(16))
+    path = "events (0 ms) → by_id (0 ms) → by_id_source (3000 ms) → both (0 ms) → out (0 ms) = 3000 ms"
+    assert paths(play) == {0.0: path}
+    # What `other` finishes later held nothing up.
+    first(play, 41, source="other", at_s=42)
+    play.hop("third", at_ms=ms(43))
+    assert paths(play)[0.0] == path
 
 
 SEEN = """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -19,11 +19,12 @@ from typing import NamedTuple
 import polars as pl
 
 from tidemark.kernels.clocks import on_one_clock
-from tidemark.semantics.critical_path import Upstreams
+from tidemark.semantics.critical_path import Upstreams, in_order
 from tidemark.spec.operators import Kind
 from tidemark.spec.topology import Topology
 
 WINDOW = ("topology", "window_start", "window_end")
+NOT = float("-inf")
 STARTED_WITH_IT_MS = 30_000
 """A driver whose first batch began so long after the others had finished a window was not there for it."""
 
@@ -61,15 +62,41 @@ class Finished:
         """When each operator had finished it."""
         return {name: did.ewt_ms for name, did in self.did.items()}
 
-    @property
+    @cached_property
     def upstreams(self) -> Upstreams:
-        """Who waited for whom."""
-        return {name: place.waits_for for name, place in sorted(self.places.items())}
+        """Who waited for whom: where flows of several hops come together in a driver, for the one that came last."""
+        came = self._came_ms()
+        return {name: _last_of(place.waits_for, came) for name, place in sorted(self.places.items())}
+
+    def _came_ms(self) -> dict[str, float]:
+        """When the window came into its driver over hops, by operator; NOT for what did not wait for it, being idle.
+
+        What reads from outside, directly or among others, is left out: in its driver nothing says when that came.
+        """
+        came: dict[str, float] = {}
+        for name in in_order({name: place.waits_for for name, place in self.places.items()}):
+            place = self.places.get(name)
+            if place is None or name not in self.did or not place.waits_for:
+                continue
+            if place.kind == Kind.SOURCE:
+                before = [self.did[up].ewt_ms for up in place.waits_for if up in self.did]
+                came[name] = max((ewt for ewt in before if ewt <= self.did[name].ewt_ms), default=NOT)
+            elif came.keys() >= {*place.waits_for}:
+                came[name] = max(came[up] for up in place.waits_for)
+        return came
 
     @property
     def ends(self) -> list[str]:
         """The terminal operators, for which no other waits; tables of joins downstream of a hop are not among them."""
         return [name for name, place in sorted(self.places.items()) if not place.read_by]
+
+
+def _last_of(names: tuple[str, ...], came: Mapping[str, float]) -> tuple[str, ...]:
+    """Those of *names* that *came* last, if that is known of all of them."""
+    if not came.keys() >= {*names}:
+        return names
+    last = max((came[name] for name in names), default=NOT)
+    return names if last == NOT else tuple(name for name in names if came[name] == last)
 
 
 @dataclass(frozen=True)
