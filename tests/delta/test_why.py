@@ -202,7 +202,8 @@ def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, mon
     finding = first(play, 425)
     assert place(finding) == (Cause.SLOW_OPERATOR, "per_minute", None, None, None)
     assert finding.seen == (
-        "it works for 1,400 ms in each batch, more than half of the trigger interval (1 s); batches take 1,400 ms"
+        "per_minute works for 1,400 ms in each batch, more than half of the trigger interval (1 s); "
+        "batches take 1,400 ms"
     )
     for operator in ("events", "counts"):
         play.slow(operator, 1_400)
@@ -416,7 +417,9 @@ def test_the_last_window_of_the_evening(tmp_path: Path) -> None:
     finding = first(play, 71)  # more than a minute after the last record
     assert place(finding) == (Cause.TIME_STANDS_STILL, "per_minute", "events", None, ms(10))
     assert finding.seen.endswith("and no source has had a record for 61 s: only records move time")
-    assert finding.remedy.startswith("set idle_after and idle_advances = true for events")
+    assert finding.remedy.startswith(
+        "look whether the producer of events runs; so that windows close in silence, set idle_"
+    )
     assert finding.remedy.endswith("`tidemark run play --time processing`")
 
 

@@ -82,3 +82,20 @@ def test_fields_may_be_named_as_columns_of_our_own(tmp_path: Path) -> None:
     objects = [{"id": f"s{n % 2}", **dict.fromkeys(names, "x"), "at": NOON_MS + 1_000 * n} for n in range(6)]
     project, _ = proposed(tmp_path, "readings", objects)
     assert checked(project) == []
+
+
+def test_fields_that_few_records_have_are_kept_beside_and_parts_of_objects_are_shown(tmp_path: Path) -> None:
+    objects = [{"id": f"s{n % 3}", "at": NOON_MS + 1_000 * n, "reading": {"value": n}} for n in range(99)]
+    objects[7] |= {"vlaue": 1}
+    project, name = proposed(tmp_path, "readings", objects)
+    source, *_ = load(project.topologies / f"{name}.toml").operators.values()
+    assert isinstance(source, Source)
+    assert source.fields == {"id": "string", "at": "bigint", "reading": "string"}
+    assert source.other_fields == "other_fields"
+    text = (project.topologies / f"{name}.toml").read_text()
+    assert "an object, whose value is column ->> '$.value' in SQL" in text
+    assert "as JSON, what few records have or no column can be named: vlaue" in text
+    # A record each second: 2 * (1 s of pause + 10 s of work), rounded up.
+    assert 'error_after = "30 s"  # twice, rounded up: the longest pause 1 s, 10 s of work' in (
+        project.slas.read_text()
+    )

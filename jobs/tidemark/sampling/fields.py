@@ -27,6 +27,7 @@ LIKELY = ("event", "timestamp", "ts", "time", "occurred", "measured", "observed"
 UNLIKELY = ("ingest", "ingested", "processed", "received", "sent", "updated", "expires", "due", "birth", "id")
 WRITABLE = re.compile(r"[^\s,`\"\\][^,`\"\\\x00-\x1f\x7f]*(?<!\s)")
 """Names of fields that the text of `fields` can have."""
+RARE = 50
 YEAR_MS = 365 * 86_400_000
 
 
@@ -56,6 +57,12 @@ def json_object(record: Sampled) -> dict[str, Any] | None:
 def names_of(objects: Sequence[dict[str, Any]]) -> list[str]:
     """Return the names of the fields of *objects*, in the order in which they first occur."""
     return list(dict.fromkeys(name for each in objects for name in each))
+
+
+def rare_names_of(objects: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the names of fields that less than one in RARE of *objects* has: mostly mistakes of a producer."""
+    having = Counter(name for each in objects for name in each)
+    return [name for name, n in having.items() if n * RARE < len(objects)]
 
 
 def columns_of(objects: Sequence[dict[str, Any]]) -> dict[str, str]:
@@ -155,6 +162,8 @@ def _type(values: Sequence[Any], of: int) -> tuple[str, str]:
     ((kind, n),) = kinds.most_common(1)
     usual = n >= USUAL * len(values)
     seen = [f"for example {json.dumps(values[0])[:40]}"]
+    part = next(iter(values[0]), "") if isinstance(values[0], dict) else ""
+    seen += [f"an object, whose {part} is column ->> '$.{part}' in SQL"] if IDENTIFIER.fullmatch(part) else []
     seen += [f"missing in {of - len(values)} of {of}"] if len(values) < of else []
     seen += [f"{len(values) - n} of another type"] if n < len(values) and usual else []
     seen += ["of several types, so text"] if not usual else []

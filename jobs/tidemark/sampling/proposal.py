@@ -18,6 +18,7 @@ from tidemark.sampling.fields import (
     field_types,
     json_object,
     names_of,
+    rare_names_of,
     time_ms,
     unit_of,
 )
@@ -49,8 +50,8 @@ class Measured:
 
     @property
     def staleness_ms(self) -> int:
-        """A limit of staleness: the latency, and twice the longest pause."""
-        return rounded_up(self.latency_ms + 2 * min(self.pause_ms, DAY_MS))
+        """A limit of staleness: twice what the longest pause and the work take. The newest record is not a late one."""
+        return rounded_up(2 * (min(self.pause_ms, DAY_MS) + WORK_MS))
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def propose(sample: Sample, address: str, now_ms: int, *, key: str | None = None
     found = [(record, each) for record in sample.records if (each := json_object(record)) is not None]
     _refuse_unreadable(sample, len(found), address)
     seen_objects = [each for _, each in found]
-    columns = columns_of(seen_objects)
+    rare = rare_names_of(seen_objects)
+    columns = {name: column for name, column in columns_of(seen_objects).items() if name not in rare}
     others = [name for name in names_of(seen_objects) if name not in columns]
     read = [(record, {columns[name]: each[name] for name in each if name in columns}) for record, each in found]
     objects = [each for _, each in read]
@@ -191,11 +193,12 @@ def _source(
 
 
 def _others(names: Sequence[str], types: Mapping[str, tuple[str, str]]) -> list[str]:
-    """The line for fields with *names* that no column can have."""
+    """The line for fields with *names* that no column can have, or few records do."""
     if not names:
         return []
     column = "others_as_json" if "other_fields" in types else "other_fields"
-    return [f'other_fields = "{column}"  # as JSON, what no column can be named: {_plain(", ".join(names))[:100]}']
+    seen = f"as JSON, what few records have or no column can be named: {_plain(', '.join(names))[:100]}"
+    return [f'other_fields = "{column}"  # {seen}']
 
 
 def _table_and_sink(name: str, key: Key) -> list[str]:
@@ -247,6 +250,7 @@ def _idle(sample: Sample, bound_ms: int) -> tuple[int, str]:
 def _slas(name: str, found: Measured) -> str:
     """The file's part with two SLAs."""
     parts = f"records come {length(found.delay_ms)} late, bound {length(found.bound_ms)}, {length(WORK_MS)} of work"
+    fresh = f"the longest pause {length(found.pause_ms)}, {length(WORK_MS)} of work"
     owned = f'owner = "owner of {name}"  # who answers for it: correct this'
     resolved = 'resolve_after = "1 min"  # so long it has to hold until an incident is resolved'
     return f"""
@@ -254,14 +258,14 @@ def _slas(name: str, found: Measured) -> str:
 [{name}.in_time]
 subject = "{name}_now"
 measure = "latency_p99"  # from a record's own time until it is visible in the table
-error_after = "{_toml(found.latency_ms)}"  # twice: {parts}
+error_after = "{_toml(found.latency_ms)}"  # twice, rounded up: {parts}
 {owned}
 {resolved}
 
 [{name}.fresh]
 subject = "{name}_now"
 measure = "staleness"  # age of the newest record in the table
-error_after = "{_toml(found.staleness_ms)}"  # the latency above, and twice the longest pause, {length(found.pause_ms)}
+error_after = "{_toml(found.staleness_ms)}"  # twice, rounded up: {fresh}
 {owned}
 {resolved}
 """

@@ -96,6 +96,7 @@ USUAL = frozenset(
         Cause.ALL_FILTERED,
         Cause.DRIVER_STARTING,
         Cause.DRIVER_RESTARTED,
+        Cause.SLOW_OPERATOR,
     }
 )
 """Causes for which a stream that keeps up has no results, either."""

@@ -105,12 +105,14 @@ class _Walk:
         """The operators that slow down the driver of *name*, and then those of the drivers it reads from."""
         trigger_ms = self._scene.topology.trigger_ms
         for slow, work_ms, batch_ms in self._scene.of(name).busy():
+            is_source = isinstance(self._scene.operator(slow), Source | HopSource)
             seen = (
-                f"it works for {length(work_ms)} in each batch, more than half of the trigger interval "
-                f"({length(trigger_ms)}); batches take {length(batch_ms)}"
+                f"{'reading and parsing take' if is_source else f'{slow} works for'} {length(work_ms)} in each batch, "
+                f"more than half of the trigger interval ({length(trigger_ms)}); batches take {length(batch_ms)}"
             )
             command = f"tidemark whatif {self._scene.topology.name} --operator {slow} --scale 0.5"
-            remedy = f"make it do less, give its driver more cores, or try: `{command}`"
+            less = "choose a longer trigger" if is_source else f"make it do less, or try: `{command}`"
+            remedy = f"give its driver more cores, or {less}"
             yield self._scene.found(Cause.SLOW_OPERATOR, slow, seen, remedy)
         for operator in self._scene.sub(name).operators:
             if isinstance(operator, HopSource):

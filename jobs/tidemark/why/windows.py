@@ -83,11 +83,13 @@ class HeldWindows:
         silence_ms = self._scene.at_ms - read_ms
         if silence_ms <= (newest.idle_after_ms or QUIET_AFTER_MS):
             return None
+        switch = "idle_advances = true" if newest.idle_after_ms else "idle_after and idle_advances = true"
         return self._scene.found(
             Cause.TIME_STANDS_STILL,
             operator.name,
             f"{seen}, and no source has had a record for {for_people(silence_ms)}: only records move time",
-            f"set idle_after and idle_advances = true for {newest.name}, or have its producer send keep-alive records",
+            f"look whether the producer of {newest.name} runs; so that windows close in silence, set {switch} for it, "
+            "or have its producer send keep-alive records",
             input=newest.name,
             since_ms=read_ms,
         )
