@@ -19,7 +19,7 @@ setup: .venv/.ready .jars/.ready ## install everything; a second run takes a sec
 	@echo "installing Python packages into .venv (about a minute)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip -q --disable-pip-version-check install "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"
-	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock
+	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@touch $@
 
@@ -28,10 +28,11 @@ setup: .venv/.ready .jars/.ready ## install everything; a second run takes a sec
 	@java -version 2>&1 | grep -qE 'version "(17|21)[."]' || { echo "tidemark needs Java 17 or 21: this is $$(java -version 2>&1 | head -1)"; exit 1; }
 	@echo "resolving JVM jars into .jars (about half a minute)"
 	@rm -rf .jars && mkdir -p .jars
-	@java -jar $(IVY) -ivy docker/ivy.xml -cache .jars/cache -retrieve '.jars/[conf]/[artifact]-[revision].[ext]' >.jars/ivy.log 2>&1 \
-		|| { tail -20 .jars/ivy.log; exit 1; }
-	@cd .jars && sha256sum --check --strict --quiet ../docker/jars.sha256
+	@java -jar $(IVY) -ivy docker/ivy.xml -cache .jars/cache -retrieve '.jars/[conf]/[artifact]-[revision].[ext]' 2>&1 \
+		| tee .jars/ivy.log | grep --line-buffered '^downloading' | sed -u 's|.*/||; s| .*||; s|^|  |'
+	@cd .jars && sha256sum --check --strict --quiet ../docker/jars.sha256 || { tail -20 ivy.log; exit 1; }
 	@rm -rf .jars/cache && touch $@
+	@echo "set up"
 
 secrets: ## make the passwords and keys of docker/compose.yaml, once
 	@python3 docker/make_secrets.py docker/secrets
