@@ -118,6 +118,17 @@ def test_up_without_names_starts_what_ran_at_the_last_down(project: Project) -> 
     assert (list(again.chosen([])), again.problems) == (["yours"], {})
 
 
+def test_up_without_names_passes_over_a_topology_whose_file_is_gone(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = Home(project.state)
+    remembered = Remembered(ran=["gone", "mine"])
+    remembered.keep(home)
+    up = Up(home, project)
+    assert (list(up.chosen([])), up.problems) == (["mine"], {})
+    assert capsys.readouterr().err == f"gone ran before, and has no file in {project.topologies} any more\n"
+
+
 def test_a_topology_that_is_not_there_does_not_stop_the_others(project: Project) -> None:
     up = Up(Home(project.state), project)
     assert list(up.chosen(["nowhere", "mine"])) == ["mine"]

@@ -9,7 +9,7 @@ import pytest
 from tidemark.cli.check import check
 from tidemark.errors import InvalidSpec
 from tidemark.spec.project import Project
-from tidemark.spec.topology import load_each
+from tidemark.spec.topology import Topology, load_each
 
 BAD = """
 name = "Play"
@@ -206,6 +206,20 @@ def test_airflow_is_told_the_mistakes_of_keys_at_once(tmp_path: Path) -> None:
     (error,) = load_each(tmp_path).values()
     keys = [line.split(": ")[1] for line in str(error).splitlines()]
     assert {"windw", "operators.events.fields", "operators.newest.strategy", "operators.lost"} <= {*keys}
+
+
+def test_of_two_files_with_one_name_the_one_that_is_called_so_is_the_topology(tmp_path: Path) -> None:
+    good = (
+        'name = "play"\n[operators.a]\nkind = "source"\ntopic = "t"\nfields = "id string"\nbound = "1 s"\n'
+        '[operators.out]\nkind = "sink"\ninput = "a"\ntable = "out"\n'
+    )
+    for name in ("copy", "play", "play_2"):
+        (tmp_path / f"{name}.toml").write_text(good)
+    found = {path.stem: each for path, each in load_each(tmp_path).items()}
+    assert isinstance(found["play"], Topology)
+    remedy = "give it another name, or remove one of the files"
+    assert str(found["copy"]) == f"copy.toml: name: is 'play', as in play.toml; {remedy}"
+    assert str(found["play_2"]) == f"play_2.toml: name: is 'play', as in play.toml; {remedy}"
 
 
 def test_wrong_edges_are_all_told(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import AbstractContextManager
 from itertools import product
 from pathlib import Path
@@ -94,7 +94,7 @@ class Up:
         loaded = load_each(self.project.topologies)
         known = {path.stem: each for path, each in loaded.items()}
         known |= {each.name: each for each in loaded.values() if isinstance(each, Topology)}
-        asked = list(names) or self._remembered.ran or [path.stem for path in loaded]
+        asked = list(names) or self._still_there(known) or [path.stem for path in loaded]
         if not asked:
             msg = f"{self.project.topologies} has no topology; write one into NAME.toml, as README.md there shows"
             raise InvalidArgument(msg)
@@ -107,6 +107,14 @@ class Up:
                 unknown = f"no such topology in {self.project.topologies}; known: {', '.join(sorted(known)) or 'none'}"
                 self.problems[name] = unknown if each is None else str(each)
         return self._usable(found)
+
+    def _still_there(self, known: Container[str]) -> list[str]:
+        """The topologies that ran at the last `down`; says of which there is no file any more."""
+        ran = self._remembered.ran or []
+        gone = [name for name in ran if name not in known]
+        if gone:
+            say(f"{', '.join(gone)} ran before, and has no file in {self.project.topologies} any more", sys.stderr)
+        return [name for name in ran if name in known]
 
     def with_topics(self, topologies: Mapping[str, Topology]) -> dict[str, Topology]:
         """Those of *topologies* whose topics are there; the local broker is started if one needs it."""

@@ -178,8 +178,19 @@ def load_part(path: Path) -> tuple[Topology | None, list[InvalidSpec]]:
 
 
 def load_each(folder: Path) -> dict[Path, Topology | InvalidSpec]:
-    """By file of *folder* the topology that it describes, or why it cannot be used."""
-    return {path: _load_or_not(path) for path in sorted(folder.glob("*.toml"))}
+    """By file of *folder* the topology that it describes, or why it cannot be used.
+
+    Of several with one name the file that is called so is the topology, else the first one.
+    """
+    found = {path: _load_or_not(path) for path in sorted(folder.glob("*.toml"))}
+    of_name: dict[str, Path] = {}
+    for path, each in sorted(
+        found.items(), key=lambda one: isinstance(one[1], Topology) and one[0].stem != one[1].name
+    ):
+        if isinstance(each, Topology) and (other := of_name.setdefault(each.name, path)) != path:
+            problem = f"is {each.name!r}, as in {other.name}"
+            found[path] = InvalidSpec.at(path.name, "name", problem, "give it another name, or remove one of the files")
+    return found
 
 
 def _load_or_not(path: Path) -> Topology | InvalidSpec:
