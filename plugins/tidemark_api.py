@@ -4,8 +4,9 @@ Delta tables are read by DuckDB and delta-rs, in few threads, and what was answe
 `tidemark_answers`. Nothing but a name that a topology file gives is
 looked for in the warehouse.
 
-Who has no login is answered 401. A name that nobody knows is a 404, an argument that cannot be used a 400, and
-`detail` says what to do. A request that would wait too long behind others is answered 503.
+Who has no login is answered 401, and a browser that asks for a page is sent to Airflow's login. A name that nobody
+knows is a 404, an argument that cannot be used a 400, and `detail` says what to do. A request that would wait too long
+behind others is answered 503.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from pathlib import Path
 from typing import Annotated
 
 from airflow.sdk import Variable
-from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from tidemark.cli import path, whatif
 from tidemark.cli import topology as topology_command
@@ -46,7 +48,7 @@ from tidemark.spec.toml_keys import duration_ms
 from tidemark.spec.topology import Topology
 from tidemark_answers import AGAIN_AFTER_S, ANSWERS, Busy, shared
 from tidemark_dags import TOPOLOGIES, broken, topologies
-from tidemark_login import SIGNED_IN
+from tidemark_login import SIGNED_IN, login_url
 
 log = logging.getLogger(__name__)
 HEADERS = {
@@ -82,14 +84,31 @@ def problem(request: Request, error: TidemarkError) -> Response:
     """What is wrong with a request, and what to do; for a page, as a page that refreshes itself."""
     status = {Unknown: 404, NoWarehouse: 503, Busy: 503}.get(type(error), 400)
     again = {"Retry-After": str(AGAIN_AFTER_S)} if isinstance(error, Busy) else {}
-    place = request.url.path.removeprefix(request.scope.get("root_path", ""))
-    detail = inert(str(error))
-    if place == "/" or place.startswith("/pages/"):
+    place, detail = _place(request), inert(str(error))
+    if _is_page(place):
         start = "../" * (place.count("/") - 1) or "./"
         return HTMLResponse(
             problem_page("This page cannot be shown", detail, start=start), status, headers=HEADERS | again
         )
     return JSONResponse({"detail": detail}, status, headers=HEADERS | again)
+
+
+@app.exception_handler(HTTPException)
+async def refused(request: Request, error: HTTPException) -> Response:
+    """Who has no login gets to one and back, if it is a browser that asks for a page."""
+    wants_page = _is_page(_place(request)) and "text/html" in request.headers.get("accept", "")
+    if error.status_code == 401 and wants_page:
+        return RedirectResponse(login_url(request), headers=HEADERS)
+    return await http_exception_handler(request, error)
+
+
+def _place(request: Request) -> str:
+    """The path of *request* within this app."""
+    return request.url.path.removeprefix(request.scope.get("root_path", ""))
+
+
+def _is_page(place: str) -> bool:
+    return place == "/" or place.startswith("/pages/")
 
 
 @app.get("/topologies")

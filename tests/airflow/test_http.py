@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import httpx
 import pytest
@@ -114,6 +115,16 @@ def test_every_route_is_known_here() -> None:
 @pytest.mark.parametrize("url", ROUTES)
 def test_the_anonymous_are_refused_everywhere(anonymous: Client, url: str) -> None:
     assert anonymous.get(url).status_code == 401
+
+
+def test_only_pages_send_a_browser_to_the_login(anonymous: Client) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml"}
+    answer = anonymous.get("/pages/flights", headers=browser, follow_redirects=False)
+    assert (answer.status_code, answer.text) == (307, "")
+    place, _, query = answer.headers["Location"].partition("?")
+    assert place == "/api/v2/auth/login"
+    assert parse_qs(query)["next"][0].endswith("/pages/flights")
+    assert anonymous.get("/topologies", headers=browser).status_code == 401
 
 
 def test_a_topology_and_its_operators_are_told_as_on_the_command_line(client: Client, warehouse: Path) -> None:

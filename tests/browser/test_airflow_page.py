@@ -63,13 +63,17 @@ def signed_in(chromium: Browser, api: AirflowApi) -> Iterator[Page]:
     context.close()
 
 
-def test_the_anonymous_see_nothing_of_it(chromium: Browser, api: AirflowApi) -> None:
-    page = chromium.new_page()
-    answer = page.goto(f"{api.url}/tidemark/pages/flights")
-    assert answer is not None
-    assert answer.status == 401
+def test_who_is_not_signed_in_gets_to_the_page_by_the_login(chromium: Browser, api: AirflowApi) -> None:
+    context = chromium.new_context()
+    page = context.new_page()
+    page.goto(f"{api.url}/tidemark/pages/flights")
     assert "carrier" not in page.content()
-    page.close()
+    page.get_by_label("Username").fill(api.user)
+    page.locator("input[name=password]").fill(api.password)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(f"{api.url}/tidemark/pages/flights")
+    expect(page.locator("h1")).to_contain_text("flights not running", timeout=WITHIN_MS)
+    context.close()
 
 
 def test_it_is_found_in_the_navigation_and_shows_the_operators_with_the_path_highlighted(signed_in: Page) -> None:

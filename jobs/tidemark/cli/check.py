@@ -89,6 +89,8 @@ def check(
         if topology is None:
             errors += found
             continue
+        if not found and isinstance(of_two := of_project.get(file), InvalidSpec):
+            found = [of_two]  # another file has its name
         if not found:
             topologies[topology.name] = topology
         found += _misfits(topology, warehouse, found)
