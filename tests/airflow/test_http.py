@@ -58,11 +58,11 @@ ROUTES = [
 class Client:
     """Asks the app without a server between, by way of the compression that Airflow's has."""
 
-    def get(self, url: str) -> httpx.Response:
+    def get(self, url: str, **headers: str) -> httpx.Response:
         async def answer() -> httpx.Response:
             transport = httpx.ASGITransport(GZipMiddleware(tidemark_api.app), raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
-                return await client.get(url)
+                return await client.get(url, headers=headers)
 
         return asyncio.run(answer())
 
@@ -119,12 +119,12 @@ def test_the_anonymous_are_refused_everywhere(anonymous: Client, url: str) -> No
 
 def test_only_pages_send_a_browser_to_the_login(anonymous: Client) -> None:
     browser = {"Accept": "text/html,application/xhtml+xml"}
-    answer = anonymous.get("/pages/flights", headers=browser, follow_redirects=False)
+    answer = anonymous.get("/pages/flights", **browser)
     assert (answer.status_code, answer.text) == (307, "")
     place, _, query = answer.headers["Location"].partition("?")
     assert place == "/api/v2/auth/login"
     assert parse_qs(query)["next"][0].endswith("/pages/flights")
-    assert anonymous.get("/topologies", headers=browser).status_code == 401
+    assert anonymous.get("/topologies", **browser).status_code == 401
 
 
 def test_a_topology_and_its_operators_are_told_as_on_the_command_line(client: Client, warehouse: Path) -> None:
