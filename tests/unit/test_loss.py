@@ -31,7 +31,7 @@ def check(
 ):
     """A batch of partition 0 that had been read to offset 10; the broker has *offsets*, Spark planned until *end*."""
 
-    def again(_: Source, unread: Offsets, __: int | None) -> pl.DataFrame:
+    def again(_: Source, unread: Offsets) -> pl.DataFrame:
         if reread is not None:
             reread.append(unread)
         return rows(*range(*unread[0]))
@@ -39,7 +39,7 @@ def check(
     ends = {} if end is None else {"topic": {0: end}}
     batch = Batch(batch_id=1, epoch=1, decided_at_ms=0, started_at_ms=0, read_at_ms=0, ends=ends)
     intact = Intact("t s", lambda: accepted or {}, again)
-    return intact.check(EVENTS, read, {0: 10}, {0: offsets}, batch, None)
+    return intact.check(EVENTS, read, {0: 10}, {0: offsets}, batch)
 
 
 def test_partitions_that_do_not_go_on_where_they_were_have_gaps():
