@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,8 @@ def test_what_is_over_and_who_is_to_blame_is_said_first(opened: Opened) -> None:
 def test_without_a_breach_nobody_is_named(chromium: Browser, tmp_path: Path) -> None:
     kept = facts({}, blame=[], summary=facts({}).summary | {"over_sla": 0})
     found = Opened(chromium, tmp_path / "page.html", page(kept))
-    assert "All 2 windows kept their SLA. Nobody is to blame." in found.page.locator(".verdict").inner_text()
+    said = found.page.locator(".verdict").inner_text()
+    assert "All 2 windows kept the promised latency. Other SLAs, such as staleness, are not judged here." in said
     assert found.page.locator("svg.topology g.blamed").count() == 0
     found.context.close()
 
@@ -198,3 +200,11 @@ def test_hostile_names_and_values_are_shown_as_text(chromium: Browser, tmp_path:
 def test_the_page_of_an_hour_that_goes_on_says_so() -> None:
     assert "So far, until 2026-01-01 12:01:00" in page(facts({}), now_ms=NOON + MINUTE_MS)
     assert "So far" not in page(facts({}), now_ms=NOON + 3 * MINUTE_MS)
+
+
+def test_the_lag_of_an_hour_that_goes_on_is_drawn_until_now() -> None:
+    known = facts({})
+    later = [row | {"at_ms": NOON + 2 * MINUTE_MS, "lag_ms": 120_000} for row in known.lags]
+    going_on = replace(known, lags=[*known.lags, *later])
+    assert "The largest lag is 5 s" in page(going_on, now_ms=NOON + MINUTE_MS)
+    assert "The largest lag is 2 min" in page(going_on, now_ms=NOON + 2 * MINUTE_MS)

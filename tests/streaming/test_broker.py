@@ -49,7 +49,7 @@ def test_a_broker_killed_and_started_again_has_its_port_its_topics_and_its_recor
 
     embedded.stop(home)
     assert not process.is_alive(second.process)
-    assert len(second.process.log.read_text().splitlines()) < 10, "a sound broker has little to say"
+    assert " INFO " not in second.process.log.read_text(), "a sound broker has little to say"
 
 
 def test_creating_topics_twice_is_no_error_but_another_number_of_partitions_is(broker: str) -> None:

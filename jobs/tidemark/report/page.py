@@ -59,7 +59,7 @@ def page(facts: PageFacts, *, now_ms: int | None = None) -> str:
         drawing=drawing(facts.topology.upstreams, path),
         box=BOX,
         told={name: _operator(row) for name, row in facts.operators.items()},
-        charts=_charts(facts),
+        charts=_charts(facts, facts.interval.end_ms if now_ms is None else now_ms),
         no_operator=PART_WORDS,
         start=utc(facts.interval.start_ms),
         end=utc(facts.interval.end_ms),
@@ -76,15 +76,17 @@ def _operator(row: Row) -> Row:
     return {"latency_ms": row["latency_ms"], "said": said, "share": share}
 
 
-def _charts(facts: PageFacts) -> dict[str, Markup | None]:
-    """The charts; None where there is nothing to draw."""
+def _charts(facts: PageFacts, now_ms: int) -> dict[str, Markup | None]:
+    """The charts of what there was until *now_ms*; None where there is nothing to draw."""
     interval = facts.interval
+    lags = [row for row in facts.lags if row["at_ms"] <= now_ms]
+    spans = [row | {"until_ms": min(row["until_ms"], now_ms)} for row in facts.spans if row["at_ms"] <= now_ms]
     apart_ms = max(facts.place_ms, facts.topology.window_ms)
     return {
         "latencies": charts.latency_bands(facts.latencies, interval) if facts.latencies else None,
         "spent": charts.windows_spent(facts.spent, interval, apart_ms) if facts.spent else None,
         "emission": charts.emission(facts.emission, interval, facts.place_ms) if facts.emission else None,
-        "lags": charts.watermark_lag(facts.lags, facts.spans, interval) if facts.lags else None,
+        "lags": charts.watermark_lag(lags, spans, interval) if lags else None,
     }
 
 
