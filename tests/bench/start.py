@@ -23,13 +23,13 @@ from tidemark.spec.tables import BATCHES, CHANGES
 from tidemark.spec.topology import parse
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_memory
-from tidemark.stream.state_files import Runs, StateFiles
+from tidemark.stream.state_files import StateFiles, StateRuns
 from tidemark.stream.steps import Steps
 from tidemark.stream.wiring import Stream, build_engine
 
 KEYS, VERSIONS = 40_000, 50
 NOON_MS = 1_700_000_000_000
-NO_RUNS = Runs()
+NO_RUNS = StateRuns()
 
 
 def figures(runs: int) -> Iterator[Figure]:
@@ -97,7 +97,7 @@ def _files(stream: Stream) -> StateFiles:
     return StateFiles(stream.control / "state", flush_batches=1, flush_keys=1)
 
 
-def _flushed(stream: Stream) -> Runs:
+def _flushed(stream: Stream) -> StateRuns:
     """The files with the memory of *stream*."""
     steps, progress = _started(stream)
     load_memory(steps, stream.sub, stream.home, progress)
@@ -112,7 +112,7 @@ def _started(stream: Stream) -> tuple[Steps, StreamProgress]:
     )
 
 
-def _start_s(stream: Stream, runs: Runs = NO_RUNS) -> float:
+def _start_s(stream: Stream, runs: StateRuns = NO_RUNS) -> float:
     steps, progress = _started(stream)
     began_s = time.process_time()
     after = _files(stream).load(steps.memory, runs)

@@ -13,7 +13,7 @@ from playing import EVENTS, NOON, Play, Row
 from tidemark.stream import load, state_files
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.state import Memory
-from tidemark.stream.state_files import Runs
+from tidemark.stream.state_files import StateRuns
 
 TOPOLOGY = (
     EVENTS
@@ -131,7 +131,7 @@ def test_a_file_has_what_moved_until_one_has_all(tmp_path: Path) -> None:
         of_files.batch(rows, at_ms=NOON + number)
         newest = journal(of_files).newest()
         assert newest is not None
-        sizes.append([run.rows for run in Runs.of(newest.notes).runs])
+        sizes.append([run.rows for run in StateRuns.of(newest.notes).runs])
     # Of a key what the table and the aggregate sent on, the state of its window, and a version: four rows.
     # An entry names what its batch found: the state before it.
     assert sizes == [[], [24], [24, 4], [24, 4, 4], [24, 4, 4, 8], [24, 4, 4, 8, 4]]
@@ -139,7 +139,7 @@ def test_a_file_has_what_moved_until_one_has_all(tmp_path: Path) -> None:
         of_files.batch([of_files.row("events", NOON + number, id="a", v=number)], at_ms=NOON + number)
     newest = journal(of_files).newest()
     assert newest is not None
-    (run,) = Runs.of(newest.notes).runs
+    (run,) = StateRuns.of(newest.notes).runs
     assert run.rows == 6 * 3 + 13  # every version, as many as there were records
 
 
@@ -148,7 +148,7 @@ def test_files_that_no_entry_names_are_removed(tmp_path: Path) -> None:
     for number in range(20):
         batch(of_files, number, Random(number))
     entries = [journal(of_files).read(batch_id) for batch_id in journal(of_files).batches()]
-    named = {run.name for entry in entries if entry for run in Runs.of(entry.notes).runs}
+    named = {run.name for entry in entries if entry for run in StateRuns.of(entry.notes).runs}
     before = len(files(of_files))
     stray = files(of_files)[0].with_name("00000000000000000099-stray.zip")
     stray.write_bytes(b"")

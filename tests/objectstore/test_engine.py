@@ -72,7 +72,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]
 def test_a_driver_that_ends_in_a_batch_is_followed_by_one_that_leaves_what_a_folder_has(
     warehouse: Path, undisturbed: dict[str, list[str]]
 ) -> None:
-    play = Play(NEWEST_SENT, warehouse)
+    play = Play(f"flush_keys = 1\n{NEWEST_SENT}", warehouse)
     play_batch(play, 0)
     play.start(SUB, reached=crash_at("committed board"))
     with pytest.raises(Crash):
@@ -82,6 +82,7 @@ def test_a_driver_that_ends_in_a_batch_is_followed_by_one_that_leaves_what_a_fol
     play._batches[SUB] = 2
     play_batch(play, 2)
     assert play.tables() == undisturbed
+    assert [*(Layout(warehouse).control("play", SUB) / "state").iterdir()]
 
 
 def test_an_older_driver_that_wakes_up_commits_nothing_more(warehouse: Path, undisturbed: dict[str, list[str]]) -> None:

@@ -21,7 +21,7 @@ from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_memory
 from tidemark.stream.requests import Requests
 from tidemark.stream.spread import Executors, Spread
-from tidemark.stream.state_files import Runs, StateFiles
+from tidemark.stream.state_files import StateFiles, StateRuns
 from tidemark.stream.steps import Steps
 
 Collect = Callable[[], pl.DataFrame]
@@ -29,7 +29,7 @@ Collect = Callable[[], pl.DataFrame]
 
 
 class Engine:
-    """Runs the batches of *sub*, whose tables lie in *home*.
+    """StateRuns the batches of *sub*, whose tables lie in *home*.
 
     Purpose: the function that `foreachBatch` calls, whole.
     How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and
@@ -113,7 +113,7 @@ class Engine:
         """What becomes of *batch* when its rows come here."""
         if self._remembered < was.batch_id:
             if self._remembered < 0 and (newest := self._journal.newest()):
-                self._remembered = self._state.load(self._steps.memory, Runs.of(newest.notes))
+                self._remembered = self._state.load(self._steps.memory, StateRuns.of(newest.notes))
             load_memory(self._steps, self._sub, self._home, was, after=self._remembered)
             self._remembered = was.batch_id
         raw = collect()
@@ -130,7 +130,7 @@ class Engine:
         runs = self._state.flushed(self._steps.memory, self._remembered)
         if runs != before:
             known = [self._journal.read(batch_id) for batch_id in self._journal.batches()]
-            self._state.remove_all_but([runs, *(Runs.of(other.notes) for other in known if other)])
+            self._state.remove_all_but([runs, *(StateRuns.of(other.notes) for other in known if other)])
         return replace(entry, notes={**entry.notes, "state": runs.notes})
 
     def _recover(self, batch_id: int) -> StreamProgress:

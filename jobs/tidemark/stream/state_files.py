@@ -1,9 +1,10 @@
-"""What a driver keeps in memory, in files, so that a start does not read the history of its tables.
+"""Keeps the state of a stream in files, so that a start does not read the history of its tables.
 
-A run is a file with the states of the keys that moved since the run before it, and the keys that are gone; now and then
-one run has all states. Runs never change. The journal entry of a batch names the runs and the batch after which they
-are the state. A start reads these, and of the tables only what later batches wrote. A run that cannot be read, or is of
-another version, costs time and nothing else: then the tables are read whole. Runs that no entry names are removed.
+A state run is a file with the states of the keys that moved since the run before it, and the keys that are gone. Now
+and then one run has all states. Runs never change. The journal entry of a batch names the runs, and the batch after
+which they are the state. A start reads these, and from the tables only what later batches wrote. If a run cannot be
+read, or is of another version, the start reads the tables whole. Runs that no entry names are removed with the next
+flush.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MOST_RUNS = 64
 
 
 @dataclass(frozen=True)
-class Run:
+class StateRun:
     """A file with so many states."""
 
     name: str
@@ -41,11 +42,11 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Runs:
+class StateRuns:
     """The runs, oldest first, that are the state after batch `batch_id` (-1: there is none)."""
 
     batch_id: int = -1
-    runs: tuple[Run, ...] = ()
+    runs: tuple[StateRun, ...] = ()
     format: int = FORMAT
 
     @property
@@ -54,12 +55,12 @@ class Runs:
         return asdict(self)
 
     @classmethod
-    def of(cls, notes: Mapping[str, Any]) -> Runs:
+    def of(cls, notes: Mapping[str, Any]) -> StateRuns:
         """The runs that the *notes* of a journal entry name; none where that is of another version."""
-        told = notes.get("state", {})
-        if told.get("format") != FORMAT:
+        noted = notes.get("state", {})
+        if noted.get("format") != FORMAT:
             return cls()
-        return cls(told["batch_id"], tuple(Run(**run) for run in told["runs"]))
+        return cls(noted["batch_id"], tuple(StateRun(**run) for run in noted["runs"]))
 
 
 class StateFiles:
@@ -80,9 +81,9 @@ class StateFiles:
     ) -> None:
         self._home, self._flush_batches, self._flush_keys = home, flush_batches, flush_keys
         self._check_lease, self._until_written = check_lease, until_written
-        self.runs = Runs()
+        self.runs = StateRuns()
 
-    def load(self, memory: Memory, runs: Runs) -> int:
+    def load(self, memory: Memory, runs: StateRuns) -> int:
         """Fill the empty *memory* from *runs*; the batch after which it is that, -1 if it stayed empty."""
         if not runs.runs:
             return -1
@@ -103,7 +104,7 @@ class StateFiles:
         self.runs = runs
         return runs.batch_id
 
-    def flushed(self, memory: Memory, batch_id: int) -> Runs:
+    def flushed(self, memory: Memory, batch_id: int) -> StateRuns:
         """The runs that an entry is to name when *memory* is the state after *batch_id*; writes one where it is due."""
         keys = memory.moved_keys()
         since = batch_id - self.runs.batch_id
@@ -111,14 +112,14 @@ class StateFiles:
             self.runs = self._with_another(memory, batch_id)
         return self.runs
 
-    def remove_all_but(self, named: Collection[Runs]) -> None:
+    def remove_all_but(self, named: Collection[StateRuns]) -> None:
         """Remove every run that is not among those *named*."""
         kept = {run.name for runs in named for run in runs.runs}
         for file in self._home.iterdir():
             if file.name not in kept:
                 file.unlink(missing_ok=True)
 
-    def _with_another(self, memory: Memory, batch_id: int) -> Runs:
+    def _with_another(self, memory: Memory, batch_id: int) -> StateRuns:
         moved = memory.take_moved()
         older = self.runs.runs
         grown = sum(run.rows for run in older[1:]) + sum(len(keys) for keys in moved.keys.values())
@@ -132,11 +133,11 @@ class StateFiles:
                 tables[f"gone/{place}"] = keys.filter(~keys.is_in(rows[kept.key].implode())).to_frame("key")
         for name, versions in memory.versions.items():
             tables[f"versions/{name}"] = versions if is_whole else moved.versions[name]
-        run = Run(f"{batch_id:020d}-{uuid.uuid4().hex}.zip", sum(frame.height for frame in tables.values()))
+        run = StateRun(f"{batch_id:020d}-{uuid.uuid4().hex}.zip", sum(frame.height for frame in tables.values()))
         content = packed(Entry(batch_id, {name: frame.to_arrow() for name, frame in tables.items()}))
         self._home.mkdir(parents=True, exist_ok=True)
         self._until_written(lambda: put_once(self._home / run.name, content, check=self._check_lease))
-        return Runs(batch_id, (run,) if is_whole else (*older, run))
+        return StateRuns(batch_id, (run,) if is_whole else (*older, run))
 
 
 class _Part(NamedTuple):

@@ -57,7 +57,8 @@ def parsed(source: Source, raw: pl.DataFrame) -> pl.DataFrame:
         **({"written": "written"} if "written" in raw.columns else {}),
     )  # fmt: skip
     timed = _with_times(source, rows)
-    return timed.with_columns(reason=_reason(source)).drop("clock_ms", "_is_key", "_unreadable", "_said", "_told")
+    helpers = ("clock_ms", "_is_key", "_unreadable", "_has_time_text", "_event_time")
+    return timed.with_columns(reason=_reason(source)).drop(helpers)
 
 
 def _fields(source: Source, raw: pl.DataFrame) -> Fields:
@@ -77,31 +78,31 @@ def _fields(source: Source, raw: pl.DataFrame) -> Fields:
 
 
 def _with_times(source: Source, rows: pl.DataFrame) -> pl.DataFrame:
-    """*rows* with `timestamp_ms`, `_told`, their time as read, and `_said`, whether a tombstone has a text for it."""
+    """*rows* with `timestamp_ms`, `_event_time`, which is that as read, and `_has_time_text`: a tombstone says one."""
     if source.timestamp is None:
-        return rows.with_columns(timestamp_ms="clock_ms", _told="clock_ms", _said=False)
-    said = _of_tombstones(source, rows)
-    told = rows[source.name].struct.field(source.timestamp)
-    if said:
-        of_tombstones = pl.Series([_time(text, source) for text in said.values()], dtype=pl.Int64)
-        told = told.cast(pl.Int64).scatter([*said], of_tombstones).cast(told.dtype)
-    timed = rows.with_columns(_told=told, _said=pl.int_range(pl.len()).is_in([*said]))
+        return rows.with_columns(timestamp_ms="clock_ms", _event_time="clock_ms", _has_time_text=False)
+    texts = _tombstone_texts(source, rows)
+    event_time = rows[source.name].struct.field(source.timestamp)
+    if texts:
+        of_tombstones = pl.Series([_time(text, source) for text in texts.values()], dtype=pl.Int64)
+        event_time = event_time.cast(pl.Int64).scatter([*texts], of_tombstones).cast(event_time.dtype)
+    timed = rows.with_columns(_event_time=event_time, _has_time_text=pl.int_range(pl.len()).is_in([*texts]))
     is_number = source.fields[source.timestamp] == "bigint"
     return timed.with_columns(
-        timestamp_ms=_in_ms(source.timestamp_unit) if is_number else pl.col("_told").dt.epoch("ms")
+        timestamp_ms=_in_ms(source.timestamp_unit) if is_number else pl.col("_event_time").dt.epoch("ms")
     )
 
 
-def _of_tombstones(source: Source, rows: pl.DataFrame) -> dict[int, str]:
+def _tombstone_texts(source: Source, rows: pl.DataFrame) -> dict[int, str]:
     """What records without a value say of their time, by row; of others kernels/tombstones.py knows what it is."""
     if not source.tombstone_header and not source.tombstone_field:
         return {}
     deleted = rows.with_row_index("_row").filter("deleted").select("_row", "key", "headers")
-    said = {row: _said(source, key, headers) for row, key, headers in deleted.iter_rows()}
-    return {row: text for row, text in said.items() if text is not None}
+    texts = {row: _tombstone_text(source, key, headers) for row, key, headers in deleted.iter_rows()}
+    return {row: text for row, text in texts.items() if text is not None}
 
 
-def _said(source: Source, key: bytes | None, headers: Iterable[Mapping[str, Any]] | None) -> str | None:
+def _tombstone_text(source: Source, key: bytes | None, headers: Iterable[Mapping[str, Any]] | None) -> str | None:
     if source.tombstone_header:
         named = [header["value"] for header in headers or () if header["key"] == source.tombstone_header]
         return named[-1].decode(errors="replace") if named and named[-1] is not None else None
@@ -122,18 +123,18 @@ def _time(text: str, source: Source) -> int | None:
 
 
 def _in_ms(unit: str) -> pl.Expr:
-    """`_told`, numbers in *unit*, as ms, rounded down; null where that is beyond 64 bits."""
-    told = pl.col("_told")
+    """`_event_time`, numbers in *unit*, as ms, rounded down; null where that is beyond 64 bits."""
+    event_time = pl.col("_event_time")
     if unit in _PER_MS:
-        return told // _PER_MS[unit]
+        return event_time // _PER_MS[unit]
     most = _MOST // _MS[unit]
-    return pl.when(told.is_between(-most, most)).then(told) * _MS[unit]
+    return pl.when(event_time.is_between(-most, most)).then(event_time) * _MS[unit]
 
 
 def _reason(source: Source) -> pl.Expr:
     """Why a record is quarantined, null if it is not."""
     low_ms, high_ms = source.timestamp_range_ms
-    deleted, told, time = pl.col("deleted"), pl.col("_told"), pl.col("timestamp_ms")
+    deleted, event_time, time = pl.col("deleted"), pl.col("_event_time"), pl.col("timestamp_ms")
     empty, keyless = pl.col("value").is_null(), pl.col("key").is_null()
     doubles = [name for name, word in source.fields.items() if word == "double"]
     asks_for_nan = source.nan is NotANumber.QUARANTINE and doubles
@@ -144,9 +145,9 @@ def _reason(source: Source) -> pl.Expr:
         (empty & bool(source.topic and not source.key), pl.lit("null_value")),
         (pl.col("_unreadable").is_not_null(), pl.col("_unreadable")),
         (pl.any_horizontal(is_nan) if asks_for_nan else pl.lit(value=False), pl.lit("not_a_number")),
-        (deleted & pl.col("_said") & told.is_null(), pl.lit("wrong_type")),
-        (deleted & told.is_null(), pl.lit(None, pl.String)),
-        (told.is_null(), pl.lit("missing_timestamp")),
+        (deleted & pl.col("_has_time_text") & event_time.is_null(), pl.lit("wrong_type")),
+        (deleted & event_time.is_null(), pl.lit(None, pl.String)),
+        (event_time.is_null(), pl.lit("missing_timestamp")),
         (time.is_null() | (time < low_ms) | (time >= high_ms), pl.lit("timestamp_out_of_range")),
     ]
     reason = pl.lit(None, pl.String)
