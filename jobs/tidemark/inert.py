@@ -46,3 +46,4 @@ def log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_OneMessage("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # a line for each call from the JVM, once a second

@@ -88,11 +88,12 @@ def test_a_good_file_ends_with_a_summary_and_a_sample(readings: str, tmp_path: P
         "live: SLAs: fresh (staleness of board)",
     ]
     assert found[6:9] == [
-        "live: readings: sampled 100 of 100 records, of which 1 (1.0 %) would be quarantined: 1 wrong_type",
+        "live: readings: sampled 100 of 100 records, of which 1 (1.0 %) would be quarantined: 1 wrong_type in temp_c",
         found[7],
         "live: readings: bound 20 s covers 100 % of them; the furthest is 7 s behind a newer one of its partition",
     ]
-    assert found[7].startswith("live: readings: warning: wrong_type, for example at partition 0, offset 5: ")
+    place = "correct `fields`, or what sends it; for example at partition 0, offset 5: {"
+    assert found[7].startswith(f"live: readings: warning: wrong_type; {place}")
     assert found[9] == "live: readings: without records: partition 2"
     assert found[10].startswith("live: readings: its newest record is 1 h old")
     assert len(found) == 11
@@ -118,6 +119,9 @@ def test_a_topic_that_is_not_there_is_refused_with_its_remedy(readings: str, tmp
         with pytest.raises(InvalidSpec, match=r"live\.toml: operators\.readings\.topic: is 'elsewhere'") as refused:
             check([file], tmp_path / "w", Project(tmp_path), given=[(DEFAULT, readings)], look=True, local=local)
         assert remedy in str(refused.value)
+    near = project(tmp_path, topic="live_reading")
+    with pytest.raises(InvalidSpec, match=r"; did you mean live_readings\? else ask the administrator"):
+        check([near], tmp_path / "w", Project(tmp_path), given=[(DEFAULT, readings)], look=True)
 
 
 def test_a_right_that_is_missing_is_named(broker: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.cli.main import _home
 from tidemark.errors import InvalidArgument
 from tidemark.spec.project import CHECKOUT, VARIABLE, Project
 
@@ -45,3 +46,20 @@ def test_a_checkout_is_the_project_of_the_demo() -> None:
     assert [str(place.relative_to(CHECKOUT)) for place in places if place.is_file()] == [
         "jobs/topologies/flights.toml", "expectations/slas.toml", "expectations/channels.toml",
     ]  # fmt: skip
+
+
+def test_who_asks_for_the_local_stack_outside_of_a_project_is_told_whose_it_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in (VARIABLE, "TIDEMARK_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    for place, expected in (
+        (folder, ""),
+        (CHECKOUT / "docs", ""),
+        (folder.parent, f"no project here (`tidemark init` makes one): this is about the demo's, in {CHECKOUT}\n"),
+    ):
+        monkeypatch.chdir(place)
+        _home("topic")
+        assert capsys.readouterr().err == expected
+    _home("sql")
+    assert capsys.readouterr().err == ""

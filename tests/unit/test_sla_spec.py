@@ -100,7 +100,7 @@ def test_one_limit_is_enough():
         ({"warn_after": "30"}, r"board\.warn_after: is '30', which has no unit"),
         ({"warn_after": "3 min"}, r"board\.warn_after: is '3 min' and error_after is '2 min'; .* the warning first"),
         ({"warn_after": None, "error_after": None}, r"board\.warn_after: .*write one or both"),
-        ({"owner": None}, r'board\.owner: is missing; write owner = "flight desk"'),
+        ({"owner": None}, r'board\.owner: is missing; write owner = "orders team"'),
         ({"severity": "bad"}, r"board\.severity: is 'bad'; use one of critical, warning, info"),
         ({"open_after": "soon"}, r"board\.open_after: is 'soon', which has no unit"),
         ({"maintenance_windows": ["Sunday"]}, r"board\.maintenance_windows: has 'Sunday'; write hours of UTC, such as"),

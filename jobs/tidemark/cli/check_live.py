@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidSpec
 from tidemark.report.promises import leading_to, waits_for_windows
 from tidemark.sampling.disorder import covering_ms, late_share
-from tidemark.sampling.parsed import behind, newest_ms, parsed, unusable
+from tidemark.sampling.parsed import behind, newest_ms, parsed
 from tidemark.sampling.topic_sample import Sample, SampledCluster, ask_for
 from tidemark.semantics.sla import Sla
 from tidemark.spec.connections import topic_command
@@ -21,7 +22,9 @@ from tidemark.spec.operators import Sink, Source
 from tidemark.spec.sla_spec import Measure, SlaSpec
 from tidemark.spec.toml_keys import length
 from tidemark.spec.topology import Topology
+from tidemark.why.inputs import reasons_of
 
+EXAMPLE_LENGTH = 200
 TOLERATED = 0.01
 """The share of late records that is no warning."""
 NEEDED = {Source: ("READ", "DESCRIBE"), Sink: ("WRITE", "DESCRIBE")}
@@ -68,7 +71,9 @@ def _refused(
     if topic not in cluster.partitions:
         remedy = f"create it with `{topic_command(topic)}`"
         if cluster.address != local:
-            remedy = "ask the administrator of that cluster for it, or for the right DESCRIBE on it"
+            asked = "ask the administrator of that cluster for it, or for the right DESCRIBE on it"
+            near = difflib.get_close_matches(topic, cluster.partitions, n=1)
+            remedy = f"did you mean {near[0]}? else {asked}" if near else asked
         problem = f"is {topic!r}, which is not at {cluster.address}, or may not be seen there"
         yield InvalidSpec.at(topology.file, key, problem, remedy)
         return
@@ -90,19 +95,19 @@ def _look_at(topology: Topology, source: Source, cluster: SampledCluster, found:
         return
     now_ms = clock()
     rows = parsed(source, sample, now_ms)
-    found.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantined(rows)}")
+    found.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantined(source, rows)}")
     found.lines += [f"{at}: {line}" for line in (*_examples(rows), *_bound(source, rows, now_ms), *_silent(sample))]
     if (newest := newest_ms(rows)) is not None:
         found.newest_ms[source.name] = newest
         found.lines.append(f"{at}: its newest record is {length_of(now_ms - newest)}")
 
 
-def _quarantined(rows: pl.DataFrame) -> str:
-    why = unusable(rows)
-    if not why:
+def _quarantined(source: Source, rows: pl.DataFrame) -> str:
+    bad = rows.filter(pl.col("reason").is_not_null())
+    if not bad.height:
         return "all of which can be used"
-    reasons = ", ".join(f"{n} {reason}" for reason, n in why.most_common())
-    return f"of which {why.total()} ({percent(why.total() / rows.height)}) would be quarantined: {reasons}"
+    share = percent(bad.height / rows.height)
+    return f"of which {bad.height} ({share}) would be quarantined: {reasons_of(source, bad)}"
 
 
 def _examples(rows: pl.DataFrame) -> Iterator[str]:
@@ -110,9 +115,13 @@ def _examples(rows: pl.DataFrame) -> Iterator[str]:
     for row in (
         rows.filter(pl.col("reason").is_not_null()).unique("reason", keep="first", maintain_order=True).to_dicts()
     ):
-        value = "null" if row["value"] is None else bytes(row["value"][:80]).decode(errors="replace")
+        value = "null" if row["value"] is None else _shortened(row["value"].decode(errors="replace"))
         place = f"partition {row['partition']}, offset {row['offset']}"
-        yield f"warning: {row['reason']}, for example at {place}: {value}; correct `fields`, or what sends it"
+        yield f"warning: {row['reason']}; correct `fields`, or what sends it; for example at {place}: {value}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= EXAMPLE_LENGTH else f"{text[:EXAMPLE_LENGTH]} …"
 
 
 def _bound(source: Source, rows: pl.DataFrame, now_ms: int) -> Iterator[str]:

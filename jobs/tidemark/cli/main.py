@@ -47,7 +47,7 @@ from tidemark.spec.project import Project
 DESCRIPTION = "How late your streams are, why, and which step to blame; and only what changed is sent on."
 EXAMPLES = """\
 examples:
-  tidemark demo                                 the main job on real flights, in five to eight minutes
+  tidemark demo                                 the main job on real flights, in three to four minutes
   tidemark init sensors                         lay out a project of your own in the folder sensors
   tidemark init --from-topic readings --bootstrap localhost:9092   and write a topology for a topic, by its records
   tidemark up                                   start Kafka, Airflow and the project's streams, and leave them running
@@ -60,7 +60,7 @@ examples:
   tidemark replay --speed 2880                  play two days of flights into what `up` has started
   tidemark check jobs/topologies/flights.toml   whether a topology can run, before it does
   tidemark check --live                         and whether topics are there, and their records fit
-  tidemark docs                                 write docs/tables.md: what tables, views and columns are
+  tidemark docs                                 for developers: write docs/tables.md
   tidemark tables                               which tables there are, and how large they are
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   any table, in DuckDB's SQL
@@ -80,6 +80,7 @@ examples:
 """
 PASSED_ON = "replay"
 """The command whose options belong to the job that it runs."""
+LOCAL_STACK = frozenset({"up", "down", "status", "logs", "restart", "topic"})
 WITHOUT_PROJECT = "init"
 """The command that makes one."""
 COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
@@ -132,7 +133,7 @@ def _main() -> int:
         signal.signal(number, _interrupt)
     try:
         if options.command != WITHOUT_PROJECT:
-            options.home = options.home or Path(os.environ.get("TIDEMARK_HOME") or Project.here().state)
+            options.home = options.home or _home(options.command)
         command: Callable[[argparse.Namespace], int] = options.run
         return command(options)
     except TidemarkError as error:
@@ -141,6 +142,16 @@ def _main() -> int:
     except KeyboardInterrupt:
         say(f"tidemark {options.command}: interrupted", sys.stderr)
         return 130
+
+
+def _home(command: str) -> Path:
+    """The state folder where none is named; says which that is where a user may expect another one."""
+    if named := os.environ.get("TIDEMARK_HOME"):
+        return Path(named)
+    project, here = Project.here(), Path.cwd()
+    if command in LOCAL_STACK and project.is_checkout and not here.is_relative_to(project.folder):
+        say(f"no project here (`tidemark init` makes one): this is about the demo's, in {project.folder}", sys.stderr)
+    return project.state
 
 
 def _parser() -> argparse.ArgumentParser:

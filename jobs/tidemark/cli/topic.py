@@ -17,7 +17,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a topic, and start the broker if it does not run")
     create.add_argument("name", metavar="NAME")
-    create.add_argument("--partitions", type=int, default=PARTITIONS, metavar="N", help="(%(default)s)")
+    create.add_argument("--partitions", type=int, metavar="N", help=f"of a new topic ({PARTITIONS})")
     actions.add_parser("list", help="list the topics with their partitions")
     actions.add_parser("address", help="print the broker's address, HOST:PORT, and nothing else")
 
@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Make one, list them, or say where the broker is; it is started where it does not run."""
     home = Home(options.home.resolve())
-    if options.action == "create" and options.partitions < 1:
+    if options.action == "create" and options.partitions is not None and options.partitions < 1:
         msg = f"--partitions: a topic has 1 or more, got {options.partitions}"
         raise InvalidArgument(msg)
     if broker.NAME not in {place.rpartition("/")[2] for place in home.running()}:
@@ -37,10 +37,11 @@ def command(options: argparse.Namespace) -> int:
     if options.action == "list":
         say_inert(aligned(("topic", "partitions"), sorted(broker.topics(address).items())))
         return 0
-    existed = options.name in broker.topics(address)
-    broker.create_topics(address, {options.name: options.partitions})
-    said = "is there already" if existed else "was made"
-    say_inert(f"topic {options.name} {said} at {address}, partitions: {options.partitions}; `tidemark down` stops it")
+    existing = broker.topics(address).get(options.name)
+    partitions = options.partitions or existing or PARTITIONS
+    broker.create_topics(address, {options.name: partitions})
+    result = "was made" if existing is None else "is there already"
+    say_inert(f"topic {options.name} {result} at {address}, partitions: {partitions}; `tidemark down` stops the broker")
     return 0
 
 

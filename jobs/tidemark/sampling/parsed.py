@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import polars as pl
 
 from tidemark.kernels.arrivals import with_future
@@ -45,11 +43,6 @@ def parsed(source: Source, sample: Sample, now_ms: int) -> pl.DataFrame:
     ]
     raw = pl.DataFrame(records, schema=_RAW).with_columns(source=pl.lit(source.name))
     return with_future(source, parsed_rows(source, raw), now_ms).sort("partition", "offset")
-
-
-def unusable(rows: pl.DataFrame) -> Counter[str]:
-    """How many of *rows* would be quarantined, by reason."""
-    return Counter(rows["reason"].drop_nulls().to_list())
 
 
 def behind(rows: pl.DataFrame, now_ms: int) -> list[int]:

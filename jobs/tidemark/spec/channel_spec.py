@@ -92,7 +92,7 @@ def _channel(file: str, name: str, table: Any) -> Channel:
         notifier=notifier,
         arguments=arguments,
         topologies=keys.names("topologies", '["flights"]', None),
-        owners=keys.names("owners", '["flight desk"]', None),
+        owners=keys.names("owners", '["orders team"]', None),
         severities=_words(keys, "severities", Severity),
         changes=_words(keys, "changes", Change),
     )

@@ -197,7 +197,7 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
         subject=_subject(keys, measure, topology),
         measure=measure,
         limits=_limits(keys, measure),
-        owner=keys.text("owner", "flight desk"),
+        owner=keys.text("owner", "orders team"),
         over_ms=CONTRACTS_OVER_MS if measure is Measure.CONTRACT else keys.duration("over", "10 min", OVER_MS),
         ignore_when_idle=bool(keys.get("ignore_when_idle", bool, "true", False)),
         severity=keys.choice("severity", Severity, Severity.CRITICAL),

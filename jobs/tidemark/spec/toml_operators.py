@@ -106,7 +106,7 @@ def misshapen(mistakes: Iterable[InvalidSpec]) -> bool:
 def name_mistake(name: str) -> tuple[str, str] | None:
     """Why no operator can have *name*, and the remedy; None if one can."""
     if not IDENTIFIER.fullmatch(name) or name.endswith("_source"):
-        return "is no name for an operator", "use letters, digits and _; not …_source"
+        return "is no name for an operator", "use a lower-case letter, then those, digits and _; not …_source"
     if name in TABLES or name.startswith("hop_") or name in RESERVED:
         return "is a name of Tidemark's own tables or columns", "choose another one"
     return None

@@ -32,7 +32,7 @@ from tidemark.spec.operators import (
 )
 from tidemark.spec.retention import Retention, read_retention
 from tidemark.spec.spark_settings import SparkSettings, read_spark
-from tidemark.spec.toml_keys import Keys, read_toml, read_whole
+from tidemark.spec.toml_keys import Keys, meant, read_toml, read_whole
 from tidemark.spec.toml_operators import TAKES_BACK, misshapen, mistakes_of, read_operator
 from tidemark.spec.window_columns import sink_window, window_columns
 
@@ -345,7 +345,7 @@ def _unknown_inputs(file: str, operators: Mapping[str, Operator], known: Collect
     for operator in operators.values():
         for name in operator.inputs:
             if name not in known:
-                problem, remedy = f"reads {name!r}, which is not there", f"known operators: {', '.join(known)}"
+                problem, remedy = f"reads {name!r}, which is not there", meant(name, known, "operators")
                 yield InvalidSpec.at(file, f"operators.{operator.name}", problem, remedy)
 
 
