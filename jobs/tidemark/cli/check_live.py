@@ -72,7 +72,7 @@ def _refused(
         remedy = f"create it with `{topic_command(topic)}`"
         if cluster.address != local:
             asked = "ask the administrator of that cluster for it, or for the right DESCRIBE on it"
-            near = difflib.get_close_matches(topic, cluster.partitions, n=1)
+            near = difflib.get_close_matches(topic, cluster.partitions, n=1, cutoff=0.8)
             remedy = f"did you mean {near[0]}? else {asked}" if near else asked
         problem = f"is {topic!r}, which is not at {cluster.address}, or may not be seen there"
         yield InvalidSpec.at(topology.file, key, problem, remedy)
