@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from tidemark.semantics.incidents import Damping
 from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla
 from tidemark.spec import topology
 from tidemark.spec.intervals import instant_ms
-from tidemark.spec.sla_spec import Measure, Severity, SlaSpec, load, load_usable, mistakes, parse
+from tidemark.spec.sla_spec import KEYS, Measure, Severity, SlaSpec, load, load_usable, mistakes, parse
 
 PROJECT = Path(__file__).parents[2]
 FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")
@@ -205,3 +207,24 @@ def test_the_slas_of_flights_can_be_read_and_cover_every_kind_of_measure():
     assert {spec.measure for spec in found} >= {
         Measure.STALENESS, Measure.LATENCY_P99, Measure.OPERATOR_LATENCY_P50, Measure.COMPLETENESS,
     }  # fmt: skip
+
+
+def test_the_page_of_alerts_explains_every_key_by_an_example_that_is_taken() -> None:
+    text = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    section = text.partition("## Keys of an SLA")[2].partition("\n## ")[0]
+    examples = dict(
+        re.findall(r"^\| `(\w+)` \| `(.+?)` \| (?:required|none|one of both|`[^`]+`) \|", section, re.MULTILINE)
+    )
+    assert {*examples} == {*KEYS}
+    records = {"measure": "records", "warn_after": None, "error_after": None}
+    rate = {"measure": "burn_rate", "subject": "carrier_delays", "threshold": "30 s", "target": 0.99}
+    beside = {
+        **dict.fromkeys(("warn_below", "error_below"), records | {"subject": "carrier_delays"}),
+        **dict.fromkeys(
+            ("threshold", "target", "warn_at", "error_at"), rate | {"warn_after": None, "error_after": None}
+        ),
+    }
+    for key, example in examples.items():
+        assert len(specs(**{**beside.get(key, {}), **tomllib.loads(f"{key} = {example}")})) == 1
+    measures = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in section.splitlines() if "|" in line))
+    assert {*measures} - {*KEYS} == {measure.value for measure in Measure}
