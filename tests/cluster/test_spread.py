@@ -114,7 +114,8 @@ def test_a_batch_is_worked_on_by_a_cluster_and_the_next_small_one_by_the_driver(
         assert driver.drain() == 0
     rows = pl.len().cast(pl.Int64)
     (small,) = {b for b, n in per(tmp_path, "batches", "batch_id", n=pl.col("records_in").sum()) if n == 10}
-    assert per(tmp_path, "batches", "batch_id", n=pl.col("records_in").sum()) == {(0, N), (small, 10)}
+    batches = per(tmp_path, "batches", "batch_id", n=pl.col("records_in").sum())
+    assert {(b, n) for b, n in batches if n} == {(0, N), (small, 10)}  # one without records may tell of idleness
     # Of each key's ten records every second one has the value of the one before.
     assert per(tmp_path, "changes", "batch_id", "operator", n=rows) == {
         (0, "newest", N // 2),
