@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 
 from tidemark.cli.sql import Warehouse
 from tidemark.clock import wall_clock_ms
+from tidemark.datasets import dataset_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.place import location
@@ -105,7 +106,7 @@ def _replace(
     facts = [DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name)]
     ends = lies_in("window_end", averaged)
     known = Known(_passed(layout, topology, averaged), _newest(facts, interval))
-    if sum(table.to_pyarrow_dataset().count_rows(filter=ends) for table in facts) > spark_above:
+    if sum(dataset_of(table).count_rows(filter=ends) for table in facts) > spark_above:
         finished = read_table(session("tidemark-critical-path"), layout, topology.name, OPERATOR_WINDOWS)
         found = by_hours(finished, topology, promises(specs), interval, known)
     else:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from tidemark.datasets import dataset_of
 from tidemark.errors import Contradiction
 from tidemark.files import File, write_file
 from tidemark.kernels.final_rows import WINDOW_FINAL
@@ -73,7 +74,7 @@ def replacing(
         by = ", ".join(partitioned)
         msg = f"{path}: a sink with current rows is not partitioned, and this table is, by {by}; name another table"
         raise Contradiction(msg)
-    dataset = table.to_pyarrow_dataset()
+    dataset = dataset_of(table)
     if rows is None:
         rows = pl.DataFrame(dataset.schema.empty_table()).with_columns(deleted=pl.lit(value=False))
     new = _typed(rows, dataset.schema)

@@ -31,6 +31,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.current_rows import Closed, replacing
+from tidemark.datasets import dataset_of
 from tidemark.disk import UntilWritten, at_once
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.files import File, Files, frames
@@ -137,7 +138,7 @@ def bigint_columns(path: Path) -> frozenset[str]:
 def scan(path: Path) -> pl.LazyFrame:
     """The rows of the Delta table at *path*, not read yet; raises when there is no table."""
     # Not pl.scan_delta, which takes a folder with a blank in its name for one with %20.
-    return pl.scan_pyarrow_dataset(DeltaTable(str(path)).to_pyarrow_dataset())
+    return pl.scan_pyarrow_dataset(dataset_of(DeltaTable(str(path))))
 
 
 Keep = Callable[[pl.DataFrame], pl.DataFrame]
@@ -161,7 +162,7 @@ def read_before(
 
 def in_files(table: DeltaTable, place: Callable[[str], int | None]) -> ds.Dataset:
     """The rows of *table* that lie in files to whose names *place* gives a number, in the order of these."""
-    whole = table.to_pyarrow_dataset()
+    whole = dataset_of(table)
     placed = [(place(Path(fragment.path).name), fragment) for fragment in whole.get_fragments()]
     wanted = sorted(((number, fragment) for number, fragment in placed if number is not None), key=lambda pair: pair[0])
     return ds.FileSystemDataset([fragment for _, fragment in wanted], whole.schema, whole.format, whole.filesystem)
@@ -185,7 +186,7 @@ class Reference:
             raise InvalidArgument(msg)
         version = self._versions.get(place, self.version(place))
         if place not in self._read or self._read[place][0] != version:
-            rows = DeltaTable(str(path), version=version).to_pyarrow_dataset()
+            rows = dataset_of(DeltaTable(str(path), version=version))
             self._read[place] = (version, pl.scan_pyarrow_dataset(rows).collect())
         return self._read[place][1]
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from tidemark.datasets import dataset_of
 from tidemark.delta import Committer, create, read_before
 from tidemark.errors import Contradiction
 
@@ -62,3 +66,12 @@ def test_creating_a_table_twice_keeps_what_is_there(table):
     Committer("flights/status", lambda: 0).commit(table, rows(0, 5), 0)
     create(table, SCHEMA)
     assert numbers(table) == [5]
+
+
+def test_rows_of_a_folder_are_read_without_python(tmp_path: Path) -> None:
+    place = tmp_path / "a b"
+    write_deltalake(str(place), pa.table({"k": ["x y", "ä"], "v": [1, 2]}), partition_by=["k"])
+    rows = dataset_of(DeltaTable(str(place)))
+    assert isinstance(rows.filesystem, SubTreeFileSystem)
+    assert isinstance(rows.filesystem.base_fs, LocalFileSystem)
+    assert rows.to_table().sort_by("v").to_pylist() == [{"k": "x y", "v": 1}, {"k": "ä", "v": 2}]

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
 from tidemark.cli import kafka_metrics, read_only
+from tidemark.datasets import dataset_of
 from tidemark.delta import BIGINT
 from tidemark.errors import InvalidArgument
 from tidemark.object_path import ObjectPath
@@ -185,7 +186,7 @@ def in_objects(found: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, ds.Da
     """
     for path in chain.from_iterable(found.values()):
         if isinstance(path, ObjectPath):
-            yield str(path), DeltaTable(str(path)).to_pyarrow_dataset()
+            yield str(path), dataset_of(DeltaTable(str(path)))
 
 
 def _from(path: Path) -> str:

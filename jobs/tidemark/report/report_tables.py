@@ -16,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from tidemark import delta
+from tidemark.datasets import dataset_of
 from tidemark.delta import again_after_others
 from tidemark.errors import InvalidRow
 from tidemark.kernels.schemas import arrow_schema, rows_of
@@ -79,4 +80,4 @@ def rows_in(
 
     None: all; of *columns* likewise.
     """
-    return pl.DataFrame(stored.to_pyarrow_dataset().to_table(columns=columns and [*columns], filter=where))
+    return pl.DataFrame(dataset_of(stored).to_table(columns=columns and [*columns], filter=where))

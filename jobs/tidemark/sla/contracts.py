@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
+from tidemark.datasets import dataset_of
 from tidemark.delta import in_files
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.sla.contract_sql import COUNTS, counted_of, counting
@@ -203,7 +204,7 @@ def _all_rows(stored: DeltaTable, table: Table) -> ds.Dataset | ds.Scanner:
     MERGE and DELETE of delta-rs leave text in a form that pyarrow cannot compare. Therefore pyarrow filters no rows of
     a table into which others may write.
     """
-    rows = stored.to_pyarrow_dataset()
+    rows = dataset_of(stored)
     if not _is_current(table):
         return rows
     return rows.scanner(columns=[name for name in rows.schema.names if name in {*table.key, *SINK}])

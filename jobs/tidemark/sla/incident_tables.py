@@ -11,6 +11,7 @@ import polars.selectors as cs
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from tidemark.datasets import dataset_of
 from tidemark.delta import again_after_others
 from tidemark.locks import locked, own_folder
 from tidemark.object_path import ObjectPath
@@ -94,7 +95,7 @@ def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, An
 def _last_check_ms(results: DeltaTable, at_ms: int) -> int | None:
     """The newest instant before *at_ms* for which there was a check, however long ago, that was not for the past."""
     before = (pc.field("checked_at") < utc(at_ms)) & (pc.field("quiet").is_null() | (pc.field("quiet") != PAST))
-    times = pl.DataFrame(results.to_pyarrow_dataset().to_table(["checked_at"], filter=before))["checked_at"]
+    times = pl.DataFrame(dataset_of(results).to_table(["checked_at"], filter=before))["checked_at"]
     newest = times.dt.epoch("ms").max()
     return newest if isinstance(newest, int) else None
 
