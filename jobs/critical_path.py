@@ -108,10 +108,10 @@ def _replace(
     known = Known(_passed(layout, topology, averaged), _newest(facts, interval))
     if sum(dataset_of(table).count_rows(filter=ends) for table in facts) > spark_above:
         finished = read_table(session("tidemark-critical-path"), layout, topology.name, OPERATOR_WINDOWS)
-        found = by_hours(finished, topology, promises(specs), interval, known)
+        paths = by_hours(finished, topology, promises(specs), interval, known)
     else:
-        found = window_paths(_rows(facts, ends), topology, promises(specs), interval, known)
-    found = with_verdicts(found, layout, topology, promises(specs), interval)
+        paths = window_paths(_rows(facts, ends), topology, promises(specs), interval, known)
+    found = with_verdicts(paths, layout, topology, promises(specs), interval)
     stored = {table: opened(table, layout.report_table(topology.name, table.name)) for table in found}
     kept = _kept(stored, found, facts, interval)
     for table, of_table in found.items():

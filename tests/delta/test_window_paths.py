@@ -14,7 +14,8 @@ from tidemark.cli.topology import document
 from tidemark.report.report_tables import opened, rows_in
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
-from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
+from tidemark.spec.sla_spec import parse
+from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, WINDOW_PARTS, Table
 
 FLOW = """
 name = "play"
@@ -119,6 +120,24 @@ def test_a_window_in_which_one_flow_had_no_record_has_a_path(tmp_path: Path) -> 
     }
     leaves = {row["leaf"]: row for row in found(play, CRITICAL_PATH_LEAVES) if row["window_start"] == 10}
     assert (leaves["seen"]["before_source_ms"], leaves["seen"]["latency_ms"]) == (15_000, 0)
+
+
+def test_a_driver_without_a_record_in_a_window_has_parts_of_its_age(tmp_path: Path) -> None:
+    play = Play(FLOW + SUMS + OTHER.replace("second", "third") + SEEN, tmp_path)
+    first(play, 1, 12, at_s=13)
+    first(play, 1, source="other", at_s=14)
+    first(play, 31, at_s=32)
+    play.hop("second", at_ms=ms(33))
+    first(play, 32, source="other", at_s=35)
+    specs = parse({"play": PROMISED}, play.topology, file="slas.toml")
+    job.run(Layout(play.home), play.topology, specs, Interval(ms(0), ms(3_600)))
+    # The window from 10 to 20 s has no record of `other`, whose driver passes it with the batch at 35 s.
+    of_second = [row for row in found(play, WINDOW_PARTS) if (row["subject"], row["window_start"]) == ("seen", 10)]
+    assert {row["age_ms"] for row in of_second} == {15_000}
+    assert sum(row["ms"] for row in of_second) == 15_000
+
+
+PROMISED = {"seen": {"subject": "seen", "measure": "latency_p99", "error_after": "60 s", "owner": "o"}}
 
 
 UNITED = """
@@ -242,6 +261,19 @@ def test_windows_are_measured_by_the_topology_they_ran_under(tmp_path: Path) -> 
     again._offsets, again._batches = play._offsets, play._batches
     assert paths(again) == paths(grown)
     assert {row["leaf"] for row in found(again, CRITICAL_PATH_LEAVES) if row["window_start"] == 40} == {"copy", "out"}
+
+
+def test_a_driver_that_was_removed_is_not_waited_for(tmp_path: Path) -> None:
+    play = Play(FLOW + SUMS + OTHER.replace("second", "third") + SEEN, tmp_path)
+    for at_s in (1, 12, 23):
+        first(play, at_s, source="other", at_s=at_s + 1)
+        ran(play, at_s)
+    left = Play(FLOW + SUMS, tmp_path)
+    left._offsets, left._batches = play._offsets, play._batches
+    ran(left, 34)
+    told = paths(left)
+    assert {start: path is not None for start, path in told.items()} == {0.0: True, 10.0: True, 20.0: True}
+    assert {row["leaf"] for row in found(left, CRITICAL_PATH_LEAVES) if row["window_start"] == 20} == {"out"}
 
 
 def ran(play: Play, *times: float) -> None:

@@ -8,15 +8,15 @@ from pyspark.sql import functions as F
 
 from tidemark.kernels.schemas import rows_of
 from tidemark.report.promises import Promises
-from tidemark.report.window_paths import Known, looks_back_ms, window_paths
+from tidemark.report.window_paths import Known, Paths, looks_back_ms, window_paths
 from tidemark.spec.intervals import Grain, Interval
-from tidemark.spec.tables import OPERATOR_WINDOWS, Table
+from tidemark.spec.tables import OPERATOR_WINDOWS
 from tidemark.spec.topology import Topology
 
 
 def by_hours(
     operator_windows: DataFrame, topology: Topology, promises: Promises, interval: Interval, known: Known
-) -> dict[Table, pl.DataFrame]:
+) -> Paths:
     """As `window_paths`; of the rows only those of an hour, and those that its averages look back to, come here.
 
     Hours of *interval* without a row, of which there may be any number, cost nothing.
@@ -30,4 +30,5 @@ def by_hours(
         averaged = Interval(start_ms - looks_back_ms(topology), hour.end_ms)
         rows = pl.DataFrame(operator_windows.where(averaged.holds("window_end")).toArrow())
         parts.append(window_paths(rows, topology, promises, hour, known))
-    return {table: pl.concat(part[table] for part in parts) for table in parts[0]}
+    tables = {table: pl.concat(part.tables[table] for part in parts) for table in parts[0].tables}
+    return Paths(tables, pl.concat(part.finished for part in parts))

@@ -30,7 +30,10 @@ STARTED_WITH_IT_MS = 30_000
 
 
 class Did(NamedTuple):
-    """How an operator finished a window: when, in a batch that began when, and by whose clock."""
+    """How an operator finished a window: when, in a batch that began when, and by whose clock.
+
+    A driver without a row about the window is on the clock of its row before.
+    """
 
     ewt_ms: int
     began_ms: int | None
@@ -38,6 +41,7 @@ class Did(NamedTuple):
     skew_error_ms: int | None
     host: str | None
     skew_ms: int | None
+    batch_id: int
 
 
 class Place(NamedTuple):
@@ -151,7 +155,6 @@ class _Row(NamedTuple):
     window: tuple[str, int, int]
     operator: str
     sub_topology: str
-    batch_id: int
     place: Place | None
     did: Did
 
@@ -161,6 +164,7 @@ class _Drivers:
 
     def __init__(self, passed: Passed, known: Mapping[str, Place]) -> None:
         self._passed, self._known = passed, known
+        self._subs = {place.sub_topology for place in known.values()}
         self._batches: dict[tuple[str, int], dict[str, Did]] = defaultdict(dict)
         self._clocks: dict[str, Did] = {}
         self._places: dict[str, dict[str, Place]] = defaultdict(dict)
@@ -173,7 +177,7 @@ class _Drivers:
         places: dict[str, Place] = {}
         told: dict[str, dict[str, Place]] = defaultdict(dict)
         for row in rows:
-            self._batches[row.sub_topology, row.batch_id].setdefault(row.operator, row.did)
+            self._batches[row.sub_topology, row.did.batch_id].setdefault(row.operator, row.did)
             self._clocks[row.sub_topology] = row.did
             if row.place:
                 told[row.sub_topology][row.operator] = row.place
@@ -183,7 +187,7 @@ class _Drivers:
         self._places |= told
         has_rows = {place.sub_topology for name, place in places.items() if name in told[place.sub_topology]}
         for sub, others in self._places.items():
-            if sub in has_rows or self._began_later(sub, window, did):
+            if sub in has_rows or self._was_away(sub, window, did):
                 continue
             missing = {name: place for name, place in others.items() if name not in did and name not in later}
             places |= missing
@@ -197,33 +201,36 @@ class _Drivers:
         if found is None:
             return {}
         batch_id, began_ms, finished_ms = found
-        clock = self._clocks.get(sub, Did(0, None, None, None, None, None))
+        clock = self._clocks.get(sub, Did(0, None, None, None, None, None, batch_id))
         skew_ms = clock.skew_ms or 0
-        whole = clock._replace(ewt_ms=finished_ms + skew_ms, began_ms=began_ms + skew_ms, queued_ms=0)
+        ewt_ms, began_ms = finished_ms + skew_ms, began_ms + skew_ms
+        whole = clock._replace(ewt_ms=ewt_ms, began_ms=began_ms, queued_ms=0, batch_id=batch_id)
         return dict.fromkeys(missing, whole) | {
             name: did for name, did in self._batches.get((sub, batch_id), {}).items() if name in missing
         }
 
-    def _began_later(self, sub: str, window: tuple[str, int, int], others: Mapping[str, Did]) -> bool:
-        """Whether the driver began its first batch only when the *others* had long finished *window*."""
+    def _was_away(self, sub: str, window: tuple[str, int, int], others: Mapping[str, Did]) -> bool:
+        """Whether the driver was removed before *window*, or began its first batch long after the *others* ended it."""
         found = self._passed.batch(sub, window[2])
-        if found is None or found[0] > 0 or not others:
+        if found is None:
+            return sub not in self._subs
+        if found[0] > 0 or not others:
             return False
         return found[1] > max(did.ewt_ms for did in others.values()) + STARTED_WITH_IT_MS
 
 
 def _rows(operator_windows: pl.DataFrame) -> Iterator[_Row]:
     ms = pl.col("window_start", "window_end", "ewt_adjusted_at", "batch_started_at").dt.epoch("ms")
-    did = ("ewt_adjusted_at", "batch_started_at", "queued_ms", "skew_error_ms", "host", "skew_ms")
-    own = ("operator", "sub_topology", "batch_id", "kind", "upstreams", "read_by")
+    did = ("ewt_adjusted_at", "batch_started_at", "queued_ms", "skew_error_ms", "host", "skew_ms", "batch_id")
+    own = ("operator", "sub_topology", "kind", "upstreams", "read_by")
     rows = on_one_clock(operator_windows.with_columns(ms))
     rows = rows.with_columns(pl.col("batch_started_at") + pl.col("skew_ms").fill_null(0))
     rows = rows.select(*WINDOW, *own, *did).sort("window_end", "window_start", "operator", *did)
     for row in rows.iter_rows():
-        window, (name, sub, batch_id, kind, waits_for, read_by), values = row[:3], row[3:9], row[9:]
+        window, (name, sub, kind, waits_for, read_by), values = row[:3], row[3:8], row[8:]
         told = waits_for is not None and read_by is not None
         place = Place(sub, kind, _names(waits_for), _names(read_by)) if told else None
-        yield _Row(window, name, sub, batch_id, place, Did(*values))
+        yield _Row(window, name, sub, place, Did(*values))
 
 
 @lru_cache(maxsize=1_000)

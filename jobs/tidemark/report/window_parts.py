@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import polars as pl
 import polars.selectors as cs
 
-from tidemark.kernels.clocks import on_one_clock
 from tidemark.kernels.restarts import Restart
 from tidemark.report.batch_facts import BatchFacts, Blocker
 from tidemark.report.path_facts import Row
@@ -36,7 +35,7 @@ from tidemark.spec.topology import Topology
 
 Judged = Mapping[tuple[str, int], bool]
 """By operator and start of a window: whether records of the window broke the operator's promise."""
-FIRST = ("ewt_adjusted_at", "batch_started_at", "skew_ms", "batch_id")
+FINISHED = ("ewt_ms", "began_ms", "skew_ms", "batch_id")
 STEP = ("operator", "kind", "sub_topology", "slowest_upstream", "latency_ms", "waited_ms", "queued_ms", "worked_ms")
 
 
@@ -276,12 +275,8 @@ def _occupant(sub_topology: str, did: Mapping[str, Did]) -> Part:
 def _windows(steps: pl.DataFrame, finished: pl.DataFrame) -> Iterator[tuple[tuple[int, int], dict[str, Did]]]:
     """What each operator did, by window, in the order of their ends."""
     window = ["window_start", "window_end", "operator"]
-    steps, finished = (frame.with_columns(cs.datetime().dt.epoch("ms")) for frame in (steps, finished))
-    first = on_one_clock(finished).sort(*FIRST).unique(window, keep="first", maintain_order=True)
-    rows = steps.join(first.select(*window, *FIRST), on=window, how="inner").with_columns(
-        pl.col("batch_started_at") + pl.col("skew_ms").fill_null(0)
-    )
-    columns: list[Any] = ["window_start", "window_end", *STEP, *FIRST]
+    rows = steps.with_columns(cs.datetime().dt.epoch("ms")).join(finished, on=window, how="inner")
+    columns: list[Any] = ["window_start", "window_end", *STEP, *FINISHED]
     ordered = rows.sort("window_end", "window_start", "operator").select(columns)
     for window, of_window in groupby(ordered.iter_rows(), key=lambda row: row[:2]):
         yield window, {row[2]: Did(*row[2:]) for row in of_window}

@@ -9,8 +9,9 @@ replaces what was open. Lengths are ms, instants epoch ms.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import polars as pl
 
@@ -35,7 +36,23 @@ from tidemark.spec.intervals import Interval
 from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.spec.topology import Topology
 
+FINISHED = {
+    **dict.fromkeys(WINDOW[1:], pl.Int64()),
+    "operator": pl.String(),
+    **dict.fromkeys(("ewt_ms", "began_ms", "skew_ms", "batch_id"), pl.Int64()),
+}
+"""The columns of Paths.finished."""
 STANDS_STILL = frozenset({State.STUCK, State.ESTIMATED})
+
+
+class Paths(NamedTuple):
+    """Rows of the three tables of critical paths, and a row for each operator that *finished* one of their windows.
+
+    Instants of `finished` are epoch ms by the clock of all hosts.
+    """
+
+    tables: dict[Table, pl.DataFrame]
+    finished: pl.DataFrame
 
 
 @dataclass(frozen=True)
@@ -57,13 +74,14 @@ def window_paths(
     promises: Promises,
     interval: Interval,
     known: Known | None = None,
-) -> dict[Table, pl.DataFrame]:
-    """The rows of the three tables of critical paths, for those windows of *operator_windows* that end in *interval*.
+) -> Paths:
+    """The critical paths of those windows of *operator_windows* that end in *interval*.
 
     Those that end in `looks_back_ms` before it are in the averages.
     """
     found: dict[Table, list[Row]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATH_LEAVES: [], CRITICAL_PATHS: []}
     known = known or Known()
+    did: list[tuple[object, ...]] = []
     paths = _Paths(topology, promises, _newest(operator_windows) | dict(known.newest_ms))
     recent: deque[tuple[int, Iterable[Step]]] = deque()
     for finished in windows_finished(operator_windows, topology, known.passed):
@@ -74,7 +92,14 @@ def window_paths(
         if interval.start_ms <= end_ms < interval.end_ms:
             for table, rows in paths.of_window(finished, steps, _averages(steps for _, steps in recent)).items():
                 found[table] += (dict(zip(WINDOW, finished.window, strict=True)) | row for row in rows)
-    return {table: pl.DataFrame(rows_of(table, rows)) for table, rows in found.items()}
+            did += _did(finished)
+    tables = {table: pl.DataFrame(rows_of(table, rows)) for table, rows in found.items()}
+    return Paths(tables, pl.DataFrame(did, schema=FINISHED, orient="row"))
+
+
+def _did(finished: Finished) -> Iterator[tuple[object, ...]]:
+    for name, did in finished.did.items():
+        yield (*finished.window[1:], name, did.ewt_ms, did.began_ms, did.skew_ms, did.batch_id)
 
 
 def _newest(operator_windows: pl.DataFrame) -> dict[str, int]:

@@ -17,6 +17,7 @@ from tidemark.report.batch_facts import BatchFacts
 from tidemark.report.promises import Promises
 from tidemark.report.report_tables import lies_in, opened, rows_in
 from tidemark.report.window_parts import Judged, Kept, WindowParts
+from tidemark.report.window_paths import Paths
 from tidemark.semantics.blame import HISTORY_MS
 from tidemark.semantics.buckets import GAMMA, RELATIVE_ERROR
 from tidemark.spark import stream_tables
@@ -30,7 +31,6 @@ from tidemark.spec.tables import (
     HEARTBEATS,
     LATENCY_BUCKETS,
     OPERATOR_LATENCY,
-    OPERATOR_WINDOWS,
     WATERMARKS,
     WINDOW_PARTS,
     Table,
@@ -42,16 +42,15 @@ HOUR_MS = 3_600_000
 
 
 def with_verdicts(
-    found: dict[Table, pl.DataFrame], layout: Layout, topology: Topology, promises: Promises, interval: Interval
+    found: Paths, layout: Layout, topology: Topology, promises: Promises, interval: Interval
 ) -> dict[Table, pl.DataFrame]:
     """The tables of critical paths that were *found* for *interval*, with `window_parts` and `over_sla`."""
-    paths, steps = found[CRITICAL_PATHS], found[CRITICAL_PATH_STEPS]
-    finished = _stored(layout, topology, OPERATOR_WINDOWS, lies_in("window_end", interval))
-    began = finished["batch_started_at"].drop_nulls().dt.epoch("ms")
-    ended = finished["ewt_at"].drop_nulls().dt.epoch("ms")
-    if ended.is_empty():
-        return {**found, WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, []))}
-    first_ms, last_ms = min([*began, *ended]) - HOUR_MS, max(ended) + HISTORY_MS
+    finished = found.finished
+    if finished.is_empty():
+        return {**found.tables, WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, []))}
+    paths, steps = found.tables[CRITICAL_PATHS], found.tables[CRITICAL_PATH_STEPS]
+    ended = finished["ewt_ms"]
+    first_ms, last_ms = min([*finished["began_ms"].drop_nulls(), *ended]) - HOUR_MS, max(ended) + HISTORY_MS
     batches = Interval(first_ms, last_ms)
     parts = WindowParts(
         topology,
@@ -74,7 +73,7 @@ def with_verdicts(
         for start_ms, end_ms, _, latency_ms in windows
     ]
     return {
-        **{table: rows for table, rows in found.items() if table is not CRITICAL_PATHS},
+        **{table: rows for table, rows in found.tables.items() if table is not CRITICAL_PATHS},
         WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, list(parts.rows(steps, leaves, finished)))),
         CRITICAL_PATHS: paths.with_columns(pl.Series("over_sla", verdicts, dtype=pl.Boolean())),
     }
