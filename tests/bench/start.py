@@ -23,13 +23,13 @@ from tidemark.spec.tables import BATCHES, CHANGES
 from tidemark.spec.topology import parse
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_memory
-from tidemark.stream.state_files import StateFiles, StateRuns
+from tidemark.stream.state import Moves
+from tidemark.stream.state_files import StateFiles
 from tidemark.stream.steps import Steps
 from tidemark.stream.wiring import Stream, build_engine
 
 KEYS, VERSIONS = 40_000, 50
 NOON_MS = 1_700_000_000_000
-NO_RUNS = StateRuns()
 
 
 def figures(runs: int) -> Iterator[Figure]:
@@ -38,7 +38,7 @@ def figures(runs: int) -> Iterator[Figure]:
         old = _stream(Path(folder) / "old", VERSIONS)
         young = _stream(Path(folder) / "young", 1)
         before_s = [_start_s(old) for _ in range(runs)]
-        of_files = [(_start_s(old, _flushed(old)), _start_s(young, _flushed(young))) for _ in range(runs)]
+        of_files = [(_start_s(old, _with_files(old)), _start_s(young, _with_files(young))) for _ in range(runs)]
         began_s = time.process_time()
         maintain_stream(old, now_ms=wall_clock_ms() + 1_000, closed_after_ms=0)
         took_s = time.process_time() - began_s
@@ -93,30 +93,36 @@ def _digests(chance: np.random.Generator) -> list[bytes]:
     return [drawn[start : start + 32] for start in range(0, len(drawn), 32)]
 
 
+def _journal(stream: Stream) -> Journal:
+    return Journal(stream.control / "journal", "data")
+
+
 def _files(stream: Stream) -> StateFiles:
-    return StateFiles(stream.control / "state", flush_batches=1, flush_keys=1)
+    return StateFiles(stream.control / "state", _journal(stream), flush_batches=1, flush_keys=1)
 
 
-def _flushed(stream: Stream) -> StateRuns:
-    """The files with the memory of *stream*."""
-    steps, progress = _started(stream)
+def _with_files(stream: Stream) -> Entry:
+    """An entry of *stream* as of the first batch after a start from tables, with the files that it names."""
+    steps, progress, newest = _started(stream)
     load_memory(steps, stream.sub, stream.home, progress)
-    return _files(stream).flushed(steps.memory, progress.batch_id)
+    return _files(stream).noted(newest, steps.memory, progress.batch_id, Moves())
 
 
-def _started(stream: Stream) -> tuple[Steps, StreamProgress]:
-    newest = Journal(stream.control / "journal", "data").newest()
+def _started(stream: Stream) -> tuple[Steps, StreamProgress, Entry]:
+    newest = _journal(stream).newest()
     assert newest is not None
-    return Steps(stream.topology, Reference(stream.layout.warehouse)), StreamProgress.from_json(
-        newest.notes["progress"]
-    )
+    steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+    return steps, StreamProgress.from_json(newest.notes["progress"]), newest
 
 
-def _start_s(stream: Stream, runs: StateRuns = NO_RUNS) -> float:
-    steps, progress = _started(stream)
+def _start_s(stream: Stream, entry: Entry | None = None) -> float:
+    """The CPU time of a start with *entry* as the newest; of one from tables without."""
+    steps, progress, _ = _started(stream)
     began_s = time.process_time()
-    after = _files(stream).load(steps.memory, runs)
-    load_memory(steps, stream.sub, stream.home, progress, after=after)
+    if entry is None:
+        load_memory(steps, stream.sub, stream.home, progress)
+    else:
+        _files(stream).load(steps.memory, entry)
     took_s = time.process_time() - began_s
     assert len(steps.memory.stored["newest"]) == KEYS
     return took_s

@@ -26,7 +26,8 @@ SUB = "events"
 class Kept:
     """What there is between two batches."""
 
-    control_files: int
+    control_files: int  # those with states beside
+    state_bytes: int
     open_files: int
     open_windows: int
     states: int
@@ -35,14 +36,16 @@ class Kept:
 
 
 def kept(play: Play) -> Kept:
-    engine = play._engines[SUB]
+    engine, control = play._engines[SUB], Layout(play.home).control("play", SUB)
+    states = control / "state"
     assert engine.progress is not None
     gc.collect()
     asked_for = tracemalloc.take_snapshot().filter_traces(
         [tracemalloc.Filter(inclusive=True, filename_pattern="*/tidemark/*")]
     )
     return Kept(
-        control_files=sum(path.is_file() for path in Layout(play.home).control("play", SUB).rglob("*")),
+        control_files=sum(path.is_file() and path.parent != states for path in control.rglob("*")),
+        state_bytes=sum(path.stat().st_size for path in states.iterdir()),
         open_files=len(os.listdir("/proc/self/fd")),
         open_windows=len(engine.progress.windows),
         states=len(engine._steps.memory.states["sums"]) + len(engine._steps.memory.stored["sums"]),
@@ -60,7 +63,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("often")
 def test_what_a_driver_keeps_does_not_grow_with_its_batches(tmp_path: Path) -> None:
-    play = Play(TOPOLOGY, tmp_path)
+    play = Play(f"flush_batches = 5\n{TOPOLOGY}", tmp_path)
     tracemalloc.start()
     for number in range(15):
         play_batch(play, number)
@@ -70,6 +73,7 @@ def test_what_a_driver_keeps_does_not_grow_with_its_batches(tmp_path: Path) -> N
     late = kept(play)
     tracemalloc.stop()
     assert early.control_files == late.control_files == 2 * (KEPT + 1)
+    assert late.state_bytes < 2 * early.state_bytes
     assert late.open_files <= early.open_files
     # batches 14 and 34 are the last seconds of a window: with a bound of 1 s it is open, and no other one is
     assert early.open_windows == late.open_windows == 1

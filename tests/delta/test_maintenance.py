@@ -30,7 +30,7 @@ from tidemark.spec.retention import DAY_MS
 from tidemark.spec.tables import LATENCY_ROLLUP
 from tidemark.stream.evidence import evidence
 from tidemark.stream.journal import Journal
-from tidemark.stream.load import load_memory
+from tidemark.stream.load import load_memory, load_waiting
 from tidemark.stream.soundness import Fault, findings
 from tidemark.stream.steps import Steps
 from tidemark.stream.wiring import Stream
@@ -153,6 +153,7 @@ def memory_of(stream: Stream) -> dict[str, Any]:
     progress = StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     load_memory(steps, stream.sub, stream.home, progress)
+    load_waiting(steps, stream.sub, stream.home, progress)
     memory = steps.memory
     rows: dict[str, pl.DataFrame] = {f"stored {name}": kept.all() for name, kept in memory.stored.items()}
     rows |= {f"state {name}": kept.all() for name, kept in memory.states.items()}

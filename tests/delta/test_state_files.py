@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import polars as pl
 import pytest
@@ -129,26 +128,54 @@ def test_a_file_has_what_moved_until_one_has_all(tmp_path: Path) -> None:
     for number, ids in enumerate(["abcdef", "a", "b", "cd", "e", "f"]):
         rows = [of_files.row("events", NOON + number, id=id_, v=number) for id_ in ids]
         of_files.batch(rows, at_ms=NOON + number)
+        sizes.append([run.rows for run in runs(of_files).runs])
+    # Of a key what the table and the aggregate sent on, the state of its window, and a version: four rows. As many rows
+    # as in the first file would make it all in one: three rows a key and every version, as many as there were records.
+    assert sizes == [[24], [24, 4], [24, 4, 4], [24, 4, 4, 8], [24, 4, 4, 8, 4], [6 * 3 + 11, 4]]
+
+
+def test_what_moved_since_the_newest_file_is_in_the_journal(tmp_path: Path) -> None:
+    of_files = play(tmp_path, flush_keys=9)
+    found = []
+    for number, ids in enumerate(["ab", "a", "c", "abc", "b"]):
+        rows = [of_files.row("events", NOON + number, id=id_, v=number) for id_ in ids]
+        of_files.batch(rows, at_ms=NOON + number)
         newest = journal(of_files).newest()
         assert newest is not None
-        sizes.append([run.rows for run in StateRuns.of(newest.notes).runs])
-    # Of a key what the table and the aggregate sent on, the state of its window, and a version: four rows.
-    # An entry names what its batch found: the state before it.
-    assert sizes == [[], [24], [24, 4], [24, 4, 4], [24, 4, 4, 8], [24, 4, 4, 8, 4]]
-    for number in (6, 7):
+        moved = sum(rows.num_rows for name, rows in newest.tables.items() if name.startswith(state_files.MOVED))
+        found.append((runs(of_files).batch_id, [run.rows for run in runs(of_files).runs], moved))
+    # Four rows a key: 8 and 4 make a file due before batch 2. Those of batch 3 are too many for the journal, and with
+    # them there is more than the first file has: one file has all of the state before, three rows a key and 4 versions.
+    assert found == [(-1, [], 8), (-1, [], 4), (1, [9], 4), (3, [13, 12], 0), (3, [13, 12], 4)]
+    assert journal(of_files).batches() == [0, 1, 2, 3, 4]
+
+
+def test_the_journal_is_kept_until_a_file_has_what_moved(tmp_path: Path) -> None:
+    of_files = play(tmp_path, flush_batches=10)
+    kept = []
+    for number in range(25):
         of_files.batch([of_files.row("events", NOON + number, id="a", v=number)], at_ms=NOON + number)
-    newest = journal(of_files).newest()
+        kept.append(journal(of_files).batches())
+    assert kept[9] == [*range(10)]
+    # Before batch 10 a file gets the state after 9: of the batches before, the five newest stay.
+    assert (kept[10], kept[18]) == ([*range(5, 11)], [*range(10, 19)])
+
+
+def runs(play: Play) -> StateRuns:
+    newest = journal(play).newest()
     assert newest is not None
-    (run,) = StateRuns.of(newest.notes).runs
-    assert run.rows == 6 * 3 + 13  # every version, as many as there were records
+    found = StateRuns.of(newest.notes)
+    assert found is not None
+    return found
 
 
 def test_files_that_no_entry_names_are_removed(tmp_path: Path) -> None:
     of_files = play(tmp_path, flush_keys=1)
     for number in range(20):
         batch(of_files, number, Random(number))
-    entries = [journal(of_files).read(batch_id) for batch_id in journal(of_files).batches()]
-    named = {run.name for entry in entries if entry for run in StateRuns.of(entry.notes).runs}
+    entries = [journal(of_files).read(batch_id) for batch_id in journal(of_files).batches()[-2:]]
+    of_entries = [StateRuns.of(entry.notes) for entry in entries if entry]
+    named = {run.name for state in of_entries if state for run in state.runs}
     before = len(files(of_files))
     stray = files(of_files)[0].with_name("00000000000000000099-stray.zip")
     stray.write_bytes(b"")
@@ -157,19 +184,15 @@ def test_files_that_no_entry_names_are_removed(tmp_path: Path) -> None:
     assert before == len(named)
 
 
-def test_a_start_reads_of_the_tables_what_was_written_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [1, 14])
+def test_a_start_reads_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     of_files = play(tmp_path, flush_batches=5)
-    for number in range(14):
-        batch(of_files, number, Random(number))
-    read: list[int] = []
-    read_before = load.read_before
+    for earlier in range(number):
+        batch(of_files, earlier, Random(earlier))
 
-    def counted(path: Path, batch_id: int, *arguments: object, **options: Any) -> pl.DataFrame:
-        read.append(options.get("after", -1))
-        return read_before(path, batch_id, *arguments, **options)
+    def read(*_: object, **__: object) -> None:
+        pytest.fail("a table was read")
 
-    monkeypatch.setattr(load, "read_before", counted)
+    monkeypatch.setattr(load, "read_before", read)
     of_files.start()
-    batch(of_files, 14, Random(14))
-    # The first file was due in batch 5 and has the state after 4, the second has it after 9.
-    assert set(read) == {9}
+    batch(of_files, number, Random(number))

@@ -108,7 +108,7 @@ class Topology:
     owner: str = "tidemark"
     max_outstanding_windows: int = 1_000
     max_held: int = MAX_HELD
-    flush_batches: int = 200
+    flush_batches: int = 50
     flush_keys: int = 50_000
     check_every_ms: int = 600_000
     clusters: Clusters = field(default_factory=dict)
@@ -264,7 +264,7 @@ def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:
         "max_drift_ms": max_drift_ms,
         "max_held": max_held,
         "executors_above": keys.count("executors_above", "500_000", 500_000),
-        "flush_batches": keys.count("flush_batches", "200", 200),
+        "flush_batches": keys.count("flush_batches", "50", 50),
         "flush_keys": keys.count("flush_keys", "50_000", 50_000),
         "max_outstanding_windows": keys.count("max_outstanding_windows", "1_000", 1_000),
         "retention": read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {})),

@@ -18,10 +18,10 @@ from tidemark.stream.blame import blame
 from tidemark.stream.commit import Committing
 from tidemark.stream.decision import Decider, Decision
 from tidemark.stream.journal import Entry, Journal
-from tidemark.stream.load import load_memory
+from tidemark.stream.load import load_memory, load_waiting
 from tidemark.stream.requests import Requests
 from tidemark.stream.spread import Executors, Spread
-from tidemark.stream.state_files import StateFiles, StateRuns
+from tidemark.stream.state_files import StateFiles
 from tidemark.stream.steps import Steps
 
 Collect = Callable[[], pl.DataFrame]
@@ -29,12 +29,12 @@ Collect = Callable[[], pl.DataFrame]
 
 
 class Engine:
-    """StateRuns the batches of *sub*, whose tables lie in *home*.
+    """Runs the batches of *sub*, whose tables lie in *home*.
 
     Purpose: the function that `foreachBatch` calls, whole.
     How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and
-    carried out; only then does what is kept in memory move. The first batch that needs it reads that from files, and
-    from the tables what later batches wrote; so does one after others that executors worked on, for what these moved.
+    carried out; only then does what is kept in memory move. The first batch that needs it reads that from files and the
+    journal; after a batch that executors worked on, the tables have what this one moved.
     `batch_started_at_ms` is the clock at which the batch that runs now began; None between batches. `load` has what the
     last batches say of how much there is to do, as columns of `heartbeats`.
     Known limitation: between a record's arrival in a Kafka sink and the end of the batch a crash sends it twice.
@@ -98,11 +98,15 @@ class Engine:
         decision = self._spread.decide(executors, was, batch) if executors else None
         decision = decision or self._collected(batch, collect, was)
         if decision is not None:
-            entry = self._committing.laid_out(self._with_state(decision.entry))
-            self._journal.write(entry)
+            entry, memory = decision.entry, self._steps.memory
+            if decision.moves is not None:
+                entry = self._state.noted(entry, memory, was.batch_id, decision.moves)
+            entry = self._committing.laid_out(entry)
+            self._journal.write(entry, needed_after=self._state.needed_after)
             self._committing.carry_out(entry)
             if decision.moves is not None:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
+                self._state.taken(memory, batch_id)
                 self._remembered = batch_id
             self.progress = decision.progress
             self.load = {**self.load, "records_waiting": _waiting(entry), "state_bytes": self._steps.memory.bytes()}
@@ -113,8 +117,10 @@ class Engine:
         """What becomes of *batch* when its rows come here."""
         if self._remembered < was.batch_id:
             if self._remembered < 0 and (newest := self._journal.newest()):
-                self._remembered = self._state.load(self._steps.memory, StateRuns.of(newest.notes))
-            load_memory(self._steps, self._sub, self._home, was, after=self._remembered)
+                self._remembered = self._state.load(self._steps.memory, newest)
+                load_waiting(self._steps, self._sub, self._home, was)
+            if self._remembered < was.batch_id:
+                load_memory(self._steps, self._sub, self._home, was, after=self._remembered)
             self._remembered = was.batch_id
         raw = collect()
         batch = replace(batch, read_at_ms=self._clock())
@@ -123,15 +129,6 @@ class Engine:
         except Exception as error:
             blame(error, raw, lambda rows: self._decider.decide(rows, replace(batch, ends={}), was))
             raise
-
-    def _with_state(self, entry: Entry) -> Entry:
-        """*entry* with the files that have what is in memory before its batch."""
-        before = self._state.runs
-        runs = self._state.flushed(self._steps.memory, self._remembered)
-        if runs != before:
-            known = [self._journal.read(batch_id) for batch_id in self._journal.batches()]
-            self._state.remove_all_but([runs, *(StateRuns.of(other.notes) for other in known if other)])
-        return replace(entry, notes={**entry.notes, "state": runs.notes})
 
     def _recover(self, batch_id: int) -> StreamProgress:
         """The progress made before *batch_id*, or with it where the journal has it: then it is carried out first."""

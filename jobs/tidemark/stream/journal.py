@@ -7,7 +7,8 @@ How it works: `<batch>.data.zip` holds what the operators decided, `<batch>.fact
 committed. A batch that is run again finds its file and repeats the commits, which the tables skip where they have them;
 it never decides or reads a clock again. A second driver that decides the same batch finds the name taken.
 
-What it does not do: keep history. The newest entries are kept, since Spark may ask for the newest batch again.
+What it does not do: keep history. An entry is kept until a file has what its batch moved, and the newest ones are,
+since Spark may ask for the newest batch again.
 """
 
 from __future__ import annotations
@@ -60,11 +61,15 @@ class Journal:
         self._home, self._kind, self._check_lease, self._until_written = home, kind, check_lease, until_written
         home.mkdir(parents=True, exist_ok=True)
 
-    def write(self, entry: Entry) -> None:
-        """Make *entry* durable; raises Contradiction when its batch has one already."""
+    def write(self, entry: Entry, *, needed_after: int | None = None) -> None:
+        """Make *entry* durable; raises Contradiction when its batch has one already.
+
+        Entries after that of *needed_after* are kept, and some before (None: the newest ones).
+        """
         content = packed(entry)
         self._until_written(lambda: self._write(entry.batch_id, content))
-        self._forget(entry.batch_id - KEPT)
+        before = entry.batch_id - KEPT
+        self._forget(before if needed_after is None else min(before, needed_after + 1))
 
     def _write(self, batch_id: int, content: bytes) -> None:
         path = self._path(batch_id)

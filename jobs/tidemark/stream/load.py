@@ -1,6 +1,6 @@
 """Adds to what a driver keeps in memory what batches wrote into its tables.
 
-At start, for those that are not in `state_files.py`, and after batches that were worked on elsewhere.
+At the first start after a version that had no `state_files.py`, and after batches that were worked on elsewhere.
 """
 
 from __future__ import annotations
@@ -60,12 +60,7 @@ def load_memory(
     asserted = _asserted(
         read_before(home / SUPPRESSED.name, before, columns, after=after, keep=lambda rows: mine(rows.filter(joined)))
     )
-    for operator in sub.operators:
-        emission = emission_of(operator)
-        if isinstance(operator, Source):
-            _load_waiting(steps, operator, home, progress)
-        if emission is None:
-            continue
+    for operator in (o for o in sub.operators if emission_of(o)):
         key, of_it = _key_schema(steps, operator), pl.col("operator") == operator.name
         if operator.name in steps.memory.states:
             _load_states(steps, operator, keys_as_now(states.filter(of_it), "key", key))
@@ -182,8 +177,15 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
     states.put(loaded.select(*states.schema))
 
 
+def load_waiting(steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress) -> None:
+    """Have the memory of *steps* keep the records that were read and not sent on."""
+    for operator in sub.operators:
+        if isinstance(operator, Source):
+            _load_waiting(steps, operator, home, progress)
+
+
 def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProgress) -> None:
-    """The records that were read and not sent on: from where each partition was done to, in offset order."""
+    """Those of *source*: from where each partition was done to, in offset order."""
     steps.memory.waiting.pop(source.name, None)
     partitions = progress.inputs.get(source.name, InputProgress()).partitions
     done = {

@@ -1,8 +1,6 @@
 """What the operators of one driver keep between batches, in memory: moved only after a batch has been committed.
 
-Nothing here is durable. `state_files.py` has it as of some batch, and `load.py` adds what later ones wrote to tables:
-`changes` has what a table or an aggregate sent on last, the hop what a repartition did, and `operator_state` what an
-operator keeps besides.
+Nothing here is durable: `state_files.py` has it as of some batch, and the journal what later ones moved.
 """
 
 from __future__ import annotations
@@ -31,12 +29,8 @@ class Moves:
     waiting: dict[str, pl.DataFrame] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Moved:
-    """The keys that moved, by what keeps them, and the versions that are new, by table."""
-
-    keys: Mapping[str, pl.Series]
-    versions: Mapping[str, pl.DataFrame]
+Tables = dict[str, pl.DataFrame]
+"""What to put into a memory, by the names of `Memory.kept`, keys to drop before (`gone/…`), and versions to add."""
 
 
 class Memory:
@@ -78,11 +72,20 @@ class Memory:
         """How many keys and versions moved since `take_moved`, some of them more than once."""
         return sum(rows.moved for _, rows in self.kept()) + sum(rows.height for rows in self._new_versions.values())
 
-    def take_moved(self) -> Moved:
+    def take_moved(self) -> Tables:
         """What moved since this was asked before."""
-        moved = Moved({place: rows.take_moved() for place, rows in self.kept()}, self._new_versions)
+        found = {f"versions/{name}": rows for name, rows in self._new_versions.items()}
         self._new_versions = {table: rows.clear() for table, rows in self._new_versions.items()}
-        return moved
+        for place, kept in self.kept():
+            keys = kept.take_moved()
+            found[place] = kept.of(keys)
+            found[f"gone/{place}"] = keys.filter(~keys.is_in(found[place][kept.key].implode())).to_frame("key")
+        return found
+
+    def whole(self) -> Tables:
+        """All that it has."""
+        versions = {f"versions/{name}": rows for name, rows in self.versions.items()}
+        return {place: kept.all() for place, kept in self.kept()} | versions
 
     def count_held(self) -> None:
         """Count anew which states wait, after they were read."""
@@ -94,17 +97,33 @@ class Memory:
         kept = sum(rows.bytes() for rows in (*self.stored.values(), *self.states.values()))
         return kept + sum(int(frame.estimated_size()) for frame in frames)
 
+    def tables(self, moves: Moves) -> Tables:
+        """What *moves* put and drop."""
+        gone = {f"states/{name}": keys for name, keys in moves.dropped.items()}
+        windowed = [name for name in moves.dropped if "window_end" in self.states[name].schema]
+        gone |= {f"stored/{name}": moves.dropped[name] for name in windowed}
+        put = {f"stored/{name}": rows for name, rows in moves.stored.items()}
+        put |= {f"states/{name}": rows for name, rows in moves.states.items()}
+        found = {f"gone/{place}": keys.unique().rename("key").to_frame() for place, keys in gone.items()}
+        for place, kept in self.kept():
+            if place in put:
+                dropped = gone.get(place, pl.Series(dtype=pl.String)).implode()
+                found[place] = put[place].select(*kept.schema).filter(~pl.col(kept.key).is_in(dropped))
+        return found | {f"versions/{name}": rows for name, rows in moves.versions.items()}
+
+    def put(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Drop and put what *tables* say."""
+        for place, kept in self.kept():
+            if f"gone/{place}" in tables:
+                kept.drop(tables[f"gone/{place}"]["key"])
+            if place in tables:
+                kept.put(tables[place])
+        for name in self.versions:
+            if f"versions/{name}" in tables:
+                self.add_versions(name, tables[f"versions/{name}"])
+
     def take(self, moves: Moves) -> None:
         """Make *moves* what the next batch finds."""
-        for name, rows in moves.stored.items():
-            self.stored[name].put(rows)
-        for name, rows in moves.states.items():
-            self.states[name].put(rows)
-        for name, keys in moves.dropped.items():
-            self.states[name].drop(keys)
-            if "window_end" in self.states[name].schema:
-                self.stored[name].drop(keys)
+        self.put(self.tables(moves))
         self.held |= moves.held
         self.waiting |= moves.waiting
-        for name, rows in moves.versions.items():
-            self.add_versions(name, rows)

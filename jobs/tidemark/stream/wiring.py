@@ -159,6 +159,7 @@ def build_engine(
         requests=Requests(stream.control, resets.applied, reopenings.applied),
         state=StateFiles(
             stream.control / "state",
+            journal,
             flush_batches=topology.flush_batches,
             flush_keys=topology.flush_keys,
             check_lease=check_lease,
