@@ -21,9 +21,9 @@ from tidemark.maintenance.sizes import Place, Size, sizes
 from tidemark.maintenance.upkeep import CLOSED_AFTER_MS, maintain_reports, maintain_stream
 from tidemark.report.batch_job import parser, writing
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import TABLE_FILES
 from tidemark.spec.topology import Topology
-from tidemark.stream.wiring import Stream
 
 log = logging.getLogger("tidemark.maintain")
 

@@ -31,10 +31,12 @@ from tidemark.spark import have_checkpoints_written, session
 from tidemark.spec.connections import addressed, time_of
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source, Time
+from tidemark.spec.stream import Stream
 from tidemark.spec.topology import load, on_processing_time
 from tidemark.stream.blame import as_reason
 from tidemark.stream.checkpoint import planned
 from tidemark.stream.clock_skew import ClockSkew
+from tidemark.stream.distributed.on_spark import SparkExecutors
 from tidemark.stream.engine import Engine
 from tidemark.stream.evidence import evidence
 from tidemark.stream.heartbeats import Heartbeats
@@ -44,10 +46,9 @@ from tidemark.stream.meanings import meanings
 from tidemark.stream.measurement import Host
 from tidemark.stream.read.sources import collect, explained, read_again, stream
 from tidemark.stream.soundness import refuse_unless_sound
-from tidemark.stream.spread_spark import SparkExecutors
 from tidemark.stream.unread import begun
 from tidemark.stream.usage import Usage, bytes_in
-from tidemark.stream.wiring import Stream, build_engine
+from tidemark.stream.wiring import build_engine
 
 log = logging.getLogger("tidemark.stream")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,15 @@ from tidemark.kernels.schemas import HEADERS, record_schema
 from tidemark.spec.intervals import utc
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource, Sink, Source
-from tidemark.spec.topology import Topology, parse
+from tidemark.spec.stream import Stream
+from tidemark.spec.topology import EVERY, Topology, parse
 from tidemark.stream.broker import Refused
+from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.encoding import to_send
 from tidemark.stream.engine import Engine
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.measurement import Host
-from tidemark.stream.spread import Executors
-from tidemark.stream.wiring import HERE, Stream, build_engine
+from tidemark.stream.wiring import HERE, build_engine
 
 Row = dict[str, Any]
 NOON = 1_399_982_400_000
@@ -162,6 +164,12 @@ class Play:
         self.slow_ms: dict[str, int] = {}
         self.hosts: dict[str, Host] = {}
         self.reading_ms = self.write_ms = 0
+
+    def in_shards(self, n: int, executors: Callable[[pl.DataFrame], Executors]) -> Play:
+        """The same, whose drivers that start from now on run operators in *n* shards on *executors*."""
+        self.topology = replace(self.topology, shards={EVERY: n})
+        self.executors = executors if n > 1 else None
+        return self
 
     @property
     def sub(self) -> str:

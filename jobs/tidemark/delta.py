@@ -175,7 +175,7 @@ class Reference:
     """
 
     def __init__(self, warehouse: Path, versions: Mapping[str, int] = MappingProxyType({})) -> None:
-        self._warehouse, self._versions = warehouse, versions
+        self._warehouse, self.versions = warehouse, versions
         self._read: dict[str, tuple[int, pl.DataFrame]] = {}
 
     def __call__(self, place: str) -> pl.DataFrame:
@@ -184,7 +184,7 @@ class Reference:
         if not DeltaTable.is_deltatable(str(path)):
             msg = f"{path}: there is no Delta table; create it before the stream starts"
             raise InvalidArgument(msg)
-        version = self._versions.get(place, self.version(place))
+        version = self.versions.get(place, self.version(place))
         if place not in self._read or self._read[place][0] != version:
             rows = dataset_of(DeltaTable(str(path), version=version))
             self._read[place] = (version, pl.scan_pyarrow_dataset(rows).collect())

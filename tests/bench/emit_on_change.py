@@ -20,8 +20,9 @@ from pyspark.sql.types import StructType
 
 from tidemark.spark import session
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.spec.topology import parse
-from tidemark.stream.wiring import Stream, build_engine
+from tidemark.stream.wiring import build_engine
 
 UPDATES, CHANGES = 100_000, 10_000
 LOADED_AT_ONCE = 250_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,14 +20,15 @@ from tidemark.kernels.schemas import rows_of
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import BATCHES, CHANGES
 from tidemark.spec.topology import parse
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_memory
 from tidemark.stream.state import Moves
-from tidemark.stream.state_files import StateFiles
+from tidemark.stream.state_files import StateFiles, StateRuns
 from tidemark.stream.steps import Steps
-from tidemark.stream.wiring import Stream, build_engine
+from tidemark.stream.wiring import build_engine
 
 KEYS, VERSIONS = 40_000, 50
 NOON_MS = 1_700_000_000_000
@@ -98,14 +100,16 @@ def _journal(stream: Stream) -> Journal:
 
 
 def _files(stream: Stream) -> StateFiles:
-    return StateFiles(stream.control / "state", _journal(stream), flush_batches=1, flush_keys=1)
+    return StateFiles(stream, _journal(stream))
 
 
 def _with_files(stream: Stream) -> Entry:
     """An entry of *stream* as of the first batch after a start from tables, with the files that it names."""
     steps, progress, newest = _started(stream)
     load_memory(steps, stream.sub, stream.home, progress)
-    return _files(stream).noted(newest, steps.memory, progress.batch_id, Moves())
+    files = _files(stream)
+    moved = files.noted(steps.memory, progress.batch_id, newest.batch_id, Moves())
+    return replace(newest, tables=moved, notes={**newest.notes, "state": StateRuns.notes([files.runs])})
 
 
 def _started(stream: Stream) -> tuple[Steps, StreamProgress, Entry]:
@@ -122,7 +126,8 @@ def _start_s(stream: Stream, entry: Entry | None = None) -> float:
     if entry is None:
         load_memory(steps, stream.sub, stream.home, progress)
     else:
-        _files(stream).load(steps.memory, entry)
+        (runs,) = StateRuns.of(entry.notes) or ()
+        _files(stream).load(steps.memory, runs, entry.batch_id)
     took_s = time.process_time() - began_s
     assert len(steps.memory.stored["newest"]) == KEYS
     return took_s

@@ -18,10 +18,10 @@ from streaming.drivers import Driver, ends_of
 
 from tidemark.embedded import broker, process
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.spec.topology import load
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import findings
-from tidemark.stream.wiring import Stream
 
 HERE = Path(__file__).resolve().parent
 TOPOLOGY = "chaos"

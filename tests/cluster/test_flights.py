@@ -95,13 +95,13 @@ def topology_toml(spark: str) -> str:
         assert number, key
     strict = f'\ntopic = "flight_events"\nmax_records = {3 * LARGE}\nallowed_lateness = "0 ms"\n'
     toml = toml.replace('\ntopic = "flight_events"\n', strict)
-    return f"executors_above = {LARGE}\n" + toml + spark
+    return "shards = 3\n" + toml + spark
 
 
-def wait_for_a_spread_batch(driver: Driver, warehouse: Path) -> None:
-    """Return once executors have written rows of a batch that the driver has not finished."""
-    changes = Layout(warehouse).stream_table("flights", "status", "changes")
-    driver.wait(lambda: bool(list(changes.glob("batch-*.parquet"))), "executors at work")
+def wait_for_a_batch(driver: Driver, warehouse: Path) -> None:
+    """Return once executors have worked on a batch."""
+    journal = Layout(warehouse).control("flights", "status") / "journal"
+    driver.wait(lambda: bool(list(journal.glob("*.data.zip"))), "executors at work")
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def flow(tmp_path_factory: pytest.TempPathFactory, broker: str, cluster: Cluster
         replay = [sys.executable, str(PROJECT / "jobs" / "replay.py"), "--bootstrap", broker, *REPLAY]
         subprocess.run(replay, check=True, capture_output=True, timeout=PATIENCE_S)
         status = start("status")
-        wait_for_a_spread_batch(status, warehouse)
+        wait_for_a_batch(status, warehouse)
         os.kill(cluster.workers[0].pid, signal.SIGKILL)
         status.read_everything(broker, {FLIGHTS: FLIGHTS, WEATHER: WEATHER})
         exits = [status.drain()]

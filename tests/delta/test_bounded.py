@@ -37,7 +37,7 @@ class Kept:
 
 def kept(play: Play) -> Kept:
     engine, control = play._engines[SUB], Layout(play.home).control("play", SUB)
-    states = control / "state"
+    states = control / "state" / "1" / "0"
     assert engine.progress is not None
     gc.collect()
     asked_for = tracemalloc.take_snapshot().filter_traces(

@@ -17,9 +17,10 @@ from tidemark.semantics.skew import Skew
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import CRITICAL_PATHS, WINDOW_PARTS
 from tidemark.stream.measurement import Host
-from tidemark.stream.wiring import Stream, build_engine
+from tidemark.stream.wiring import build_engine
 
 T = 1_770_033_600_000
 TWO_DRIVERS = """

@@ -24,11 +24,12 @@ from tidemark.errors import Contradiction
 from tidemark.semantics.progress import Sent
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Level
+from tidemark.spec.stream import Stream
 from tidemark.spec.topology import Topology, parse
-from tidemark.stream.commit import MANY
+from tidemark.stream.journal import MANY
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal import Journal
-from tidemark.stream.wiring import Stream, build_engine
+from tidemark.stream.wiring import build_engine
 
 TOML = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()
 # Time stands still in silence, so that there is a batch in which nothing at all happens. The source is strict.

@@ -27,13 +27,13 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Repartition
 from tidemark.spec.retention import DAY_MS
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import LATENCY_ROLLUP
 from tidemark.stream.evidence import evidence
 from tidemark.stream.journal import Journal
 from tidemark.stream.load import load_memory, load_waiting
 from tidemark.stream.soundness import Fault, findings
 from tidemark.stream.steps import Steps
-from tidemark.stream.wiring import Stream
 from tidemark.table_files import DataFile, files_of, rows_of_each, written
 
 T = 1_400_000_000_000

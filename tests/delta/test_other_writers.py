@@ -16,9 +16,9 @@ from tidemark.delta import Committer, create, scan
 from tidemark.errors import Contradiction
 from tidemark.files import Files, write_file
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import Fault, findings
-from tidemark.stream.wiring import Stream
 
 T = 1_400_000_000_000
 SUB = "events"

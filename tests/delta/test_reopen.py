@@ -19,11 +19,11 @@ from tidemark.place import location
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.intervals import utc
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import BECAME, CAME_IN
 from tidemark.stream.batch import Batch
 from tidemark.stream.journal import Journal
 from tidemark.stream.requests import Requests
-from tidemark.stream.wiring import Stream
 from tidemark.why.findings import Cause
 from tidemark.why.walk import why
 

@@ -11,6 +11,8 @@ from playing import NEWEST, NOON, Crash, Play, crash_at, ms
 
 from tidemark.cli.reset_time import add_options, reset_time
 from tidemark.errors import InvalidArgument
+from tidemark.stream.journal import Journal
+from tidemark.stream.state_files import StateRuns
 
 TOML = """
 name = "play"
@@ -49,10 +51,9 @@ def event(play: Play, second: float) -> dict[str, object]:
     return play.row("events", ms(second), id="a", v=1)
 
 
-def jumped(home: Path, executors: type[Apart] | None = None, toml: str = TOML) -> Play:
+def jumped(home: Path, shards: int = 1, toml: str = TOML) -> Play:
     """The watermark is at FUTURE − 1.001 s; the windows from 0 s and from 10 s are closed, with two and one record."""
-    play = Play(toml, home)
-    play.executors = executors
+    play = Play(toml, home).in_shards(shards, Apart)
     play.batch([event(play, 1), event(play, 2), event(play, 11)], at_ms=ms(20), sub="first")
     play.batch([event(play, FUTURE)], at_ms=ms(21), sub="first")
     play.hop("second", at_ms=ms(22))
@@ -74,10 +75,10 @@ def results(play: Play) -> list[tuple[float, str]]:
     return [((r["window_start"] - NOON) / 1000, r["value"]) for r in play.rows("changes", "first") if r["window_start"]]
 
 
-@pytest.mark.parametrize("executors", [None, Apart])
-def test_after_a_reset_closed_windows_stay_closed(tmp_path: Path, executors: type[Apart] | None) -> None:
+@pytest.mark.parametrize("shards", [1, 3])
+def test_after_a_reset_closed_windows_stay_closed(tmp_path: Path, shards: int) -> None:
     by_id = TOML.replace('columns = ["id"]', 'columns = ["v"]').replace('key = ["v"]', 'key = ["id"]')
-    play = jumped(tmp_path, executors, f"executors_above = 1\n{by_id}")
+    play = jumped(tmp_path, shards, by_id)
     said = ask(play, "first", "events", "2014-05-13T12:00:09Z")
     assert "the watermark is 2014-05-13T12:00:07.999Z then" in said
     assert "  counts 2014-05-13T12:00:00.000Z to 2014-05-13T12:00:10.000Z" in said
@@ -97,7 +98,8 @@ def test_after_a_reset_closed_windows_stay_closed(tmp_path: Path, executors: typ
         (r["window_start"] - NOON) / 1000 for r in play.rows("operator_windows", "first") if r["operator"] == "events"
     ]
     assert closed == [0, 10, 20]
-    assert bool([*tmp_path.glob("streams/play/first/**/batch-*.parquet")]) is (executors is not None)
+    newest = Journal(play.control.home / "journal", "data").newest()
+    assert len(StateRuns.of(newest.notes)) == shards
 
 
 @pytest.mark.parametrize("step", ["decided", "changes"])

@@ -17,10 +17,10 @@ from tidemark.cli.doctor import doctor
 from tidemark.control import AlreadyRunning, Control
 from tidemark.delta import scan
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.stream.evidence import evidence
 from tidemark.stream.meanings import meanings
 from tidemark.stream.soundness import Fault, Finding, Unsound, findings, refuse_unless_sound
-from tidemark.stream.wiring import Stream
 
 T = 1_400_000_000_000
 SUB = "events"

@@ -20,10 +20,10 @@ from tidemark.clock import wall_clock_ms
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import HopSource
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import BECAME, CAME_IN
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import Fault, findings, refuse_unless_sound
-from tidemark.stream.wiring import Stream
 from tidemark.table_files import files_of
 
 WAREHOUSES = Path(__file__).parent / "warehouses"

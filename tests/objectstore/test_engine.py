@@ -23,10 +23,10 @@ from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.files import Files
 from tidemark.place import location
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.stream.evidence import evidence
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.soundness import Fault, findings
-from tidemark.stream.wiring import Stream
 from tidemark.table_files import files_of
 from tidemark.why import walk
 

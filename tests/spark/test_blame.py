@@ -16,8 +16,9 @@ from tidemark.spark import PROJECT, read_table
 from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import load
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import BATCHES, CRITICAL_PATHS, OPERATOR_WINDOWS, SLA_RESULTS, WINDOW_PARTS
-from tidemark.stream.wiring import Stream, build_engine
+from tidemark.stream.wiring import build_engine
 
 VIEW = (files("tidemark") / "views" / "critical_path_blame.sql").read_text(encoding="utf-8")
 NOON = 1_770_033_600_000

@@ -17,10 +17,10 @@ from tidemark.clock import wall_clock_ms
 from tidemark.embedded import broker as embedded
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.spec.topology import parse
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import findings
-from tidemark.stream.wiring import Stream
 from tidemark.table_files import files_of
 
 TOPIC = "for_maintenance"

@@ -12,10 +12,10 @@ from streaming.sending import passing, send_numbers
 
 from tidemark.embedded import broker as embedded
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.spec.topology import parse
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import findings
-from tidemark.stream.wiring import Stream
 
 TOPIC = "handed_over"
 TOML = passing("handover", TOPIC)

@@ -9,11 +9,11 @@ from tidemark.cli.output import say_inert
 from tidemark.control import Control
 from tidemark.report.batch_job import topology as topology_named
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.spec.topology import Topology
 from tidemark.stream import unread
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import Finding, findings
-from tidemark.stream.wiring import Stream
 
 REMOVE_TORN = "remove-torn"
 

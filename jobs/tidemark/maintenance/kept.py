@@ -27,8 +27,8 @@ from tidemark.maintenance.needed import (
 from tidemark.maintenance.progress import Reached, reached
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Aggregate, HopSource, Repartition, Sink
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import CHANGES, HELD_RECORDS, HOP, HOP_MARK, OPERATOR_STATE, SUPPRESSED, TABLES, WATERMARKS
-from tidemark.stream.wiring import Stream
 
 
 @dataclass(frozen=True, kw_only=True)

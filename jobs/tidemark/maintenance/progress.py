@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import BATCHES
 from tidemark.stream.journal import Journal
-from tidemark.stream.wiring import Stream
 
 
 @dataclass(frozen=True)

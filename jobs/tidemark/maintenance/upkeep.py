@@ -30,11 +30,11 @@ from tidemark.maintenance.needed import Needed
 from tidemark.maintenance.progress import reached
 from tidemark.maintenance.unused import remove_unused, uncommitted_since_ms
 from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import DELIVERIES, INCIDENTS
 from tidemark.spec.topology import Topology
 from tidemark.stream.evidence import evidence
 from tidemark.stream.soundness import findings
-from tidemark.stream.wiring import Stream
 from tidemark.table_files import (
     AT_MOST,
     Busy,

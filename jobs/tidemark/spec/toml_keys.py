@@ -196,6 +196,14 @@ class Keys:
             self.fail(key, f"is {value}", f"write 1 or more, such as {key} = {example}")
         return value
 
+    def counts(self, key: str, example: str) -> dict[str, int]:
+        """A whole number of 1 or more for all, by the name "", or one for each name; none by default."""
+        value = self.get(key, (int, dict), example, {})
+        found = value if isinstance(value, dict) else {"": value}
+        if not all(isinstance(n, int) and n >= 1 for n in found.values()):
+            self.fail(key, f"is {value!r}", f"write {key} = {example}, or {key} = {{ NAME = {example} }}")
+        return found
+
     def number(self, key: str, example: str, default: Any) -> float:
         """A number, or *default*."""
         value = self.get(key, (int, float), example, default)

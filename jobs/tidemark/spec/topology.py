@@ -78,6 +78,8 @@ class SubTopology:
         return frozenset(found)
 
 
+EVERY = ""
+"""In place of the name of a sub-topology: all that are not named."""
 MAX_HELD = 50_000
 """Of a source so many records wait for slower partitions: a quarter of what a batch takes in, 10 to 50 MB of memory."""
 
@@ -89,7 +91,7 @@ class Topology:
     `file` is the name of the one that describes it, for errors; `owner` is who answers for its DAGs.
     Its SLAs are checked every `check_every_ms`. `clusters` are those of its file and of its project, by name.
     A partition whose watermark is more than `max_drift_ms` ahead of the slowest one of its sub-topology waits.
-    A batch of more than `executors_above` records is worked on by Spark's executors.
+    Spark's executors run the operators of a sub-topology in so many `shards`, by its name; others run in the driver.
     Of each source at most `max_held` records do so at once: the least far ahead go on.
     Of streaming windows that are not closed, `max_outstanding_windows` are measured.
     States are written to a file once `flush_keys` of them have moved, or `flush_batches` have moved any.
@@ -101,7 +103,7 @@ class Topology:
     trigger_ms: int
     sub_topologies: tuple[SubTopology, ...]
     max_drift_ms: int | None = None
-    executors_above: int = 500_000
+    shards: Mapping[str, int] = field(default_factory=dict)
     time: Time = Time.EVENT
     retention: Retention = field(default_factory=Retention)
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -118,6 +120,10 @@ class Topology:
     def operators(self) -> Mapping[str, Operator]:
         """All operators by name, each after the ones it reads."""
         return MappingProxyType({o.name: o for sub in self.sub_topologies for o in sub.operators})
+
+    def shards_of(self, sub_topology: str) -> int:
+        """In how many shards the operators of *sub_topology* run; 1: in the driver."""
+        return self.shards.get(sub_topology, self.shards.get(EVERY, 1))
 
     @property
     def clusters_used(self) -> frozenset[str]:
@@ -263,7 +269,7 @@ def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:
         "trigger_ms": keys.duration("trigger", "1 s", 1_000),
         "max_drift_ms": max_drift_ms,
         "max_held": max_held,
-        "executors_above": keys.count("executors_above", "500_000", 500_000),
+        "shards": keys.counts("shards", "4"),
         "flush_batches": keys.count("flush_batches", "50", 50),
         "flush_keys": keys.count("flush_keys", "50_000", 50_000),
         "max_outstanding_windows": keys.count("max_outstanding_windows", "1_000", 1_000),

@@ -20,8 +20,8 @@ class Refused:
     error: str
 
 
-class Broker(Protocol):
-    """Partitions and offsets to decide idleness by, and records for topics."""
+class Answers(Protocol):
+    """Partitions and offsets to decide idleness by, and what topics take."""
 
     def partitions(self, at: Source | Sink) -> int:
         """How many partitions the topic of *at* has."""
@@ -31,6 +31,10 @@ class Broker(Protocol):
 
     def limits(self, sink: Sink) -> Limits:
         """What the topic of *sink* takes, as far as the broker tells; asked again from time to time."""
+
+
+class Broker(Answers, Protocol):
+    """What is asked, and takes records for topics."""
 
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
         """Send a mark of time to each partition of the topic of *sink*, behind all that was published."""

@@ -46,15 +46,13 @@ from tidemark.spec.tables import (
 )
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.broker import Broker
-from tidemark.stream.journal import Entry, Journal
+from tidemark.stream.journal import MANY, Entry, Journal
 from tidemark.stream.limits import undeliverable_rows
 from tidemark.stream.measurement import Clocks, Measurer
 from tidemark.stream.open_windows import OpenWindows
 from tidemark.stream.sink_columns import commented
 from tidemark.stream.tidying import Tidying
 
-MANY = 5_000
-"""From so many rows on, a table's part of a batch is no part of the journal: that only names the file."""
 NEWEST_BATCHES = "newest_batches"
 """A note of every entry of facts: per table, the newest batch that it has a commit of."""
 LEDGERS = tuple(

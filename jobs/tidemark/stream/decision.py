@@ -7,13 +7,17 @@ clocks read and the counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping
+import time
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import polars as pl
 import pyarrow as pa
 
+from tidemark.clock import Clock
+from tidemark.control import Control
+from tidemark.files import Rows
 from tidemark.kernels.facts import records_per_window
 from tidemark.kernels.schemas import rows_of
 from tidemark.semantics import skip_rate
@@ -22,10 +26,13 @@ from tidemark.semantics.event_time import Seen, combined
 from tidemark.semantics.progress import STREAMING, InputProgress, Marked, StreamProgress
 from tidemark.semantics.skip_rate import Skips
 from tidemark.semantics.watermark import Progress, is_window_late
-from tidemark.spec.operators import HopSource, Level, Repartition, Sink, Source, emission_of, latency_level
+from tidemark.spec.operators import HopSource, Level, Repartition, Sink, Source, Time, emission_of, latency_level
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import HOP, TABLES
 from tidemark.spec.topology import SubTopology, Topology
 from tidemark.stream.batch import Batch, Moment
+from tidemark.stream.broker import Answers
+from tidemark.stream.intact import Intact
 from tidemark.stream.intake import Intake, Reader
 from tidemark.stream.journal import Entry
 from tidemark.stream.pipeline import Pipeline
@@ -33,6 +40,7 @@ from tidemark.stream.reopenings import Reopenings
 from tidemark.stream.state import Moves
 from tidemark.stream.steps import Run, Steps
 from tidemark.stream.streaming_windows import ClosedWindow, StreamingWindows
+from tidemark.stream.table_marks import NewestMarks
 
 TIMES = "times_of_"
 """Prefix of the entry's tables that hold the record times of an operator whose latency is written."""
@@ -42,12 +50,13 @@ TIMES = "times_of_"
 class Decision:
     """A journal entry, the progress that it makes, and what the memory takes once it is committed.
 
-    `moves` is None when the batch was not worked on in this memory: the tables will have to be asked.
+    `moves` is None when the states are in shards; `state_bytes` are then what they take.
     """
 
     entry: Entry
     progress: StreamProgress
     moves: Moves | None
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,14 +154,14 @@ class Decider:
         steps: Steps,
         reopenings: Reopenings,
     ) -> None:
-        self._sub, self._reader, self._pipeline, self._steps = sub, reader, pipeline, steps
+        self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
         self._reopenings = reopenings
         self._max_drift_ms = topology.max_drift_ms
         self.window_ms = topology.window_ms
         self.windows = StreamingWindows(topology.window_ms, topology.max_outstanding_windows)
         self.for_tables = ForTables(topology, sub)
         self._table_inputs = sub.table_inputs()
-        self._sources = [o for o in sub.operators if isinstance(o, Source | HopSource)]
+        self.sources = [o for o in sub.operators if isinstance(o, Source | HopSource)]
         self._marking = [o for o in sub.operators if isinstance(o, Sink) and o.tells_time]
         self._leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in self._table_inputs]
         self._tells_skips = topology.level.includes(Level.DEBUG)
@@ -178,14 +187,87 @@ class Decider:
         )
         return max_allowed_ms(partitions, max_drift_ms=self._max_drift_ms)
 
+    @classmethod
+    def of(
+        cls,
+        stream: Stream,
+        steps: Steps,
+        broker: Answers,
+        intact: Intact,
+        table_marks: NewestMarks,
+        clock: Clock,
+        *,
+        slow_ms: Mapping[str, int],
+    ) -> Decider:
+        """The one of *stream*; *slow_ms* makes operators sleep."""
+        topology, sub, control = stream.topology, stream.sub, Control(stream.control)
+        reader = Reader(
+            [operator for operator in sub.operators if isinstance(operator, Source)],
+            broker,
+            steps,
+            intact,
+            clock,
+            table_marks,
+            window_ms=topology.window_ms,
+            processing_time=topology.time is Time.PROCESSING,
+            max_held=topology.max_held,
+        )
+        pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
+        return cls(topology, sub, reader, pipeline, steps, Reopenings(sub, stream.home, control, steps.schemas))
+
     def decide(self, raw: pl.DataFrame, batch: Batch, was: StreamProgress) -> Decision | None:
         """What becomes of the rows *raw* of *batch* after the progress that *was*; None when it changes nothing."""
+        intakes = self.taken_in(raw, batch, was)
+        now = self.with_intakes(was, intakes, batch)
+        if not self.is_news(was, now, batch, sum(intake.run.counts["records_in"] for intake in intakes.values())):
+            return None
+        leading = {source.name for source in self._leading}
+        moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
+        runs = self.pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, self.moment(was, now))
+        tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
+        tables = self.for_tables.tables(batch.batch_id, runs)
+        seen = {name: intake.seen for name, intake in intakes.items()}
+        last = {name: tables[name].num_rows for name in self.for_tables.hops}
+        return Decision(*self.concluded(batch, was, now, seen, tallies, tables, last, _joined), moves)
+
+    def concluded(
+        self,
+        batch: Batch,
+        was: StreamProgress,
+        now: StreamProgress,
+        seen: Mapping[str, Mapping[int, Seen]],
+        tallies: Mapping[str, Tally],
+        tables: Mapping[str, Rows],
+        last: Mapping[str, int],
+        join: Callable[[str, Rows, pa.Table], Rows],
+    ) -> tuple[Entry, StreamProgress]:
+        """The entry of *batch*, and the progress that it makes, when operators did what *tallies* and *tables* say.
+
+        *seen* are the partitions of each source, *last* the `seq` of the mark that ends a hop; *join* adds it.
+        """
+        now, closed = self.counted(now, tallies)
+        marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
+        now = replace(now, marks={**was.marks, **marks})
+        hops = {
+            name: join(name, tables[name], self.for_tables.mark(batch.batch_id, was, now, closed, seq=seq))
+            for name, seq in last.items()
+        }
+        notes = self.notes(batch, was, now, seen, tallies, closed, marks)
+        return Entry(batch.batch_id, {**tables, **hops}, notes), now
+
+    def with_intakes(self, was: StreamProgress, intakes: Mapping[str, Intake], batch: Batch) -> StreamProgress:
+        """How far the stream has come with *intakes*."""
+        inputs = {name: intake.progress for name, intake in intakes.items()}
+        return self.progress(was, inputs, {name: intake.windows for name, intake in intakes.items()}, batch)
+
+    def taken_in(self, raw: pl.DataFrame, batch: Batch, was: StreamProgress) -> dict[str, Intake]:
+        """What each source takes in of the rows *raw* of *batch*."""
         late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._allowed_ms(was)
         leading = {source.name for source in self._leading}
         intakes: dict[str, Intake] = {}
         turn_ms = batch.read_at_ms
-        for operator in self._sources:
-            intake = intakes[operator.name] = self._reader.take(
+        for operator in self.sources:
+            intake = intakes[operator.name] = self.reader.take(
                 operator,
                 raw,
                 was.inputs.get(operator.name, InputProgress()),
@@ -195,25 +277,12 @@ class Decider:
             )
             intake.run.queued_ms = max(0, turn_ms - batch.read_at_ms)
             turn_ms = intake.run.finished_at_ms
-        inputs = {name: intake.progress for name, intake in intakes.items()}
-        now = self.progress(was, inputs, {name: intake.windows for name, intake in intakes.items()}, batch)
-        moved = not now.same_as(was) or any(intake.run.counts["records_in"] for intake in intakes.values())
+        return intakes
+
+    def is_news(self, was: StreamProgress, now: StreamProgress, batch: Batch, records: int) -> bool:
+        """Whether *batch*, which reads so many *records*, changes anything."""
         asked = batch.batch_id in {*was.resets.values(), *was.reopened.values()}
-        if not moved and not asked and not self.marks(was, now) and not self._is_due(was, batch):
-            return None
-        moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
-        runs = self._pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, self.moment(was, now))
-        tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
-        now, closed = self.counted(now, tallies)
-        tables = self.for_tables.tables(batch.batch_id, runs)
-        marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
-        now = replace(now, marks={**was.marks, **marks})
-        for name in self.for_tables.hops:
-            mark = self.for_tables.mark(batch.batch_id, was, now, closed, seq=tables[name].num_rows)
-            tables[name] = pa.concat_tables([tables[name], mark])
-        seen = {name: intake.seen for name, intake in intakes.items()}
-        notes = self.notes(batch, was, now, seen, tallies, closed, marks)
-        return Decision(Entry(batch.batch_id, tables, notes), now, moves)
+        return bool(records or asked or not now.same_as(was) or self.marks(was, now) or self._is_due(was, batch))
 
     def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, Marked]:
         """The marks of time that sinks send in this batch: where it moved, and it is time for another one.
@@ -239,7 +308,7 @@ class Decider:
             held_by=was.held_by,
             was_decided_at_ms=was.decided_at_ms,
             decided_at_ms=now.decided_at_ms,
-            limits=self._reader.limits([o for o in self._sub.operators if isinstance(o, Sink)]),
+            limits=self.reader.limits([o for o in self._sub.operators if isinstance(o, Sink)]),
             stay_closed=was.stay_closed,
             ended=was.ended,
             reopened=self._reopenings.records(was, now.batch_id),
@@ -326,6 +395,11 @@ class Decider:
             ],
             "operators": {name: tally.notes for name, tally in tallies.items()},
         }
+
+
+def _joined(_: str, rows: Rows, more: pa.Table) -> Rows:
+    assert isinstance(rows, pa.Table)
+    return pa.concat_tables([rows, more])
 
 
 K = TypeVar("K")

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
-
-import polars as pl
 
 from tidemark.clock import Clock
 from tidemark.errors import Contradiction
 from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.topology import SubTopology
+from tidemark.spec.stream import Stream
 from tidemark.stream.batch import Batch
 from tidemark.stream.blame import blame
 from tidemark.stream.commit import Committing
 from tidemark.stream.decision import Decider, Decision
+from tidemark.stream.distributed.shards import Collect, Executors, Shards
 from tidemark.stream.journal import Entry, Journal
-from tidemark.stream.load import load_memory, load_waiting
+from tidemark.stream.load import load_waiting, load_whole
 from tidemark.stream.requests import Requests
-from tidemark.stream.spread import Executors, Spread
-from tidemark.stream.state_files import StateFiles
+from tidemark.stream.state_files import StateFiles, StateRun, StateRuns, remove_unnamed
 from tidemark.stream.steps import Steps
-
-Collect = Callable[[], pl.DataFrame]
-"""Reads the batch through Spark, and parses it."""
 
 
 class Engine:
-    """Runs the batches of *sub*, whose tables lie in *home*.
+    """Runs the batches of *stream*.
 
     Purpose: the function that `foreachBatch` calls, whole.
     How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and
     carried out; only then does what is kept in memory move. The first batch that needs it reads that from files and the
-    journal; after a batch that executors worked on, the tables have what this one moved.
+    journal. With *shards* executors keep the states.
     `batch_started_at_ms` is the clock at which the batch that runs now began; None between batches. `load` has what the
     last batches say of how much there is to do, as columns of `heartbeats`.
     Known limitation: between a record's arrival in a Kafka sink and the end of the batch a crash sends it twice.
@@ -42,11 +36,10 @@ class Engine:
 
     def __init__(
         self,
-        sub: SubTopology,
-        home: Path,
+        stream: Stream,
         steps: Steps,
         decider: Decider,
-        spread: Spread,
+        shards: Shards | None,
         journal: Journal,
         committing: Committing,
         clock: Clock,
@@ -56,10 +49,11 @@ class Engine:
         state: StateFiles,
     ) -> None:
         self._requests, self._state = requests, state
-        self._sub, self._home, self._steps, self._decider = sub, home, steps, decider
+        self._stream, self._steps, self._decider = stream, steps, decider
         self._journal, self._committing, self._clock, self._epoch = journal, committing, clock, epoch
-        self._spread = spread
-        self._remembered = -1
+        self._shards = shards
+        self._is_loaded = False
+        self._runs: list[tuple[StateRun, ...]] = []
         self.progress: StreamProgress | None = None
         self.batch_started_at_ms: int | None = None
         self.load: Mapping[str, int | None] = {}
@@ -76,8 +70,8 @@ class Engine:
     ) -> None:
         """Have the tables say what becomes of batch *batch_id*, whose rows *collect* reads up to *ends*.
 
-        Delta tables, by their ids, are read before these *versions*. One batch that is too large for that is left to
-        *executors*. It is judged as of *planned_at_ms*, which must be the same when it is run again (None: the clock).
+        Delta tables, by their ids, are read before these *versions*. *executors* work on batches in shards. It is
+        judged as of *planned_at_ms*, which must be the same when it is run again (None: the clock).
         """
         if self.progress is None:
             self.progress = self._recover(batch_id)
@@ -93,35 +87,33 @@ class Engine:
             ends=dict(ends),
             versions=dict(versions),
         )
-        self._spread.forget(self._epoch)
         was = self._requests(self.progress, batch)
-        decision = self._spread.decide(executors, was, batch) if executors else None
-        decision = decision or self._collected(batch, collect, was)
+        if self._shards and executors:
+            decision = self._shards.decide(executors, collect, was, batch)
+        else:
+            decision = self._collected(batch, collect, was)
         if decision is not None:
-            entry, memory = decision.entry, self._steps.memory
-            if decision.moves is not None:
-                entry = self._state.noted(entry, memory, was.batch_id, decision.moves)
-            entry = self._committing.laid_out(entry)
-            self._journal.write(entry, needed_after=self._state.needed_after)
+            entry = self._committing.laid_out(self._with_state(decision, was))
+            states = StateRuns.of(entry.notes) or []
+            self._journal.write(entry, needed_after=min(state.batch_id for state in states))
             self._committing.carry_out(entry)
             if decision.moves is not None:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
-                self._state.taken(memory, batch_id)
-                self._remembered = batch_id
+                self._state.taken(self._steps.memory, batch_id)
+            if self._runs != (runs := [state.runs for state in states]):
+                remove_unnamed(self._stream.control, states)
+                self._runs = runs
             self.progress = decision.progress
-            self.load = {**self.load, "records_waiting": _waiting(entry), "state_bytes": self._steps.memory.bytes()}
+            state_bytes = self._steps.memory.bytes() if decision.moves is not None else decision.state_bytes
+            self.load = {**self.load, "records_waiting": _waiting(entry), "state_bytes": state_bytes}
         self.load = {**self.load, "last_batch_ms": self._clock() - started_at_ms}
         self.batch_started_at_ms = None
 
     def _collected(self, batch: Batch, collect: Collect, was: StreamProgress) -> Decision | None:
         """What becomes of *batch* when its rows come here."""
-        if self._remembered < was.batch_id:
-            if self._remembered < 0 and (newest := self._journal.newest()):
-                self._remembered = self._state.load(self._steps.memory, newest)
-                load_waiting(self._steps, self._sub, self._home, was)
-            if self._remembered < was.batch_id:
-                load_memory(self._steps, self._sub, self._home, was, after=self._remembered)
-            self._remembered = was.batch_id
+        if not self._is_loaded:
+            self._load(was)
+            self._is_loaded = True
         raw = collect()
         batch = replace(batch, read_at_ms=self._clock())
         try:
@@ -130,13 +122,32 @@ class Engine:
             blame(error, raw, lambda rows: self._decider.decide(rows, replace(batch, ends={}), was))
             raise
 
+    def _load(self, was: StreamProgress) -> None:
+        """Have the memory keep the state after the progress *was*."""
+        newest = self._journal.newest()
+        states = StateRuns.of(newest.notes) if newest else None
+        load_waiting(self._steps, self._stream.sub, self._stream.home, was)
+        if newest is None:
+            return
+        if states is None or len(states) > 1 or self._state.load(self._steps.memory, states[0], was.batch_id) < 0:
+            load_whole(self._steps, self._stream, self._journal, newest, was)
+
+    def _with_state(self, decision: Decision, was: StreamProgress) -> Entry:
+        """The entry of *decision* with what it says of the state in memory; states in shards are in it already."""
+        entry, moves = decision.entry, decision.moves
+        if moves is None:
+            return entry
+        moved = self._state.noted(self._steps.memory, was.batch_id, entry.batch_id, moves)
+        notes = {**entry.notes, "state": StateRuns.notes([self._state.runs])}
+        return replace(entry, tables={**entry.tables, **moved}, notes=notes)
+
     def _recover(self, batch_id: int) -> StreamProgress:
         """The progress made before *batch_id*, or with it where the journal has it: then it is carried out first."""
         newest = self._journal.newest()
         if newest is not None and newest.batch_id > batch_id:
             msg = (
-                f"{self._home}: the checkpoint goes on with batch {batch_id}, but batch {newest.batch_id} was decided "
-                "before; the checkpoint was rolled back or replaced: restore it, or give the stream a new name"
+                f"{self._stream.home}: the checkpoint goes on with batch {batch_id}, but batch {newest.batch_id} was "
+                "decided before; the checkpoint was rolled back or replaced: restore it, or give the stream a new name"
             )
             raise Contradiction(msg)
         if newest is not None and newest.batch_id == batch_id:

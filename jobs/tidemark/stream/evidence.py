@@ -19,12 +19,12 @@ from tidemark.delta import HISTORY, rows_of_others
 from tidemark.files import Files
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.operators import HopSource, Source
+from tidemark.spec.stream import Stream
 from tidemark.stream.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.commit import NEWEST_BATCHES, table_names, tables_alone
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.meanings import changed, meanings, shares_sources
 from tidemark.stream.soundness import Evidence, TableSeen
-from tidemark.stream.wiring import Stream
 
 
 def evidence(stream: Stream) -> Evidence:

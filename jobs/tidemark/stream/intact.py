@@ -37,6 +37,12 @@ class Checked:
     losses: Offsets
 
 
+def nothing_to_reread(source: Source, _: Offsets) -> pl.DataFrame:
+    """For streams without Spark: nobody passes over anything."""
+    msg = f"{source.name}: there is no way to read its topic again"
+    raise TidemarkError(msg)
+
+
 class Intact:
     """Compares what a batch read of a topic with what the broker has, for the stream *name* (as the CLI takes it)."""
 

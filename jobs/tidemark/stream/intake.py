@@ -23,10 +23,10 @@ from tidemark.semantics.progress import InputProgress, PartitionProgress, Sent
 from tidemark.spec.operators import HopSource, Sink, Source
 from tidemark.spec.tables import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
 from tidemark.stream.batch import Batch
-from tidemark.stream.broker import Broker
+from tidemark.stream.broker import Answers
 from tidemark.stream.intact import Intact
 from tidemark.stream.steps import Run, Steps
-from tidemark.stream.table_marks import TableMarks
+from tidemark.stream.table_marks import NewestMarks
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Reader:
     def __init__(
         self,
         sources: Iterable[Source],
-        broker: Broker,
+        broker: Answers,
         steps: Steps,
         intact: Intact,
         clock: Clock,
-        table_marks: TableMarks,
+        table_marks: NewestMarks,
         *,
         window_ms: int,
         processing_time: bool = False,

@@ -30,6 +30,8 @@ from tidemark.files import File, Files, Rows
 from tidemark.place import put_once
 
 KEPT = 5
+MANY = 5_000
+"""From so many rows on, a table's part of a batch is no part of the journal: that only names the file."""
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 _NAME = re.compile(r"(\d{20})\.(data|facts)\.zip")
 
@@ -79,10 +81,10 @@ class Journal:
             msg = f"{path}: a batch is decided once, and another driver decided this one; stop one of the two"
             raise Contradiction(msg) from None
 
-    def read(self, batch_id: int) -> Entry | None:
-        """The entry of *batch_id*; None when it was not decided."""
+    def read(self, batch_id: int, *, only: str = "") -> Entry | None:
+        """The entry of *batch_id*, of its tables *only* those whose names begin so; None when it was not decided."""
         path = self._path(batch_id)
-        return unpacked(batch_id, path.read_bytes()) if path.exists() else None
+        return unpacked(batch_id, path.read_bytes(), only=only) if path.exists() else None
 
     def newest(self) -> Entry | None:
         """The entry of the newest batch that was decided; batches that change nothing have none."""
@@ -126,11 +128,11 @@ def packed(entry: Entry) -> bytes:
     return content.getvalue()
 
 
-def unpacked(batch_id: int, content: bytes) -> Entry:
+def unpacked(batch_id: int, content: bytes, *, only: str = "") -> Entry:
     """The entry of *batch_id* that *content* is; raises what zipfile and pyarrow do where it is none."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         tables: dict[str, Rows] = {}
-        for name in archive.namelist():
+        for name in (name for name in archive.namelist() if name.startswith(only)):
             if name.endswith(".arrow"):
                 tables[name.removesuffix(".arrow")] = pa.ipc.open_stream(archive.read(name)).read_all()
             elif name.endswith(".files"):

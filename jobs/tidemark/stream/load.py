@@ -1,6 +1,6 @@
 """Adds to what a driver keeps in memory what batches wrote into its tables.
 
-At the first start after a version that had no `state_files.py`, and after batches that were worked on elsewhere.
+At the first start after a version that had no `state_files.py`, or where its files cannot be read.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from tidemark.kernels.values import key_columns, key_text, keys_as_now, parsed
 from tidemark.kernels.windows import WINDOW
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.spec.operators import Aggregate, KeyedTable, Map, Operator, Repartition, Source, emission_of
+from tidemark.spec.stream import Stream
 from tidemark.spec.tables import CHANGES, HELD_RECORDS, HOP_MARK, OPERATOR_STATE, SUPPRESSED
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.aggregating import GROUP
+from tidemark.stream.journal import Entry, Journal
+from tidemark.stream.state_files import StateFiles, StateRuns
 from tidemark.stream.steps import Steps
 
 SAME = ("topology", "sub_topology", "batch_id")
@@ -175,6 +178,20 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
     if "window_end" in states.schema:
         steps.memory.stored[operator.name].drop(gone)
     states.put(loaded.select(*states.schema))
+
+
+def load_whole(steps: Steps, stream: Stream, journal: Journal, newest: Entry, progress: StreamProgress) -> None:
+    """Have the memory of *steps* keep the state of all shards after the *newest* entry, which made the *progress*."""
+    shards = StateRuns.of(newest.notes)
+    everywhere = stream.sub.table_inputs()  # every shard has these
+    for number, runs in enumerate(shards or ()):
+        files = StateFiles(stream, journal, number, len(shards or ()))
+        but = everywhere if number else frozenset()
+        if files.load(steps.memory, runs, newest.batch_id, but=but) < newest.batch_id:
+            shards = None
+            break
+    if shards is None:
+        load_memory(steps, stream.sub, stream.home, progress)
 
 
 def load_waiting(steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress) -> None:

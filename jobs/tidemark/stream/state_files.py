@@ -1,17 +1,18 @@
 """Keeps the state of a stream in files, so that a start reads no history.
 
-What a batch moves lies in its journal entry (`moved/…`). Where it is much, or has become much, it is written to a run:
-a file with the states of the keys that moved, and the keys that are gone. Now and then one run has all states. Runs
-never change. The entry of a batch names the runs, and the batch after which they are the state. A start reads these,
-and the entries since. If that cannot be read, or is of another version, the start reads the tables. Runs that no entry
-names are removed with the next flush.
+What a batch moves lies in its journal entry (`moved/SHARD/…`). Where it is much, or has become much, it is written to
+a run: a file with the states of the keys that moved, and the keys that are gone. Now and then one run has all states.
+Runs never change. The entry of a batch names the runs, and the batch after which they are the state. A start reads
+these, and the entries since. If that cannot be read, or is of another version, the start reads the tables. Runs that
+the newest entry does not name are removed.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,15 @@ import pyarrow as pa
 
 from tidemark.disk import UntilWritten, at_once
 from tidemark.place import put_once
-from tidemark.stream.journal import Entry, Journal, packed, unpacked
+from tidemark.spec.stream import Stream
+from tidemark.stream.journal import MANY, Entry, Journal, packed, unpacked
 from tidemark.stream.state import Memory, Moves, Tables
 
 log = logging.getLogger(__name__)
 
 FORMAT = 2
 MOVED = "moved/"
-"""Prefix of the tables of a journal entry that its batch moved."""
+"""Prefix of the tables of a journal entry that its batch moved in a shard, whose number follows."""
 MOST_RUNS = 64
 """A start reads no more files than these; then one run takes their place."""
 
@@ -44,62 +46,67 @@ class StateRun:
 
 @dataclass(frozen=True)
 class StateRuns:
-    """The runs, oldest first, that are the state after batch `batch_id` (-1: there is none)."""
+    """The runs of a shard, oldest first, that are its state after batch `batch_id` (-1: there is none).
+
+    `attempt` tells who has worked on the newest batch.
+    """
 
     batch_id: int = -1
     runs: tuple[StateRun, ...] = ()
-    format: int = FORMAT
+    attempt: str = ""
 
-    @property
-    def notes(self) -> dict[str, Any]:
-        """What the journal has of it."""
-        return asdict(self)
+    @staticmethod
+    def notes(shards: Sequence[StateRuns]) -> dict[str, Any]:
+        """What the journal has of all *shards*."""
+        return {"format": FORMAT, "shards": [asdict(runs) for runs in shards]}
 
     @classmethod
-    def of(cls, notes: Mapping[str, Any]) -> StateRuns | None:
-        """The runs that the *notes* of a journal entry name; None where it names none, or is of another version."""
+    def of(cls, notes: Mapping[str, Any]) -> list[StateRuns] | None:
+        """By shard what the *notes* of a journal entry name; None where they name none, or are of another version."""
         noted = notes.get("state", {})
         if noted.get("format") != FORMAT:
             return None
-        return cls(noted["batch_id"], tuple(StateRun(**run) for run in noted["runs"]))
+        return [
+            cls(of["batch_id"], tuple(StateRun(**run) for run in of["runs"]), of["attempt"]) for of in noted["shards"]
+        ]
 
 
 class StateFiles:
-    """The runs of one stream, in the folder *home*; the *journal* has what moved since.
+    """The runs of one shard of *stream*, of which there are so many *shards*; its control folder has them.
 
-    A run is written once *flush_keys* have moved, or *flush_batches* after the last one, if any key has.
-    *check_lease* is called before each write, and *until_written* does it.
+    The *journal* has what moved since. A run is written once `flush_keys` have moved, or `flush_batches` after the last
+    one, if any key has. *check_lease* is called before each write, and *until_written* does it.
     """
 
     def __init__(
         self,
-        home: Path,
+        stream: Stream,
         journal: Journal,
+        shard: int = 0,
+        shards: int = 1,
         *,
-        flush_batches: int,
-        flush_keys: int,
         check_lease: Callable[[], None] = lambda: None,
         until_written: UntilWritten = at_once,
     ) -> None:
-        self._home, self._journal = home, journal
-        self._flush_batches, self._flush_keys = flush_batches, flush_keys
+        self._home = state_folder(stream.control, shards) / str(shard)
+        self._journal, self._moved, self._topology = journal, f"{MOVED}{shard}/", stream.topology
+        self._most_in_journal = min(stream.topology.flush_keys, MANY // shards if shards > 1 else sys.maxsize)
         self._check_lease, self._until_written = check_lease, until_written
-        self._runs = StateRuns()
+        self.runs = StateRuns()
         self._known_to = -1
 
-    def load(self, memory: Memory, newest: Entry) -> int:
-        """Fill the empty *memory* with the state after the *newest* entry; the batch after which it is that.
+    def load(self, memory: Memory, runs: StateRuns, newest: int, *, but: Collection[str] = ()) -> int:
+        """Have *memory* keep the state after the batch *newest*; returns it, -1 if that could not be read.
 
-        That is an earlier one where executors worked on a batch, and -1 where it stayed empty.
+        *runs* are those that the entry of that batch names; of the operators *but* nothing is taken.
         """
-        runs = StateRuns.of(newest.notes)
-        if runs is None:
-            return -1
         try:
             tables = [_read(self._home / run.name) for run in runs.runs]
             since = [*self._since(runs, newest)]
             for each in (*tables, *since):
                 _check(memory, each)
+                for name in [name for name in each if name.rpartition("/")[2] in but]:
+                    del each[name]
         except (OSError, BadZipFile, KeyError, ValueError, pa.ArrowException) as error:
             log.warning("%s: the state after batch %s is read from the tables: %r", self._home, runs.batch_id, error)
             return -1
@@ -109,58 +116,46 @@ class StateFiles:
         for each in since:
             memory.put(each)
         memory.count_held()
-        self._runs = runs
-        self._known_to = newest.batch_id
-        return self._known_to
+        self.runs, self._known_to = runs, newest
+        return newest
 
-    def _since(self, runs: StateRuns, newest: Entry) -> Iterator[Tables]:
-        """What the batches after *runs* moved, up to that of the *newest* entry."""
-        for batch_id in (n for n in self._journal.batches() if runs.batch_id < n <= newest.batch_id):
-            entry = self._journal.read(batch_id)
+    def _since(self, runs: StateRuns, newest: int) -> Iterator[Tables]:
+        """What the batches after *runs* moved, up to the *newest*."""
+        for batch_id in (n for n in self._journal.batches() if runs.batch_id < n <= newest):
+            entry = self._journal.read(batch_id, only=self._moved)
             assert entry is not None
             yield {
-                name.removeprefix(MOVED): pl.DataFrame(rows)
+                name.removeprefix(self._moved): pl.DataFrame(rows)
                 for name, rows in entry.tables.items()
-                if name.startswith(MOVED) and isinstance(rows, pa.Table)
+                if isinstance(rows, pa.Table)
             }
 
-    def noted(self, entry: Entry, memory: Memory, before: int, moves: Moves) -> Entry:
-        """*entry* with what its batch *moves*, and the runs that are the state before that; writes one where it is due.
+    def noted(self, memory: Memory, before: int, batch_id: int, moves: Moves) -> dict[str, pa.Table]:
+        """What the entry of *batch_id* is to have of what the batch *moves*; writes a run where that is due.
 
-        *memory* is the state after the batch *before* it.
+        *memory* is the state after the batch *before*. `runs` is what the entry is to name.
         """
-        older, keys, moved = self._runs, memory.moved_keys(), memory.tables(moves)
+        older, keys, moved = self.runs, memory.moved_keys(), memory.tables(moves)
         runs = older
         rows = sum(frame.height for frame in moved.values())
-        is_due = before > self._known_to or before - runs.batch_id >= self._flush_batches
-        if rows >= self._flush_keys:
+        is_due = before > self._known_to or before - runs.batch_id >= self._topology.flush_batches
+        if rows >= self._most_in_journal:
             runs = self._with_another(runs, memory, before, also=rows)
-            runs = StateRuns(entry.batch_id, (*runs.runs, self._written(entry.batch_id, moved)))
+            runs = StateRuns(batch_id, (*runs.runs, self._written(batch_id, moved)))
             moved = {}
-        elif is_due or keys >= self._flush_keys or not keys:
+        elif is_due or keys >= self._topology.flush_keys or not keys:
             runs = self._with_another(runs, memory, before)
-        self._runs, self._known_to = runs, entry.batch_id
-        if runs.runs != older.runs:
-            self._remove_all_but({*runs.runs, *older.runs})
-        tables = {f"{MOVED}{name}": frame.to_arrow() for name, frame in moved.items() if frame.height}
-        return replace(entry, tables={**entry.tables, **tables}, notes={**entry.notes, "state": runs.notes})
+        self.runs, self._known_to = replace(runs, attempt=uuid.uuid4().hex), batch_id
+        return {f"{self._moved}{name}": frame.to_arrow() for name, frame in moved.items() if frame.height}
 
-    @property
-    def needed_after(self) -> int:
-        """The batch after which the journal has what moved since the newest run."""
-        return self._runs.batch_id
+    def replaced(self, tables: Tables, batch_id: int) -> StateRuns:
+        """The runs of a shard whose state after *batch_id* is *tables*."""
+        return StateRuns(batch_id, (self._written(batch_id, tables),), uuid.uuid4().hex)
 
     def taken(self, memory: Memory, batch_id: int) -> None:
         """*memory* has taken what the batch moved: if that is in a run, no other one will have it."""
-        if self._runs.batch_id == batch_id:
+        if self.runs.batch_id == batch_id:
             memory.take_moved()
-
-    def _remove_all_but(self, named: Collection[StateRun]) -> None:
-        """Remove every run that is not among those *named*: the newest entry there is names no other."""
-        kept = {run.name for run in named}
-        for file in self._home.iterdir():
-            if file.name not in kept:
-                file.unlink(missing_ok=True)
 
     def _with_another(self, runs: StateRuns, memory: Memory, before: int, *, also: int = 0) -> StateRuns:
         """*runs* and what moved since, as *memory* has it after the batch *before*; *also* so many rows will come."""
@@ -176,6 +171,20 @@ class StateFiles:
         self._home.mkdir(parents=True, exist_ok=True)
         self._until_written(lambda: put_once(self._home / run.name, content, check=self._check_lease))
         return run
+
+
+def remove_unnamed(control: Path, shards: Sequence[StateRuns]) -> None:
+    """Remove the runs in the folder *control* that the newest entry does not name, which names those of *shards*."""
+    folder = state_folder(control, len(shards))
+    named = {folder / str(shard) / run.name for shard, runs in enumerate(shards) for run in runs.runs}
+    for file in (control / "state").rglob("*.zip"):
+        if file not in named:
+            file.unlink(missing_ok=True)
+
+
+def state_folder(control: Path, shards: int) -> Path:
+    """Where the runs of a stream in so many *shards* are, in its *control* folder."""
+    return control / "state" / str(shards)
 
 
 def _read(path: Path) -> Tables:

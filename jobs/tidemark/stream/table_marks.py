@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from deltalake import DeltaTable
 
@@ -15,6 +16,13 @@ LOOKS_BACK = 100
 """Commits, newest first, among which a mark is looked for: a driver's own has one each."""
 _OF_SPARK = "userMetadata"
 """Where a commit of Spark has what its writer says of it."""
+
+
+class NewestMarks(Protocol):
+    """Tells what the newest mark of a table says."""
+
+    def newest(self, source: Source, versions: Mapping[str, int]) -> Told | None:
+        """As `TableMarks` has it."""
 
 
 class TableMarks:

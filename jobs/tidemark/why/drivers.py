@@ -77,7 +77,7 @@ def _living(scene: Scene, name: str, beat: Beat) -> Finding | None:
         remedy = f"wait; after a minute look at its log: {logs(scene, name)}, or {start(scene, name)}"
         return scene.found(Cause.DRIVER_STARTING, name, seen, remedy, since_ms=facts.started_ms)
     if beat.is_short_of_memory:
-        remedy = "give its host or container more memory, or let executors take large batches (executors_above); then "
+        remedy = "give its host or container more memory, or run it in shards on executors (shards); then "
         remedy += start(scene, name)
         return scene.found(Cause.SHORT_OF_MEMORY, name, f"the driver of {sub}: {_memory(beat)}", remedy)
     began_ms = beat.batch_started_at_ms

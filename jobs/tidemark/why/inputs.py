@@ -138,7 +138,7 @@ class Inputs:
             source.name,
             f"{newest:,} records of it wait unread; its last {last.height} batches read {last['n'].sum():,} and left "
             f"{least:,} or more each",
-            "the driver does not keep up: raise max_records or executors_above, or give it more cores, and "
+            "the driver does not keep up: raise max_records, run it in shards (shards), or give it more cores, and "
             f"{start(self._scene, source.name)}",
             input=source.name,
             partition=number,

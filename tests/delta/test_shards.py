@@ -1,16 +1,17 @@
-"""Batches too large for the driver: executors, here tasks that share nothing but files, leave the tables it leaves."""
+"""Shards, here tasks that share nothing but files, leave the tables that the driver leaves."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import polars.selectors as cs
 import pytest
-from apart import Apart
+from apart import Apart, OneWorker
 from playing import Crash, Play, Row, crash_at
 
 from tidemark.control import Control, Reopening
@@ -18,14 +19,16 @@ from tidemark.delta import scan
 from tidemark.disk import Disk
 from tidemark.spec.intervals import utc
 from tidemark.spec.layout import Layout
+from tidemark.stream.distributed import tasks
+from tidemark.stream.distributed.sharding import NotSharded
+from tidemark.stream.distributed.tasks import Dealt, Working
+from tidemark.stream.distributed.totals import Worked
 from tidemark.stream.intact import DataLost
-from tidemark.stream.spread_tasks import Worked, Working
 
 T = 1_400_000_000_000
 SOURCE = """
 name = "play"
 level = "trace"
-executors_above = 25
 [operators.events]
 kind = "source"
 topic = "events"
@@ -212,6 +215,12 @@ TOPOLOGIES = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten rows are laid out in files."""
+    monkeypatch.setattr(tasks, "MANY", 10)
+
+
 def batches(play: Play, seed: int = 1) -> list[tuple[int, list[Row]]]:
     """Five batches, the third of them small: keys that repeat, records out of order, late, unusable and without key."""
     draw = random.Random(seed)
@@ -236,10 +245,9 @@ def batches(play: Play, seed: int = 1) -> list[tuple[int, list[Row]]]:
     return found
 
 
-def played(toml: str, home: Path, executors: type[Apart] | None) -> Play:
-    """The batches with *executors*; every second one has a new driver."""
-    play = Play(toml, home, partitions=3)
-    play.executors = executors
+def played(toml: str, home: Path, shards: int, executors: type[Apart] = Apart) -> Play:
+    """The batches in so many *shards*; every second one has a new driver."""
+    play = Play(toml, home, partitions=3).in_shards(shards, executors)
     for number, (at_ms, rows) in enumerate(batches(play)):
         for sub in play.topology.sub_topologies:
             if number % 2:
@@ -279,31 +287,28 @@ def comparable(play: Play, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_executors_leave_the_tables_that_the_driver_leaves(tmp_path: Path, name: str) -> None:
-    alone = played(TOPOLOGIES[name], tmp_path / "alone", None)
-    spread = played(TOPOLOGIES[name], tmp_path / "spread", Apart)
-    expected, found = comparable(alone, name), comparable(spread, name)
-    assert found.keys() == expected.keys()
-    for table in expected:
-        assert found[table] == expected[table], table
-    assert list(spread.home.glob("streams/play/events/**/batch-*.parquet"))
+def test_shards_leave_the_tables_that_the_driver_leaves(tmp_path: Path, name: str) -> None:
+    expected = comparable(played(TOPOLOGIES[name], tmp_path / "one", 1), name)
+    for shards, executors in ((2, OneWorker), (7, Apart)):
+        found = comparable(played(TOPOLOGIES[name], tmp_path / str(shards), shards, executors), name)
+        assert found.keys() == expected.keys()
+        for table in expected:
+            assert found[table] == expected[table], (shards, table)
 
 
 def test_a_driver_that_ends_between_any_two_steps_leaves_the_same_tables(tmp_path: Path) -> None:
     toml = TOPOLOGIES["a join and a hop"]
-    whole = Play(toml, tmp_path / "whole", partitions=3)
-    whole.executors = Apart
+    whole = Play(toml, tmp_path / "whole", partitions=3).in_shards(3, Apart)
     steps: list[str] = []
     whole.start(reached=steps.append)
     (at_ms, rows), (later_ms, more), *_ = batches(whole)
     whole.batch(rows, at_ms=at_ms)
     whole.batch(more, at_ms=later_ms)
     once = steps[: steps.index("committed batches") + 1]
-    assert once[:4] == ["spread out", "worked on", "decided", "committed changes"]
-    for step in (*once[:4], "committed hop_by_group", "measured"):
+    assert once[:3] == ["worked on", "decided", "committed changes"]
+    for step in (*once[:3], "committed hop_by_group", "measured"):
         assert step in once
-        play = Play(toml, tmp_path / step, partitions=3)
-        play.executors = Apart
+        play = Play(toml, tmp_path / step, partitions=3).in_shards(3, Apart)
         play.start(reached=crash_at(step))
         with pytest.raises(Crash):
             play.process(0, rows, at_ms=at_ms)
@@ -323,8 +328,7 @@ def without_clocks(play: Play) -> dict[str, Any]:
 
 
 def test_a_decided_batch_is_repeated_from_its_files_and_not_worked_on_again(tmp_path: Path) -> None:
-    play = Play(TOPOLOGIES["a table"], tmp_path, partitions=3)
-    play.executors = Apart
+    play = Play(TOPOLOGIES["a table"], tmp_path, partitions=3).in_shards(3, Apart)
     (at_ms, rows), *_ = batches(play)
     play.start(reached=crash_at("decided"))
     with pytest.raises(Crash):
@@ -342,8 +346,8 @@ class Full(Apart):
 
     tries = 0
 
-    def work(self, task: Working) -> list[Worked]:
-        worked = super().work(task)
+    def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
+        worked = super().work(working, dealt)
         Full.tries += 1
         if Full.tries < 3:
             msg = "Job aborted due to stage failure: OSError: [Errno 28] No space left on device"
@@ -353,9 +357,8 @@ class Full(Apart):
 
 def test_a_batch_for_whose_files_there_was_no_space_is_worked_on_again_and_leaves_none_of_them(tmp_path: Path) -> None:
     waited: list[float] = []
-    play = Play(TOPOLOGIES["a table"], tmp_path / "full", partitions=3)
-    whole = Play(TOPOLOGIES["a table"], tmp_path / "whole", partitions=3)
-    play.executors, whole.executors = Full, Apart
+    play = Play(TOPOLOGIES["a table"], tmp_path / "full", partitions=3).in_shards(3, Full)
+    whole = Play(TOPOLOGIES["a table"], tmp_path / "whole", partitions=3).in_shards(3, Apart)
     play.start(until_written=Disk(lambda: None, sleep_s=waited.append).until_written)
     (at_ms, rows), *_ = batches(play)
     play.batch(rows, at_ms=at_ms)
@@ -366,12 +369,11 @@ def test_a_batch_for_whose_files_there_was_no_space_is_worked_on_again_and_leave
     assert names[0] == names[1]
 
 
-def test_executors_date_tombstones_as_the_driver_does(tmp_path: Path) -> None:
+def test_shards_date_tombstones_as_the_driver_does(tmp_path: Path) -> None:
     keyed = SOURCE.replace('topic = "events"', 'topic = "events"\nkey = "id"') + TABLE
     found = []
-    for executors in (None, Apart):
-        play = Play(keyed, tmp_path / str(executors), partitions=2)
-        play.executors = executors
+    for shards in (1, 3):
+        play = Play(keyed, tmp_path / str(shards), partitions=2).in_shards(shards, Apart)
         for number in range(2):
             rows = [
                 play.row("events", T + n, partition=n % 2, id=str(n), grp="x", v=n % 3) for n in range(20 * number, 30)
@@ -382,19 +384,35 @@ def test_executors_date_tombstones_as_the_driver_does(tmp_path: Path) -> None:
     assert found[0] == found[1] == {(str(n), T + 28 + n % 2) for n in range(28)}
 
 
-def test_what_executors_cannot_share_the_driver_does_and_says_which_operator_is_in_the_way(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_run_in_shards_is_refused_with_the_operator_in_the_way(tmp_path: Path) -> None:
     by_group = COUNTS.replace('key = ["id"]', 'key = ["grp"]')
-    play = played(SOURCE + TABLE + by_group, tmp_path, Apart)
-    assert not list(tmp_path.glob("**/batch-*.parquet"))
-    assert "newest groups by name, and no column of events is part of this key and of those before it" in caplog.text
-    assert len(play.rows("batches")) == 5
+    with pytest.raises(NotSharded, match="newest groups by name, and no column of events is part of this key and of"):
+        Play(SOURCE + TABLE + by_group, tmp_path).in_shards(2, Apart).start()
 
 
-def test_a_batch_of_which_a_topic_may_have_lost_records_is_left_to_the_driver(tmp_path: Path) -> None:
-    play = Play(TOPOLOGIES["a table"], tmp_path)
-    play.executors = Apart
+@pytest.mark.parametrize("flush_keys", [1, 50_000])
+def test_the_number_of_shards_may_change_at_a_start(tmp_path: Path, flush_keys: int) -> None:
+    toml = f"flush_keys = {flush_keys}\n" + TOPOLOGIES["windows"]
+    one, changing = Play(toml, tmp_path / "one", partitions=3), Play(toml, tmp_path / "changing", partitions=3)
+    for shards, (at_ms, rows) in zip((1, 2, 7, 1, 3), batches(one), strict=True):
+        one.batch(rows, at_ms=at_ms)
+        changing.in_shards(shards, Apart).start()
+        changing.batch(rows, at_ms=at_ms)
+        of_runs = {path.relative_to(tmp_path).parts[-3] for path in changing.home.rglob("state/*/*/*.zip")}
+        assert of_runs <= {str(shards)}
+    assert told(changing) == told(one)
+
+
+@pytest.mark.parametrize("executors", [Apart, OneWorker])
+def test_states_of_shards_lie_in_files_and_in_the_journal(tmp_path: Path, executors: type[Apart]) -> None:
+    toml = "flush_keys = 9\nflush_batches = 3\n" + TOPOLOGIES["a join and a hop"]
+    expected, found = played(toml, tmp_path / "one", 1), played(toml, tmp_path / "four", 4, executors)
+    assert comparable(found, "a join and a hop") == comparable(expected, "a join and a hop")
+    assert {path.parts[-2] for path in found.home.rglob("state/4/*/*.zip")} == {"0", "1", "2", "3"}
+
+
+def test_a_batch_of_which_a_topic_may_have_lost_records_is_taken_in_by_the_driver(tmp_path: Path) -> None:
+    play = Play(TOPOLOGIES["a table"], tmp_path).in_shards(3, Apart)
     play.batch([play.row("events", T + n, id="a", v=1) for n in range(3)], at_ms=T)
     for _ in range(7):
         play.row("events", T, id="lost")
@@ -403,11 +421,12 @@ def test_a_batch_of_which_a_topic_may_have_lost_records_is_left_to_the_driver(tm
         play.batch([play.row("events", T + n, id="a", v=1) for n in range(30)], at_ms=T)
 
 
-def test_executors_take_late_records_in_again(tmp_path: Path) -> None:
+def test_shards_take_late_records_in_again(tmp_path: Path) -> None:
     found = []
-    for home, executors in ((tmp_path / "spread", Apart), (tmp_path / "alone", None)):
-        play = Play(SOURCE + COUNTS + TUMBLING + 'reopen_for = "1 min"\n', home, partitions=3)
-        play.executors = executors
+    for shards in (3, 1):
+        home = tmp_path / str(shards)
+        toml = SOURCE + COUNTS + TUMBLING + 'reopen_for = "1 min"\n'
+        play = Play(toml, home, partitions=3).in_shards(shards, Apart)
         (first, *_, last) = batches(play)
         play.batch(first[1], at_ms=first[0])
         play.batch([play.row("events", T + 30_000, partition=part, id="z", v=1) for part in range(3)], at_ms=T + 31_000)

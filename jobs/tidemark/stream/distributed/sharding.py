@@ -1,4 +1,4 @@
-"""How the records of a sub-topology are dealt out to several executors, so that each has all records of its keys.
+"""How the records of a sub-topology are dealt out to shards, so that each has all records of its keys.
 
 An operator that keeps something per key must find all of a key in one place. So what it groups by has to be told from
 the records as the source gives them, and several such operators in a row must have a column in common.
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from tidemark.errors import TidemarkError
+from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
+from tidemark.kernels.placement import shard_of
 from tidemark.kernels.values import key_value, parsed, value_text
 from tidemark.spec.operators import (
     Aggregate,
@@ -34,8 +35,8 @@ from tidemark.stream.steps import Steps
 _KEY = "_key"
 
 
-class NotShared(TidemarkError):
-    """Raised when executors cannot share the work of a sub-topology; it names the operator in the way."""
+class NotSharded(InvalidArgument):
+    """Raised when a sub-topology cannot run in shards; it names the operator in the way."""
 
 
 @dataclass(frozen=True)
@@ -59,38 +60,41 @@ class KeyText:
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """How the work of a sub-topology is shared.
+class Sharding:
+    """How the keys of a sub-topology are put into shards.
 
     Per source that is dealt out the columns by which it is (none: by partition); the key of each operator that keeps
-    something, and its source; all else every executor has whole.
+    something, and its source; all else every shard has whole.
     """
 
     by: Mapping[str, tuple[str, ...]]
     keys: Mapping[str, tuple[str, KeyText]] = field(default_factory=dict)
 
-    def dealt(self, source: str, records: pl.DataFrame, shares: int) -> list[pl.DataFrame]:
-        """*records* of *source*, each in its place among so many *shares*; all in one where every one has them all."""
-        if source not in self.by:
-            return [records]
-        columns = self.by[source]
-        place = _place(columns, records.schema, shares) if columns else pl.col("_task") % shares
-        placed = records.with_columns(place.alias("_share").cast(pl.Int64))
-        return [placed.filter(pl.col("_share") == share).drop("_share") for share in range(shares)]
+    def dealt(self, source: str, records: pl.DataFrame, shards: int, *, partitions: int) -> list[pl.DataFrame]:
+        """*records* of *source*, shard by shard; those of a source that every shard has whole, in each of them.
 
-    def share(self, number: int, shares: int, operator: str, rows: pl.DataFrame, text: str) -> pl.DataFrame:
-        """The *rows* of *operator* whose keys, texts in the column *text*, are in share *number*."""
+        Where nothing is kept by key, a shard has neighbours among the *partitions*: so all shards in a row have the
+        order of all partitions.
+        """
+        if source not in self.by:
+            return [records] * shards
+        columns = self.by[source]
+        last = partitions - 1
+        shard = _shard(columns, records, shards) if columns else records["_task"].clip(0, last) * shards // partitions
+        return [records.filter(shard == number) for number in range(shards)]
+
+    def own(self, number: int, shards: int, operator: str, rows: pl.DataFrame, text: str) -> pl.DataFrame:
+        """The *rows* of *operator* whose keys, texts in the column *text*, are in the shard *number*."""
         if operator not in self.keys:
             return rows
         source, key = self.keys[operator]
         parts = key.parts(text)
         values = rows.select(**{name: parts[name] for name in self.by[source]})
-        here = values.select(_place(self.by[source], values.schema, shares) == number).to_series()
-        return rows.filter(here)
+        return rows.filter(_shard(self.by[source], values, shards) == number)
 
 
-def _place(columns: tuple[str, ...], schema: Mapping[str, pl.DataType], shares: int) -> pl.Expr:
-    return value_text(columns, schema).hash() % shares
+def _shard(columns: tuple[str, ...], rows: pl.DataFrame, shards: int) -> pl.Series:
+    return shard_of(rows.select(value_text(columns, rows.schema)).to_series(), shards)
 
 
 @dataclass(frozen=True)
@@ -105,14 +109,14 @@ class _Stream:
     key: KeyText
 
 
-def sharing(topology: Topology, sub: SubTopology, steps: Steps) -> Sharing:
-    """How executors share the work of *sub*; raises NotShared when they cannot."""
+def sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
+    """How *sub* runs in shards; raises NotSharded when it cannot."""
     if topology.max_drift_ms is not None:
         msg = "max_drift makes partitions wait for each other"
-        raise NotShared(msg)
+        raise NotSharded(msg)
     if topology.time is Time.PROCESSING:
         msg = "on processing time the instant of a batch is known only when all of it was read"
-        raise NotShared(msg)
+        raise NotSharded(msg)
     whole = sub.table_inputs()
     streams: dict[str, _Stream] = {}
     keeping: dict[str, KeyText] = {}
@@ -120,7 +124,7 @@ def sharing(topology: Topology, sub: SubTopology, steps: Steps) -> Sharing:
     for operator in (o for o in sub.operators if o.name not in whole):
         if isinstance(operator, Join) and operator.table and operator.table not in whole:
             msg = f"{operator.name} joins the table {operator.table}, which others read too"
-            raise NotShared(msg)
+            raise NotSharded(msg)
         read = _together([streams[name] for name in operator.flows]) if operator.flows else _source(operator, steps)
         key = _key_of(operator, read, steps)
         streams[operator.name] = _behind(operator, read, key)
@@ -131,7 +135,7 @@ def sharing(topology: Topology, sub: SubTopology, steps: Steps) -> Sharing:
     by: dict[str, tuple[str, ...]] = {}
     for sources in _groups(stream.sources for stream in streams.values()):
         by |= dict.fromkeys(sources, _common(sources, streams, keeping, ordering))
-    return Sharing(by, {name: (min(streams[name].sources), key) for name, key in keeping.items()})
+    return Sharding(by, {name: (min(streams[name].sources), key) for name, key in keeping.items()})
 
 
 def _groups(found: Iterable[frozenset[str]]) -> set[frozenset[str]]:
@@ -219,7 +223,7 @@ def _common(
             of, named = ", ".join(key.columns), " and ".join(sorted(sources))
             msg = (
                 f"{name} groups by {of}, and no column of {named} is part of this key and of those before it; "
-                "a repartition before it lets executors share the work"
+                "a repartition before it makes a sub-topology that can"
             )
-            raise NotShared(msg)
+            raise NotSharded(msg)
     return tuple(sorted(common or ()))

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tidemark.spec.topology import on_processing_time, parse
-from tidemark.stream.sharing import NotShared, Sharing, sharing
+from tidemark.stream.distributed.sharding import NotSharded, Sharding, sharding
 from tidemark.stream.steps import Steps
 
 SOURCE = """
@@ -32,13 +32,13 @@ def table(name: str, read: str, *key: str) -> str:
     return f'[operators.{name}]\nkind = "table"\ninput = "{read}"\nkey = {list(key)}\n'
 
 
-def shared(toml: str, *, change=lambda topology: topology) -> Sharing:
+def shared(toml: str, *, change=lambda topology: topology) -> Sharding:
     topology = change(parse(tomllib.loads(toml), file="play.toml"))
 
     def nothing(place: str) -> pl.DataFrame:
         raise AssertionError(place)
 
-    return sharing(topology, topology.sub_topologies[0], Steps(topology, nothing))
+    return sharding(topology, topology.sub_topologies[0], Steps(topology, nothing))
 
 
 def test_records_are_dealt_out_by_the_key_whatever_a_map_calls_it():
@@ -55,7 +55,8 @@ def test_without_a_key_records_are_dealt_out_by_partition():
     found = shared(SOURCE + MAP + kafka)
     assert found.by == {"events": ()}
     records = pl.DataFrame({"_task": [0, 1, 2, 3, 0]}, schema={"_task": pl.Int32()})
-    assert [part["_task"].to_list() for part in found.dealt("events", records, 3)] == [[0, 3, 0], [1], [2]]
+    dealt = found.dealt("events", records, 3, partitions=4)
+    assert [part["_task"].to_list() for part in dealt] == [[0, 1, 0], [2], [3]]
 
 
 @pytest.mark.parametrize(
@@ -73,12 +74,12 @@ def test_without_a_key_records_are_dealt_out_by_partition():
     ids=["a key that is calculated", "another key further on", "alignment", "a topic in the order of another key"],
 )
 def test_what_cannot_be_shared_is_named(toml, why):
-    with pytest.raises(NotShared, match=why):
+    with pytest.raises(NotSharded, match=why):
         shared(toml)
 
 
 def test_on_processing_time_nothing_is_shared():
-    with pytest.raises(NotShared, match="instant of a batch"):
+    with pytest.raises(NotSharded, match="instant of a batch"):
         shared(SOURCE + table("one", "events", "id"), change=on_processing_time)
 
 
@@ -92,7 +93,7 @@ def test_a_state_is_where_the_records_of_its_key_are():
         for n, g in zip(names, groups, strict=True)
     ]
     rows = pl.DataFrame({"key": keys, "grp": groups})
-    for number, part in enumerate(found.dealt("events", records, 4)):
-        assert found.share(number, 4, "one", rows, "key")["grp"].to_list() == part["grp"].to_list()
-        mine = found.share(number, 4, "other", pl.DataFrame({"key": groups[:-1]}), "key")["key"]
+    for number, part in enumerate(found.dealt("events", records, 4, partitions=1)):
+        assert found.own(number, 4, "one", rows, "key")["grp"].to_list() == part["grp"].to_list()
+        mine = found.own(number, 4, "other", pl.DataFrame({"key": groups[:-1]}), "key")["key"]
         assert mine.to_list() == part["grp"].drop_nulls().to_list()

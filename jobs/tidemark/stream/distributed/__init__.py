@@ -1,0 +1,1 @@
+"""Runs the operators of a stream in shards, on Spark."""
