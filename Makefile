@@ -111,8 +111,9 @@ supervision: check postgres ## every case of a real Airflow that is killed, clea
 	$(BIN)/pytest -q -m long tests/streaming/test_flow.py tests/streaming/test_slowed.py
 
 KILLS ?= 10
-chaos: setup ## KILLS=10 SEED=any: kill and hinder real drivers, and compare what they leave with a calculation
-	@PYTHONPATH=tests $(BIN)/python -m chaos --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+SHARDS ?= 1
+chaos: setup ## KILLS=10 SEED=any SHARDS=1: kill and hinder real drivers, and compare what they leave with a calculation
+	@PYTHONPATH=tests $(BIN)/python -m chaos --kills $(KILLS) --shards $(SHARDS) $(if $(SEED),--seed $(SEED))
 
 bench: setup ## PARTS=all: what it costs, as ratios, beside what was aimed at (40 minutes)
 	@PYTHONPATH=tests $(BIN)/python -m bench $(PARTS)

@@ -28,12 +28,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10, help="how many faults (%(default)s)")
     parser.add_argument("--seed", type=int, help="draws the same faults and records again (default: any)")
+    parser.add_argument("--shards", type=int, default=1, help="in which the operators of each driver run (%(default)s)")
     options = parser.parse_args()
     seed = SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    say(f"chaos: {options.kills} faults, seed {seed}")
+    say(f"chaos: {options.kills} faults, seed {seed}, shards {options.shards}")
     try:
-        with tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as home, Stage(Path(home), seed) as stage:
+        with (
+            tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as home,
+            Stage(Path(home), seed, options.shards) as stage,
+        ):
             failed = run(stage, itertools.islice(Draw(seed).faults(), options.kills))
     except Exception:
         traceback.print_exc()
@@ -41,7 +45,7 @@ def main() -> int:
         failed = options.kills + 1
     say(f"{options.kills + 1 - failed} passed, {failed} failed")
     if failed:
-        say(f"again: make chaos KILLS={options.kills} SEED={seed}")
+        say(f"again: make chaos KILLS={options.kills} SEED={seed} SHARDS={options.shards}")
     return 1 if failed else 0
 
 

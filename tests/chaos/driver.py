@@ -52,6 +52,8 @@ def watched(reached: Callable[[str], None]) -> Callable[..., Engine]:
                 return collect()
 
             reached("planned")
+            if engine._shards:
+                threading.Timer(INTO_THE_READING_S, reached, ["reading"]).start()
             process(batch_id, collect_watched, *more, **planned)
             reached("done")
 

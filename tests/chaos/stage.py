@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import time
@@ -66,8 +65,9 @@ class StagedDriver(Driver):
 class Stage:
     """All that a chaos run starts, in the folder *home*; nothing of it outlives the `with` block."""
 
-    def __init__(self, home: Path, seed: int) -> None:
+    def __init__(self, home: Path, seed: int, shards: int = 1) -> None:
         self.home, self.warehouse, self._seed = home, home / "warehouse", seed
+        self._shards = shards
         self.drivers: dict[str, StagedDriver] = {}
         self.ended: list[str] = []  # drivers that ended by themselves and were started again
         self._cleaning = ExitStack()
@@ -78,7 +78,8 @@ class Stage:
             self._is_mounted = _run("mount", "-t", "tmpfs", "-o", "size=4g", "tidemark-chaos", str(self.warehouse))
             if self._is_mounted:
                 stack.callback(_run, "umount", "--lazy", str(self.warehouse))
-            shutil.copy(HERE / f"{TOPOLOGY}.toml", self.home)
+            toml = (HERE / f"{TOPOLOGY}.toml").read_text()
+            (self.home / f"{TOPOLOGY}.toml").write_text(f"shards = {self._shards}\n{toml}")
             stack.callback(broker.stop, self.home / "broker")
             self.address = broker.start(self.home / "broker").address
             broker.create_topics(self.address, {TOPIC: PARTITIONS, "news": 1})

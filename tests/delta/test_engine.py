@@ -26,9 +26,8 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Level
 from tidemark.spec.stream import Stream
 from tidemark.spec.topology import Topology, parse
-from tidemark.stream.journal import MANY
 from tidemark.stream.engine import Engine
-from tidemark.stream.journal import Journal
+from tidemark.stream.journal import MANY, Journal
 from tidemark.stream.wiring import build_engine
 
 TOML = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()

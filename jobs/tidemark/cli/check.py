@@ -30,6 +30,7 @@ from tidemark.spec.project import Project
 from tidemark.spec.row_per_record import row_per_record
 from tidemark.spec.sla_spec import SlaSpec
 from tidemark.spec.topology import Topology, load_each, load_part, updates_tables
+from tidemark.stream.distributed.sharding import sharding
 from tidemark.stream.kafka import KafkaBroker, marks_in_compacted
 from tidemark.stream.steps import Steps
 
@@ -150,7 +151,10 @@ def _summary(
 def _misfits(topology: Topology, warehouse: Path, known: Sequence[InvalidSpec]) -> list[InvalidSpec]:
     """What does not fit the columns in *topology*, the part of its file that can be used beside *known* mistakes."""
     try:
-        Steps(topology, Reference(warehouse), known)
+        steps = Steps(topology, Reference(warehouse), known)
+        for sub in topology.sub_topologies:
+            if topology.shards_of(sub.name) > 1 and not known:
+                sharding(topology, sub, steps)
     except InvalidSpec as error:
         return [error]
     return []

@@ -248,9 +248,19 @@ def parse_part(
         sound = _with_inputs({name: operator for name, operator in checked.sound().items() if name not in vague})
         others = {name: o for name, o in whole.items() if name not in sound and _is_looked_at(o, mistakes)}
         part = _completed(_in_order(file, {**sound, **_reading(sound, others)}).values())
-        return Topology(sub_topologies=_sub_topologies(file, part), file=file, **settings), mistakes
+        subs = _sub_topologies(file, part)
+        mistakes += _unknown_shards(file, subs, settings["shards"])
+        return Topology(sub_topologies=subs, file=file, **settings), mistakes
     except InvalidSpec as error:
         return None, [*mistakes, error]
+
+
+def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str, int]) -> list[InvalidSpec]:
+    """Sub-topologies that are given *shards* and are not among *subs*."""
+    names = [sub.name for sub in subs]
+    remedy = f"use one of {', '.join(names)}, or write a number for all of them"
+    unknown = [name for name in shards if name not in {EVERY, *names}]
+    return [InvalidSpec.at(file, f"shards.{name}", "is no sub-topology", remedy) for name in unknown]
 
 
 def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidSpec
 from tidemark.kernels import META
 from tidemark.kernels.placement import shard_of
 from tidemark.kernels.values import key_value, parsed, value_text
@@ -35,7 +35,7 @@ from tidemark.stream.steps import Steps
 _KEY = "_key"
 
 
-class NotSharded(InvalidArgument):
+class NotSharded(InvalidSpec):
     """Raised when a sub-topology cannot run in shards; it names the operator in the way."""
 
 
@@ -111,11 +111,19 @@ class _Stream:
 
 def sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
     """How *sub* runs in shards; raises NotSharded when it cannot."""
+    try:
+        return _sharding(topology, sub, steps)
+    except NotSharded as error:
+        msg = f"{topology.file}: shards: {sub.name} cannot run in shards: {error}; or leave shards out for it"
+        raise NotSharded(msg) from None
+
+
+def _sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
     if topology.max_drift_ms is not None:
-        msg = "max_drift makes partitions wait for each other"
+        msg = "max_drift makes partitions wait for each other; leave max_drift out"
         raise NotSharded(msg)
     if topology.time is Time.PROCESSING:
-        msg = "on processing time the instant of a batch is known only when all of it was read"
+        msg = "on processing time the instant of a batch is known only when all of it was read; use event time"
         raise NotSharded(msg)
     whole = sub.table_inputs()
     streams: dict[str, _Stream] = {}
@@ -123,7 +131,9 @@ def sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
     ordering: dict[str, KeyText] = {}
     for operator in (o for o in sub.operators if o.name not in whole):
         if isinstance(operator, Join) and operator.table and operator.table not in whole:
-            msg = f"{operator.name} joins the table {operator.table}, which others read too"
+            msg = (
+                f"{operator.name} joins the table {operator.table}, which others read too; give these one of their own"
+            )
             raise NotSharded(msg)
         read = _together([streams[name] for name in operator.flows]) if operator.flows else _source(operator, steps)
         key = _key_of(operator, read, steps)
