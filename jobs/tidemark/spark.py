@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial, reduce
 from pathlib import Path
@@ -13,9 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, TimestampType
 
 from tidemark.errors import InvalidArgument
+from tidemark.library import PACKAGE
 from tidemark.object_path import ObjectPath
 from tidemark.spec.layout import Layout
-from tidemark.spec.spark_settings import driver_address, jars
+from tidemark.spec.spark_settings import driver_address, is_local, jars
 from tidemark.spec.tables import TABLES, Table
 from tidemark.warehouse import delta_tables, views
 
@@ -34,7 +36,11 @@ def session(name: str) -> SparkSession:
         usual = dict(settings(PROJECT / "docker" / "spark-defaults.conf"))
         address = driver_address("local")
         builder = builder.config(map={**usual, **address, "spark.jars": ",".join(jars(PROJECT))})
-    return builder.getOrCreate()
+    found = builder.getOrCreate()
+    context = found.sparkContext
+    if is_local(str(context.master)):  # workers run what this process runs; those of other machines are told
+        context.environment["PYTHONPATH"], context.pythonExec = str(PACKAGE.parent), sys.executable
+    return found
 
 
 def _secret(master: str) -> dict[str, str]:

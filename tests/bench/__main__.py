@@ -16,6 +16,7 @@ PARTS = (
     "catch_up",
     "long_run",
     "start",
+    "shards",
     "rollups",
     "paths",
     "what_if",

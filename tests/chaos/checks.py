@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ from streaming.laws import (
     skips_of,
     updates_of,
 )
-from streaming.oracle_parts import Message, Place
+from streaming.oracle_parts import Handed, Message, Place
 
 
 class Left:
@@ -36,7 +36,22 @@ class Left:
         self.rows = cache(lambda sub, table: rows_of(stage.warehouse, TOPOLOGY, sub, table))
         self.news: list[Message] = in_kafka(stage.address, "news")
         self.players = Players(self.events, map(batch_of, self.rows("players", "batches")))
-        self.teams = Teams(self.players, map(batch_of, self.rows("teams", "batches")))
+        self._is_one = stage.shards == 1
+        handed = self.players.handed if self._is_one else self._handed()
+        self.teams = Teams(handed, map(batch_of, self.rows("teams", "batches")))
+
+    def in_order(self, found: list[Any], expected: list[Any], *key: int) -> None:
+        """Fail unless both are the same; in shards the order is that of each key, which these fields have."""
+        if not self._is_one:
+            found, expected = (sorted(rows, key=lambda row: [str(row[at]) for at in key]) for rows in (found, expected))
+        _in_order(found, expected)
+
+    def _handed(self) -> dict[int, list[Handed]]:
+        """What is in the hop, by batch, in its order: of several players none comes first."""
+        found = defaultdict(list)
+        for batch_id, *row in _rows_of_hop(self):
+            found[batch_id].append(Handed(*row))
+        return found
 
 
 def broken(left: Left) -> list[str]:
@@ -82,8 +97,8 @@ def _in_the_tables_once(left: Left) -> None:
 
 def _history(left: Left) -> None:
     """What was sent on is the oracle's list of changes, in its order."""
-    _in_order(updates_of(left.rows("players", "changes"), "newest"), left.players.newest.sent)
-    _in_order(updates_of(left.rows("teams", "changes"), "totals"), left.teams.totals.sent)
+    left.in_order(updates_of(left.rows("players", "changes"), "newest"), left.players.newest.sent, 0)
+    left.in_order(updates_of(left.rows("teams", "changes"), "totals"), left.teams.totals.sent, 0)
 
 
 def _news(left: Left) -> None:
@@ -95,7 +110,7 @@ def _news(left: Left) -> None:
         record = ((message.key or b"").decode(), fields and {"team": fields["team"], "points": fields["points"]})
         assert told.setdefault((int(batch), int(sequence)), record) == record, f"two records with one id: {record}"
     sent = [(update.key, update.value and json.loads(update.value)) for update in left.players.newest.sent]
-    _in_order([told[place] for place in sorted(told)], sent)
+    left.in_order([told[place] for place in sorted(told)], sent, 0)
 
 
 def _current(left: Left) -> None:
@@ -132,7 +147,13 @@ def _suppressed(left: Left) -> None:
 
 def _hop(left: Left) -> None:
     """The hop has each row that the oracle hands on once, in its order, and nothing else."""
-    rows = [
+    expected = [(batch_id, *row) for batch_id, handed in left.players.handed.items() for row in handed]
+    left.in_order(_rows_of_hop(left), expected, 0, 5, 6)
+
+
+def _rows_of_hop(left: Left) -> list[tuple[Any, ...]]:
+    """What was handed on, with the batch before it."""
+    return [
         (
             row["batch_id"],
             row["key"],
@@ -145,7 +166,6 @@ def _hop(left: Left) -> None:
         for row in left.rows("players", "hop_by_team")
         if row["watermark"] is None and row["idle"] is None
     ]
-    _in_order(rows, [(batch_id, *row) for batch_id, handed in left.players.handed.items() for row in handed])
 
 
 def _accounting(left: Left) -> None:

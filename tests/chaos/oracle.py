@@ -117,9 +117,9 @@ class Team:
 
 
 class Teams:
-    """The sub-topology `teams` after *batches* of what *players* handed on."""
+    """The sub-topology `teams` after *batches* of what was *handed* on by those of `players`."""
 
-    def __init__(self, players: Players, batches: Iterable[Batch]) -> None:
+    def __init__(self, handed: Mapping[int, Iterable[Handed]], batches: Iterable[Batch]) -> None:
         self.outcomes: dict[int, Counts] = {}
         self.totals = EmitOnChange("value_only")
         self.teams: dict[str, Team] = defaultdict(Team)
@@ -127,7 +127,7 @@ class Teams:
             count: Counts = defaultdict(Counter)
             (read,) = batch.reads
             for number in range(read.from_offset, read.until_offset):
-                for row in players.handed.get(number, ()):
+                for row in handed.get(number, ()):
                     self._add(row, count)
             self.outcomes[batch.batch_id] = count
 

@@ -67,7 +67,7 @@ class Stage:
 
     def __init__(self, home: Path, seed: int, shards: int = 1) -> None:
         self.home, self.warehouse, self._seed = home, home / "warehouse", seed
-        self._shards = shards
+        self.shards = shards
         self.drivers: dict[str, StagedDriver] = {}
         self.ended: list[str] = []  # drivers that ended by themselves and were started again
         self._cleaning = ExitStack()
@@ -79,7 +79,7 @@ class Stage:
             if self._is_mounted:
                 stack.callback(_run, "umount", "--lazy", str(self.warehouse))
             toml = (HERE / f"{TOPOLOGY}.toml").read_text()
-            (self.home / f"{TOPOLOGY}.toml").write_text(f"shards = {self._shards}\n{toml}")
+            (self.home / f"{TOPOLOGY}.toml").write_text(f"shards = {self.shards}\n{toml}")
             stack.callback(broker.stop, self.home / "broker")
             self.address = broker.start(self.home / "broker").address
             broker.create_topics(self.address, {TOPIC: PARTITIONS, "news": 1})
