@@ -37,7 +37,7 @@ from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import Measure, parse
 from tidemark.spec.tables import CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED
-from tidemark.stream import wiring
+from tidemark.stream import decision
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.measurement import Host
 from tidemark.why.findings import Cause
@@ -702,7 +702,7 @@ def test_a_fault_ends_in_the_right_verdict_and_the_right_culprit(
 ) -> None:
     fault, home = FAULTS[name], tmp_path / "play"
     flow = Flow(fault.toml, home) if fault.afresh else healthy[fault.toml].copy(home)
-    monkeypatch.setattr(wiring, "time", SimpleNamespace(sleep=flow.sleep))  # it is the clock of the play that goes on
+    monkeypatch.setattr(decision, "time", SimpleNamespace(sleep=flow.sleep))  # it is the clock of the play that goes on
 
     (result,), told = checked(flow, fault.plant(flow), fault.promise)
 

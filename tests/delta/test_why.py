@@ -17,7 +17,7 @@ from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import Topology
-from tidemark.stream import wiring
+from tidemark.stream import decision
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.why.findings import Cause, Finding
 from tidemark.why.walk import why
@@ -192,7 +192,7 @@ def test_a_backlog_of_a_partition_that_is_read(tmp_path: Path) -> None:
 
 def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = windows(tmp_path, partitions=1)
-    monkeypatch.setattr(wiring, "time", SimpleNamespace(sleep=play.sleep))  # the clock of the play advances
+    monkeypatch.setattr(decision, "time", SimpleNamespace(sleep=play.sleep))  # the clock of the play advances
     play.batch(10, record(5))
     play.batch(70, record(65))
     assert first(play, 71).cause is Cause.NOTHING_WRONG

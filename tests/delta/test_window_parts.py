@@ -13,7 +13,7 @@ from tidemark.spec.intervals import Interval
 from tidemark.spec.layout import Layout
 from tidemark.spec.sla_spec import parse
 from tidemark.spec.tables import CRITICAL_PATHS, WINDOW_PARTS
-from tidemark.stream import wiring
+from tidemark.stream import decision
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.why.findings import Cause
 from tidemark.why.walk import why
@@ -52,7 +52,7 @@ class Played:
     def __init__(self, toml: str, home, monkeypatch: pytest.MonkeyPatch) -> None:
         self.play = Play(toml, home, partitions=2)
         self.play.broker = Ends(2)
-        monkeypatch.setattr(wiring, "time", SimpleNamespace(sleep=self._sleep))
+        monkeypatch.setattr(decision, "time", SimpleNamespace(sleep=self._sleep))
 
     def _sleep(self, seconds: float) -> None:
         self.play.now_ms += round(seconds * 1_000)
