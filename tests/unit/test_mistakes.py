@@ -236,6 +236,32 @@ def test_wrong_edges_are_all_told(tmp_path: Path) -> None:
     assert sorted(line.split(": ")[1] for line in told(tmp_path, toml)) == [f"operators.{key}" for key in keys]
 
 
+GROUPED = f"""{SOURCE}[operators.b]
+kind = "table"
+input = "a"
+key = ["k"]
+[operators.n]
+kind = "aggregate"
+input = "a"
+key = ["v"]
+aggregates = {{ n = "count(*)" }}
+"""
+
+
+def test_what_cannot_run_in_shards_is_told(tmp_path: Path) -> None:
+    assert told(tmp_path, f"shards = {{ a = 2, c = 3 }}\n{GROUPED}") == [
+        "play.toml: shards.c: is no sub-topology; use one of a, or write a number for all of them"
+    ]
+    assert told(tmp_path, f"shards = {{ a = 0 }}\n{GROUPED}") == [
+        "play.toml: shards: is {'a': 0}; write shards = 4, or shards = { NAME = 4 }"
+    ]
+    assert told(tmp_path, f"shards = 2\n{GROUPED}") == [
+        "play.toml: shards: a cannot run in shards: n groups by v, and no column of a is part of this key and of those "
+        "before it; a repartition before it makes a sub-topology that can; or leave shards out for it"
+    ]
+    assert told(tmp_path, f"shards = {{ a = 1 }}\n{GROUPED}") == []
+
+
 def test_an_example_is_not_looked_at_in_place_of_a_key(tmp_path: Path) -> None:
     toml = (
         'name = "play"\n[operators.a]\nkind = "source"\ntopic = "t"\nfields = "k string, v int"\nbound = "1 s"\n'

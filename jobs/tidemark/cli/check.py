@@ -30,7 +30,7 @@ from tidemark.spec.project import Project
 from tidemark.spec.row_per_record import row_per_record
 from tidemark.spec.sla_spec import SlaSpec
 from tidemark.spec.topology import Topology, load_each, load_part, updates_tables
-from tidemark.stream.distributed.sharding import sharding
+from tidemark.stream.distributed.sharding import not_sharded
 from tidemark.stream.kafka import KafkaBroker, marks_in_compacted
 from tidemark.stream.steps import Steps
 
@@ -152,12 +152,9 @@ def _misfits(topology: Topology, warehouse: Path, known: Sequence[InvalidSpec]) 
     """What does not fit the columns in *topology*, the part of its file that can be used beside *known* mistakes."""
     try:
         steps = Steps(topology, Reference(warehouse), known)
-        for sub in topology.sub_topologies:
-            if topology.shards_of(sub.name) > 1 and not known:
-                sharding(topology, sub, steps)
     except InvalidSpec as error:
         return [error]
-    return []
+    return [] if known else not_sharded(topology, steps)
 
 
 def _readers_of_updates(topology: Topology) -> list[str]:

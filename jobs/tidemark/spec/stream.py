@@ -18,6 +18,11 @@ class Stream:
     layout: Layout
 
     @property
+    def shards(self) -> int:
+        """In how many its operators run; 1: in the driver."""
+        return self.topology.shards_of(self.sub.name)
+
+    @property
     def home(self) -> Path:
         """The folder of its tables."""
         return self.layout.stream(self.topology.name, self.sub.name)

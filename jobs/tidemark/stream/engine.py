@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -47,7 +47,9 @@ class Engine:
         epoch: int,
         requests: Requests,
         state: StateFiles,
+        check_lease: Callable[[], None],
     ) -> None:
+        self._check_lease = check_lease
         self._requests, self._state = requests, state
         self._stream, self._steps, self._decider = stream, steps, decider
         self._journal, self._committing, self._clock, self._epoch = journal, committing, clock, epoch
@@ -101,7 +103,7 @@ class Engine:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
                 self._state.taken(self._steps.memory, batch_id)
             if self._runs != (runs := [state.runs for state in states]):
-                remove_unnamed(self._stream.control, states)
+                remove_unnamed(self._stream.control, states, check_lease=self._check_lease)
                 self._runs = runs
             self.progress = decision.progress
             state_bytes = self._steps.memory.bytes() if decision.moves is not None else decision.state_bytes

@@ -173,13 +173,14 @@ class StateFiles:
         return run
 
 
-def remove_unnamed(control: Path, shards: Sequence[StateRuns]) -> None:
+def remove_unnamed(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:
     """Remove the runs in the folder *control* that the newest entry does not name, which names those of *shards*."""
     folder = state_folder(control, len(shards))
     named = {folder / str(shard) / run.name for shard, runs in enumerate(shards) for run in runs.runs}
-    for file in (control / "state").rglob("*.zip"):
-        if file not in named:
-            file.unlink(missing_ok=True)
+    unnamed = [file for file in (control / "state").rglob("*.zip") if file not in named]
+    check_lease()  # after the files were seen: a driver that comes later has not written any of them
+    for file in unnamed:
+        file.unlink(missing_ok=True)
 
 
 def state_folder(control: Path, shards: int) -> Path:

@@ -86,36 +86,34 @@ def build_engine(
         until_written=until_written,
     )
     journal = Journal(journal_home, "data", check_lease=check_lease, until_written=until_written)
-    n = topology.shards_of(sub.name)
-    shards = n > 1 and Shards(
-        stream,
-        n,
-        decider,
-        steps,
-        journal,
-        broker,
-        table_marks,
-        clock,
-        slow_ms=slow_ms,
-        reached=reached,
-        check_lease=check_lease,
-        until_written=until_written,
+    shards = (
+        None
+        if stream.shards == 1
+        else Shards(
+            stream,
+            decider,
+            steps,
+            journal,
+            broker,
+            table_marks,
+            clock,
+            slow_ms=slow_ms,
+            reached=reached,
+            check_lease=check_lease,
+            until_written=until_written,
+        )
     )
     resets = TimeResets(sub, stream.home, control.time_resets, window_ms=topology.window_ms)
     return Engine(
         stream,
         steps,
         decider,
-        shards or None,
+        shards,
         journal,
         committing,
         clock,
         epoch=epoch,
         requests=Requests(stream.control, resets.applied, reopenings.applied),
-        state=StateFiles(
-            stream,
-            journal,
-            check_lease=check_lease,
-            until_written=until_written,
-        ),
+        state=StateFiles(stream, journal, check_lease=check_lease, until_written=until_written),
+        check_lease=check_lease,
     )

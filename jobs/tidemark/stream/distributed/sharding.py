@@ -118,6 +118,17 @@ def sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
         raise NotSharded(msg) from None
 
 
+def not_sharded(topology: Topology, steps: Steps) -> list[InvalidSpec]:
+    """Why sub-topologies of *topology* that are to run in shards cannot."""
+    found: list[InvalidSpec] = []
+    for sub in (sub for sub in topology.sub_topologies if topology.shards_of(sub.name) > 1):
+        try:
+            sharding(topology, sub, steps)
+        except NotSharded as error:
+            found.append(error)
+    return found
+
+
 def _sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
     if topology.max_drift_ms is not None:
         msg = "max_drift makes partitions wait for each other; leave max_drift out"

@@ -56,7 +56,7 @@ class Executors(Protocol):
 
 
 class Shards:
-    """Decides the batches of *stream* in so many shards, *n*.
+    """Decides the batches of *stream*, whose operators run in shards.
 
     *until_written* has all of it done again where a disk took no file; then what was written is removed, unless
     *check_lease* raises: a newer driver may have written files of the same batch.
@@ -65,7 +65,6 @@ class Shards:
     def __init__(
         self,
         stream: Stream,
-        n: int,
         decider: Decider,
         steps: Steps,
         journal: Journal,
@@ -78,7 +77,6 @@ class Shards:
         check_lease: Callable[[], None],
         until_written: UntilWritten,
     ) -> None:
-        self.n = n
         self._check_lease, self._until_written = check_lease, until_written
         self._stream, self._journal = stream, journal
         self._broker, self._table_marks = broker, table_marks
@@ -98,7 +96,7 @@ class Shards:
             batch=batch,
             was=was,
             sharding=self._sharding,
-            shards=self.n,
+            shards=self._stream.shards,
             partitions=self._partitions(),
             versions=self._versions,
         )
@@ -149,7 +147,7 @@ class Shards:
         tables: dict[str, Rows] = together((taken_in.tables, *(shard.tables for shard in worked)), task.lay_out)
         hops = self._decider.for_tables.hops
         tables |= {name: arrow_schema(HOP).empty_table() for name in hops if name not in tables}
-        last = dict.fromkeys(hops, self.n << SEQ_BITS)
+        last = dict.fromkeys(hops, self._stream.shards << SEQ_BITS)
 
         def join(name: str, rows: Rows, mark: pa.Table) -> Rows:
             return joined([rows, mark], partial(task.lay_out, name))
@@ -205,24 +203,27 @@ class Shards:
         """What the state of each shard is after the progress *was*; made anew where there were more or fewer shards."""
         newest = self._journal.newest()
         if newest is None:
-            return [StateRuns()] * self.n
+            return [StateRuns()] * self._stream.shards
         found = StateRuns.of(newest.notes)
-        if found is not None and len(found) == self.n:
+        if found is not None and len(found) == self._stream.shards:
             return found
         stream = self._stream
         steps = Steps(stream.topology, Reference(stream.layout.warehouse))
         load_whole(steps, stream, self._journal, newest, was)
         whole = steps.memory.whole()
-        log.info("the states of %d keys are put into %d shards", sum(map(len, whole.values())), self.n)
-        return [self._state(number).replaced(self._own(number, whole), was.batch_id) for number in range(self.n)]
+        log.info("the states of %d keys are put into %d shards", sum(map(len, whole.values())), self._stream.shards)
+        return [
+            self._state(number).replaced(self._own(number, whole), was.batch_id)
+            for number in range(self._stream.shards)
+        ]
 
     def _own(self, number: int, whole: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
         """Of the *whole* state that of the shard *number*."""
-        found = {}
+        found, n = {}, self._stream.shards
         for place, rows in whole.items():
             kind, _, operator = place.partition("/")
             text = {"stored": "key", "states": "_key"}.get(kind)
-            found[place] = rows if text is None else self._sharding.own(number, self.n, operator, rows, text)
+            found[place] = rows if text is None else self._sharding.own(number, n, operator, rows, text)
         return found
 
     def _state(self, number: int) -> StateFiles:
@@ -230,7 +231,7 @@ class Shards:
             self._stream,
             self._journal,
             number,
-            self.n,
+            self._stream.shards,
             check_lease=self._check_lease,
             until_written=self._until_written,
         )
