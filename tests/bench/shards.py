@@ -102,10 +102,10 @@ class _Side:
                 source=pl.lit("events"),
                 partition=pl.lit(partition, pl.Int32),
                 offset=pl.int_range(self._n * size, (self._n + 1) * size),
-                value=pl.format(
-                    '{"id":"key-{}","v":{},"note":"{}","at":{}}',
-                    pl.col("n") * 7_919 % KEYS, pl.col("n"), pl.col("n").cast(pl.String).str.zfill(60),
-                    NOON_MS + pl.col("n") // 100,
+                value=pl.concat_str(
+                    pl.lit('{"id":"key-'), pl.col("n") * 7_919 % KEYS, pl.lit('","v":'), pl.col("n"),
+                    pl.lit(',"note":"'), pl.col("n").cast(pl.String).str.zfill(60),
+                    pl.lit('","at":'), NOON_MS + pl.col("n") // 100, pl.lit("}"),
                 ).cast(pl.Binary),
             )  # fmt: skip
             path = self._home / f"batch-{self._n}" / f"{partition}.parquet"
