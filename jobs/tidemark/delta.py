@@ -145,18 +145,15 @@ Keep = Callable[[pl.DataFrame], pl.DataFrame]
 """Leaves out rows."""
 
 
-def read_before(
-    path: Path, batch_id: int, columns: list[str], *, after: int = -1, keep: Keep = lambda rows: rows
-) -> pl.DataFrame:
-    """The *columns* of the rows at *path* of batches after *after* and before *batch_id*, oldest batch first.
+def read_before(path: Path, batch_id: int, columns: list[str], *, keep: Keep = lambda rows: rows) -> pl.DataFrame:
+    """The *columns* of the rows at *path* of batches before *batch_id*, oldest batch first.
 
     Rows that are known to be superseded are left out. Only those that *keep* leaves are in memory together.
     """
     dataset = in_files(DeltaTable(str(path)), lambda name: None if name.startswith(SUPERSEDED) else 0)
-    of_batches = (pc.field("batch_id") > after) & (pc.field("batch_id") < batch_id)
     names = ["batch_id", *columns]
     none = pl.DataFrame(pa.schema([dataset.schema.field(name) for name in names]).empty_table())
-    parts = (pl.DataFrame(batch) for batch in dataset.to_batches(columns=names, filter=of_batches))
+    parts = (pl.DataFrame(batch) for batch in dataset.to_batches(columns=names, filter=pc.field("batch_id") < batch_id))
     return pl.concat([none, *(keep(part) for part in parts)]).sort("batch_id", maintain_order=True)
 
 

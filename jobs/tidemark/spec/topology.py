@@ -44,6 +44,11 @@ class SubTopology:
     name: str
     operators: tuple[Operator, ...]
 
+    @property
+    def sources(self) -> list[Source | HopSource]:
+        """Those of its operators that read from outside of it."""
+        return [operator for operator in self.operators if isinstance(operator, Source | HopSource)]
+
     def terminals(self) -> frozenset[str]:
         """Operators that nothing in this sub-topology reads."""
         read = {name for operator in self.operators for name in operator.inputs}

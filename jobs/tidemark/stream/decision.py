@@ -26,7 +26,7 @@ from tidemark.semantics.event_time import Seen, combined
 from tidemark.semantics.progress import STREAMING, InputProgress, Marked, StreamProgress
 from tidemark.semantics.skip_rate import Skips
 from tidemark.semantics.watermark import Progress, is_window_late
-from tidemark.spec.operators import HopSource, Level, Repartition, Sink, Source, Time, emission_of, latency_level
+from tidemark.spec.operators import Level, Repartition, Sink, Source, Time, emission_of, latency_level
 from tidemark.spec.stream import Stream
 from tidemark.spec.tables import HOP, TABLES
 from tidemark.spec.topology import SubTopology, Topology
@@ -155,13 +155,13 @@ class Decider:
         reopenings: Reopenings,
     ) -> None:
         self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
-        self._reopenings = reopenings
+        self.reopenings = reopenings
         self._max_drift_ms = topology.max_drift_ms
         self.window_ms = topology.window_ms
         self.windows = StreamingWindows(topology.window_ms, topology.max_outstanding_windows)
         self.for_tables = ForTables(topology, sub)
         self._table_inputs = sub.table_inputs()
-        self.sources = [o for o in sub.operators if isinstance(o, Source | HopSource)]
+        self.sources = sub.sources
         self._marking = [o for o in sub.operators if isinstance(o, Sink) and o.tells_time]
         self._leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in self._table_inputs]
         self._tells_skips = topology.level.includes(Level.DEBUG)
@@ -311,8 +311,8 @@ class Decider:
             limits=self.reader.limits([o for o in self._sub.operators if isinstance(o, Sink)]),
             stay_closed=was.stay_closed,
             ended=was.ended,
-            reopened=self._reopenings.records(was, now.batch_id),
-            forgotten=self._reopenings.forgotten(was),
+            reopened=self.reopenings.records(was, now.batch_id),
+            forgotten=self.reopenings.forgotten(was),
         )
 
     def _is_due(self, was: StreamProgress, batch: Batch) -> bool:
@@ -348,7 +348,7 @@ class Decider:
             held_by=time.held_by,
             idle=time.idle,
         )
-        forgotten, ended = self._reopenings.forgotten(was, now.watermark_ms), self._reopenings.ended(now)
+        forgotten, ended = self.reopenings.forgotten(was, now.watermark_ms), self.reopenings.ended(now)
         now = replace(now, forgotten=forgotten, ended=ended)
         return self.windows.with_opened(now, opened)
 

@@ -74,7 +74,7 @@ def _has_read(home: Path, stream: Stream) -> bool:
     """Return whether the stream with the control folder *home* read a source of *stream*, whatever its name."""
     entry = next(iter(_newest(home / "journal", "data", 1, []).values()), None)
     inputs = StreamProgress.from_json(entry.notes["progress"]).inputs if entry else {}
-    names = {o.name for o in stream.sub.operators if isinstance(o, Source | HopSource)}
+    names = {source.name for source in stream.sub.sources}
     return not names.isdisjoint(inputs) or bool(inputs and shares_sources(Control(home).meanings(), stream.sub))
 
 

@@ -1,4 +1,4 @@
-"""Adds to what a driver keeps in memory what batches wrote into its tables.
+"""Reads the state of a stream from its tables, as far as that is in them.
 
 At the first start after a version that had no `state_files.py`, or where its files cannot be read.
 """
@@ -43,25 +43,22 @@ def all_of_it(_: str, rows: pl.DataFrame, __: str) -> pl.DataFrame:
 
 
 def load_memory(
-    steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress, *, after: int = -1, share: Share = all_of_it
+    steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress, *, share: Share = all_of_it
 ) -> None:
-    """Add to the memory of *steps* what the tables under *home* say, which have come as far as *progress*.
-
-    It has come as far as the batch *after* (-1: it is empty), and is given no more than its *share*.
-    """
+    """Have the memory of *steps* keep its *share* of what the tables under *home* say up to *progress*."""
     before = progress.batch_id + 1
 
     def mine(rows: pl.DataFrame) -> pl.DataFrame:
         return pl.concat([rows.clear(), *(share(name, part, "key") for name, part in _by_operator(rows))])
 
     columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
-    changes = read_before(home / CHANGES.name, before, columns, after=after, keep=mine)
+    changes = read_before(home / CHANGES.name, before, columns, keep=mine)
     columns = [c for c in OPERATOR_STATE.names if c not in SAME]
-    states = read_before(home / OPERATOR_STATE.name, before, columns, after=after, keep=mine)
+    states = read_before(home / OPERATOR_STATE.name, before, columns, keep=mine)
     columns = ["operator", "key", "value_hash", "asserted_ms"]
     joined = pl.col("operator").is_in([*steps.memory.versions]) & pl.col("asserted_ms").is_not_null()
     asserted = _asserted(
-        read_before(home / SUPPRESSED.name, before, columns, after=after, keep=lambda rows: mine(rows.filter(joined)))
+        read_before(home / SUPPRESSED.name, before, columns, keep=lambda rows: mine(rows.filter(joined)))
     )
     for operator in (o for o in sub.operators if emission_of(o)):
         key, of_it = _key_schema(steps, operator), pl.col("operator") == operator.name
@@ -70,11 +67,11 @@ def load_memory(
         if isinstance(operator, Repartition):
             columns = ["seq", "id", "value", "value_hash", "timestamp", *HOP_MARK]
             mine_too = partial(_mine_of_hop, share, operator.name)
-            hop = read_before(home / f"hop_{operator.name}", before, columns, after=after, keep=mine_too)
+            hop = read_before(home / f"hop_{operator.name}", before, columns, keep=mine_too)
             _load_stored(steps, operator, keys_as_now(hop.rename({"id": "key"}), "key", key))
         else:
             sent, again = (keys_as_now(rows.filter(of_it), "key", key) for rows in (changes, asserted))
-            _load_versions(steps, operator, sent, again)  # while the updates before are still known
+            _load_versions(steps, operator, sent, again)
             _load_stored(steps, operator, sent)
     steps.memory.count_held()
 
@@ -124,9 +121,7 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
         schema = {c: kind for c, kind in steps.schemas[operator.name].items() if c not in META}
         values = {c: kind for c, kind in schema.items() if c not in operator.key}
-        before = steps.memory.stored[operator.name].of(asserted["key"]).select("key", "value", value_hash="identity")
-        sent = changes.select("key", "value", "value_hash")
-        values_of = pl.concat([before, sent]).unique(["key", "value_hash"])
+        values_of = changes.select("key", "value", "value_hash").unique(["key", "value_hash"])
         on = ["key", "value_hash"]
         known = values_of.filter(pl.col("value_hash").is_not_null())
         again = asserted.join(known, on=on, how="left").filter(

@@ -20,7 +20,7 @@ SOURCES = "its sources"
 
 def meanings(sub: SubTopology) -> dict[str, str]:
     """For each thing that *sub* keeps, by name, what it means, in words that differ when the meaning does."""
-    sources = [f"{o.name} ({_where(o)})" for o in sub.operators if isinstance(o, Source | HopSource)]
+    sources = [f"{o.name} ({_where(o)})" for o in sub.sources]
     found = {SOURCES: ", ".join(sources)}
     for operator in sub.operators:
         found |= _of(operator)
@@ -34,7 +34,7 @@ def changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 def shares_sources(kept: Mapping[str, str], sub: SubTopology) -> bool:
     """Return whether the stream of the *kept* meanings reads a topic, folder or hop that *sub* reads."""
-    sources = [o for o in sub.operators if isinstance(o, Source | HopSource)]
+    sources = sub.sources
     return any(f"({_where(source)})" in kept.get(SOURCES, "") for source in sources)
 
 

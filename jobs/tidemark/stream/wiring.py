@@ -21,7 +21,6 @@ from tidemark.stream.engine import Engine
 from tidemark.stream.intact import Intact, Reread, nothing_to_reread
 from tidemark.stream.journal import Journal
 from tidemark.stream.measurement import Host, Measurer
-from tidemark.stream.reopenings import Reopenings
 from tidemark.stream.requests import Requests
 from tidemark.stream.state_files import StateFiles
 from tidemark.stream.steps import Steps
@@ -64,7 +63,6 @@ def build_engine(
     intact = Intact(f"{topology.name} {sub.name}", control.accepted_loss, reread)
     table_marks = TableMarks(stream.layout.warehouse)
     decider = Decider.of(stream, steps, broker, intact, table_marks, clock, slow_ms=slow_ms)
-    reopenings = Reopenings(sub, stream.home, control, steps.schemas)
     journal_home = stream.control / "journal"
     committing = Committing(
         sub,
@@ -113,7 +111,7 @@ def build_engine(
         committing,
         clock,
         epoch=epoch,
-        requests=Requests(stream.control, resets.applied, reopenings.applied),
+        requests=Requests(stream.control, resets.applied, decider.reopenings.applied),
         state=StateFiles(stream, journal, check_lease=check_lease, until_written=until_written),
         check_lease=check_lease,
     )

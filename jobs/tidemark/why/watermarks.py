@@ -27,7 +27,7 @@ class Watermarks:
         """What holds the watermark of *sub* back from *needed_ms* although other records have come as far."""
         marks = self._scene.of(sub.operators[0].name).marks
         tables = sub.table_inputs()
-        leading = [o for o in sub.operators if isinstance(o, Source | HopSource) and o.name not in tables]
+        leading = [o for o in sub.sources if o.name not in tables]
         names = {o.name for o in leading}
         all_idle = all(_is_idle(marks.get((o.name, None))) for o in leading)
         ahead = any(_reached(mark, needed_ms) for (name, _), mark in marks.items() if name in names)

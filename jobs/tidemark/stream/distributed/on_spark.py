@@ -30,7 +30,7 @@ class SparkExecutors:
     def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
         """Run *taking_in* on the rows of each partition of each source, then *working* on what it deals to a shard."""
         take_in = _taking_in(taking_in)
-        if all(_is_a_partition_one_task(source) for source in taking_in.sources):
+        if all(_is_a_partition_one_task(source) for source in taking_in.stream.sub.sources):
             return self._worked(self.rows.mapInArrow(take_in, "shard int, dealt binary"), working)
         by_partition = self.rows.groupBy("source", "partition")
 

@@ -34,27 +34,17 @@ class Shard:
     place: Place
 
     @classmethod
-    def after(
-        cls, was: StreamProgress, stream: Stream, number: int, shards: int, runs: StateRuns, sharding: Sharding
-    ) -> Shard:
-        """The shard *number* of so many *shards*, with the state after the progress *was*, which *runs* tell of."""
-        place = str(stream.control), shards, number
+    def after(cls, was: StreamProgress, stream: Stream, number: int, runs: StateRuns, sharding: Sharding) -> Shard:
+        """The shard *number* of *stream*, with the state after the progress *was*, which *runs* tell of."""
+        place = str(stream.control), stream.shards, number
         kept = _KEPT.pop(place, None)
         if kept is None or kept.files.runs.attempt != runs.attempt or kept.stream != stream:
-            kept = cls._loaded(was, stream, number, shards, runs, sharding, place)
+            kept = cls._loaded(was, stream, place, runs, sharding)
         return kept
 
     @classmethod
-    def _loaded(
-        cls,
-        was: StreamProgress,
-        stream: Stream,
-        number: int,
-        shards: int,
-        runs: StateRuns,
-        sharding: Sharding,
-        place: Place,
-    ) -> Shard:
+    def _loaded(cls, was: StreamProgress, stream: Stream, place: Place, runs: StateRuns, sharding: Sharding) -> Shard:
+        _, shards, number = place
         reference = Reference(stream.layout.warehouse)
         files = StateFiles(stream, Journal(stream.control / "journal", "data"), number, shards)
         steps = Steps(stream.topology, reference)

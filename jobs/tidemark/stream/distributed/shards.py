@@ -22,7 +22,7 @@ from tidemark.files import Rows, files_of
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.place import remove_folder
 from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.operators import HopSource, Join, Repartition
+from tidemark.spec.operators import Join
 from tidemark.spec.stream import Stream
 from tidemark.spec.tables import HOP
 from tidemark.stream.batch import Batch
@@ -96,8 +96,7 @@ class Shards:
             batch=batch,
             was=was,
             sharding=self._sharding,
-            shards=self._stream.shards,
-            partitions=self._partitions(),
+            answers=Answered.about(self._stream.sub, was, batch, self._broker, self._table_marks),
             versions=self._versions,
         )
         decision = self._until_written(lambda: self._tried(executors, collect, task))
@@ -164,7 +163,6 @@ class Shards:
         joined_tables = [o.delta for o in stream.sub.operators if isinstance(o, Join) and o.delta]
         return Working(
             **vars(task),
-            answers=Answered.about(stream.sub, task.was, task.batch, self._broker, self._table_marks),
             states=tuple(self._states or ()),
             references={place: reference.version(place) for place in joined_tables},
             slow_ms=self._slow_ms,
@@ -181,23 +179,11 @@ class Shards:
         )
         return taken_in, [dealt for name, intake in intakes.items() for dealt in task.dealt(name, 0, intake.run.output)]
 
-    def _partitions(self) -> dict[str, int]:
-        """How many each source has."""
-        operators = self._stream.topology.operators
-        found = {}
-        for source in self._decider.sources:
-            if isinstance(source, HopSource):
-                repartition = operators[source.repartition]
-                found[source.name] = repartition.partitions if isinstance(repartition, Repartition) else 1
-            else:
-                found[source.name] = self._broker.partitions(source) if source.topic else 1
-        return found
-
     @property
     def _operators(self) -> list[str]:
         """Those that are no sources."""
-        sources = {source.name for source in self._decider.sources}
-        return [operator.name for operator in self._stream.sub.operators if operator.name not in sources]
+        sub = self._stream.sub
+        return [operator.name for operator in sub.operators if operator not in sub.sources]
 
     def _states_after(self, was: StreamProgress) -> list[StateRuns]:
         """What the state of each shard is after the progress *was*; made anew where there were more or fewer shards."""

@@ -71,21 +71,20 @@ class Part:
 class Task:
     """What every task of a batch is told.
 
-    *was* is the progress made before; *partitions* are how many each source has; *versions* are those of the driver.
+    *was* is the progress made before; all tasks go by the same *answers*; *versions* are those of the driver.
     """
 
     stream: Stream
     batch: Batch
     was: StreamProgress
     sharding: Sharding
-    shards: int
-    partitions: Mapping[str, int]
+    answers: Answered
     versions: Versions
 
     @property
-    def sources(self) -> list[Source | HopSource]:
-        """Those of the stream."""
-        return [operator for operator in self.stream.sub.operators if isinstance(operator, Source | HopSource)]
+    def shards(self) -> int:
+        """How many there are."""
+        return self.stream.shards
 
     @property
     def folder(self) -> Path:
@@ -117,10 +116,20 @@ class Task:
 
     def dealt(self, source: str, partition: int, records: pl.DataFrame) -> Iterator[Dealt]:
         """*records* of a *partition* of *source*, for their shards."""
-        parts = self.sharding.dealt(source, records, self.shards, partitions=self.partitions[source])
+        parts = self.sharding.dealt(source, records, self.shards, partitions=self._partitions(source))
         for shard, part in enumerate(parts):
             if part.height:
                 yield shard, pickle.dumps(Part(source, partition, part))
+
+    def _partitions(self, name: str) -> int:
+        """How many the source *name* has."""
+        operators = self.stream.topology.operators
+        source = operators[name]
+        if not isinstance(source, HopSource):
+            return self.answers.of_partitions[name]
+        repartition = operators[source.repartition]
+        assert isinstance(repartition, Repartition)
+        return repartition.partitions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,12 +207,11 @@ class TakingIn(Task):
 class Working(Task):
     """Runs the operators over a shard.
 
-    All shards go by the same *answers*; *states* tell of the state of each. *references* are the versions of Delta
+    *states* tell of the state of each. *references* are the versions of Delta
     tables that are joined; *slow_ms* makes operators sleep, in the first shard alone. *taken_in* is what sources took
     in where the driver has done that.
     """
 
-    answers: Answered
     states: tuple[StateRuns, ...]
     references: Mapping[str, int]
     slow_ms: Mapping[str, int]
@@ -213,7 +221,7 @@ class Working(Task):
         """What becomes of the shard *number*, which was *dealt* so much."""
         self.versions.refuse_others()
         told = [pickle.loads(each) for each in dealt]
-        shard = Shard.after(self.was, self.stream, number, self.shards, self.states[number], self.sharding)
+        shard = Shard.after(self.was, self.stream, number, self.states[number], self.sharding)
         shard.read_versions(self.references)
         slow_ms = {} if number else self.slow_ms
         decider = Decider.of(
@@ -230,7 +238,7 @@ class Working(Task):
         return self._worked(shard, number, decider, taken_in, parts)
 
     def _worked(self, shard: Shard, number: int, decider: Decider, taken_in: TakenIn, parts: list[Part]) -> Worked:
-        steps, sources = shard.steps, [source.name for source in self.sources]
+        steps, sources = shard.steps, [source.name for source in self.stream.sub.sources]
         arrived = {name: self._run(_records(name, parts, steps)) for name in sources}
         moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now))
         runs = decider.pipeline.run(arrived, moves, moment)
@@ -255,16 +263,22 @@ class Working(Task):
 
     def _taken_in(self, decider: Decider, arrived: list[Arrived]) -> TakenIn | None:
         """What all partitions that *arrived* come to; None when records of a topic may be gone."""
-        inputs = {source.name: self._input(decider, source, of_source(source, arrived)) for source in self.sources}
+        inputs = {
+            source.name: self._input(decider, source, of_source(source, arrived)) for source in self.stream.sub.sources
+        }
         known = {name: part for name, part in inputs.items() if part is not None}
         if len(known) < len(inputs):
             return None
-        opened = {s.name: {w for part in of_source(s, arrived) for w in part.windows} for s in self.sources}
-        tables = together((part.tables for s in self.sources for part in of_source(s, arrived)), self.lay_out)
+        opened = {s.name: {w for part in of_source(s, arrived) for w in part.windows} for s in self.stream.sub.sources}
+        tables = together(
+            (part.tables for s in self.stream.sub.sources for part in of_source(s, arrived)), self.lay_out
+        )
         return TakenIn(
             now=decider.progress(self.was, {n: part.progress for n, part in known.items()}, opened, self.batch),
             seen={name: part.seen for name, part in known.items()},
-            tallies={source.name: arrival(self.batch, of_source(source, arrived)) for source in self.sources},
+            tallies={
+                source.name: arrival(self.batch, of_source(source, arrived)) for source in self.stream.sub.sources
+            },
             tables={**tables, DISORDER_BUCKETS.name: self._disorder(arrived)},
         )
 
