@@ -263,22 +263,17 @@ class Working(Task):
 
     def _taken_in(self, decider: Decider, arrived: list[Arrived]) -> TakenIn | None:
         """What all partitions that *arrived* come to; None when records of a topic may be gone."""
-        inputs = {
-            source.name: self._input(decider, source, of_source(source, arrived)) for source in self.stream.sub.sources
-        }
+        parts = {source.name: of_source(source, arrived) for source in self.stream.sub.sources}
+        inputs = {source.name: self._input(decider, source, parts[source.name]) for source in self.stream.sub.sources}
         known = {name: part for name, part in inputs.items() if part is not None}
         if len(known) < len(inputs):
             return None
-        opened = {s.name: {w for part in of_source(s, arrived) for w in part.windows} for s in self.stream.sub.sources}
-        tables = together(
-            (part.tables for s in self.stream.sub.sources for part in of_source(s, arrived)), self.lay_out
-        )
+        opened = {name: {start for part in of for start in part.windows} for name, of in parts.items()}
+        tables = together((part.tables for of in parts.values() for part in of), self.lay_out)
         return TakenIn(
             now=decider.progress(self.was, {n: part.progress for n, part in known.items()}, opened, self.batch),
             seen={name: part.seen for name, part in known.items()},
-            tallies={
-                source.name: arrival(self.batch, of_source(source, arrived)) for source in self.stream.sub.sources
-            },
+            tallies={name: arrival(self.batch, of) for name, of in parts.items()},
             tables={**tables, DISORDER_BUCKETS.name: self._disorder(arrived)},
         )
 
