@@ -1,4 +1,4 @@
-"""What it takes a driver, in CPU time, to make its memory again: of tables, of what maintenance left, of its files."""
+"""CPU time of a start: of the first one after an older version, from tables, and of others, from files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from playing import NEWEST, Silence
 from tidemark.clock import wall_clock_ms
 from tidemark.delta import Committer, Reference
 from tidemark.kernels.schemas import rows_of
-from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.layout import Layout
 from tidemark.spec.stream import Stream
@@ -35,32 +34,17 @@ NOON_MS = 1_700_000_000_000
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """A start from history against one from what maintenance has left, and against one with a single version a key."""
+    """A start from a long history against one with a single version a key."""
     with TemporaryDirectory() as folder:
         old = _stream(Path(folder) / "old", VERSIONS)
         young = _stream(Path(folder) / "young", 1)
-        before_s = [_start_s(old) for _ in range(runs)]
+        from_tables = [_start_s(old) for _ in range(runs)]
         of_files = [(_start_s(old, _with_files(old)), _start_s(young, _with_files(young))) for _ in range(runs)]
-        began_s = time.process_time()
-        maintain_stream(old, now_ms=wall_clock_ms() + 1_000, closed_after_ms=0)
-        took_s = time.process_time() - began_s
-        after_s, young_s = [], []
-        for _ in range(runs):
-            after_s.append(_start_s(old))
-            young_s.append(_start_s(young))
         versions = f"{KEYS:,} keys, {VERSIONS} versions each"
-        faster = [one / other for one, other in zip(before_s, after_s, strict=True)]
-        yield Figure(f"{versions}: memory made again, before / after maintenance", faster)
-        yield Figure("after maintenance / with one version of each key", _ratios(after_s, young_s))
-        yield Figure("memory made again after maintenance", after_s, unit="s CPU")
         ratio = [one / other for one, other in of_files]
-        yield Figure("from files, not maintained / with one version of each key", ratio, 1.2, at_most=True)
-        yield Figure("memory made again from files", [one for one, _ in of_files], unit="s CPU")
-        yield Figure("the maintenance itself", [took_s], unit="s CPU")
-
-
-def _ratios(one: list[float], other: list[float]) -> list[float]:
-    return [above / below for above, below in zip(one, other, strict=True)]
+        yield Figure(f"{versions}: a start / with one version of each key", ratio, 1.2, at_most=True)
+        yield Figure("a start", [one for one, _ in of_files], unit="s CPU")
+        yield Figure("the first start after an older version", from_tables, unit="s CPU")
 
 
 def _stream(home: Path, versions: int) -> Stream:

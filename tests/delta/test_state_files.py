@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-import polars as pl
 import pytest
 from playing import EVENTS, NOON, Play, Row
 
+from tidemark.spec.layout import Layout
+from tidemark.spec.stream import Stream
 from tidemark.stream import load, state_files
-from tidemark.stream.journal import Entry, Journal
+from tidemark.stream.evidence import evidence
+from tidemark.stream.journal import Journal
+from tidemark.stream.soundness import Fault, findings
 from tidemark.stream.state import Memory
-from tidemark.stream.state_files import StateRuns
+from tidemark.stream.state_files import StateRuns, StateUnreadable
 
 TOPOLOGY = (
     EVENTS
@@ -98,28 +101,41 @@ def journal(play: Play) -> Journal:
     return Journal(home, "data")
 
 
-@pytest.mark.parametrize("harm", ["torn", "gone", "of another version", "with other columns"])
-def test_the_tables_have_the_state_when_a_file_cannot_be_read(
-    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without, with_files = play(tmp_path / "one"), play(tmp_path / "two", flush_keys=1)
-    for number in range(6):
-        if number == 4:
-            with_files.start()
-            last = files(with_files)[-1]
-            if harm == "torn":
-                last.write_bytes(last.read_bytes()[:-100])
-            elif harm == "gone":
-                last.unlink()
-            elif harm == "of another version":
-                monkeypatch.setattr(state_files, "FORMAT", 0)
-            else:
-                kept = state_files.packed(Entry(-1, {"stored/newest": pl.DataFrame({"key": [1]}).to_arrow()}))
-                last.write_bytes(kept)
-        for each in (without, with_files):
-            batch(each, number, Random(number))
-    assert state(with_files) == state(without)
-    assert ("is read from the tables" in caplog.text) == (harm != "of another version")
+@pytest.mark.parametrize(("harm", "seen"), [("torn", "is not whole"), ("gone", "is gone")])
+def test_a_start_is_refused_where_a_file_cannot_be_read(tmp_path: Path, harm: str, seen: str) -> None:
+    of_files = play(tmp_path, flush_keys=1)
+    for number in range(4):
+        batch(of_files, number, Random(number))
+    last = files(of_files)[-1]
+    if harm == "torn":
+        last.write_bytes(last.read_bytes()[:-100])
+    else:
+        last.unlink()
+    stream = Stream(of_files.topology, of_files.topology.sub_topologies[0], Layout(tmp_path))
+    (found,) = [each for each in findings(evidence(stream)) if each.fault is Fault.JOURNAL_UNREADABLE]
+    assert f"{last}, with states, {seen}" in found.seen
+    before = of_files.tables()
+    of_files.start()
+    with pytest.raises(StateUnreadable, match=f"{last.name}: this file has states of the stream"):
+        batch(of_files, 4, Random(4))
+    assert of_files.tables() == before
+
+
+def test_states_are_read_as_the_topology_file_now_has_their_columns(tmp_path: Path) -> None:
+    before = play(tmp_path, flush_keys=4)
+    for number in range(3):
+        at_ms = NOON + number
+        before.batch([before.row("events", at_ms, id=id_, v=number) for id_ in "ab"], at_ms=at_ms)
+    toml = before.toml.replace('total = "sum(v)"', 'least = "min(v)"')
+    now = Play(toml, tmp_path)
+    now.resume({now.sub: 3}, {("events", 0): 6})
+    now.batch([now.row("events", NOON + 3, id="a", v=7)], at_ms=NOON + 3)
+    newest = {row["key"]: row["value"] for row in now.rows("changes") if row["operator"] == "sums"}
+    # Of the least value nothing was kept before: it is that of the records since.
+    assert newest == {
+        f'{{"id":"a","window_start":{NOON}}}': '{"n":4,"least":7}',
+        f'{{"id":"b","window_start":{NOON}}}': '{"n":3,"total":3}',
+    }
 
 
 def test_a_file_has_what_moved_until_one_has_all(tmp_path: Path) -> None:

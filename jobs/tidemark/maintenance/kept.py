@@ -15,14 +15,11 @@ from tidemark.maintenance.needed import (
     Needed,
     are_in,
     is_newest,
-    joined_in,
-    needed_assertions,
     needed_changes,
     needed_last_seen,
     needed_of_hop,
     needed_states,
     needed_watermarks,
-    values_of,
 )
 from tidemark.maintenance.progress import Reached, reached
 from tidemark.spec.layout import Layout
@@ -49,8 +46,13 @@ def report_tables(layout: Layout, topology: str) -> list[Path]:
     return sorted(log.parent for log in layout.reports(topology).glob("*/_delta_log"))
 
 
-def is_of_older_version(stream: Stream) -> bool:
-    """Whether *stream* has tables without a column that this version has: until its next driver has started."""
+def is_of_older_version(stream: Stream, at: Reached) -> bool:
+    """Return whether a driver of this version has yet to take over *stream*, which has come as far as *at*.
+
+    Until then its state may be in its tables alone.
+    """
+    if not at.has_state_files:
+        return True
     tables = {table.name: table for table in TABLES.values() if table.written_by == "stream"}
     tables |= {f"hop_{o.name}": HOP for o in stream.sub.operators if isinstance(o, Repartition)}
     for name, table in tables.items():
@@ -61,11 +63,11 @@ def is_of_older_version(stream: Stream) -> bool:
 
 
 def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
-    """The tables of *stream*, which has come as far as *at*; those of which it makes its memory last."""
+    """The tables of *stream*, which has come as far as *at*; those of which people ask for old rows last."""
     retention, done = stream.topology.retention, -1 if at.done is None else at.done
-    memory = {CHANGES.name, OPERATOR_STATE.name, SUPPRESSED.name, WATERMARKS.name}
+    asked = {CHANGES.name, OPERATOR_STATE.name, SUPPRESSED.name, WATERMARKS.name}
     for table in TABLES.values():
-        if table.written_by == "stream" and table.name not in memory:
+        if table.written_by == "stream" and table.name not in asked:
             waits = table == HELD_RECORDS and at.anything_waits
             yield _kept(stream, table.name, None if waits else retention.of_stream(table.name))
     for operator in stream.sub.operators:
@@ -78,9 +80,9 @@ def kept_of(stream: Stream, at: Reached) -> Iterator[Kept]:
                 yield _kept(stream, f"hop_{operator.name}", retention.hops_ms, needed, min(done + 1, read))
     of_key = ("batch_id", "operator", "key")
     watermarks = Needed(("batch_id", "source", "partition"), needed_watermarks)
-    changes = Needed((*of_key, "seq", "timestamp", "value_hash"), partial(_needed_changes, stream, at))
+    changes = Needed((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
     states = Needed((*of_key, "state"), needed_states)
-    suppressed = Needed((*of_key, "asserted_ms", "max_timestamp"), partial(_needed_suppressed, stream, at))
+    suppressed = Needed((*of_key, "max_timestamp"), partial(_needed_suppressed, stream))
     yield _kept(stream, SUPPRESSED.name, retention.of_stream(SUPPRESSED.name), suppressed, done + 1)
     yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), watermarks, done + 1)
     yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
@@ -97,27 +99,18 @@ def _needed_changes(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Serie
     before = 0 if at.done is None else at.done + 1
     states = read_before(stream.home / OPERATOR_STATE.name, before, ["operator", "key", "state"])
     open_ = states.filter(is_newest(states, ["operator", "key"], ["batch_id"]) & pl.col("state").is_not_null())
-    needed = needed_changes(rows, stream.topology, stream.sub, open_, at.progress.watermark_ms)
-    if not joined_in(stream.topology, stream.sub):
-        return needed
-    columns = ["operator", "key", "value_hash", "asserted_ms"]
-    asserted = read_before(stream.home / SUPPRESSED.name, before, columns)
-    return needed | values_of(rows, asserted.filter(_needed_assertions(stream, at, asserted)))
+    return needed_changes(rows, stream.sub, open_)
 
 
-def _needed_suppressed(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Series:
-    """What joins may ask for, and when each key of which `changes` has an update was last seen."""
+def _needed_suppressed(stream: Stream, rows: pl.DataFrame) -> pl.Series:
+    """When each key of which `changes` has an update was last seen."""
     seen = needed_last_seen(rows)
     windowed = [o.name for o in stream.sub.operators if isinstance(o, Aggregate) and o.windows]
     if windowed and stream.topology.retention.changes_ms is not None:  # the updates of closed windows go
         of_windows = scan(stream.home / CHANGES.name).filter(pl.col("operator").is_in(windowed))
         known = of_windows.select("operator", "key").unique().collect()
         seen &= ~rows["operator"].is_in(windowed) | are_in(rows, known, ["operator", "key"])
-    return seen | _needed_assertions(stream, at, rows)
-
-
-def _needed_assertions(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Series:
-    return needed_assertions(rows, stream.topology, stream.sub, at.progress.watermark_ms)
+    return seen
 
 
 def _read_by_all(stream: Stream, repartition: Repartition) -> int:

@@ -10,18 +10,20 @@ from tidemark.semantics.progress import InputProgress, PartitionProgress, Stream
 from tidemark.spec.stream import Stream
 from tidemark.spec.tables import BATCHES
 from tidemark.stream.journal import Journal
+from tidemark.stream.state_files import StateRuns
 
 
 @dataclass(frozen=True)
 class Reached:
     """`done` is the newest batch that is in all tables (None: none), `progress` that of the newest decided one.
 
-    `decided_at_ms` is when that one was written down, epoch ms.
+    `decided_at_ms` is when that one was written down, epoch ms. `has_state_files`: the state is in files.
     """
 
     done: int | None
     progress: StreamProgress
     decided_at_ms: int
+    has_state_files: bool
 
     @property
     def is_in_flight(self) -> bool:
@@ -50,4 +52,5 @@ def reached(stream: Stream) -> Reached | None:
     newest = journal.newest()  # after `done`, so that it is no older
     if newest is None:
         return None
-    return Reached(done, StreamProgress.from_json(newest.notes["progress"]), journal.written_at_ms(newest.batch_id))
+    progress, decided_at_ms = StreamProgress.from_json(newest.notes["progress"]), journal.written_at_ms(newest.batch_id)
+    return Reached(done, progress, decided_at_ms, StateRuns.of(newest.notes) is not None)

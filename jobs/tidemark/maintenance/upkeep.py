@@ -2,9 +2,9 @@
 
 Purpose: a stream that runs for years starts, is read and commits as fast as a young one.
 How it works, table by table: files whose youngest row is older than the retention go as a whole. Files that were
-written long enough ago are put together, those of one UTC day into one. Where a driver makes its memory of the table,
-its rows are parted instead: those that it needs into files of their own, the others into files named SUPERSEDED, which
-it does not read and which are all that the retention takes.
+written long enough ago are put together, those of one UTC day into one. Where people ask for the newest row of a key,
+however old, rows are parted instead: those that are needed into files of their own, the others into files named
+SUPERSEDED, which are all that the retention takes.
 Who may be in the way: a stream, which is never kept from committing; another one of these; an analyst. Whatever they
 changed meanwhile is looked at again, and after TRIES left for the next time. One that is killed leaves files that no
 table names, which go when they are old enough.
@@ -62,7 +62,7 @@ def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSE
         log.warning("%s/%s is left as it is: %s", stream.topology.name, stream.sub.name, finding.lines)
     if found or (at := reached(stream)) is None:
         return
-    if is_of_older_version(stream):
+    if is_of_older_version(stream, at):
         name = f"{stream.topology.name}/{stream.sub.name}"
         log.warning("%s is left as it is: its tables are of an older version; start its driver", name)
         return

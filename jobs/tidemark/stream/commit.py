@@ -312,12 +312,12 @@ def table_names(sub: SubTopology) -> list[str]:
 def tables_alone(home: Path, sub: SubTopology) -> list[str]:
     """Those in *home* into which nobody else may put rows.
 
-    On a disk those of which the memory of a driver is made again: it would take the rows that others put in for its
-    own. In an object store every one into which a driver puts its batches: there a table has one writing process.
+    On a disk those that a driver reads: it would take the rows that others put in for those of the stream. In an object
+    store every one into which a driver puts its batches: there a table has one writing process.
     """
     if isinstance(home, ObjectPath):
         return [name for name in table_names(sub) if name not in {HEARTBEATS.name, CLOCK_SKEW.name}]
-    return [CHANGES.name, OPERATOR_STATE.name, HELD_RECORDS.name, *_hops(sub)]
+    return [HELD_RECORDS.name, *_hops(sub)]
 
 
 def _hops(sub: SubTopology) -> list[str]:

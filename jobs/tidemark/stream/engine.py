@@ -16,7 +16,7 @@ from tidemark.stream.commit import Committing
 from tidemark.stream.decision import Decider, Decision
 from tidemark.stream.distributed.shards import Collect, Executors, Shards
 from tidemark.stream.journal import Entry, Journal
-from tidemark.stream.load import load_memory, load_waiting, load_whole
+from tidemark.stream.load import load_waiting, load_whole
 from tidemark.stream.requests import Requests
 from tidemark.stream.state_files import StateFiles, StateRun, StateRuns, remove_unnamed
 from tidemark.stream.steps import Steps
@@ -131,10 +131,10 @@ class Engine:
         load_waiting(self._steps, self._stream.sub, self._stream.home, was)
         if newest is None:
             return
-        if states is None or len(states) > 1:
+        if states is not None and len(states) == 1:
+            self._state.load(self._steps.memory, states[0], was.batch_id)
+        else:
             load_whole(self._steps, self._stream, self._journal, newest, was)
-        elif self._state.load(self._steps.memory, states[0], was.batch_id) < 0:
-            load_memory(self._steps, self._stream.sub, self._stream.home, was)
 
     def _with_state(self, decision: Decision, was: StreamProgress) -> Entry:
         """The entry of *decision* with what it says of the state in memory; states in shards are in it already."""

@@ -25,6 +25,7 @@ from tidemark.stream.commit import NEWEST_BATCHES, table_names, tables_alone
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.meanings import changed, meanings, shares_sources
 from tidemark.stream.soundness import Evidence, TableSeen
+from tidemark.stream.state_files import StateRuns, state_folder
 
 
 def evidence(stream: Stream) -> Evidence:
@@ -38,7 +39,7 @@ def evidence(stream: Stream) -> Evidence:
     tables = [_table(stream.home / name, f"{app}/{name}", alone) for name in table_names(stream.sub)]
     data = _newest(journal, "data", 1, unreadable)
     decided, entry = next(iter(data.items()), (None, None))
-    unreadable += _gone(entry, tables) if entry else []
+    unreadable += [*_gone(entry, tables), *_unreadable_states(stream, entry)] if entry else []
     return Evidence(
         name=f"{stream.topology.name} {stream.sub.name}",
         control=stream.control,
@@ -99,6 +100,24 @@ def _gone(entry: Entry, tables: Iterable[TableSeen]) -> list[str]:
     files = [Path(file.path) for rows in entry.tables.values() if isinstance(rows, Files) for file in rows.files]
     places = [waiting[file.parent.name] / file.name for file in files if file.parent.name in waiting]
     return [f"{place}, with rows of batch {entry.batch_id}, is gone" for place in places if not place.exists()]
+
+
+def _unreadable_states(stream: Stream, entry: Entry) -> Iterator[str]:
+    """The files with states that *entry* names, and that are not there or not whole."""
+    shards = StateRuns.of(entry.notes) or []
+    home = state_folder(stream.control, len(shards))
+    for number, runs in enumerate(shards):
+        for run in runs.runs:
+            path = home / str(number) / run.name
+            if not path.exists():
+                yield f"{path}, with states, is gone"
+            elif not _is_whole(path):
+                yield f"{path}, with states, is not whole"
+
+
+def _is_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        return zipfile.is_zipfile(file)
 
 
 def _expected(facts: Mapping[int, Entry | None], committed: int | None) -> Mapping[str, int]:

@@ -1,12 +1,11 @@
-"""Reads the state of a stream from its tables, as far as that is in them.
+"""Reads the whole state of a stream: from its files, or from the tables of an older version, which had no such files.
 
-At the first start after a version that had no `state_files.py`, or where its files cannot be read.
+Records that wait for other partitions (`max_drift`) are in a table under this version, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+import logging
 from pathlib import Path
 
 import polars as pl
@@ -27,47 +26,30 @@ from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.state_files import StateFiles, StateRuns
 from tidemark.stream.steps import Steps
 
+log = logging.getLogger("tidemark.stream")
+
 SAME = ("topology", "sub_topology", "batch_id")
-
-
 AFTER_ALL = 2**62
 """Where updates that were not sent on stand among those of their batch that were: none of one instant came later."""
 
-Share = Callable[[str, pl.DataFrame, str], pl.DataFrame]
-"""Of the rows of an operator those whose keys, texts in the column named, belong here."""
 
-
-def all_of_it(_: str, rows: pl.DataFrame, __: str) -> pl.DataFrame:
-    """Every key belongs here."""
-    return rows
-
-
-def load_memory(
-    steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress, *, share: Share = all_of_it
-) -> None:
-    """Have the memory of *steps* keep its *share* of what the tables under *home* say up to *progress*."""
+def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress) -> None:
+    """Have the memory of *steps* keep what tables of an older version, under *home*, say up to *progress*."""
     before = progress.batch_id + 1
-
-    def mine(rows: pl.DataFrame) -> pl.DataFrame:
-        return pl.concat([rows.clear(), *(share(name, part, "key") for name, part in _by_operator(rows))])
-
     columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
-    changes = read_before(home / CHANGES.name, before, columns, keep=mine)
+    changes = read_before(home / CHANGES.name, before, columns)
     columns = [c for c in OPERATOR_STATE.names if c not in SAME]
-    states = read_before(home / OPERATOR_STATE.name, before, columns, keep=mine)
+    states = read_before(home / OPERATOR_STATE.name, before, columns)
     columns = ["operator", "key", "value_hash", "asserted_ms"]
     joined = pl.col("operator").is_in([*steps.memory.versions]) & pl.col("asserted_ms").is_not_null()
-    asserted = _asserted(
-        read_before(home / SUPPRESSED.name, before, columns, keep=lambda rows: mine(rows.filter(joined)))
-    )
+    asserted = _asserted(read_before(home / SUPPRESSED.name, before, columns, keep=lambda rows: rows.filter(joined)))
     for operator in (o for o in sub.operators if emission_of(o)):
         key, of_it = _key_schema(steps, operator), pl.col("operator") == operator.name
         if operator.name in steps.memory.states:
             _load_states(steps, operator, keys_as_now(states.filter(of_it), "key", key))
         if isinstance(operator, Repartition):
             columns = ["seq", "id", "value", "value_hash", "timestamp", *HOP_MARK]
-            mine_too = partial(_mine_of_hop, share, operator.name)
-            hop = read_before(home / f"hop_{operator.name}", before, columns, keep=mine_too)
+            hop = read_before(home / f"hop_{operator.name}", before, columns, keep=_updates)
             _load_stored(steps, operator, keys_as_now(hop.rename({"id": "key"}), "key", key))
         else:
             sent, again = (keys_as_now(rows.filter(of_it), "key", key) for rows in (changes, asserted))
@@ -91,14 +73,9 @@ def _key_schema(steps: Steps, operator: Operator) -> dict[str, pl.DataType]:
     return {column: schema[column] for column in columns}
 
 
-def _by_operator(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    for (name,), part in rows.group_by("operator", maintain_order=True):
-        yield str(name), part
-
-
-def _mine_of_hop(share: Share, operator: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """The updates of a hop that belong here; a mark of its watermark is none."""
-    return share(operator, rows.filter(is_hop_update()), "id")
+def _updates(rows: pl.DataFrame) -> pl.DataFrame:
+    """The updates of a hop; a mark of its watermark is none."""
+    return rows.filter(is_hop_update())
 
 
 def _load_stored(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
@@ -178,15 +155,14 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
 def load_whole(steps: Steps, stream: Stream, journal: Journal, newest: Entry, progress: StreamProgress) -> None:
     """Have the memory of *steps* keep the state of all shards after the *newest* entry, which made the *progress*."""
     shards = StateRuns.of(newest.notes)
-    everywhere = stream.sub.table_inputs()  # every shard has these
-    for number, runs in enumerate(shards or ()):
-        files = StateFiles(stream, journal, number, len(shards or ()))
-        but = everywhere if number else frozenset()
-        if files.load(steps.memory, runs, newest.batch_id, but=but) < newest.batch_id:
-            shards = None
-            break
     if shards is None:
+        log.info("%s: the state is taken over from the tables of an older version", stream.home)
         load_memory(steps, stream.sub, stream.home, progress)
+        return
+    everywhere = stream.sub.table_inputs()  # every shard has these
+    for number, runs in enumerate(shards):
+        files = StateFiles(stream, journal, number, len(shards))
+        files.load(steps.memory, runs, newest.batch_id, but=everywhere if number else frozenset())
 
 
 def load_waiting(steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress) -> None:

@@ -68,6 +68,11 @@ class Memory:
         yield from ((f"stored/{name}", rows) for name, rows in self.stored.items())
         yield from ((f"states/{name}", rows) for name, rows in self.states.items())
 
+    def schemas(self) -> Mapping[str, Mapping[str, pl.DataType]]:
+        """The columns of all that files have, by its name there."""
+        versions = {f"versions/{name}": dict(rows.schema) for name, rows in self.versions.items()}
+        return {place: rows.schema for place, rows in self.kept()} | versions
+
     def moved_keys(self) -> int:
         """How many keys and versions moved since `take_moved`, some of them more than once."""
         return sum(rows.moved for _, rows in self.kept()) + sum(rows.height for rows in self._new_versions.values())

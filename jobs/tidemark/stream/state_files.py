@@ -3,13 +3,12 @@
 What a batch moves lies in its journal entry (`moved/SHARD/…`). Where it is much, or has become much, it is written to
 a run: a file with the states of the keys that moved, and the keys that are gone. Now and then one run has all states.
 Runs never change. The entry of a batch names the runs, and the batch after which they are the state. A start reads
-these, and the entries since. If that cannot be read, or is of another version, the start reads the tables. Runs that
-the newest entry does not name are removed.
+these, and the entries since; no table is read. Columns that the topology file has since added begin as null, and those
+that it has left out are dropped. Runs that the newest entry does not name are removed.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,18 +21,21 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.disk import UntilWritten, at_once
+from tidemark.errors import Contradiction
 from tidemark.place import put_once
 from tidemark.spec.stream import Stream
 from tidemark.stream.journal import MANY, Entry, Journal, packed, unpacked
 from tidemark.stream.state import Memory, Moves, Tables
-
-log = logging.getLogger(__name__)
 
 FORMAT = 2
 MOVED = "moved/"
 """Prefix of the tables of a journal entry that its batch moved in a shard, whose number follows."""
 MOST_RUNS = 64
 """A start reads no more files than these; then one run takes their place."""
+
+
+class StateUnreadable(Contradiction):
+    """Raised at a start when the state of a stream cannot be read; it names the file and the ways on."""
 
 
 @dataclass(frozen=True)
@@ -95,29 +97,20 @@ class StateFiles:
         self.runs = StateRuns()
         self._known_to = -1
 
-    def load(self, memory: Memory, runs: StateRuns, newest: int, *, but: Collection[str] = ()) -> int:
-        """Have *memory* keep the state after the batch *newest*; returns it, -1 if that could not be read.
+    def load(self, memory: Memory, runs: StateRuns, newest: int, *, but: Collection[str] = ()) -> None:
+        """Have *memory* keep the state after the batch *newest*; raises StateUnreadable.
 
         *runs* are those that the entry of that batch names; of the operators *but* nothing is taken.
         """
-        try:
-            tables = [_read(self._home / run.name) for run in runs.runs]
-            since = [*self._since(runs, newest)]
-            for each in (*tables, *since):
-                _check(memory, each)
-                for name in [name for name in each if name.rpartition("/")[2] in but]:
-                    del each[name]
-        except (OSError, BadZipFile, KeyError, ValueError, pa.ArrowException) as error:
-            log.warning("%s: the state after batch %s is read from the tables: %r", self._home, runs.batch_id, error)
-            return -1
-        for each in tables:
-            memory.put(each)
+        schemas = memory.schemas()
+        wanted = {place: schema for place, schema in schemas.items() if place.rpartition("/")[2] not in but}
+        for run in runs.runs:
+            memory.put(_fitting(_read(self._home / run.name), wanted))
         memory.take_moved()
-        for each in since:
-            memory.put(each)
+        for moved in self._since(runs, newest):
+            memory.put(_fitting(moved, wanted))
         memory.count_held()
         self.runs, self._known_to = runs, newest
-        return newest
 
     def _since(self, runs: StateRuns, newest: int) -> Iterator[Tables]:
         """What the batches after *runs* moved, up to the *newest*."""
@@ -189,15 +182,27 @@ def state_folder(control: Path, shards: int) -> Path:
 
 
 def _read(path: Path) -> Tables:
-    tables = unpacked(-1, path.read_bytes()).tables
+    try:
+        tables = unpacked(-1, path.read_bytes()).tables
+    except (OSError, BadZipFile, KeyError, ValueError, pa.ArrowException) as error:
+        msg = (
+            f"{path}: this file has states of the stream, and cannot be read: {error!r}; put the control folder and "
+            "the tables back from a backup of one instant, or give the topology another `name`: under it, the stream "
+            "begins anew"
+        )
+        raise StateUnreadable(msg) from error
     return {name: pl.DataFrame(rows) for name, rows in tables.items() if isinstance(rows, pa.Table)}
 
 
-def _check(memory: Memory, tables: Tables) -> None:
-    """Raises ValueError where *memory* keeps other columns by now than *tables* have."""
-    wanted = {place: kept.schema for place, kept in memory.kept()}
-    wanted |= {f"versions/{name}": dict(rows.schema) for name, rows in memory.versions.items()}
-    for place, schema in wanted.items():
-        if place in tables and dict(tables[place].schema) != schema:
-            msg = f"{place} had the columns {dict(tables[place].schema)}, and has {schema} now"
-            raise ValueError(msg)
+def _fitting(tables: Tables, schemas: Mapping[str, Mapping[str, pl.DataType]]) -> Tables:
+    """Those of *tables* that are in *schemas*, with the columns that these have."""
+    found = {name: rows for name, rows in tables.items() if name.removeprefix("gone/") in schemas}
+    return {name: rows if name.startswith("gone/") else _as(schemas[name], rows) for name, rows in found.items()}
+
+
+def _as(schema: Mapping[str, pl.DataType], rows: pl.DataFrame) -> pl.DataFrame:
+    """*rows* with the columns of *schema*; null where there was none, or no value of that type."""
+    if rows.schema == schema:
+        return rows
+    columns = {name: pl.col(name) if name in rows.columns else pl.lit(None) for name in schema}
+    return rows.select(**{name: column.cast(schema[name], strict=False) for name, column in columns.items()})

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from tidemark.delta import Reference
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.stream import Stream
-from tidemark.stream.distributed.sharding import Sharding
 from tidemark.stream.journal import Journal
-from tidemark.stream.load import load_memory
 from tidemark.stream.state_files import StateFiles, StateRuns
 from tidemark.stream.steps import Steps
 
@@ -34,23 +31,21 @@ class Shard:
     place: Place
 
     @classmethod
-    def after(cls, was: StreamProgress, stream: Stream, number: int, runs: StateRuns, sharding: Sharding) -> Shard:
+    def after(cls, was: StreamProgress, stream: Stream, number: int, runs: StateRuns) -> Shard:
         """The shard *number* of *stream*, with the state after the progress *was*, which *runs* tell of."""
         place = str(stream.control), stream.shards, number
         kept = _KEPT.pop(place, None)
         if kept is None or kept.files.runs.attempt != runs.attempt or kept.stream != stream:
-            kept = cls._loaded(was, stream, place, runs, sharding)
+            kept = cls._loaded(was, stream, place, runs)
         return kept
 
     @classmethod
-    def _loaded(cls, was: StreamProgress, stream: Stream, place: Place, runs: StateRuns, sharding: Sharding) -> Shard:
+    def _loaded(cls, was: StreamProgress, stream: Stream, place: Place, runs: StateRuns) -> Shard:
         _, shards, number = place
         reference = Reference(stream.layout.warehouse)
         files = StateFiles(stream, Journal(stream.control / "journal", "data"), number, shards)
         steps = Steps(stream.topology, reference)
-        if files.load(steps.memory, runs, was.batch_id) < was.batch_id:
-            share = partial(sharding.own, number, shards)
-            load_memory(steps, stream.sub, stream.home, was, share=share)
+        files.load(steps.memory, runs, was.batch_id)
         return cls(stream, steps, files, reference, place)
 
     def keep(self) -> None:

@@ -221,7 +221,7 @@ class Working(Task):
         """What becomes of the shard *number*, which was *dealt* so much."""
         self.versions.refuse_others()
         told = [pickle.loads(each) for each in dealt]
-        shard = Shard.after(self.was, self.stream, number, self.states[number], self.sharding)
+        shard = Shard.after(self.was, self.stream, number, self.states[number])
         shard.read_versions(self.references)
         slow_ms = {} if number else self.slow_ms
         decider = Decider.of(
