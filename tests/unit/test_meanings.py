@@ -61,7 +61,7 @@ def after(old: str, new: str) -> list[str]:
     [
         ("amount * 2", "amount * 3"),
         ('level = "info"', 'level = "debug"'),
-        ('bound = "1 s"', 'bound = "9 s"'),
+        ('bound = "1 s"', 'bound = "9 s"\nmax_records = 5'),
         ("amount int,", "amount int, note string,"),
         ('columns = ["amount"]', 'columns = ["amount", "region"]'),
         ('table = "sums"', 'table = "sums_again"'),

@@ -21,6 +21,8 @@ EMISSION = {"strategy", "rule", "decide", "interval"}
 NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be meant
     ("source", "delta"): {"topic": None},
     ("source", "files"): {"topic": None},
+    ("source", "max_files"): {"topic": None, "delta": "reference/readings"},
+    ("source", "max_bytes"): {"topic": None, "delta": "reference/readings"},
     ("source", "idle_advances"): {"idle_after": "30 s"},
     ("source", "avro_schema"): {"format": "avro"},
     ("source", "tombstone_time"): {"key": "device"},

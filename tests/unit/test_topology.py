@@ -64,6 +64,23 @@ def test_a_batch_takes_in_no_more_of_a_topic_than_the_driver_can_hold(flights):
     assert parse(flights, file="flights.toml").operators["weather"].max_records == 2_000_000
 
 
+@pytest.mark.parametrize(
+    ("place", "limits", "meant"),
+    [
+        ("delta", {}, (None, 1_000, 64_000_000)),
+        ("delta", {"max_files": 5}, (None, 5, 64_000_000)),
+        ("files", {}, (None, None, 64_000_000)),
+        ("files", {"max_files": 5}, (None, 5, None)),
+        ("files", {"max_bytes": 7}, (None, None, 7)),
+    ],
+)
+def test_a_batch_takes_in_no_more_files_than_the_driver_can_hold(flights, place, limits, meant):
+    del flights["operators"]["weather"]["topic"]
+    flights["operators"]["weather"] |= {place: "outside/weather", **limits}
+    weather = parse(flights, file="flights.toml").operators["weather"]
+    assert (weather.max_records, weather.max_files, weather.max_bytes) == meant
+
+
 def test_a_source_names_one_writer_or_several(flights):
     for said, meant in [("shop/0", ("shop/0",)), (["shop/0", "a.b/c-d"], ("shop/0", "a.b/c-d"))]:
         flights["operators"]["weather"]["written_by"] = said
@@ -115,6 +132,21 @@ def test_a_given_name_is_taken_before_that_of_a_source():
             "flight_events",
             {"topic": None, "delta": "outside/flights", "max_records": 5},
             "flight_events.max_records: is set, but the source reads no topic; leave it out",
+        ),
+        (
+            "flight_events",
+            {"max_files": 5},
+            "flight_events.max_files: is set, but the source reads a topic; leave it out, or write max_records",
+        ),
+        (
+            "flight_events",
+            {"topic": None, "files": "outside/flights", "max_bytes": 0},
+            "flight_events.max_bytes: is 0; write 1 or more, such as max_bytes = 16000000",
+        ),
+        (
+            "flight_events",
+            {"topic": None, "files": "outside/flights", "max_files": 5, "max_bytes": 5},
+            "flight_events.max_files: is there beside max_bytes; keep one of the two",
         ),
         (
             "flight_events",

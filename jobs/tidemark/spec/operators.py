@@ -16,6 +16,11 @@ from tidemark.spec.connections import DEFAULT
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
+MAX_FILES = 1_000
+"""Of a Delta table a batch takes in no more files, unless the topology says so: Delta's own default."""
+MAX_BYTES = 64_000_000
+"""Of a table or a folder a batch takes in no more bytes of files, but always one file."""
+
 
 class Kind(StrEnum):
     """The kinds of operator."""
@@ -169,7 +174,8 @@ class Source(Operator):
     `allowed_lateness_ms` behind its watermark; None: nothing. A record moves time up to the decision time at most, and
     more than `max_ahead_ms` after that it is quarantined; None: neither. `nan` says what NaN in a double is.
     The time of a tombstone is in the header `tombstone_header`, or in `tombstone_field` of its key, a JSON object; else
-    it is the newest of its partition.
+    it is the newest of its partition. A batch reads at most `max_records` of a topic, and `max_files` files with
+    `max_bytes` of a table or a folder (None: no limit).
     """
 
     topic: str | None = None
@@ -191,6 +197,8 @@ class Source(Operator):
     key: str | None = None
     other_fields: str | None = None
     max_records: int | None = None
+    max_files: int | None = None
+    max_bytes: int | None = None
     written_by: tuple[str, ...] = ()
     nan: NotANumber = NotANumber.KEEP
     tombstone_header: str | None = None

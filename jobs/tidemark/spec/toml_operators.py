@@ -17,6 +17,8 @@ from tidemark.semantics.strategy import Strategy
 from tidemark.spec.connections import DEFAULT
 from tidemark.spec.operators import (
     HOUR_MS,
+    MAX_BYTES,
+    MAX_FILES,
     Aggregate,
     Beyond,
     Decide,
@@ -53,8 +55,12 @@ RESERVED = frozenset({"source", "partition", "offset", "key", "value", "headers"
 UNLIMITED = "unlimited"
 """What `max_ahead` says where record time is not wall time."""
 
-MAX_RECORDS = 200_000
-"""Of a topic a batch takes in no more, unless the file says so: a backlog does not fill the driver."""
+LIMITS: Mapping[str, Mapping[str, int | None]] = {
+    "topic": {"max_records": 200_000},
+    "delta": {"max_files": MAX_FILES, "max_bytes": MAX_BYTES},
+    "files": {"max_files": None, "max_bytes": MAX_BYTES},
+}
+"""What bounds a batch of each place, with its default: a backlog does not fill the driver."""
 
 SHAPING = frozenset({
     "aggregates", "columns", "delta", "fields", "id", "input", "inputs", "key", "kind", "on", "other_fields", "select",
@@ -140,15 +146,6 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
     if other_fields in fields:
         found = f"is {other_fields!r}, which is a field"
         keys.fail("other_fields", found, "choose a name that no field has", beside="fields")
-    max_records = keys.get("max_records", int, "100000", MAX_RECORDS if "topic" in place else None)
-    if max_records is not None and max_records < 1:
-        keys.fail("max_records", f"is {max_records}", "use 1 or more, or leave it out")
-    if max_records is not None and "topic" not in place:
-        keys.fail(
-            "max_records",
-            "is set, but the source reads no topic",
-            "leave it out: tables and files are read to their end",
-        )
     idle_after_ms = keys.duration("idle_after", "30 s", None)
     idle_advances = keys.get("idle_advances", bool, "true", False)
     if idle_advances and idle_after_ms is None:
@@ -171,11 +168,29 @@ def _source(keys: Keys, common: dict[str, Any], folder: Path | None) -> Operator
         max_ahead_ms=_max_ahead_ms(keys),
         key=key,
         other_fields=other_fields,
-        max_records=max_records,
+        **_limits(keys, place),
         written_by=_written_by(keys, place),
         nan=_nan(keys, fields),
         **_tombstone_time(keys, key, timestamp),
     )
+
+
+def _limits(keys: Keys, place: Mapping[str, str]) -> dict[str, Any]:
+    """The most that one batch takes in: records of a topic, or files and their bytes."""
+    (kind,) = place
+    allowed = LIMITS[kind]
+    examples = {"max_records": "100000", "max_files": "100", "max_bytes": "16000000"}
+    found = {key: keys.count(key, example, allowed.get(key)) for key, example in examples.items()}
+    for key in examples:
+        if key in keys.content and key not in allowed:
+            reads = "a topic" if kind == "topic" else "no topic"
+            keys.fail(key, f"is set, but the source reads {reads}", f"leave it out, or write {' or '.join(allowed)}")
+    if kind == "files" and found["max_files"] is not None:
+        if "max_bytes" in keys.content:
+            remedy = "keep one of the two: of a folder Spark takes one limit alone"
+            keys.fail("max_files", "is there beside max_bytes", remedy, beside="max_bytes")
+        found["max_bytes"] = None
+    return found
 
 
 def _kafka(keys: Keys, place: Mapping[str, str]) -> str:

@@ -178,7 +178,7 @@ class Reader:
         """The earliest and latest offset of every partition of a topic; of other sources, of those not *read*."""
         known = sorted({*range(self._partitions[source.name]), *read_to})
         if source.topic is None:
-            # What is no topic is read to its end by every batch.
+            # What is no topic was read to its end where a batch found nothing more.
             return {number: (0, read_to.get(number, 0)) for number in known if number not in read}
         return self._broker.offsets(source, known)
 

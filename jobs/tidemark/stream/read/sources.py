@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from tidemark.errors import Contradiction, InvalidArgument
@@ -22,7 +23,7 @@ from tidemark.kernels.avro_fields import avro_types
 from tidemark.spark import is_table
 from tidemark.spec.connections import Cluster, Clusters
 from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Format, HopSource, Operator, Source
+from tidemark.spec.operators import MAX_BYTES, MAX_FILES, Format, HopSource, Operator, Source
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.intact import Offsets
 from tidemark.stream.read.fitting import require_fitting
@@ -123,13 +124,25 @@ def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
     if not is_table(path):
         msg = f"operators.{source.name}.delta: {path}: there is no Delta table; create it before the stream starts"
         raise InvalidArgument(msg)
-    rows = spark.readStream.format("delta").option("ignoreDeletes", "true").load(str(path))
+    rows = _appended(spark, path, max_files=source.max_files, max_bytes=source.max_bytes)
     place = F.struct(
         F.lit(None).cast("bigint").alias("at_ms"),
         nullable(F.input_file_name()).alias("file"),
         nullable(F.input_file_block_start()).alias("start"),
     )
     return table_rows(rows.withColumn("written", place), source)
+
+
+def _appended(spark: SparkSession, path: Path, *, max_files: int | None, max_bytes: int | None) -> DataFrame:
+    """The rows that are appended to the Delta table at *path*."""
+    reader = spark.readStream.format("delta").option("ignoreDeletes", "true")
+    return _paced(reader, max_files=max_files, max_bytes=max_bytes).load(str(path))
+
+
+def _paced(reader: DataStreamReader, *, max_files: int | None, max_bytes: int | None) -> DataStreamReader:
+    """*reader*, which takes in at most so many files a batch, and one at least. Of a folder Spark takes one limit."""
+    limits = {"maxFilesPerTrigger": max_files, "maxBytesPerTrigger": max_bytes}
+    return reader.options(**{name: most for name, most in limits.items() if most is not None})
 
 
 def explained(error: Exception) -> Exception:
@@ -151,8 +164,9 @@ def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
     if not folder.is_dir():
         msg = f"operators.{source.name}.files: {folder}: there is no such folder; create it before the stream starts"
         raise InvalidArgument(msg)
+    paced = _paced(spark.readStream, max_files=source.max_files, max_bytes=source.max_bytes)
     if source.format is Format.JSON:
-        lines = _with_place(spark.readStream.text(str(folder)).filter(F.trim("value") != ""))
+        lines = _with_place(paced.text(str(folder)).filter(F.trim("value") != ""))
         value = F.col("value").cast("binary").alias("value")
         return lines.select(F.lit(source.name).alias("source"), F.lit(0).alias("partition"), value, "written")
     reader = {"header": "true", "enforceSchema": "false"} if source.format is Format.CSV else {}
@@ -162,7 +176,7 @@ def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
     schema: StructType | str = ", ".join(f"`{field}` {'string' if texts else word}" for field, word in declared)
     if known:
         schema = spark.read.format(source.format.value).options(**reader).load(str(folder)).schema
-    rows = spark.readStream.format(source.format.value).options(**reader).schema(schema).load(str(folder))
+    rows = paced.format(source.format.value).options(**reader).schema(schema).load(str(folder))
     return table_rows(_with_place(rows), source, texts=texts)
 
 
@@ -178,7 +192,8 @@ def _with_place(rows: DataFrame) -> DataFrame:
 
 def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
     # Of a hop maintenance deletes, in whole files, rows that this stream has read.
-    rows = spark.readStream.format("delta").option("ignoreDeletes", "true").load(str(path))
+    # The mark that ends a commit is in its last file: of a commit that is cut, the rows before it come first.
+    rows = _appended(spark, path, max_files=MAX_FILES, max_bytes=MAX_BYTES)
     return rows.select(
         F.lit(source.name).alias("source"),
         "partition",

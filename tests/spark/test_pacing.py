@@ -1,0 +1,124 @@
+"""How much of a folder, a Delta table or a hop real Spark takes into one batch."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+
+from tidemark.delta import create
+from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.spec.layout import Layout
+from tidemark.spec.operators import Source
+from tidemark.spec.tables import HOP
+from tidemark.spec.topology import SubTopology, Topology, parse
+from tidemark.stream.read import sources
+from tidemark.stream.read.sources import collect, stream
+
+TOML = """
+name = "paced"
+[operators.lines]
+kind = "source"
+{place}
+fields = "n int, at bigint"
+timestamp = "at"
+bound = "1 s"
+[operators.by_n]
+kind = "repartition"
+input = "lines"
+key = ["n"]
+columns = ["at"]
+[operators.total]
+kind = "aggregate"
+input = "by_n"
+aggregates = {{ n = "count(*)" }}
+[operators.kept]
+kind = "sink"
+input = "total"
+table = "kept"
+"""
+NOON = 1_400_000_000_000
+
+
+def paced(place: str) -> Topology:
+    return parse(tomllib.loads(TOML.format(place=place)), file="paced.toml")
+
+
+def row(n: int) -> dict[str, int]:
+    return {"n": n, "at": NOON + n}
+
+
+def batches(spark: SparkSession, topology: Topology, sub: SubTopology, warehouse: Path) -> list[list[int]]:
+    """The numbers that each batch reads until there are no more; it goes on where the last call ended."""
+    found: list[pl.DataFrame] = []
+
+    def take(rows: DataFrame, _: int) -> None:
+        found.append(collect(rows, sub.operators))
+
+    read = stream(spark, sub, Layout(warehouse), topology.name, {})
+    writer = read.writeStream.foreachBatch(take).option("checkpointLocation", str(warehouse / "checkpoint"))
+    query = writer.trigger(processingTime="100 milliseconds").start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    name = sub.sources[0].name
+    column = pl.col(name).struct.field("n") if isinstance(sub.sources[0], Source) else pl.col("offset")
+    return [sorted(rows.select(column).to_series()) for rows in found if rows.height]
+
+
+def test_five_files_are_three_batches_of_two_at_most(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for n in range(5):
+        (folder / f"{n}.json").write_text(json.dumps(row(n)) + "\n")
+    topology = paced('files = "in"\nmax_files = 2')
+    sizes = [len(batch) for batch in batches(spark, topology, topology.sub_topologies[0], tmp_path)]
+    assert sizes == [2, 2, 1]
+
+
+def test_another_limit_counts_from_the_next_start_on(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    line = json.dumps(row(1)) + "\n"
+    read = []
+    for part, limit in enumerate(["max_files = 1", f"max_bytes = {2 * len(line)}", "max_bytes = 1", ""]):
+        for n in range(3):
+            (folder / f"{part}-{n}.json").write_text(line)
+        topology = paced(f'files = "in"\n{limit}')
+        read.append([len(batch) for batch in batches(spark, topology, topology.sub_topologies[0], tmp_path)])
+    assert read == [[1, 1, 1], [2, 1], [1, 1, 1], [3]]
+
+
+@pytest.mark.parametrize(
+    ("limits", "read"),
+    [("max_files = 2", [[0, 1], [2, 3], [4]]), ("max_bytes = 1", [[0], [1], [2], [3], [4]]), ("", [[0, 1, 2, 3, 4]])],
+)
+def test_a_delta_table_is_read_so_many_files_at_once(
+    spark: SparkSession, tmp_path: Path, limits: str, read: list[list[int]]
+) -> None:
+    schema = pa.schema([("n", pa.int32()), ("at", pa.int64())])
+    for n in range(5):
+        write_deltalake(tmp_path / "in", pa.Table.from_pylist([row(n)], schema), mode="append")
+    topology = paced(f'delta = "in"\n{limits}')
+    assert batches(spark, topology, topology.sub_topologies[0], tmp_path) == read
+
+
+def test_a_hop_has_the_limits_of_a_delta_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_FILES", 2)
+    topology = paced('topic = "lines"')
+    path = Layout(tmp_path).hop(topology.name, "lines", "by_n")
+    create(path, arrow_schema(HOP), description="a hop")
+    for batch_id in range(5):
+        hop = rows_of(HOP, [{"seq": 0, "partition": 0}], topology="paced", sub_topology="lines", batch_id=batch_id)
+        write_deltalake(path, hop, mode="append")
+    behind = topology.sub_topologies[1]
+    assert batches(spark, topology, behind, tmp_path) == [[0, 1], [2, 3], [4]]
