@@ -13,8 +13,8 @@ from tidemark.kernels.schemas import META_SCHEMA
 from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
 from tidemark.spec.operators import Aggregate, Emission, Kind, Shape, Windows
-from tidemark.stream.aggregating import Aggregating
 from tidemark.stream.batch import Moment
+from tidemark.stream.operate.aggregating import Aggregating
 from tidemark.stream.state import Memory, Moves
 
 SCHEMA = {"id": pl.String(), "v": pl.Int64(), **META_SCHEMA}

@@ -35,10 +35,11 @@ from tidemark.stream.broker import Answers
 from tidemark.stream.intact import Intact
 from tidemark.stream.intake import Intake, Reader
 from tidemark.stream.journal import Entry
+from tidemark.stream.operate.step import Run
 from tidemark.stream.pipeline import Pipeline
 from tidemark.stream.reopenings import Reopenings
 from tidemark.stream.state import Moves
-from tidemark.stream.steps import Run, Steps
+from tidemark.stream.steps import Steps
 from tidemark.stream.streaming_windows import ClosedWindow, StreamingWindows
 from tidemark.stream.table_marks import NewestMarks
 

@@ -25,7 +25,8 @@ from tidemark.spec.tables import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, Q
 from tidemark.stream.batch import Batch
 from tidemark.stream.broker import Answers
 from tidemark.stream.intact import Intact
-from tidemark.stream.steps import Run, Steps
+from tidemark.stream.operate.step import Run
+from tidemark.stream.steps import Steps
 from tidemark.stream.table_marks import NewestMarks
 
 

@@ -21,8 +21,9 @@ from tidemark.spec.operators import Aggregate, KeyedTable, Map, Operator, Repart
 from tidemark.spec.stream import Stream
 from tidemark.spec.tables import CHANGES, HELD_RECORDS, HOP_MARK, OPERATOR_STATE, SUPPRESSED
 from tidemark.spec.topology import SubTopology
-from tidemark.stream.aggregating import GROUP
 from tidemark.stream.journal import Entry, Journal
+from tidemark.stream.operate.aggregating import GROUP
+from tidemark.stream.operate.registry import step_of
 from tidemark.stream.state_files import StateFiles, StateRuns
 from tidemark.stream.steps import Steps
 
@@ -61,16 +62,7 @@ def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProg
 def _key_schema(steps: Steps, operator: Operator) -> dict[str, pl.DataType]:
     """The columns of the keys under which *operator* keeps something; none for those of the records themselves."""
     schema = {**WINDOW, **steps.schemas[operator.name if isinstance(operator, Map) else operator.inputs[0]]}
-    match operator:
-        case Repartition():
-            columns = operator.id
-        case Aggregate():
-            columns = (*operator.key, *(("window_start",) if operator.windows else ()))
-        case KeyedTable() | Map():
-            columns = operator.key
-        case _:
-            columns = ()
-    return {column: schema[column] for column in columns}
+    return {column: schema[column] for column in step_of(operator).key(operator) or ()}
 
 
 def _updates(rows: pl.DataFrame) -> pl.DataFrame:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemark.spec.connections import DEFAULT
-from tidemark.spec.operators import Aggregate, HopSource, KeyedTable, Map, NewestBy, Operator, Repartition, Sink, Source
+from tidemark.spec.operators import HopSource, Source
 from tidemark.spec.topology import SubTopology
+from tidemark.stream.operate.registry import step_of
 
 SOURCES = "its sources"
 
@@ -23,7 +24,7 @@ def meanings(sub: SubTopology) -> dict[str, str]:
     sources = [f"{o.name} ({_where(o)})" for o in sub.sources]
     found = {SOURCES: ", ".join(sources)}
     for operator in sub.operators:
-        found |= _of(operator)
+        found |= step_of(operator).meaning(operator)
     return found
 
 
@@ -43,36 +44,3 @@ def _where(source: Source | HopSource) -> str:
         return f"hop of {source.repartition}"
     cluster = "" if source.kafka == DEFAULT else f" of cluster {source.kafka}"
     return f"topic {source.topic}{cluster}" if source.topic else f"folder {source.delta or source.files}"
-
-
-def _of(operator: Operator) -> dict[str, str]:
-    at = f"operators.{operator.name}"
-    match operator:
-        case KeyedTable():
-            newest = ", the newest by event time" if operator.newest_by is NewestBy.EVENT_TIME else ""
-            return {at: f"a table by {_listed(operator.key)}{newest}"}
-        case Map() if operator.emission is not None:
-            return {
-                at: f"a map that judges by {_listed(operator.key)} whether {operator.identity or 'its columns'} changed"
-            }
-        case Repartition():
-            id_, key = _listed(operator.id) if operator.id else "no id", _listed(operator.key)
-            return {at: f"a repartition of {id_} by {key} into {operator.partitions}"}
-        case Aggregate():
-            windows = operator.windows
-            over = f"{windows.shape} of {windows.size_ms}/{windows.hop_ms}+{windows.offset_ms} ms" if windows else "no"
-            over += f" in {windows.timezone}" if windows and windows.timezone else ""
-            values = {
-                f"{at}.aggregates.{name}": f"{function}({column})"
-                for name, (function, column) in operator.aggregates.items()
-            }
-            return {at: f"an aggregate by {_listed(operator.key)} over {over} windows", **values}
-        case Sink(table=str() as table):
-            by = f"the current row of {_listed(operator.key)}" if operator.key else "every row"
-            return {f"the table {table}": by}
-        case _:
-            return {}
-
-
-def _listed(columns: tuple[str, ...]) -> str:
-    return ", ".join(columns) or "no column"

@@ -11,8 +11,9 @@ from tidemark.clock import Clock
 from tidemark.spec.operators import Operator, Sink
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.batch import Moment
+from tidemark.stream.operate.step import Run
 from tidemark.stream.state import Moves
-from tidemark.stream.steps import Run, Steps
+from tidemark.stream.steps import Steps
 
 
 class Pipeline:

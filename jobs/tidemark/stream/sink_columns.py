@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from tidemark.spec.operators import Aggregate, HopSource, Join, Map, Operator, Sink, Source, Union
+from tidemark.spec.operators import Operator, Sink
+from tidemark.stream.operate.registry import step_of
 
 Columns = Mapping[str, Mapping[str, object]]
 """The columns of each operator's records, by its name."""
@@ -53,26 +54,8 @@ def commented(schema: pa.Schema, sink: Sink, operators: Mapping[str, Operator], 
 
 
 def origin(column: str, operator: Operator, operators: Mapping[str, Operator], columns: Columns) -> str:
-    """Where *column* of the records of *operator* comes from: a field of a source, or an expression.
-
-    Of what a repartition hands on only its name is said: how it came about is up to another sub-topology.
-    """
-    match operator:
-        case Source() if column == operator.timestamp:
-            unit = f", epoch {operator.timestamp_unit}" if operator.fields[column] == "bigint" else ""
-            return f"{column} of {operator.name}: record time{unit}"
-        case Source() | HopSource():
-            return f"{column} of {operator.name}"
-        case Union():
-            return f"{column} of {' and '.join(operator.inputs)}"
-        case Map() if operator.select.get(column, column) != column:
-            return f"{operator.name}: {operator.select[column]}"
-        case Aggregate() if column in operator.select:
-            return f"{operator.name}: {operator.select[column]}"
-        case Aggregate() if column in BOUNDS:
-            return f"{column} of {operator.name}: record time, epoch ms"
-        case Join() if column not in columns[operator.inputs[0]]:
-            if operator.table is None:
-                return f"{column} of the Delta table {operator.delta}"
-            return origin(column, operators[operator.table], operators, columns)
-    return origin(column, operators[operator.inputs[0]], operators, columns)
+    """Return where *column* of the records of *operator* comes from: a field of a source, or an expression."""
+    read = columns[operator.inputs[0]] if operator.inputs else ()
+    return step_of(operator).comment(
+        operator, column, read, lambda name: origin(column, operators[name], operators, columns)
+    )

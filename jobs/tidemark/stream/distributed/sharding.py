@@ -15,13 +15,10 @@ from tidemark.errors import InvalidSpec
 from tidemark.kernels import META
 from tidemark.kernels.placement import shard_of
 from tidemark.kernels.values import key_value, parsed, value_text
+from tidemark.kernels.windows import WINDOW
 from tidemark.spec.operators import (
-    Aggregate,
-    Emission,
     HopSource,
     Join,
-    KeyedTable,
-    Map,
     Operator,
     Repartition,
     Sink,
@@ -30,6 +27,7 @@ from tidemark.spec.operators import (
     emission_of,
 )
 from tidemark.spec.topology import SubTopology, Topology
+from tidemark.stream.operate.registry import step_of
 from tidemark.stream.steps import Steps
 
 _KEY = "_key"
@@ -148,7 +146,8 @@ def _sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
             raise NotSharded(msg)
         read = _together([streams[name] for name in operator.flows]) if operator.flows else _source(operator, steps)
         key = _key_of(operator, read, steps)
-        streams[operator.name] = _behind(operator, read, key)
+        handed_on = step_of(operator).origins(operator, read.columns)
+        streams[operator.name] = replace(read, columns=handed_on, key=read.key if key is None else key)
         if key is not None and (emission_of(operator) or (isinstance(operator, Sink) and operator.key)):
             keeping[operator.name] = key
         elif key is not None:
@@ -186,43 +185,17 @@ def _source(operator: Operator, steps: Steps) -> _Stream:
 
 
 def _key_of(operator: Operator, read: _Stream, steps: Steps) -> KeyText | None:
-    """What *operator* groups by, or must keep in order by; None: nothing."""
-    origins, schema = read.columns, steps.schemas[operator.inputs[0]] if operator.inputs else {}
-    match operator:
-        case KeyedTable() | Repartition(id=()):
-            columns = operator.key
-        case Repartition():
-            columns = operator.id
-        case Aggregate():
-            columns = (*operator.key, *(("window_start",) if operator.windows else ()))
-            schema = {**schema, "window_start": pl.Int64()}
-            origins = {**origins, "window_start": None}
-        case Map(emission=Emission()):
-            columns, origins, schema = operator.key, _selected(operator, read), steps.schemas[operator.name]
-        case Sink() if operator.topic or operator.key:
-            columns = operator.key
-        case _:
-            return None
-    return KeyText({c: origins.get(c) for c in columns}, {c: schema[c] for c in columns}) if columns else read.key
-
-
-def _selected(operator: Map, read: _Stream) -> dict[str, str | None]:
-    return {name: read.columns.get(sql.strip()) for name, sql in operator.select.items()}
-
-
-def _behind(operator: Operator, read: _Stream, key: KeyText | None) -> _Stream:
-    """What the readers of *operator* get."""
-    match operator:
-        case Map():
-            return replace(read, columns=_selected(operator, read), key=key or read.key)
-        case Aggregate():
-            assert key is not None
-            return replace(read, columns=key.columns, key=key)
-        case KeyedTable():
-            assert key is not None
-            return replace(read, key=key)
-        case _:
-            return read
+    """Return what *operator* groups by, or must keep in order by; None: nothing."""
+    step = step_of(operator)
+    columns = step.key(operator)
+    if columns is None:
+        return None
+    if not columns:
+        return read.key
+    origins = step.origins(operator, read.columns)
+    # A hop has its columns in one text: what a repartition reads has them apart.
+    schema = {**WINDOW, **steps.schemas[operator.inputs[0] if isinstance(operator, Repartition) else operator.name]}
+    return KeyText({c: origins.get(c) for c in columns}, {c: schema[c] for c in columns})
 
 
 def _common(

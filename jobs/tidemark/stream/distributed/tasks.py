@@ -44,9 +44,10 @@ from tidemark.stream.distributed.versions import Versions
 from tidemark.stream.intact import Intact, nothing_to_reread
 from tidemark.stream.intake import seen_of, seen_of_hop, taken, without_records
 from tidemark.stream.journal import MANY
+from tidemark.stream.operate.step import Run
 from tidemark.stream.state import Moves
 from tidemark.stream.state_files import StateRuns
-from tidemark.stream.steps import Run, Steps
+from tidemark.stream.steps import Steps
 
 ROWS = "rows"
 """The folder, among those of a driver, of rows of a batch that are no table's."""

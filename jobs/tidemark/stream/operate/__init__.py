@@ -1,0 +1,1 @@
+"""What each kind of operator does with a batch: a file each, listed in `registry.py`."""

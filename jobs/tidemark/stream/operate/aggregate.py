@@ -1,0 +1,134 @@
+"""The kind `aggregate`: values per key, over windows or rolling. `aggregating.py` keeps its states."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from tidemark.errors import InvalidArgument
+from tidemark.kernels import META
+from tidemark.kernels.aggregate_function import OLD, AggregateFunction
+from tidemark.kernels.aggregates import aggregate_functions
+from tidemark.kernels.aggregation import Aggregation
+from tidemark.kernels.expressions import Expressions
+from tidemark.kernels.proofs import as_late, late_rows
+from tidemark.kernels.windows import WINDOW
+from tidemark.spec.operators import Aggregate
+from tidemark.stream.batch import Moment
+from tidemark.stream.operate.aggregating import Aggregating
+from tidemark.stream.operate.keyed import JudgingStep, with_key
+from tidemark.stream.operate.mistakes import ColumnMistake, Schema, of_any_type, of_sql, reads, unknown
+from tidemark.stream.operate.step import Origins, Run
+from tidemark.stream.state import Moves
+
+
+class AggregateStep(JudgingStep[Aggregate]):
+    """An aggregate."""
+
+    _aggregating: Aggregating
+
+    @staticmethod
+    def mistakes(
+        operator: Aggregate, columns: Schema, sql: Expressions, wrong: Collection[str]
+    ) -> Iterator[ColumnMistake]:
+        """Yield what is wrong with `key`, `aggregates` and `select`."""
+        found = [*unknown({"key": operator.key}, columns), *_of_functions(operator, columns), *_of_names(operator)]
+        found = [replace(each, remedy=each.remedy or reads(columns)) for each in found]
+        yield from found
+        bad = {*wrong, *(mistake.key for mistake in found)}
+        if not bad & {"key", "window", "aggregates"}:
+            results = {**_results(operator, columns, bad), **of_any_type("aggregates", bad)}
+            texts = {f"select.{name}": text for name, text in operator.select.items()}
+            yield from of_sql(texts, results, sql)
+
+    @staticmethod
+    def meaning(operator: Aggregate) -> dict[str, str]:
+        """Return its key and windows, and each of its functions."""
+        windows, at = operator.windows, f"operators.{operator.name}"
+        over = f"{windows.shape} of {windows.size_ms}/{windows.hop_ms}+{windows.offset_ms} ms" if windows else "no"
+        over += f" in {windows.timezone}" if windows and windows.timezone else ""
+        values = {
+            f"{at}.aggregates.{name}": f"{function}({column})"
+            for name, (function, column) in operator.aggregates.items()
+        }
+        return {at: f"an aggregate by {', '.join(operator.key) or 'no column'} over {over} windows", **values}
+
+    @staticmethod
+    def key(operator: Aggregate) -> tuple[str, ...] | None:
+        """Return its key, and the start of a window."""
+        return (*operator.key, *(("window_start",) if operator.windows else ()))
+
+    @staticmethod
+    def origins(operator: Aggregate, read: Origins) -> Origins:
+        """Return the columns of its key; all else is calculated."""
+        key = {column: read.get(column) for column in operator.key}
+        return key | ({"window_start": None} if operator.windows else {})
+
+    @staticmethod
+    def comment(operator: Aggregate, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
+        """Return the expression of *column*, or that it is the bound of a window."""
+        if column in operator.select:
+            return f"{operator.name}: {operator.select[column]}"
+        if column in WINDOW:
+            return f"{column} of {operator.name}: record time, epoch ms"
+        return ask(operator.inputs[0])
+
+    @property
+    def functions(self) -> Sequence[AggregateFunction]:
+        """Its aggregate functions."""
+        return self._aggregating.kernel.functions
+
+    def prepare(self) -> None:
+        """Keep the states of its keys."""
+        schema = self.shared.schemas[self.operator.inputs[0]]
+        self._aggregating = Aggregating(self.operator, schema, self.shared.sql, self.shared.memory)
+
+    def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
+        """Aggregate the records, and judge the results."""
+        (records,) = inputs
+        name, kernel = self.operator.name, self._aggregating.kernel
+        kept = records if OLD in records.columns else records.filter(~pl.col("_deleted"))
+        keyed, bad = with_key(self.operator, kept, self.operator.key)
+        done = self._aggregating.run(keyed, moves, moment)
+        filtered, no_key = records.height - kept.height, kept.height - keyed.height
+        quarantined = no_key + self.shared.failed_n
+        counts = done.emitted.counts + Counter(late=done.late.height, filtered=filtered, quarantined=quarantined)
+        counts["records_in"] = done.updates + done.late.height + filtered + no_key
+        counts["reopened"] = done.reopened
+        window = {"window_start": "window_start", "window_end": "_window_end"} if self.operator.windows else {}
+        late = {"late_records": late_rows(name, as_late(done.late), moment.was_watermark_ms, moment.held_by)}
+        rows = {**self.judged_rows(done.emitted, window), **self.state_rows(moves), **late, **bad}
+        output = done.emitted.output.select(*kernel.key, *self.operator.select, *META)
+        times = self.finished(records, done.emitted)
+        return Run(output, times, counts, rows, done.emitted.judged.skipped, done.emitted.asserted)
+
+
+def _of_functions(operator: Aggregate, columns: Schema) -> Iterator[ColumnMistake]:
+    for name, call in operator.aggregates.items():
+        try:
+            aggregate_functions({name: call}, columns)
+        except InvalidArgument as error:
+            yield ColumnMistake(f"aggregates.{name}", str(error), "")
+
+
+def _of_names(operator: Aggregate) -> Iterator[ColumnMistake]:
+    """Yield the names that a result has already."""
+    key = {*operator.key, *(("window_start",) if operator.windows else ())}
+    for place, names, taken in (
+        ("aggregates", operator.aggregates, key | {"window_end"}),
+        ("select", operator.select, key),
+    ):
+        for name in names:
+            if name in taken:
+                yield ColumnMistake(f"{place}.{name}", "is a name that the result has already; choose another one", "")
+
+
+def _results(operator: Aggregate, columns: Schema, bad: Collection[str]) -> Schema:
+    """Return what `select` of *operator* reads, but for aggregates that are *bad*."""
+    sound = {name: call for name, call in operator.aggregates.items() if f"aggregates.{name}" not in bad}
+    kernel = Aggregation(replace(operator, aggregates=sound), aggregate_functions(sound, columns), columns)
+    results = kernel.results(pl.DataFrame(schema=kernel.state_schema)).schema
+    return {name: results[name] for name in (*operator.key, *(WINDOW if operator.windows else ()), *sound)}

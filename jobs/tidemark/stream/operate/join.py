@@ -1,0 +1,77 @@
+"""The kind `join`: each record with the matching row of a table of the topology, or of a Delta table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+
+import polars as pl
+
+from tidemark.kernels.facts import times_of
+from tidemark.kernels.proofs import as_late, late_rows
+from tidemark.kernels.steps import is_beyond, join_newest, join_valid
+from tidemark.spec.operators import Join, KeyedTable
+from tidemark.stream.batch import Moment
+from tidemark.stream.operate.step import Run, Shared, Step
+from tidemark.stream.operate.table import TableStep
+from tidemark.stream.state import Moves
+
+
+class JoinStep(Step[Join]):
+    """A join."""
+
+    def __init__(self, operator: Join, shared: Shared) -> None:
+        super().__init__(operator, shared)
+        table = shared.topology.operators[operator.table] if operator.table else None
+        self._table = TableStep(table, shared) if isinstance(table, KeyedTable) else None
+
+    @staticmethod
+    def comment(operator: Join, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
+        """Return where *column* comes from: the records, or the table."""
+        if column in read:
+            return ask(operator.inputs[0])
+        return ask(operator.table) if operator.table else f"{column} of the Delta table {operator.delta}"
+
+    def prepare(self) -> None:
+        """Have the table keep its versions."""
+        if self._table is not None:
+            self.shared.memory.version(self._table.operator.name, self._table.version_schema())
+
+    def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
+        """Add the columns of the matching rows."""
+        records = inputs[0]
+        if self._table is not None:
+            return self._with_versions(self._table, records, moves, moment)
+        rows = self.shared.reference(self.operator.delta or "")
+        output = join_newest(self.operator, records, rows, updates=self._reads_updates)
+        filtered = records.height - output.height
+        counts = Counter(records_in=records.height, passed=output.height, filtered=filtered)
+        return Run(output, times_of(records), counts)
+
+    @property
+    def _reads_updates(self) -> bool:
+        return self.operator.name in self.shared.updates
+
+    def _with_versions(self, table: TableStep, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
+        """Join the versions of *table* that were valid; what asks for one beyond its history may be late."""
+        was_ms, behind_ms = moment.was_watermark_ms, table.history_ms
+        kept_from_ms = None if was_ms is None or behind_ms is None else was_ms - behind_ms
+        beyond = is_beyond(kept_from_ms) & ~pl.col("_deleted")  # what deletes its key looks nothing up
+        is_late = beyond & pl.lit(value=table.operator.is_strict)
+        late, asking = records.filter(is_late), records.filter(~is_late)
+        versions = self._versions(table.operator.name, moves)
+        output = join_valid(self.operator, asking, versions, updates=self._reads_updates, kept_from_ms=kept_from_ms)
+        counts = Counter(
+            records_in=records.height,
+            passed=output.height,
+            filtered=asking.height - output.height,
+            late=late.height,
+            joined_beyond_history=asking.filter(beyond).height,
+        )
+        rows = {"late_records": late_rows(self.operator.name, as_late(late), was_ms, moment.held_by)}
+        return Run(output, times_of(records), counts, rows)
+
+    def _versions(self, table: str, moves: Moves) -> pl.DataFrame:
+        """Return all versions of *table* read so far, this batch's among them."""
+        known = self.shared.memory.versions[table]
+        return pl.concat([known, moves.versions[table]]) if table in moves.versions else known

@@ -1,0 +1,77 @@
+"""The kind `repartition`: records, or updates of an id, handed on by another key to the next sub-topology."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+import polars as pl
+
+from tidemark.kernels.expressions import Expressions
+from tidemark.kernels.facts import times_of
+from tidemark.kernels.proofs import suppressed_rows
+from tidemark.kernels.steps import hop_rows, repartition_updates, stream_hop_rows, with_old_value
+from tidemark.spec.operators import Repartition
+from tidemark.stream.batch import Moment
+from tidemark.stream.operate.keyed import KeyedStep, with_key
+from tidemark.stream.operate.mistakes import ColumnMistake, Schema, unknown
+from tidemark.stream.operate.step import Run
+from tidemark.stream.state import Moves
+
+
+class RepartitionStep(KeyedStep[Repartition]):
+    """A repartition."""
+
+    @staticmethod
+    def mistakes(operator: Repartition, columns: Schema, *_: Expressions | Collection[str]) -> Iterable[ColumnMistake]:
+        """Return what `id`, `key` and `columns` name that is no column."""
+        return unknown({"id": operator.id, "key": operator.key, "columns": operator.columns}, columns)
+
+    @staticmethod
+    def meaning(operator: Repartition) -> dict[str, str]:
+        """Return its id, key and partitions."""
+        id_, key = ", ".join(operator.id) or "no id", ", ".join(operator.key)
+        return {f"operators.{operator.name}": f"a repartition of {id_} by {key} into {operator.partitions}"}
+
+    @staticmethod
+    def key(operator: Repartition) -> tuple[str, ...] | None:
+        """Return its id, of whose updates it keeps the last; of a stream its key, whose records stay in order."""
+        return operator.id or operator.key
+
+    def updates(self, records: pl.DataFrame) -> pl.DataFrame:
+        """Return *records* as updates of their ids."""
+        return repartition_updates(self.operator, records)
+
+    def prepare(self) -> None:
+        """Keep the last update of each id; of a stream nothing."""
+        if self.operator.id:
+            super().prepare()
+
+    def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
+        """Make the rows of the hop."""
+        (records,) = inputs
+        return self._updates_on(records, moves, moment) if self.operator.id else self._stream_on(records)
+
+    def _stream_on(self, records: pl.DataFrame) -> Run:
+        operator = self.operator
+        kept, bad = with_key(operator, records.filter(~pl.col("_deleted")), operator.key)
+        rows = stream_hop_rows(operator, kept)
+        filtered = int(records["_deleted"].sum())
+        counts = Counter(records_in=records.height, passed=rows.height, filtered=filtered, fan_out=rows.height)
+        counts["quarantined"] = records.height - filtered - kept.height
+        return Run(rows, times_of(kept), counts, {operator.name: rows, **bad})
+
+    def _updates_on(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
+        operator, last = self.operator, self.shared.memory.stored[self.operator.name]
+        updates, bad = with_key(operator, self.updates(records))
+        stored = last.of(updates["_key"])
+        emitted = self.emitted(updates, moves, moment)
+        if emitted.held_before:
+            stored = last.of(emitted.judged.emitted["_key"])
+        rows = hop_rows(operator, with_old_value(emitted.judged.emitted, stored))
+        counts = emitted.counts + Counter(
+            records_in=records.height, quarantined=records.height - updates.height, fan_out=rows.height
+        )
+        tables = {operator.name: rows, "suppressed": suppressed_rows(operator.name, emitted.judged)}
+        tables |= self.state_rows(moves) | bad
+        return Run(rows, times_of(emitted.judged.emitted), counts, tables, emitted.judged.skipped)

@@ -1,0 +1,71 @@
+"""The kind `sink`: records handed out to a Kafka topic or a Delta table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+import polars as pl
+
+from tidemark.kernels.expressions import Expressions
+from tidemark.kernels.facts import times_of
+from tidemark.kernels.final_rows import with_final
+from tidemark.kernels.last_seen import with_last_seen
+from tidemark.spec.operators import Sink
+from tidemark.spec.tables import QUARANTINE
+from tidemark.stream.batch import Moment
+from tidemark.stream.limits import within_limits
+from tidemark.stream.operate.mistakes import ColumnMistake, Schema, reads, unknown
+from tidemark.stream.operate.source import avro_mistakes
+from tidemark.stream.operate.step import Run, Step
+from tidemark.stream.state import Moves
+
+SINK_COLUMNS = frozenset({"timestamp", "batch_id", "source_partition", "source_offset", "deleted"})
+"""What a Delta sink adds to the columns of its records."""
+
+
+class SinkStep(Step[Sink]):
+    """A sink."""
+
+    @staticmethod
+    def mistakes(operator: Sink, columns: Schema, sql: Expressions, wrong: Collection[str]) -> Iterator[ColumnMistake]:
+        """Yield what is wrong with `avro_schema` and `key`, and columns that the table has already."""
+        yield from avro_mistakes(operator.avro_schema)
+        yield from unknown({"key": operator.key}, columns)
+        added = SINK_COLUMNS | ({"last_seen_at"} if operator.last_seen_at else set())
+        added |= {"window_final"} if operator.window else set()
+        if operator.table and (own := sorted(added & {*columns})):
+            anew = "name them anew: `name type from field` in `fields`, or in a map"
+            yield ColumnMistake("", f"{own} are columns that a Delta sink adds itself; {anew}", reads(columns))
+
+    @staticmethod
+    def meaning(operator: Sink) -> dict[str, str]:
+        """Return the rows that its table has."""
+        if operator.table is None:
+            return {}
+        rows = f"the current row of {', '.join(operator.key)}" if operator.key else "every row"
+        return {f"the table {operator.table}": rows}
+
+    @staticmethod
+    def key(operator: Sink) -> tuple[str, ...] | None:
+        """Return the key of its rows; of a topic that of the records."""
+        return operator.key if operator.topic or operator.key else None
+
+    def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
+        """Hand out all records, or what the topic takes.
+
+        A sink that says when a key was last seen has, as second of *inputs*, all updates of the operator that it reads.
+        """
+        sink, records = self.operator, inputs[0]
+        rows = {}
+        if sink.table and sink.window:
+            records = with_final(sink.window, records, moment.watermark_ms)
+        kept = records
+        if sink.last_seen_at:
+            seen = with_last_seen(records, inputs[1] if len(inputs) > 1 else records, sink.key)
+            counts = Counter(records_in=records.height, passed=records.height)
+            return Run(seen, times_of(records), counts, {sink.name: seen})
+        if sink.topic and (limits := moment.limits.get(sink.name)):
+            kept, rows[QUARANTINE.name] = within_limits(sink, records, limits, now_ms=moment.decided_at_ms)
+        counts = Counter(records_in=records.height, passed=kept.height, quarantined=records.height - kept.height)
+        return Run(kept, times_of(kept), counts, {sink.name: kept, **rows})
