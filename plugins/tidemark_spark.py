@@ -1,24 +1,27 @@
-"""How Airflow gives Tidemark's jobs to Spark: the Spark provider's connection, the topology's settings, local jars.
+"""How Airflow runs Tidemark's jobs: as a process of Python, or by Spark where there is much to read.
 
-Executors on other machines get the library as an archive; they need the Python packages of requirements.lock.
+Spark gets them by its provider's connection, with the topology's settings and local jars. Executors on other machines
+get the library as an archive; they need the Python packages of requirements.lock.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from airflow.configuration import AIRFLOW_HOME
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
+from airflow.sdk import BaseHook, Context
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 from tidemark.embedded.process import without_airflow
 from tidemark.errors import InvalidArgument
 from tidemark.library import archive
-from tidemark.spec.spark_settings import SparkSettings, driver_address, is_local, jars
+from tidemark.spec.spark_settings import SPARK_NEEDED, WITHOUT_SPARK, SparkSettings, driver_address, is_local, jars
 
 ROOT = Path(__file__).resolve().parents[1]
 PROPERTIES = str(ROOT / "docker" / "spark-defaults.conf")
@@ -67,13 +70,26 @@ class DriverHook(SparkSubmitHook):
         """The spark-submit command line for *application*."""
         return self._build_spark_submit_command(application)
 
+    @property
+    def python(self) -> str | None:
+        """The Python of a driver on this host, as spark-submit chooses it; None where drivers are elsewhere."""
+        if self._connection["deploy_mode"] == "cluster":
+            return None
+        named = (self._conf.get(f"spark.pyspark.{of}python") for of in ("driver.", ""))
+        chosen = (os.environ.get(f"PYSPARK_{of}PYTHON") for of in ("DRIVER_", ""))
+        return next((python for python in (*named, *chosen) if python), "python3")
+
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run *application* to its end, in this environment without what is Airflow's."""
         return super().submit(application, env=without_airflow(os.environ), **kwargs)
 
 
 class BatchJob(SparkSubmitOperator):
-    """Runs `jobs/<job>.py` to its end, with the settings of a topology, *spark*."""
+    """Runs `jobs/<job>.py` to its end, with the settings of a topology, *spark*.
+
+    First without Spark, for starting two JVMs takes longer than most jobs; one that has much to read says so by its
+    exit status, and is submitted.
+    """
 
     def __init__(self, *, job: str, spark: SparkSettings, **kwargs: Any) -> None:
         if kwargs.get("env_vars"):  # with them the provider hands on all of the environment
@@ -81,8 +97,31 @@ class BatchJob(SparkSubmitOperator):
             raise InvalidArgument(msg)
         super().__init__(application=script(job), name=f"tidemark-{job}", do_xcom_push=False, **kwargs)
         self._spark = spark
+        self._process = SubprocessHook()
 
-    def _get_hook(self) -> SparkSubmitHook:
+    def execute(self, context: Context) -> None:
+        """Run the job; raises AirflowException where it fails."""
+        self._hook = hook = self._get_hook()
+        if hook.python is None or self._ran_without_spark(hook.python) == SPARK_NEEDED:
+            super().execute(context)
+
+    def _ran_without_spark(self, python: str) -> int:
+        """Return the exit status of the job as a process of *python*: 0, or SPARK_NEEDED."""
+        command = [python, self.application, *map(str, self.application_args or ())]
+        env = {**without_airflow(os.environ), WITHOUT_SPARK: "1"}
+        status: int = self._process.run_command(command, env=env, cwd=os.getcwd()).exit_code
+        if status not in {0, SPARK_NEEDED}:
+            msg = f"{Path(self.application).name} ended with status {status}; its output above says why"
+            raise AirflowException(msg)
+        return status
+
+    def on_kill(self) -> None:
+        """End the job, whoever runs it."""
+        with suppress(ProcessLookupError):  # it has ended
+            self._process.send_sigterm()  # type: ignore[no-untyped-call]
+        super().on_kill()
+
+    def _get_hook(self) -> DriverHook:
         return DriverHook(
             spark=self._spark,
             conf=self.conf,

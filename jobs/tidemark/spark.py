@@ -17,7 +17,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.library import PACKAGE
 from tidemark.object_path import ObjectPath
 from tidemark.spec.layout import Layout
-from tidemark.spec.spark_settings import driver_address, is_local, jars
+from tidemark.spec.spark_settings import SPARK_NEEDED, WITHOUT_SPARK, driver_address, is_local, jars
 from tidemark.spec.tables import TABLES, Table
 from tidemark.warehouse import delta_tables, views
 
@@ -27,7 +27,12 @@ SECRETS = "TIDEMARK_SPARK_SECRETS"
 
 
 def session(name: str) -> SparkSession:
-    """The session of the job *name*: as spark-submit set it up, else with the project's own settings and local jars."""
+    """Return the session of the job *name*: as spark-submit set it up, else with the project's settings and local jars.
+
+    A job that Airflow tries without Spark ends here, for Airflow to submit it.
+    """
+    if WITHOUT_SPARK in os.environ:
+        sys.exit(SPARK_NEEDED)
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit for the Python it starts
         SparkContext._ensure_initialized()  # only with a JVM does SparkConf know what spark-submit was told

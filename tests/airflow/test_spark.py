@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from airflow.sdk.exceptions import AirflowException
 
 import tidemark_spark
 from tidemark.errors import InvalidArgument
@@ -63,3 +66,73 @@ def test_a_batch_job_is_submitted_with_the_settings_of_its_topology() -> None:
     found = options(command)
     assert (found["--master"], found["spark.driver.memory"], found["spark.ui.port"]) == ("local[4]", "3g", "1")
     assert command[-2:] == [tidemark_spark.script("rollup"), "x"]
+
+
+@pytest.fixture
+def submitted_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a spark-submit, first on the path, writes the file that it is given."""
+    binary, file = tmp_path / "bin" / "spark-submit", tmp_path / "submitted"
+    binary.parent.mkdir()
+    binary.write_text(f'#!/bin/sh\nfor each; do case "$each" in *.py) echo "$each" >> {file};; esac; done\n')
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{binary.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    return file
+
+
+def job_of(tmp_path: Path, code: str) -> BatchJob:
+    job = BatchJob(task_id="rollup", job="rollup", spark=SparkSettings(), application_args=["--from", "noon"])
+    script = tmp_path / "job.py"
+    script.write_text(f"import os, sys\n{code}\n")
+    job.application = str(script)
+    return job
+
+
+def test_a_batch_job_runs_without_spark_and_without_what_is_airflows(
+    tmp_path: Path, submitted_to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_BANK", "secret")
+    out = tmp_path / "out"
+    code = f"open({str(out)!r}, 'w').write(' '.join(sys.argv[1:]) + str('AIRFLOW_CONN_BANK' in os.environ))"
+    job_of(tmp_path, code).execute({})
+    assert out.read_text() == "--from noonFalse"
+    assert not submitted_to.exists()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the provider leaves a pipe open
+def test_a_batch_job_that_needs_spark_is_submitted(tmp_path: Path, submitted_to: Path) -> None:
+    job = job_of(tmp_path, "from tidemark.spark import session\nsession('rollup')")
+    job.execute({})
+    assert submitted_to.read_text().split() == [job.application]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the provider leaves a pipe open
+def test_a_batch_job_of_drivers_elsewhere_is_submitted_at_once(
+    tmp_path: Path, submitted_to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DriverHook, "python", None)
+    job = job_of(tmp_path, "sys.exit('not here')")
+    job.execute({})
+    assert submitted_to.read_text().split() == [job.application]
+
+
+def test_a_batch_job_that_fails_is_not_submitted(tmp_path: Path, submitted_to: Path) -> None:
+    with pytest.raises(AirflowException, match=r"job\.py ended with status 3; its output above says why"):
+        job_of(tmp_path, "sys.exit(3)").execute({})
+    assert not submitted_to.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "python"),
+    [
+        ({}, "/env/python"),
+        ({"conf": {"spark.pyspark.python": "/conf/python"}}, "/conf/python"),
+        ({"conf": {"spark.pyspark.python": "/a", "spark.pyspark.driver.python": "/driver/python"}}, "/driver/python"),
+    ],
+)
+def test_a_batch_job_has_the_python_that_spark_would_choose(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, dict[str, str]], python: str
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/env/python")
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    assert DriverHook(spark=read_spark("x.toml", settings), conn_id="spark_default").python == python

@@ -11,6 +11,10 @@ from typing import Any
 from tidemark.spec.toml_keys import Keys
 
 LOOPBACK = "127.0.0.1"
+WITHOUT_SPARK = "TIDEMARK_WITHOUT_SPARK"
+"""A variable that, set, makes a batch job end with SPARK_NEEDED where it would start a session."""
+SPARK_NEEDED = 77
+"""The exit status of a batch job that has more to read than one process should."""
 TIDEMARKS_OWN = frozenset(
     {
         "spark.authenticate",
