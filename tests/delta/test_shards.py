@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -14,11 +15,13 @@ import pytest
 from apart import Apart, OneWorker
 from playing import Crash, Play, Row, crash_at
 
+import critical_path
 from tidemark.control import Control, Reopening
 from tidemark.delta import scan
 from tidemark.disk import Disk
-from tidemark.spec.intervals import utc
+from tidemark.spec.intervals import Interval, utc
 from tidemark.spec.layout import Layout
+from tidemark.spec.tables import CRITICAL_PATH_STEPS, OPERATOR_TASKS, Table
 from tidemark.stream.distributed import tasks
 from tidemark.stream.distributed.sharding import NotSharded
 from tidemark.stream.distributed.tasks import Dealt, Working
@@ -260,9 +263,11 @@ def played(toml: str, home: Path, shards: int, executors: type[Apart] = Apart) -
 
 
 def told(play: Play) -> dict[str, Any]:
-    """All that the tables say but `seq` and how long operators waited; of changes and hops each key's rows in order."""
+    """All that the tables say but `seq`, tasks and how long operators waited; each key's changes and hops in order."""
     found: dict[str, Any] = {}
     for path in sorted((play.home / "streams" / "play").glob("*/*")):
+        if path.name == OPERATOR_TASKS.name:
+            continue
         frame = scan(path).collect().with_columns(cs.datetime().dt.epoch("ms")).drop("queued_ms", strict=False)
         name = f"{path.parent.name}/{path.name}"
         if "seq" in frame.columns:
@@ -289,11 +294,43 @@ def comparable(play: Play, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_shards_leave_the_tables_that_the_driver_leaves(tmp_path: Path, name: str) -> None:
     expected = comparable(played(TOPOLOGIES[name], tmp_path / "one", 1), name)
-    for shards, executors in ((2, OneWorker), (7, Apart)):
+    for shards, executors in ((2, Apart), (7, OneWorker)):
         found = comparable(played(TOPOLOGIES[name], tmp_path / str(shards), shards, executors), name)
         assert found.keys() == expected.keys()
         for table in expected:
             assert found[table] == expected[table], (shards, table)
+
+
+def test_facts_and_paths_name_the_task_that_finished_last(tmp_path: Path) -> None:
+    toml = 'window = "10 s"\n' + SOURCE + COUNTS + OUT.format("counts")
+    play = Play(toml, tmp_path, partitions=2).in_shards(3, OneWorker)
+    ids = ["a"] * 6 + [*"bcdefg"]
+    for number in range(2):
+        at_ms = T + 20_000 * number
+        rows = [play.row("events", at_ms, partition=n % 2, id=id_, grp="x", v=n) for n, id_ in enumerate(ids)]
+        play.batch(rows, at_ms=at_ms + 10_000)
+    tasks_of = [row for row in play.rows("operator_tasks") if row["batch_id"] == 1]
+    of_source = {row["partition"]: row["records"] for row in tasks_of if row["operator"] == "events"}
+    assert of_source == {0: 6, 1: 6}
+    counts = {row["shard"]: row for row in tasks_of if row["operator"] == "counts"}
+    assert sum(row["records"] for row in counts.values()) == 12
+    assert {*counts} == {0, 1, 2}
+    (hot,) = [row for row in counts.values() if row["hot_key"] == '{"id":"a"}']
+    assert hot["hot_share"] == 6 / hot["records"]
+    assert {row["host"] for row in tasks_of} == {platform.node()}
+
+    critical_path.run(Layout(tmp_path), play.topology, (), Interval(T, T + 20_000))
+    steps = {row["operator"]: row for row in opened_rows(CRITICAL_PATH_STEPS, tmp_path)}
+    finished_ms = {shard: row["finished_at"] for shard, row in counts.items()}
+    last = max(finished_ms, key=lambda shard: (finished_ms[shard], -shard))
+    others = sorted(at for shard, at in finished_ms.items() if shard != last)
+    assert steps["counts"]["slowest_task"] == f"shard {last}"
+    assert steps["counts"]["behind_tasks_ms"] == finished_ms[last] - sum(others) // 2
+    assert steps["counts"]["hot_key"] == counts[last]["hot_key"]
+
+
+def opened_rows(table: Table, home: Path) -> list[Row]:
+    return scan(Layout(home).report_table("play", table.name)).collect().to_dicts()
 
 
 def test_a_driver_that_ends_between_any_two_steps_leaves_the_same_tables(tmp_path: Path) -> None:

@@ -57,7 +57,10 @@ def page_that_says(text, **changes):
     counted = {"records_in_per_s": 1.0, "records_out_per_s": 1.0, "unread_records": None, "held_records": 0}
     operator = {"kind": "map", "upstreams": [text], "moving_average_ms": None, "watermark": None, **counted}
     told = {"operators": [{**operator, "operator": name} for name in ("events", "slow", text)]}
-    step = dict.fromkeys(("latency_ms", "waited_ms", "queued_ms", "worked_ms"), 1) | {"share": None}
+    step = dict.fromkeys(("latency_ms", "waited_ms", "queued_ms", "worked_ms"), 1) | {
+        "share": None,
+        "slowest_task": None,
+    }
     window = {
         "window_end": utc(0), "leaf": text, "age_ms": 2, "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
         "path": ["events", "slow"], "steps": [{**step, "operator": text}], "spent": [{"part": text, "ms": 2}],

@@ -16,7 +16,14 @@ from tidemark.cli.sql import Warehouse
 from tidemark.cli.text_table import aligned, as_document
 from tidemark.inert import one_line
 from tidemark.report.batch_job import topology as topology_named
-from tidemark.report.path_facts import PART_WORDS, Row, mostly_before_source, windows_with_paths
+from tidemark.report.path_facts import (
+    PART_WORDS,
+    Row,
+    mostly_before_source,
+    physical_name,
+    task_text,
+    windows_with_paths,
+)
 from tidemark.spec.intervals import instant_ms
 
 READS = frozenset(
@@ -70,20 +77,25 @@ def document(warehouse: Path, topology: str, *, at_ms: int | None = None, last: 
 
 def as_text(topology: str, window: Row) -> str:
     """A window for people, as Apex works its example."""
-    steps = [[row[name] for name in STEPS] + [_percent(row["share"]), row["state"]] for row in window["steps"]]
-    off_path = [[row[name] for name in STEPS] + [row["slack_ms"], row["state"]] for row in window["off_path"]]
+    steps = [[*_columns(row), _percent(row["share"]), row["state"]] for row in window["steps"]]
+    off_path = [[*_columns(row), row["slack_ms"], row["state"]] for row in window["off_path"]]
     parts = [
         f"{topology}, window {_clock(window['window_start'])} to {_clock(window['window_end'])} (record time): "
         f"{window['age_ms']:,} ms old when {one_line(window['leaf'])} had finished it",
         *([_filled(_parts(window["parts"]))] if window["parts"] else []),
         _filled(window["path_text"]),
         indent(aligned((*STEPS, "share", "state"), steps), "  "),
+        *map(_filled, filter(None, map(task_text, window["steps"]))),
         *map(_filled, _sums(window["leaves"])),
         *map(_filled, _beside_the_sum(window)),
     ]
     if off_path:
         parts += ["  off the path:", indent(aligned((*STEPS, "slack_ms", "state"), off_path), "  ")]
     return "\n".join([*parts, f"  {one_line(verdict(window))}"])
+
+
+def _columns(step: Row) -> list[Any]:
+    return [physical_name(step), *(step[name] for name in STEPS[1:])]
 
 
 def verdict(window: Mapping[str, Any]) -> str:

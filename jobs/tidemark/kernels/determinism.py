@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -39,12 +40,19 @@ FUNCTIONS = """
 """
 
 
+@cache
+def _functions() -> list[Any]:
+    """Return the functions of DuckDB, which are the same for every connection."""
+    with duckdb.connect() as connection:
+        return connection.execute(FUNCTIONS).fetchall()
+
+
 class Determinism:
     """Knows the functions of *connection*."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
-        known = connection.execute(FUNCTIONS).fetchall()
+        known = _functions()
         self._unstable = {name for name, unstable, _, _ in known if unstable} | SETTINGS
         self._aggregates = {name for name, _, aggregate, _ in known if aggregate}
         self._macros: dict[str, list[str]] = {name: macros for name, _, _, macros in known if macros}

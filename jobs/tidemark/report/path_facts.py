@@ -80,7 +80,7 @@ WINDOWS = """
 """
 STEPS = """
     SELECT window_end, operator, step, sub_topology, kind, slowest_upstream, latency_ms, waited_ms, queued_ms,
-           worked_ms, promised_ms, share, slack_ms, state
+           worked_ms, promised_ms, share, slack_ms, state, slowest_task, behind_tasks_ms, hot_key, hot_share
     FROM critical_path_steps WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
     ORDER BY step NULLS LAST, operator
 """
@@ -131,6 +131,20 @@ def windows_with_paths(
         _window(window, steps[end], leaves[end], parts[end], blame[end])
         for window, end in zip(found, ends, strict=True)
     ]
+
+
+def physical_name(step: Mapping[str, Any]) -> str:
+    """Return the operator of *step*, with its task that finished last: `carrier_state[shard 3]`."""
+    operator, task = step["operator"], step["slowest_task"]
+    return f"{operator}[{task}]" if task else str(operator)
+
+
+def task_text(step: Mapping[str, Any]) -> str | None:
+    """Return how late the slowest task of *step* was, and of which key most of its records; None: it has one task."""
+    if not step["slowest_task"]:
+        return None
+    late = f"{physical_name(step)} finished {step['behind_tasks_ms']:,} ms after the median of its other tasks"
+    return f"{late}; {step['hot_share']:.0%} of its records are of {step['hot_key']}" if step["hot_key"] else late
 
 
 def mostly_before_source(window: Mapping[str, Any]) -> str | None:

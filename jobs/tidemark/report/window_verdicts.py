@@ -16,6 +16,7 @@ from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.report.batch_facts import BatchFacts
 from tidemark.report.promises import Promises
 from tidemark.report.report_tables import lies_in, opened, rows_in
+from tidemark.report.slowest_tasks import with_slowest_tasks
 from tidemark.report.window_parts import Judged, Kept, WindowParts
 from tidemark.report.window_paths import Paths
 from tidemark.semantics.blame import HISTORY_MS
@@ -31,6 +32,7 @@ from tidemark.spec.tables import (
     HEARTBEATS,
     LATENCY_BUCKETS,
     OPERATOR_LATENCY,
+    OPERATOR_TASKS,
     WATERMARKS,
     WINDOW_PARTS,
     Table,
@@ -49,6 +51,8 @@ def with_verdicts(
     if finished.is_empty():
         return {**found.tables, WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, []))}
     paths, steps = found.tables[CRITICAL_PATHS], found.tables[CRITICAL_PATH_STEPS]
+    batch_ids = pc.field("batch_id").isin(pa.array(finished["batch_id"].unique()))
+    steps = with_slowest_tasks(steps, finished, _stored(layout, topology, OPERATOR_TASKS, batch_ids))
     ended = finished["ewt_ms"]
     first_ms, last_ms = min([*finished["began_ms"].drop_nulls(), *ended]) - HOUR_MS, max(ended) + HISTORY_MS
     batches = Interval(first_ms, last_ms)
@@ -74,6 +78,7 @@ def with_verdicts(
     ]
     return {
         **{table: rows for table, rows in found.tables.items() if table is not CRITICAL_PATHS},
+        CRITICAL_PATH_STEPS: steps,
         WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, list(parts.rows(steps, leaves, finished)))),
         CRITICAL_PATHS: paths.with_columns(pl.Series("over_sla", verdicts, dtype=pl.Boolean())),
     }

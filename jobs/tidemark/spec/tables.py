@@ -212,6 +212,29 @@ OPERATOR_WINDOWS = Table(
     ),
     key=("batch_id", "operator", "window_start"),
 )
+OPERATOR_TASKS = Table(
+    "operator_tasks",
+    "batch in shards, operator and task that worked on it: a shard, or an input partition of a source",
+    (
+        *_BATCH,
+        *_OPERATOR,
+        *_columns(
+            ("shard", "int", "shard of the keys, from 0; null: an input partition"),
+            ("partition", "int", "input partition of the source; null: a shard"),
+            ("host", "string", "name of the host that the task ran on"),
+            ("started_at", "timestamp", "that host's clock when the task began with the operator"),
+            (
+                "finished_at",
+                "timestamp",
+                "that host's clock when it had its result; of the batch that closed a window, the task's EWT",
+            ),
+            ("records", "bigint", "records that came in"),
+            ("hot_key", "string", "key of most of the shard's records, JSON of the columns it is dealt by; null: none"),
+            ("hot_share", "double", "part of the shard's records that have that key, 0 to 1"),
+        ),
+    ),
+    key=("batch_id", "operator", "shard", "partition"),
+)
 WATERMARKS = Table(
     "watermarks",
     "batch, source and partition whose watermark or activity changed; partition null: the source combined",
@@ -597,6 +620,10 @@ CRITICAL_PATH_STEPS = Table(
             ("waited_ms", "bigint", "ms of it before the driver's batch began: trigger, or a batch before it"),
             ("worked_ms", "bigint", "ms of it that the operator worked: latency_ms less waited_ms and queued_ms"),
             ("promised_ms", "bigint", "ms of work that its operator_latency_p50 SLA promises; null: nothing"),
+            ("slowest_task", "string", "shard 3 | partition 3: the task that finished last; null: not in shards"),
+            ("behind_tasks_ms", "bigint", "ms that it finished after the median of the operator's other tasks"),
+            ("hot_key", "string", "as in operator_tasks, of that task"),
+            ("hot_share", "double", "as in operator_tasks, of that task"),
         ),
     ),
     "report",
@@ -818,6 +845,7 @@ TABLES = MappingProxyType(
             OPERATOR_LATENCY,
             LATENCY_BUCKETS,
             OPERATOR_WINDOWS,
+            OPERATOR_TASKS,
             WATERMARKS,
             CHANGES,
             SUPPRESSED,

@@ -22,6 +22,7 @@ from tidemark.spec.tables import (
     EMISSION_METRICS,
     LATENCY_BUCKETS,
     OPERATOR_LATENCY,
+    OPERATOR_TASKS,
     OPERATOR_WINDOWS,
     OUTCOMES,
     TABLES,
@@ -59,6 +60,7 @@ class Measurer:
         rows: dict[str, list[dict[str, Any]]] = {
             OUTCOMES.name: self._outcomes(entry),
             OPERATOR_WINDOWS.name: self._windows(notes, clocks) if self._topology.level is not Level.OFF else [],
+            OPERATOR_TASKS.name: self._tasks(notes) if self._topology.level is not Level.OFF else [],
             WATERMARKS.name: self._watermarks(notes),
             EMISSION_METRICS.name: self._emission(notes),
             BATCHES.name: [self._batch(notes, finished_at_ms)],
@@ -148,6 +150,18 @@ class Measurer:
             }
             for window in notes["closed"]
             for operator in self._sub.operators
+        ]
+
+    def _tasks(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The work of each task of a batch in shards: with records, or where the batch closed windows."""
+        kinds = {operator.name: operator.kind.value for operator in self._sub.operators}
+        return [
+            {
+                **{column.removesuffix("_ms"): value for column, value in run.items()},
+                "kind": kinds[run["operator"]],
+            }
+            for run in notes.get("tasks", ())
+            if run["records"] or notes["closed"]
         ]
 
     def _watermarks(self, notes: Mapping[str, Any]) -> list[dict[str, Any]]:

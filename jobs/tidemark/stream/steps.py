@@ -128,9 +128,16 @@ class Steps:
 
     def hop_records(self, source: HopSource, rows: pl.DataFrame) -> pl.DataFrame:
         """Return the records that *rows* of the hop are to the readers of *source*."""
+        return self._hop(source).records(rows)
+
+    def hop_columns(self, source: HopSource) -> dict[str, pl.DataType]:
+        """Return the columns that are handed on to *source*."""
+        return self._hop(source).columns
+
+    def _hop(self, source: HopSource) -> HopSourceStep:
         step = self._steps[source.name]
         assert isinstance(step, HopSourceStep)
-        return step.records(rows)
+        return step
 
     def run(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
         """Decide what becomes of the *inputs* of *operator*; what it will have kept is put into *moves*.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from tidemark.files import Rows, files_of
 from tidemark.kernels.schemas import arrow_schema
 from tidemark.place import remove_folder
 from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.operators import Join
+from tidemark.spec.operators import HopSource, Join
 from tidemark.spec.stream import Stream
 from tidemark.spec.tables import HOP
 from tidemark.stream.batch import Batch
@@ -85,6 +85,7 @@ class Shards:
         self._states: list[StateRuns] | None = None
         self._versions = Versions.here()
         self._sharding = sharding(stream.topology, stream.sub, steps)
+        self._hops = {o.name: steps.hop_columns(o) for o in stream.sub.operators if isinstance(o, HopSource)}
 
     def decide(self, executors: Executors, collect: Collect, was: StreamProgress, batch: Batch) -> Decision | None:
         """What becomes of *batch*, of which nothing has been read yet; None when it changes nothing."""
@@ -129,7 +130,9 @@ class Shards:
     def _decided(self, executors: Executors, collect: Collect, task: Task) -> Decision | None:
         began_ms, was, batch = self._clock(), task.was, task.batch
         working = self._working(task)
-        worked = executors.run(TakingIn(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was)), working)
+        worked = executors.run(
+            TakingIn(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was), hops=self._hops), working
+        )
         taken_in = worked[0].taken_in
         if taken_in is None or any(shard.is_doubtful for shard in worked):
             log.warning("a topic may have lost records: the driver takes in this batch")
@@ -153,7 +156,11 @@ class Shards:
 
         entry, now = self._decider.concluded(batch, was, taken_in.now, taken_in.seen, tallies, tables, last, join)
         moved = {name: rows for shard in worked for name, rows in shard.moved.items()}
-        notes = {**entry.notes, "state": StateRuns.notes([shard.state for shard in worked])}
+        task_runs = [
+            asdict(run) for run in (*taken_in.task_runs, *(run for shard in worked for run in shard.task_runs))
+        ]
+        states = StateRuns.notes([shard.state for shard in worked])
+        notes = {**entry.notes, "state": states, "tasks": task_runs}
         state_bytes = sum(shard.state_bytes for shard in worked)
         return Decision(replace(entry, tables={**entry.tables, **moved}, notes=notes), now, None, state_bytes)
 

@@ -16,19 +16,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from platform import node
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.clock import wall_clock_ms
-from tidemark.delta import Reference
+from tidemark.clock import Clock, wall_clock_ms
 from tidemark.files import Files, Rows, write_file
 from tidemark.kernels.arrivals import hop_arrivals, rows_in_order
 from tidemark.kernels.facts import TIMES, records_per_window, times_of
 from tidemark.kernels.loss import with_gaps
 from tidemark.kernels.schemas import record_schema, rows_of
-from tidemark.kernels.values import key_text
+from tidemark.kernels.steps import hop_records
+from tidemark.kernels.values import key_text, value_text
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.spec.operators import Aggregate, HopSource, Repartition, Sink, Source
 from tidemark.spec.stream import Stream
@@ -72,7 +73,8 @@ class Part:
 class Task:
     """What every task of a batch is told.
 
-    *was* is the progress made before; all tasks go by the same *answers*; *versions* are those of the driver.
+    *was* is the progress made before; all tasks go by the same *answers*; *versions* are those of the driver; *clock*
+    is read on the host of the task.
     """
 
     stream: Stream
@@ -81,6 +83,7 @@ class Task:
     sharding: Sharding
     answers: Answered
     versions: Versions
+    clock: Clock = wall_clock_ms
 
     @property
     def shards(self) -> int:
@@ -135,13 +138,18 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class TakingIn(Task):
-    """Takes in the rows of one partition of a source; a record at or before *late_up_to_ms* of its source is late."""
+    """Takes in the rows of one partition of a source; a record at or before *late_up_to_ms* of its source is late.
+
+    *hops* are the columns of what each hop hands on.
+    """
 
     late_up_to_ms: Mapping[str, int]
+    hops: Mapping[str, Mapping[str, pl.DataType]]
 
     def __call__(self, raw: pl.DataFrame) -> Iterator[Dealt]:
         """What the rows *raw*, all of one partition, are to each shard."""
         self.versions.refuse_others()
+        started_at_ms = self.clock()
         name: str = raw["source"][0]
         source = self.stream.topology.operators[name]
         was = self.was.inputs.get(name, InputProgress())
@@ -150,7 +158,7 @@ class TakingIn(Task):
         else:
             assert isinstance(source, Source)
             arrived, records = self._source(source, raw, was)
-        arrived = replace(arrived, finished_at_ms=wall_clock_ms())
+        arrived = replace(arrived, host=node(), started_at_ms=started_at_ms, finished_at_ms=self.clock())
         yield from self.dealt(name, arrived.partition, records)
         for shard in range(self.shards):
             yield shard, pickle.dumps(arrived.numbers if shard else arrived)
@@ -187,8 +195,9 @@ class TakingIn(Task):
 
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress) -> tuple[Arrived, pl.DataFrame]:
         rows = hop_arrivals(source, raw)
-        steps = Steps(self.stream.topology, Reference(self.stream.layout.warehouse))
-        records = steps.hop_records(source, rows.rows)
+        repartition = self.stream.topology.operators[source.repartition]
+        assert isinstance(repartition, Repartition)
+        records = hop_records(repartition, rows.rows, self.hops[source.name])
         times = times_of(records)
         arrived = Arrived(
             source=source.name,
@@ -226,7 +235,7 @@ class Working(Task):
         shard.read_versions(self.references)
         slow_ms = {} if number else self.slow_ms
         decider = Decider.of(
-            self.stream, shard.steps, self.answers, NOTHING_LOST, self.answers, wall_clock_ms, slow_ms=slow_ms
+            self.stream, shard.steps, self.answers, NOTHING_LOST, self.answers, self.clock, slow_ms=slow_ms
         )
         taken_in = self.taken_in or self._taken_in(decider, [each for each in told if isinstance(each, Arrived)])
         if taken_in is None:
@@ -255,6 +264,8 @@ class Working(Task):
             shard=number,
             is_news=True,
             taken_in=None if number else taken_in,
+            host=node(),
+            hot=self._hottest(parts),
             tallies={name: Tally.of(run, window_ms=decider.window_ms) for name, run in runs.items()},
             tables=self.laid_out(in_turn),
             state=shard.files.runs,
@@ -276,7 +287,19 @@ class Working(Task):
             seen={name: part.seen for name, part in known.items()},
             tallies={name: arrival(self.batch, of) for name, of in parts.items()},
             tables={**tables, DISORDER_BUCKETS.name: self._disorder(arrived)},
+            task_runs=tuple(part.task_run for of in parts.values() for part in of),
         )
+
+    def _hottest(self, parts: list[Part]) -> tuple[str, float] | None:
+        """Return the key of most of the records in *parts*, by the columns that deal them out, and its part of them."""
+        found: list[tuple[int, str]] = []
+        for source, columns in self.sharding.by.items():
+            records = [part.records.select(columns) for part in parts if part.source == source]
+            if columns and records:
+                counts = pl.concat(records).group_by(columns).len("_n").sort("_n", *columns, descending=True).head(1)
+                found.append((counts["_n"].item(), counts.select(value_text(columns, counts.schema)).item()))
+        records_n, key = max(found, default=(0, ""))
+        return (key, records_n / sum(part.records.height for part in parts)) if records_n else None
 
     def _input(self, decider: Decider, source: Source | HopSource, arrived: list[Arrived]) -> Input | None:
         """How far *source* has come; None when records of its topic may be gone."""
@@ -324,7 +347,7 @@ class Working(Task):
     def _run(self, records: pl.DataFrame) -> Run:
         times = pl.DataFrame(schema=dict(TIMES))
         # The operators behind it wait for nobody but each other: no clock of another host comes into that.
-        return Run(records, times, Counter(), finished_at_ms=wall_clock_ms())
+        return Run(records, times, Counter(), finished_at_ms=self.clock())
 
     def _numbered(self, name: str, rows: pa.Table, number: int) -> pa.Table:
         """*rows* with a `seq` that no other shard has, in the order of the shard."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
@@ -19,11 +19,26 @@ from tidemark.stream.state_files import StateRuns
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskRun:
+    """One task's work on an operator, by the clock of its *host*; a row of `operator_tasks`."""
+
+    operator: str
+    shard: int | None = None
+    partition: int | None = None
+    host: str
+    started_at_ms: int
+    finished_at_ms: int
+    records: int
+    hot_key: str | None = None
+    hot_share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Arrived:
     """What came in of one partition of a source, in numbers; for the first shard with rows of *tables*.
 
     `gap`: offsets are missing; `writers` as in the partition's progress; `disorder` is counted by bucket; `windows` are
-    the starts of those opened, `per_window` all records per window; `finished_at_ms` is the clock after all of it.
+    the starts of those opened, `per_window` all records per window; the clock of `host` was read before and after.
     """
 
     source: str
@@ -37,6 +52,8 @@ class Arrived:
     per_window: Mapping[int, int] = field(default_factory=dict)
     watermark_ms: int | None = None
     idle: bool | None = None
+    host: str = ""
+    started_at_ms: int = 0
     finished_at_ms: int = 0
     tables: Mapping[str, Rows] = field(default_factory=dict)
 
@@ -44,6 +61,18 @@ class Arrived:
     def numbers(self) -> Arrived:
         """What every shard has to know of it."""
         return replace(self, tables={}, disorder=pl.DataFrame())
+
+    @property
+    def task_run(self) -> TaskRun:
+        """The work of the task that took it in."""
+        return TaskRun(
+            operator=self.source,
+            partition=self.partition,
+            host=self.host,
+            started_at_ms=self.started_at_ms,
+            finished_at_ms=self.finished_at_ms,
+            records=self.counts.get("records_in", 0),
+        )
 
 
 @dataclass(frozen=True)
@@ -56,12 +85,16 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class TakenIn:
-    """What all sources took in: how far time has come *now*, and by source what was seen, numbers, and rows."""
+    """What all sources took in: how far time has come *now*, and by source what was seen, numbers, and rows.
+
+    `task_runs` are those that took in partitions.
+    """
 
     now: StreamProgress
     seen: Mapping[str, Mapping[int, Seen]]
     tallies: Mapping[str, Tally]
     tables: Mapping[str, Rows]
+    task_runs: tuple[TaskRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +102,37 @@ class Worked:
     """What became of one shard.
 
     `is_doubtful`: a topic may have lost records, and nothing was done; `is_news`: something changed. `taken_in` is the
-    first shard's to tell. `state` and `moved` are what the journal entry is to have of the shard's state.
+    first shard's to tell. `state` and `moved` are what the journal entry is to have of the shard's state. `hot` is the
+    key of most of its records, and what part of them these are.
     """
 
     shard: int
     is_doubtful: bool = False
     is_news: bool = False
     taken_in: TakenIn | None = None
+    host: str = ""
+    hot: tuple[str, float] | None = None
     tallies: Mapping[str, Tally] = field(default_factory=dict)
     tables: Mapping[str, Rows] = field(default_factory=dict)
     state: StateRuns = field(default_factory=StateRuns)
     moved: Mapping[str, pa.Table] = field(default_factory=dict)
     state_bytes: int = 0
+
+    @property
+    def task_runs(self) -> Iterator[TaskRun]:
+        """Its work on each operator."""
+        hot_key, hot_share = self.hot or (None, None)
+        for operator, tally in self.tallies.items():
+            yield TaskRun(
+                operator=operator,
+                shard=self.shard,
+                host=self.host,
+                started_at_ms=tally.started_at_ms,
+                finished_at_ms=tally.finished_at_ms,
+                records=tally.counts.get("records_in", 0),
+                hot_key=hot_key,
+                hot_share=hot_share,
+            )
 
 
 def together(parts: Iterable[Mapping[str, Rows]], lay_out: Callable[[str, pa.Table], Files]) -> dict[str, Rows]:

@@ -65,12 +65,21 @@ class HopSourceStep(_ReadingStep[HopSource]):
         """Return the columns of what the repartition hands on."""
         return self.records(pl.DataFrame(schema=dict(HOP_RECORDS))).schema
 
-    def records(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the records that *rows* of the hop are to its readers."""
+    @property
+    def columns(self) -> dict[str, pl.DataType]:
+        """The columns that the repartition hands on."""
+        schema = self.shared.schemas[self._repartition.inputs[0]]
+        return {column: schema[column] for column in repartition_columns(self._repartition)}
+
+    @property
+    def _repartition(self) -> Repartition:
         repartition = self.shared.topology.operators[self.operator.repartition]
         assert isinstance(repartition, Repartition)
-        schema = self.shared.schemas[repartition.inputs[0]]
-        return hop_records(repartition, rows, {column: schema[column] for column in repartition_columns(repartition)})
+        return repartition
+
+    def records(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the records that *rows* of the hop are to its readers."""
+        return hop_records(self._repartition, rows, self.columns)
 
 
 def avro_mistakes(schema: str | None) -> Iterator[ColumnMistake]:
