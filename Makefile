@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets object-store lock fmt check unit proof browser postgres test audit supervision chaos bench demo up down clean
+.PHONY: help setup secrets object-store lock fmt check unit proof browser postgres test audit supervision environments chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -109,6 +109,9 @@ audit: setup ## known vulnerabilities of what is installed, where PyPI has the d
 supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py
 	$(BIN)/pytest -q -m long tests/streaming/test_flow.py tests/streaming/test_slowed.py
+
+environments: check ## a day of flights and all batch jobs on a Spark standalone cluster, one of whose workers is killed (five minutes)
+	$(BIN)/pytest -q -m "long or not long" tests/cluster
 
 KILLS ?= 10
 SHARDS ?= 1

@@ -40,6 +40,7 @@ from tidemark.embedded.spark_cluster import Cluster
 from tidemark.spec.intervals import iso
 from tidemark.spec.layout import Layout
 
+pytestmark = pytest.mark.long  # `test_shards.py` is the short case
 TOPICS = {FLIGHTS: 3, WEATHER: 1, "carrier_delays": 1}
 REPLAY = ["--from", "2013-06-27", "--to", "2013-06-28", "--speed", "28800", "--weather-first", "--seed", "7"]
 REPLAY += ["--offline-share", "0.02", "--repeat-share", "0.2", "--bad-records", "8"]

@@ -201,7 +201,10 @@ def flow_of(
     )
 
 
-@pytest.fixture(scope="module", params=["undisturbed", "killed", pytest.param("all killed", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module",
+    params=["killed", *(pytest.param(name, marks=pytest.mark.long) for name in ("undisturbed", "all killed"))],
+)
 def flow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Flow:
     home = tmp_path_factory.mktemp("flow")
     with ExitStack() as stack:
