@@ -27,6 +27,7 @@ from tidemark.cli import (
     replay,
     requeue,
     reset_time,
+    reshard,
     restart,
     run,
     status,
@@ -76,6 +77,7 @@ examples:
   tidemark requeue flights --late --reopen --dry-run
   tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark reset-time flights status --source weather --partition 0 --to 2014-05-13T12:00 --by Ann --reason "2090"
+  tidemark reshard flights status --shards 8    between a drain and the start with `shards = 8`
   tidemark down                                 drain the streams and stop everything
 """
 PASSED_ON = "replay"
@@ -106,6 +108,7 @@ COMMANDS: tuple[tuple[str, ModuleType, str], ...] = (
     ("doctor", doctor, "see whether checkpoints, journals and tables tell one story"),
     ("accept-loss", accept_loss, "go on without records that a topic lost unread"),
     ("reset-time", reset_time, "set the time of a partition back that a record moved too far"),
+    ("reshard", reshard, "deal the state of a drained stream out to another number of shards, before its start"),
     ("requeue", requeue, "send records from quarantine, or late ones, to their topics again, each once"),
     (PASSED_ON, replay, "play real flights of 2013 into Kafka; `tidemark replay --help` shows how"),
 )

@@ -14,6 +14,7 @@ from tidemark.stream.batch import Batch
 from tidemark.stream.blame import blame
 from tidemark.stream.commit import Committing
 from tidemark.stream.decision import Decider, Decision
+from tidemark.stream.distributed.resharding import remembered
 from tidemark.stream.distributed.shards import Collect, Executors, Shards
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_waiting, load_whole
@@ -128,6 +129,8 @@ class Engine:
         """Have the memory keep the state after the progress *was*."""
         newest = self._journal.newest()
         states = StateRuns.of(newest.notes) if newest else None
+        if newest is not None and (states is None or len(states) > 1):
+            states = remembered(self._stream, newest) or states
         load_waiting(self._steps, self._stream.sub, self._stream.home, was)
         if newest is None:
             return

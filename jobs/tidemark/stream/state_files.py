@@ -141,9 +141,9 @@ class StateFiles:
         self.runs, self._known_to = replace(runs, attempt=uuid.uuid4().hex), batch_id
         return {f"{self._moved}{name}": frame.to_arrow() for name, frame in moved.items() if frame.height}
 
-    def replaced(self, tables: Tables, batch_id: int) -> StateRuns:
-        """The runs of a shard whose state after *batch_id* is *tables*."""
-        return StateRuns(batch_id, (self._written(batch_id, tables),), uuid.uuid4().hex)
+    def with_another(self, runs: StateRuns, tables: Tables) -> StateRuns:
+        """Return *runs* and one that has *tables*, which is written."""
+        return replace(runs, runs=(*runs.runs, self._written(runs.batch_id, tables)))
 
     def taken(self, memory: Memory, batch_id: int) -> None:
         """*memory* has taken what the batch moved: if that is in a run, no other one will have it."""

@@ -29,12 +29,12 @@ from tidemark.stream.batch import Batch
 from tidemark.stream.broker import Answers
 from tidemark.stream.decision import Decider, Decision, Tally
 from tidemark.stream.distributed.answers import Answered
+from tidemark.stream.distributed.resharding import remembered, reshard
 from tidemark.stream.distributed.sharding import sharding
 from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, TakingIn, Task, Working
 from tidemark.stream.distributed.totals import TakenIn, Worked, joined, summed, together
 from tidemark.stream.distributed.versions import Versions
 from tidemark.stream.journal import Journal
-from tidemark.stream.load import load_whole
 from tidemark.stream.state_files import StateFiles, StateRuns
 from tidemark.stream.steps import Steps
 from tidemark.stream.table_marks import NewestMarks
@@ -91,7 +91,7 @@ class Shards:
         """What becomes of *batch*, of which nothing has been read yet; None when it changes nothing."""
         self._forget(batch.epoch)
         if self._states is None:
-            self._states = self._states_after(was)
+            self._states = self._states_after_newest()
         task = Task(
             stream=self._stream,
             batch=batch,
@@ -192,32 +192,18 @@ class Shards:
         sub = self._stream.sub
         return [operator.name for operator in sub.operators if operator not in sub.sources]
 
-    def _states_after(self, was: StreamProgress) -> list[StateRuns]:
-        """What the state of each shard is after the progress *was*; made anew where there were more or fewer shards."""
+    def _states_after_newest(self) -> list[StateRuns]:
+        """The state of each shard after the newest entry; made anew where there were more or fewer shards."""
         newest = self._journal.newest()
         if newest is None:
             return [StateRuns()] * self._stream.shards
         found = StateRuns.of(newest.notes)
         if found is not None and len(found) == self._stream.shards:
             return found
-        stream = self._stream
-        steps = Steps(stream.topology, Reference(stream.layout.warehouse))
-        load_whole(steps, stream, self._journal, newest, was)
-        whole = steps.memory.whole()
-        log.info("the states of %d keys are put into %d shards", sum(map(len, whole.values())), self._stream.shards)
-        return [
-            self._state(number).replaced(self._own(number, whole), was.batch_id)
-            for number in range(self._stream.shards)
-        ]
-
-    def _own(self, number: int, whole: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-        """Of the *whole* state that of the shard *number*."""
-        found, n = {}, self._stream.shards
-        for place, rows in whole.items():
-            kind, _, operator = place.partition("/")
-            text = {"stored": "key", "states": "_key"}.get(kind)
-            found[place] = rows if text is None else self._sharding.own(number, n, operator, rows, text)
-        return found
+        if (made := remembered(self._stream, newest)) is not None:
+            return made
+        log.info("the state is dealt out to %d shards", self._stream.shards)
+        return reshard(self._stream, self._journal, newest, self._sharding, self._state)
 
     def _state(self, number: int) -> StateFiles:
         return StateFiles(
