@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,15 +29,16 @@ from tidemark.inert import log_to_stderr
 from tidemark.place import location
 from tidemark.report.batch_job import add_bootstrap, told
 from tidemark.spark import have_checkpoints_written, session
-from tidemark.spec.connections import addressed, time_of
+from tidemark.spec.connections import Clusters, addressed, time_of
 from tidemark.spec.layout import Layout
 from tidemark.spec.operators import Source, Time
 from tidemark.spec.stream import Stream
-from tidemark.spec.topology import load, on_processing_time
+from tidemark.spec.topology import SubTopology, load, on_processing_time
 from tidemark.stream.blame import as_reason
 from tidemark.stream.checkpoint import planned
 from tidemark.stream.clock_skew import ClockSkew
 from tidemark.stream.distributed.on_spark import SparkExecutors
+from tidemark.stream.distributed.shards import Collect
 from tidemark.stream.engine import Engine
 from tidemark.stream.evidence import evidence
 from tidemark.stream.heartbeats import Heartbeats
@@ -44,7 +46,8 @@ from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.meanings import meanings
 from tidemark.stream.measurement import Host
-from tidemark.stream.read.sources import collect, explained, read_again, stream
+from tidemark.stream.parts import Part
+from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream
 from tidemark.stream.soundness import refuse_unless_sound
 from tidemark.stream.unread import begun
 from tidemark.stream.usage import Usage, bytes_in
@@ -260,6 +263,19 @@ def check_is_not_due_to_rotate(batch: int, rotate_after: int | None) -> None:
         raise Ended(StreamState.ROTATED)
 
 
+def readers(rows: DataFrame, sub: SubTopology) -> tuple[Collect, SparkExecutors]:
+    """What reads the *rows* of a batch of *sub*: here, or in executors."""
+    return lambda: collect(rows, sub.operators), SparkExecutors(rows)
+
+
+def part_readers(
+    rows: DataFrame, sub: SubTopology, clusters: Clusters, check: Callable[[], None], part: Part
+) -> tuple[Collect, SparkExecutors]:
+    """What reads *part* of a batch with *rows*; *check* raises when there is no time for another part."""
+    check()
+    return readers(rows_of_part(rows, sub, clusters, part), sub)
+
+
 def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse) -> StreamState:
     """Run the query until a drain or a rotation ends it, and say which; raises what made it fail."""
     topology, sub = stream_of.topology, stream_of.sub
@@ -304,13 +320,16 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
             check_is_not_due_to_rotate(next(begun), options.rotate_after)
             pulse.begin(batch_id)
             plan = planned(checkpoint, batch_id)
+
+            collect_rows, executors = readers(rows, sub)
             engine.process(
                 batch_id,
-                lambda: collect(rows, sub.operators),
+                collect_rows,
                 plan.ends,
-                SparkExecutors(rows),
+                executors,
                 planned_at_ms=plan.at_ms,
                 versions=plan.versions,
+                read_part=partial(part_readers, rows, sub, clusters, check),
             )
             pulse.finish(batch_id)
         except Exception as error:

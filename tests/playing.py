@@ -32,6 +32,7 @@ from tidemark.stream.encoding import to_send
 from tidemark.stream.engine import Engine
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.measurement import Host
+from tidemark.stream.parts import Part
 from tidemark.stream.wiring import HERE, build_engine
 
 Row = dict[str, Any]
@@ -250,8 +251,22 @@ class Play:
         executors = self.executors(frame) if self.executors else None
         self._engines[sub].process(
             batch_id, lambda: frame, self.broker.read_to(), executors, planned_at_ms=at_ms,
-            versions=self._versions(sub),
+            versions=self._versions(sub), read_part=lambda part: self._part(frame, part),
         )  # fmt: skip
+
+    def _part(self, rows: pl.DataFrame, part: Part) -> tuple[Callable[[], pl.DataFrame], Executors | None]:
+        """What reads *part* of the *rows* of a batch."""
+        topics = {o.name: o.topic for o in self.topology.operators.values() if isinstance(o, Source) and o.topic}
+
+        def is_in(source: str, partition: int, offset: int) -> bool:
+            if source not in topics:
+                return part.is_first
+            start, end = part.ranges[topics[source]].get(partition, (0, 0))
+            return start <= offset < end
+
+        mask = [is_in(*place) for place in rows.select("source", "partition", "offset").iter_rows()]
+        frame = rows.filter(pl.Series(mask, dtype=pl.Boolean))
+        return lambda: frame, self.executors(frame) if self.executors else None
 
     def _versions(self, sub: str) -> dict[str, int]:
         """By the id of each table that a source of *sub* reads, the version that it does not have yet."""

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tidemark.control import AlreadyRunning, Control
 from tidemark.delta import scan
 from tidemark.spec.layout import Layout
 from tidemark.spec.stream import Stream
+from tidemark.spec.topology import parse
 from tidemark.stream.evidence import evidence
 from tidemark.stream.meanings import meanings
 from tidemark.stream.soundness import Fault, Finding, Unsound, findings, refuse_unless_sound
@@ -113,6 +115,34 @@ def test_a_batch_that_was_decided_and_is_in_some_tables_only_is_sound(stream: Ch
     stream.commit(3)
     assert stream.faults() == []
     assert scan(stream.table("board")).collect()["v"].to_list() == [3]
+
+
+@pytest.fixture
+def in_parts(tmp_path: Path) -> Checkpointed:
+    """Two records; then five, of which a driver has decided a first part of two and was killed."""
+    stream = Checkpointed(tmp_path / "warehouse")
+    stream.batch(0, 2)
+    stream.play.topology = parse(tomllib.loads(NEWEST.replace("bound", "max_records = 2\nbound")), file="play.toml")
+    stream.play.start(reached=crash_at("measured"))
+    with pytest.raises(Crash):
+        stream.decide(1, 5)
+    return stream
+
+
+def test_a_batch_of_which_a_part_was_decided_is_sound_until_spark_has_done_with_it(in_parts: Checkpointed) -> None:
+    assert in_parts.faults() == []
+    kept = in_parts.keep(in_parts.stream.control)
+    in_parts.play.start()
+    rest = [in_parts.play.row("events", T + n, id="a", v=n) for n in range(3, 7)]
+    in_parts.play.process(1, [{**row, "offset": n} for row, n in zip(rest, range(3, 7), strict=True)], at_ms=T + 1)
+    assert in_parts.faults() == []
+    in_parts.commit(1)
+    assert in_parts.faults() == []
+    in_parts.batch(2, 0)
+    assert in_parts.faults() == []
+    put_back(kept / "journal", in_parts.journal)
+    in_parts.commit(1)
+    assert Fault.CHECKPOINT_AHEAD in in_parts.faults()
 
 
 def test_a_checkpoint_that_is_gone_is_missed(stream: Checkpointed) -> None:

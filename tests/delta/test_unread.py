@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
-from playing import NEWEST, NOON, Play, ms, tell
+from playing import NEWEST, NOON, Crash, Play, crash_at, ms, tell
 
 from tidemark.cli.doctor import begun
 from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.spec.layout import Layout
+from tidemark.spec.topology import parse
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.unread import unread
 from tidemark.why.findings import Cause
@@ -52,6 +54,21 @@ def test_nothing_is_named_once_it_is_decided(tmp_path: Path) -> None:
     play.batch([play.row("events", ms(3), key="a", id="a", v=3)], at_ms=ms(3))
     assert unread(control(play), play.topology.sub_topologies[0]) == []
     assert begun(play.topology, Layout(tmp_path), None) == {}
+
+
+def test_of_a_batch_in_parts_the_rest_is_named(tmp_path: Path) -> None:
+    play = killed(tmp_path)
+    limited = NEWEST.replace("bound", "max_records = 3\nbound")
+    play.topology = parse(tomllib.loads(limited), file="play.toml")
+    play.start(reached=crash_at("decided"))
+    rows = [play.row("events", ms(n), key="a", id="a", v=n) for n in range(5)]
+    rows += [play.row("events", ms(n), key="a", id="a", v=n, partition=1) for n in range(3)]
+    with pytest.raises(Crash):
+        play.batch(rows, at_ms=ms(3))
+    assert unread(control(play), play.topology.sub_topologies[0]) == [
+        "topic 'events', partition 0, offsets 3 until 7",
+        "topic 'events', partition 1, offsets 1 until 3",
+    ]
 
 
 def test_a_batch_that_changed_nothing_and_was_done_is_not_named(tmp_path: Path) -> None:

@@ -92,7 +92,8 @@ class StreamProgress:
     the windows (start, end) that were closed by then and are not passed again yet, per aggregate, and the streaming
     windows under STREAMING. `forgotten` has, per aggregate, the latest end of a window whose states are gone, `ended`
     the same as far as time has gone on since it was set back, and `reopened` the batches in which late records were
-    taken in again, by the id of who asked for it.
+    taken in again, by the id of who asked for it. `ahead` is how many batches more than Spark planned there
+    were so far: each part of one that was too large is a batch.
     """
 
     batch_id: int = -1
@@ -112,6 +113,12 @@ class StreamProgress:
     forgotten: Mapping[str, int] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
     reopened: Mapping[str, int] = field(default_factory=dict)
+    ahead: int = 0
+
+    @property
+    def planned_id(self) -> int:
+        """The number that Spark gave to the newest batch, or to that of which it is a part; -1: there is none."""
+        return self.batch_id - self.ahead
 
     def decided_at(self, planned_at_ms: int) -> int:
         """The decision time of the next batch: when it was planned, but never before that of the last batch."""

@@ -17,7 +17,8 @@ class Batch:
     `decided_at_ms` is its decision time: when Spark planned it, the same on replay, never before that of the batch
     before. The other clocks are the driver's: `started_at_ms` before Spark read the batch, `read_at_ms` after. All are
     epoch ms UTC. `ends` are the offsets, per topic and partition, up to which Spark reads it; where they are not known,
-    the newest record tells. `versions` are those of Delta tables, by their ids, before which it reads them.
+    the newest record tells. `versions` are those of Delta tables, by their ids, before which it reads them. Unless it
+    `is_last`, it is a part of a planned batch (`parts.py`), and others follow.
     """
 
     batch_id: int
@@ -27,6 +28,7 @@ class Batch:
     read_at_ms: int
     ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     versions: Mapping[str, int] = field(default_factory=dict)
+    is_last: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,15 +13,22 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.stream import Stream
 from tidemark.stream.batch import Batch
 from tidemark.stream.blame import blame
+from tidemark.stream.checkpoint import Ends
 from tidemark.stream.commit import Committing
 from tidemark.stream.decision import Decider, Decision
 from tidemark.stream.distributed.resharding import remembered
 from tidemark.stream.distributed.shards import Collect, Executors, Shards
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_waiting, load_whole
+from tidemark.stream.parts import Part, parts
 from tidemark.stream.requests import Requests
 from tidemark.stream.state_files import StateFiles, StateRun, StateRuns, remove_unnamed
 from tidemark.stream.steps import Steps
+
+log = logging.getLogger("tidemark.stream")
+
+ReadPart = Callable[[Part], tuple[Collect, Executors | None]]
+"""How a part of a batch is read: into the driver, or by executors."""
 
 
 class Engine:
@@ -29,7 +37,8 @@ class Engine:
     Purpose: the function that `foreachBatch` calls, whole.
     How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and
     carried out; only then does what is kept in memory move. The first batch that needs it reads that from files and the
-    journal. With *shards* executors keep the states.
+    journal. With *shards* executors keep the states. A batch that was planned too large is run in parts, each of which
+    is a batch with a number of its own.
     `batch_started_at_ms` is the clock at which the batch that runs now began; None between batches. `load` has what the
     last batches say of how much there is to do, as columns of `heartbeats`.
     Known limitation: between a record's arrival in a Kafka sink and the end of the batch a crash sends it twice.
@@ -56,6 +65,7 @@ class Engine:
         self._journal, self._committing, self._clock, self._epoch = journal, committing, clock, epoch
         self._shards = shards
         self._is_loaded = False
+        self._goes_on = False  # the newest batch is a part, and others follow
         self._runs: list[tuple[StateRun, ...]] = []
         self.progress: StreamProgress | None = None
         self.batch_started_at_ms: int | None = None
@@ -65,32 +75,66 @@ class Engine:
         self,
         batch_id: int,
         collect: Collect,
-        ends: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
+        ends: Ends = MappingProxyType({}),
         executors: Executors | None = None,
         *,
         planned_at_ms: int | None = None,
         versions: Mapping[str, int] = MappingProxyType({}),
+        read_part: ReadPart | None = None,
     ) -> None:
-        """Have the tables say what becomes of batch *batch_id*, whose rows *collect* reads up to *ends*.
+        """Have the tables say what becomes of the batch that Spark calls *batch_id*, and reads up to *ends*.
 
-        Delta tables, by their ids, are read before these *versions*. *executors* work on batches in shards. It is
-        judged as of *planned_at_ms*, which must be the same when it is run again (None: the clock).
+        *collect* reads its rows; *executors* work on batches in shards. Delta tables, by their ids, are read before
+        these *versions*. It is judged as of *planned_at_ms*, which must be the same when it is run again (None: the
+        clock). One that is too large is read by *read_part* (None: it is not cut).
         """
         if self.progress is None:
             self.progress = self._recover(batch_id)
-        if batch_id <= self.progress.batch_id:
+        is_begun = batch_id == self.progress.planned_id
+        if batch_id < self.progress.planned_id or (is_begun and not self._goes_on):
             return
-        started_at_ms = self.batch_started_at_ms = self._clock()
-        batch = Batch(
+        cut = parts(self._stream.sub, ends, self.progress, self._decider.reader.earliest, is_begun=is_begun)
+        if read_part is None or (len(cut) == 1 and not is_begun):
+            batch = self._batch(batch_id + self.progress.ahead, ends, versions, planned_at_ms)
+            self._decide(batch, self.progress, collect, executors)
+            return
+        for part in cut:
+            self._decide_part(part, batch_id, planned_at_ms, versions if part.is_first else {}, read_part)
+
+    def _decide_part(
+        self,
+        part: Part,
+        batch_id: int,
+        planned_at_ms: int | None,
+        versions: Mapping[str, int],
+        read_part: ReadPart,
+    ) -> None:
+        """Have the tables say what becomes of *part* of the batch that Spark calls *batch_id*."""
+        was = self.progress
+        assert was is not None
+        if was.planned_id == batch_id:
+            was = replace(was, ahead=was.ahead + 1)
+        log.warning("batch %s was planned too large: this part of it reads %s", batch_id, dict(part.ranges))
+        batch = self._batch(batch_id + was.ahead, part.ends, versions, planned_at_ms)
+        self._decide(replace(batch, is_last=part.is_last), was, *read_part(part))
+
+    def _batch(self, batch_id: int, ends: Ends, versions: Mapping[str, int], planned_at_ms: int | None) -> Batch:
+        assert self.progress is not None
+        now_ms = self._clock()
+        return Batch(
             batch_id=batch_id,
             epoch=self._epoch,
-            decided_at_ms=self.progress.decided_at(started_at_ms if planned_at_ms is None else planned_at_ms),
-            started_at_ms=started_at_ms,
-            read_at_ms=started_at_ms,
+            decided_at_ms=self.progress.decided_at(now_ms if planned_at_ms is None else planned_at_ms),
+            started_at_ms=now_ms,
+            read_at_ms=now_ms,
             ends=dict(ends),
             versions=dict(versions),
         )
-        was = self._requests(self.progress, batch)
+
+    def _decide(self, batch: Batch, was: StreamProgress, collect: Collect, executors: Executors | None) -> None:
+        """Decide *batch* after the progress that *was*, write that down and carry it out."""
+        self.batch_started_at_ms = batch.started_at_ms
+        was = self._requests(was, batch)
         if self._shards and executors:
             decision = self._shards.decide(executors, collect, was, batch)
         else:
@@ -102,14 +146,14 @@ class Engine:
             self._committing.carry_out(entry)
             if decision.moves is not None:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
-                self._state.taken(self._steps.memory, batch_id)
+                self._state.taken(self._steps.memory, batch.batch_id)
             if self._runs != (runs := [state.runs for state in states]):
                 remove_unnamed(self._stream.control, states, check_lease=self._check_lease)
                 self._runs = runs
-            self.progress = decision.progress
+            self.progress, self._goes_on = decision.progress, not batch.is_last
             state_bytes = self._steps.memory.bytes() if decision.moves is not None else decision.state_bytes
             self.load = {**self.load, "records_waiting": _waiting(entry), "state_bytes": state_bytes}
-        self.load = {**self.load, "last_batch_ms": self._clock() - started_at_ms}
+        self.load = {**self.load, "last_batch_ms": self._clock() - batch.started_at_ms}
         self.batch_started_at_ms = None
 
     def _collected(self, batch: Batch, collect: Collect, was: StreamProgress) -> Decision | None:
@@ -151,15 +195,20 @@ class Engine:
     def _recover(self, batch_id: int) -> StreamProgress:
         """The progress made before *batch_id*, or with it where the journal has it: then it is carried out first."""
         newest = self._journal.newest()
-        if newest is not None and newest.batch_id > batch_id:
+        if newest is None:
+            return StreamProgress()
+        progress = StreamProgress.from_json(newest.notes["progress"])
+        if progress.planned_id > batch_id:
             msg = (
-                f"{self._stream.home}: the checkpoint goes on with batch {batch_id}, but batch {newest.batch_id} was "
-                "decided before; the checkpoint was rolled back or replaced: restore it, or give the stream a new name"
+                f"{self._stream.home}: the checkpoint goes on with batch {batch_id}, but batch {progress.planned_id} "
+                "was decided before; the checkpoint was rolled back or replaced: restore it, or give the stream a new "
+                "name"
             )
             raise Contradiction(msg)
-        if newest is not None and newest.batch_id == batch_id:
+        if progress.planned_id == batch_id:
             self._committing.carry_out(newest, recovers=True)
-        return StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()
+        self._goes_on = not newest.notes["batch"].get("is_last", True)
+        return progress
 
 
 def _waiting(entry: Entry) -> int | None:

@@ -39,6 +39,7 @@ def evidence(stream: Stream) -> Evidence:
     tables = [_table(stream.home / name, f"{app}/{name}", alone) for name in table_names(stream.sub)]
     data = _newest(journal, "data", 1, unreadable)
     decided, entry = next(iter(data.items()), (None, None))
+    progress = StreamProgress.from_json(entry.notes["progress"]) if entry else StreamProgress()
     unreadable += [*_gone(entry, tables), *_unreadable_states(stream, entry)] if entry else []
     return Evidence(
         name=f"{stream.topology.name} {stream.sub.name}",
@@ -48,9 +49,11 @@ def evidence(stream: Stream) -> Evidence:
         commit_is_torn=commit_is_torn,
         planned=plans(checkpoint),
         decided=decided,
-        read_to=_read_to(stream, entry) if entry else {},
+        decided_as=progress.planned_id if entry else decided,
+        is_part=entry is not None and not entry.notes["batch"].get("is_last", True),
+        read_to=_read_to(stream, progress),
         unreadable=tuple(unreadable),
-        newest_batches=_expected(facts, committed),
+        newest_batches=_expected(facts, None if committed is None else committed + progress.ahead),
         tables=tuple(tables),
         changed=tuple(changed(Control(stream.control).meanings(), meanings(stream.sub))),
         former={} if data or committed is not None else dict(_former(stream)),
@@ -123,7 +126,7 @@ def _is_whole(path: Path) -> bool:
 def _expected(facts: Mapping[int, Entry | None], committed: int | None) -> Mapping[str, int]:
     """Per table the newest batch it must have: what the newest *facts* say of a batch that was carried out whole.
 
-    That is one that Spark has *committed*, or one before another.
+    That is one before another, or one up to that which Spark has *committed*, by its number here.
     """
     newest = max(facts, default=-1)
     for number, entry in facts.items():
@@ -138,8 +141,8 @@ def _topics(stream: Stream) -> dict[str, str]:
     return {o.name: o.topic for o in stream.sub.operators if isinstance(o, Source) and o.topic is not None}
 
 
-def _read_to(stream: Stream, entry: Entry) -> Ends:
-    inputs = StreamProgress.from_json(entry.notes["progress"]).inputs
+def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
+    inputs = progress.inputs
     return {
         topic: {number: part.until_offset for number, part in inputs[source].partitions.items()}
         for source, topic in _topics(stream).items()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -182,6 +182,10 @@ class Reader:
             # What is no topic was read to its end where a batch found nothing more.
             return {number: (0, read_to.get(number, 0)) for number in known if number not in read}
         return self._broker.offsets(source, known)
+
+    def earliest(self, source: Source, partitions: Sequence[int]) -> dict[int, int]:
+        """The earliest offset of each of *partitions* of the topic of *source*."""
+        return {number: first for number, (first, _) in self._broker.offsets(source, partitions).items()}
 
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress, batch: Batch) -> Intake:
         rows = hop_arrivals(source, raw)

@@ -4,7 +4,8 @@ Purpose: after a restore, a copy or a lost disk a driver that simply started wou
 How it works: what was seen (`evidence.py`) is compared with what must hold between any two writes of a driver:
 
 * Spark plans a batch, the driver decides it, the tables get it, Spark commits it: each only after the one before.
-* What the newest decided batch had read is what Spark had planned for it, or for a silent batch after it.
+* What the newest decided batch had read is what Spark had planned for it, or for a silent batch after it; or a part of
+  that.
 * A table has the newest batch that the journal says gave it rows, and no newer one than the journal has.
 
 A batch that was decided and is only in some of the tables is sound: the driver carries it out again.
@@ -97,7 +98,8 @@ class Evidence:
 
     `committed` and `planned` are of the checkpoint: the newest batch that is done, and the ends of each that was
     planned, None where torn. `decided` is the newest batch in the journal, and `read_to` up to where the topics had
-    been read with it; `newest_batches` are those that the tables must have. `changed` is what means something else now.
+    been read with it; in the checkpoint it is the batch `decided_as`, or, if it `is_part`, a part of it that others
+    follow. `newest_batches` are those that the tables must have. `changed` is what means something else now.
     `former` are streams that the topology does not have any more and that have read a source of this one, which has
     read nothing; each with the operators of this one that say its name, or could.
     """
@@ -109,6 +111,8 @@ class Evidence:
     commit_is_torn: bool
     planned: Mapping[int, Ends | None]
     decided: int | None
+    decided_as: int | None
+    is_part: bool
     read_to: Ends
     unreadable: tuple[str, ...]
     newest_batches: Mapping[str, int]
@@ -118,8 +122,13 @@ class Evidence:
 
     @property
     def reached(self) -> int:
-        """The newest batch that is done or decided; -1: none."""
-        return max(-1 if number is None else number for number in (self.committed, self.decided))
+        """The newest batch of the checkpoint that is done or decided, or of which a part is; -1: none."""
+        return max(-1 if number is None else number for number in (self.committed, self.decided_as))
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether parts of the batch that was `reached` are not decided yet."""
+        return self.is_part and self.committed != self.reached == self.decided_as
 
 
 class Unsound(Contradiction):
@@ -164,8 +173,8 @@ def _of_checkpoint(seen: Evidence) -> Iterator[Finding]:
         return
     torn = list(_torn(seen, planned))
     yield from torn
-    if seen.decided is not None and seen.decided > planned:
-        told = f"the checkpoint has planned batches until {planned}, but batch {seen.decided} was decided"
+    if seen.decided_as is not None and seen.decided_as > planned:
+        told = f"the checkpoint has planned batches until {planned}, but batch {seen.decided_as} was decided"
         yield Finding(fault=Fault.CHECKPOINT_BEHIND, seen=told, ways=_put_back(seen, "checkpoint"))
     elif not torn:
         yield from _of_ends(seen)
@@ -205,7 +214,7 @@ def _of_ends(seen: Evidence) -> Iterator[Finding]:
     for topic, partitions in seen.read_to.items():
         for number, read_to in partitions.items():
             end = ends[topic].get(number, read_to)
-            if end == read_to:
+            if end == read_to or (end > read_to and seen.is_in_parts):
                 continue
             fault = Fault.CHECKPOINT_BEHIND if end < read_to else Fault.CHECKPOINT_AHEAD
             told = (

@@ -27,7 +27,9 @@ def unread(control: Path, sub: SubTopology) -> list[str]:
     committed, _ = newest_commit(control / "checkpoint")
     newest = Journal(control / "journal", "data").newest()
     progress = StreamProgress.from_json(newest.notes["progress"]) if newest else StreamProgress()
-    if ends is None or batch_id <= max(progress.batch_id, -1 if committed is None else committed):
+    goes_on = newest is not None and not newest.notes["batch"].get("is_last", True)
+    decided = progress.planned_id - goes_on  # of a batch in parts the rest is not
+    if ends is None or batch_id <= max(decided, -1 if committed is None else committed):
         return []
     found = []
     for source in sub.operators:

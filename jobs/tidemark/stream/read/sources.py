@@ -26,6 +26,7 @@ from tidemark.spec.layout import Layout
 from tidemark.spec.operators import MAX_BYTES, MAX_FILES, Format, HopSource, Operator, Source
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.intact import Offsets
+from tidemark.stream.parts import Part
 from tidemark.stream.read.fitting import require_fitting
 from tidemark.stream.read.parsing import parsed_rows
 from tidemark.stream.read.table_rows import nullable, table_rows
@@ -92,6 +93,10 @@ def records_of(raw: DataFrame, source: Source) -> DataFrame:
 
 def read_again(spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets) -> pl.DataFrame:
     """The rows of the topic of *source* at *offsets*, as a batch."""
+    return collect(_records_at(spark, source, cluster, offsets), [source])
+
+
+def _records_at(spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets) -> DataFrame:
     topic = source.topic or ""
     starts, ends = ({str(number): part[side] for number, part in offsets.items()} for side in (0, 1))
     options = {name: text for name, text in kafka_options(source, cluster).items() if name != "subscribe"}
@@ -101,7 +106,19 @@ def read_again(spark: SparkSession, source: Source, cluster: Cluster, offsets: O
         startingOffsets=json.dumps({topic: starts}),
         endingOffsets=json.dumps({topic: ends}),
     )
-    return collect(records_of(raw.load(), source), [source])
+    return records_of(raw.load(), source)
+
+
+def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Part) -> DataFrame:
+    """Those of the *rows* of a batch of *sub* that are in *part* of it; of topics Spark reads nothing else."""
+    spark, sources = rows.sparkSession, [o for o in sub.operators if isinstance(o, Source) and o.topic]
+    topics = [source.name for source in sources]
+    others = F.lit(col=part.is_first and len(topics) < len(sub.sources)) & ~F.col("source").isin(topics)
+    frames = [rows.filter(others)]
+    for source in sources:
+        if offsets := {n: (start, end) for n, (start, end) in part.ranges[source.topic or ""].items() if start < end}:
+            frames.append(_records_at(spark, source, clusters[source.kafka], offsets))
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
 def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:

@@ -1,0 +1,186 @@
+"""A batch that Spark planned too large is carried out in parts, whatever kills the driver between any two writes."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from apart import Apart
+from playing import NOON, Crash, Play, Row, crash_at, ms
+
+from tidemark.errors import Contradiction
+from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.spec.topology import parse
+
+TOML = """
+name = "play"
+level = "trace"
+window = "10 s"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+max_ahead = "unlimited"
+max_records = {}
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.counts]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = {{ tumbling = "10 s" }}
+aggregates = {{ n = "count(*)", total = "sum(v)" }}
+[operators.kept]
+kind = "sink"
+input = "events"
+table = "kept"
+[operators.out]
+kind = "sink"
+input = "newest"
+topic = "out"
+"""
+BEFORE, LARGE, AFTER = range(3)
+
+
+def records(play: Play) -> list[list[Row]]:
+    """Three batches of two partitions: 2 records, 10, and 1."""
+
+    def event(n: int, part: int) -> Row:
+        return play.row("events", ms(3 * n), partition=part, key="k", id="ab"[n % 2], v=n)
+
+    return [[event(n, n % 2) for n in numbers] for numbers in (range(2), range(2, 12), range(12, 13))]
+
+
+def started(home: Path, most: int, shards: int = 1) -> Play:
+    play = Play(TOML.format(most), home, partitions=2)
+    return play.in_shards(shards, Apart) if shards > 1 else play
+
+
+def process(play: Play, batches: list[list[Row]], number: int) -> None:
+    play.process(number, batches[number], at_ms=ms(60 * (number + 1)))
+
+
+def limited(play: Play, most: int) -> None:
+    """Have the drivers that start from now on read so many records at most."""
+    play.topology = parse(tomllib.loads(TOML.format(most)), file="play.toml")
+
+
+def in_parts(home: Path, shards: int = 1) -> tuple[Play, list[str]]:
+    """A stream that has carried out the large batch in parts of 4 at most, undisturbed; and the steps of that."""
+    play, steps = started(home, 4, shards), []
+    batches = records(play)
+    process(play, batches, BEFORE)
+    play.start(reached=steps.append)
+    process(play, batches, LARGE)
+    large = steps.copy()
+    process(play, batches, AFTER)
+    return play, large
+
+
+def offsets(play: Play) -> dict[int, list[tuple[int, int]]]:
+    """Partition and offset of the records that the sink has of each batch."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for row in play.rows("kept"):
+        found.setdefault(row["batch_id"], []).append((row["source_partition"], row["source_offset"]))
+    return {number: sorted(rows) for number, rows in sorted(found.items())}
+
+
+def test_each_part_is_a_batch_and_reads_its_share(tmp_path: Path) -> None:
+    play, _ = in_parts(tmp_path)
+    assert offsets(play) == {
+        0: [(0, 0), (1, 0)],
+        1: [(0, 1), (1, 1)],
+        2: [(0, 2), (0, 3), (1, 2), (1, 3)],
+        3: [(0, 4), (0, 5), (1, 4), (1, 5)],
+        4: [(0, 6)],
+    }
+    assert {row["decided_at"] for row in play.rows("batches") if row["batch_id"] in {1, 2, 3}} == {ms(120)}
+    for row in play.rows("outcomes"):
+        assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
+
+
+def results(play: Play) -> dict[str, str | None]:
+    return {f"{row['operator']} {row['key']}": row["value"] for row in play.rows("changes")}
+
+
+def test_results_are_those_of_the_batch_as_it_was_planned(tmp_path: Path) -> None:
+    play, _ = in_parts(tmp_path / "parts")
+    whole = started(tmp_path / "whole", 100)
+    batches = records(whole)
+    for number in (BEFORE, LARGE, AFTER):
+        process(whole, batches, number)
+    assert results(play) == results(whole)
+    assert len(results(whole)) == 10  # two ids, each with four windows of ten seconds
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_driver_that_ends_between_any_two_writes_of_any_part_leaves_the_same_tables(
+    tmp_path: Path, shards: int
+) -> None:
+    undisturbed, steps = in_parts(tmp_path / "whole", shards)
+    assert steps.count("decided") == 3
+    of_clocks = {"batches", "operator_latency", "operator_windows"}
+    expected = {name: rows for name, rows in undisturbed.tables().items() if name not in of_clocks}
+    first, second, third = (n for n, step in enumerate(steps) if step == "decided")
+    places = [first, *range(second - 1, third + 1)] if shards == 1 else range(second - 1, third + 1, 6)
+    for place in places:
+        play = started(tmp_path / str(place), 4, shards)
+        batches = records(play)
+        process(play, batches, BEFORE)
+        play.start(reached=crash_at_number(place))
+        with pytest.raises(Crash):
+            process(play, batches, LARGE)
+        play.start(epoch=2)
+        process(play, batches, LARGE)
+        process(play, batches, AFTER)
+        found = {name: rows for name, rows in play.tables().items() if name not in of_clocks}
+        assert found == expected, f"{place}: {steps[place]}"
+
+
+def crash_at_number(wanted: int) -> Callable[[str], None]:
+    seen = Counter[str]()
+
+    def reached(_: str) -> None:
+        if seen.total() == wanted:
+            raise Crash
+        seen["steps"] += 1
+
+    return reached
+
+
+def test_parts_are_smaller_from_a_start_with_a_lower_limit_on(tmp_path: Path) -> None:
+    play = started(tmp_path, 100)
+    batches = records(play)
+    process(play, batches, BEFORE)
+    limited(play, 4)
+    play.start(reached=crash_at("decided"))
+    with pytest.raises(Crash):
+        process(play, batches, LARGE)
+    limited(play, 2)
+    play.start(epoch=2)
+    process(play, batches, LARGE)
+    process(play, batches, AFTER)
+    assert offsets(play) == {
+        0: [(0, 0), (1, 0)],
+        1: [(0, 1), (1, 1)],  # the first of three
+        2: [(0, 2), (1, 2)],  # eight records are left
+        3: [(0, 3), (1, 3)],
+        4: [(0, 4), (1, 4)],
+        5: [(0, 5), (1, 5)],
+        6: [(0, 6)],
+    }
+
+
+def test_a_checkpoint_that_went_back_before_a_batch_in_parts_is_refused(tmp_path: Path) -> None:
+    play, _ = in_parts(tmp_path)
+    play.start(epoch=2)
+    with pytest.raises(Contradiction, match="goes on with batch 1, but batch 2 was decided before"):
+        play.process(LARGE, [], at_ms=NOON)
