@@ -63,8 +63,12 @@ class KeyedRows:
     def take_moved(self) -> pl.Series:
         """The keys that were put or dropped since this was asked before, once each."""
         keys = pl.concat([pl.Series(dtype=pl.String), *self._moved]).unique()
-        self._moved = []
+        self.forget_moved()
         return keys
+
+    def forget_moved(self) -> None:
+        """Begin anew with what is told of moved keys."""
+        self._moved = []
 
     def of(self, keys: pl.Series) -> pl.DataFrame:
         """The rows of those *keys* that have one, once each."""
@@ -108,6 +112,8 @@ class KeyedRows:
 
     def _found(self, keys: pl.Series) -> Iterator[tuple[_Run, Array, Array]]:
         """Per run the places of those *keys* that live in it, and their places among *keys*."""
+        if not self._runs:
+            return
         hashes = self._hashed(keys)
         asked = np.argsort(hashes)  # neighbours are looked for one after the other
         for run in self._runs:

@@ -87,6 +87,12 @@ class Memory:
             found[f"gone/{place}"] = keys.filter(~keys.is_in(found[place][kept.key].implode())).to_frame("key")
         return found
 
+    def forget_moved(self) -> None:
+        """Forget what moved: a file has it."""
+        self._new_versions = {table: rows.clear() for table, rows in self._new_versions.items()}
+        for _, kept in self.kept():
+            kept.forget_moved()
+
     def whole(self) -> Tables:
         """All that it has."""
         versions = {f"versions/{name}": rows for name, rows in self.versions.items()}

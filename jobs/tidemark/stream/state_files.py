@@ -106,7 +106,7 @@ class StateFiles:
         wanted = {place: schema for place, schema in schemas.items() if place.rpartition("/")[2] not in but}
         for run in runs.runs:
             memory.put(_fitting(_read(self._home / run.name), wanted))
-        memory.take_moved()
+        memory.forget_moved()
         for moved in self._since(runs, newest):
             memory.put(_fitting(moved, wanted))
         memory.count_held()
@@ -148,7 +148,7 @@ class StateFiles:
     def taken(self, memory: Memory, batch_id: int) -> None:
         """*memory* has taken what the batch moved: if that is in a run, no other one will have it."""
         if self.runs.batch_id == batch_id:
-            memory.take_moved()
+            memory.forget_moved()
 
     def _with_another(self, runs: StateRuns, memory: Memory, before: int, *, also: int = 0) -> StateRuns:
         """*runs* and what moved since, as *memory* has it after the batch *before*; *also* so many rows will come."""
