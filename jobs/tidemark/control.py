@@ -33,10 +33,11 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,21 @@ class Control:
         if self._lease is not None and self._epoch is not None:
             with suppress(OSError):
                 self._lease.release(self._epoch)
+
+    @contextmanager
+    def held(self) -> Iterator[Callable[[], None]]:
+        """Hold the lease meanwhile, in place of a driver; raises AlreadyRunning when one lives.
+
+        Yields a check that raises LeaseLost once another process has taken over.
+        """
+        epoch = self.acquire()
+        try:
+            with self._lease.renewed(epoch) if self._lease else nullcontext():
+                yield partial(self.check_lease, epoch)
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
     @contextmanager
     def held_alone(self, *, patience_s: float = 0.0) -> Iterator[None]:

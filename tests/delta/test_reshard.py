@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import re
+import weakref
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,11 +15,13 @@ from apart import Apart
 from playing import EVENTS, Play, ms
 
 from tidemark.cli.reshard import reshard_streams
-from tidemark.control import Control
-from tidemark.errors import InvalidArgument
+from tidemark.control import AlreadyRunning, Control
+from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.spec.layout import Layout
 from tidemark.stream import state_files
+from tidemark.stream.distributed import resharding, sharding
 from tidemark.stream.distributed.sharding import NotSharded
+from tidemark.stream.state import Memory
 
 COUNTS = """
 [operators.newest]
@@ -57,8 +63,8 @@ def test_a_driver_begins_with_what_was_dealt_out(tmp_path: Path, monkeypatch: py
     before = 1
     for number, shards in enumerate((1, 4, 2, 7, 1)):
         if number:
-            assert f" after batch {number - 1} went from {before} shard" in reshard(play, shards)
             assert "its state is in" in reshard(play, before)
+            assert f" after batch {number - 1} went from {before} shard" in reshard(play, shards)
             read.clear()
         play.in_shards(shards, Apart).start()
         batch(one, number)
@@ -69,33 +75,125 @@ def test_a_driver_begins_with_what_was_dealt_out(tmp_path: Path, monkeypatch: py
     assert changes(play) == changes(one)
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+def interrupt(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
+    """Raise *error* in place of the write number *at*."""
+    writes, really = count(), state_files.put_once
+
+    def put(*arguments: Any, **more: Any) -> None:
+        if next(writes) == at:
+            raise error
+        really(*arguments, **more)
+
+    for module in (state_files, resharding):
+        monkeypatch.setattr(module, "put_once", put)
+
+
+def in_state(play: Play) -> set[Path]:
+    """The files with states, and what names them."""
+    return {path for path in play.home.rglob("state/**/*") if path.is_file()}
+
+
+WRITES = 2 * 2 + 1
+"""Of two shards that are dealt out to three: a file for each pair that has keys, none of which is in the first of three
+(MD5), and the one that names them."""
+
+
+@pytest.mark.parametrize("at", range(WRITES))
+@pytest.mark.parametrize("shards", [2, 3])
 def test_a_command_that_ends_between_two_writes_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int, at: int
 ) -> None:
-    one = Play(TOML, tmp_path / "one")
-    batch(one, 0)
-    batch(one, 1)
-    for at in range(3):
-        play = Play(TOML, tmp_path / str(at))
-        batch(play, 0)
-        writes, really = count(), state_files.put_once
+    one, play = Play(TOML, tmp_path / "one"), Play(TOML, tmp_path / "play").in_shards(2, Apart)
+    for number in range(3):
+        batch(one, number)
+    batch(play, 0)
+    batch(play, 1)
+    before = in_state(play)
+    with monkeypatch.context() as patched:
+        interrupt(patched, at, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            reshard(play, 3)
+    assert len(in_state(play) - before) == at
+    play.in_shards(shards, Apart).start()
+    batch(play, 2)
+    assert changes(play) == changes(one)
+    assert {path.parts[-3] for path in in_state(play)} <= {str(shards)}
 
-        def put(*arguments: Any, at: int = at, writes: Any = writes, really: Any = really, **more: Any) -> None:
-            if next(writes) == at:
-                raise KeyboardInterrupt
-            really(*arguments, **more)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(state_files, "put_once", put)
-            if at < 2:  # a write for each shard
-                with pytest.raises(KeyboardInterrupt):
-                    reshard(play, 2)
-            else:
-                reshard(play, 2)
-        play.in_shards(shards, Apart).start()
-        batch(play, 1)
-        assert changes(play) == changes(one), at
+def test_a_command_that_was_interrupted_is_done_again_and_leaves_no_file_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(TOML, tmp_path).in_shards(2, Apart)
+    batch(play, 0)
+    batch(play, 1)
+    before = in_state(play)
+    reshard(play, 7)
+    with monkeypatch.context() as patched:
+        interrupt(patched, WRITES - 1, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            reshard(play, 3)
+    (tmp_path / "control/play/events/state/3/1/killed.partial").write_bytes(b"half")
+    reshard(play, 3)
+    assert before <= in_state(play)
+    assert len(in_state(play) - before) == WRITES
+
+
+def test_a_full_disk_is_told_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(TOML, tmp_path)
+    batch(play, 0)
+    interrupt(monkeypatch, 1, OSError(28, "No space left on device"))
+    with pytest.raises(TidemarkError, match=r"play/events: .*No space left on device.*as it was"):
+        reshard(play, 2)
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_what_was_dealt_out_and_is_damaged_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, shards: int
+) -> None:
+    one, play = Play(TOML, tmp_path / "one"), Play(TOML, tmp_path / "play").in_shards(2, Apart)
+    for number in range(2):
+        batch(one, number)
+    batch(play, 0)
+    reshard(play, shards)
+    next(play.home.rglob(f"state/{shards}/*/*.zip")).write_bytes(b"torn")
+    play.in_shards(shards, Apart).start()
+    batch(play, 1)
+    assert changes(play) == changes(one)
+    assert "is not whole" in caplog.text
+
+
+def test_one_old_shard_is_in_memory_at_a_time_and_its_keys_are_placed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(TOML, tmp_path).in_shards(4, Apart)
+    batch(play, 0)
+    alive: list[int] = []
+    placed: list[int] = []
+    seen: list[weakref.ref[Any]] = []
+    really_load, really_place, whole = state_files.StateFiles.load, sharding.shard_of, Memory.whole
+
+    def loading(self: Any, memory: Memory, *arguments: Any, **more: Any) -> None:
+        gc.collect()
+        alive.append(sum(each() is not None for each in seen))
+        seen.append(weakref.ref(memory))
+        really_load(self, memory, *arguments, **more)
+
+    def taking(memory: Memory) -> Any:
+        tables = whole(memory)
+        seen.extend(map(weakref.ref, tables.values()))
+        return tables
+
+    def placing(texts: Any, shards: int) -> Any:
+        placed.append(len(texts))
+        return really_place(texts, shards)
+
+    monkeypatch.setattr(state_files.StateFiles, "load", loading)
+    monkeypatch.setattr(Memory, "whole", taking)
+    monkeypatch.setattr(sharding, "shard_of", placing)
+    reshard(play, 7)
+    assert alive == [0, 0, 0, 0], "no rows of an old shard when the next one is loaded"
+    # Of each of seven keys what the table and the aggregate sent on, and the state of its window.
+    assert sum(placed) == 7 * 3
 
 
 def test_what_was_dealt_out_before_another_batch_is_of_no_use(tmp_path: Path) -> None:
@@ -132,3 +230,67 @@ def test_what_cannot_run_in_shards_is_refused(tmp_path: Path) -> None:
     batch(play, 0)
     with pytest.raises(NotSharded, match="max_drift makes partitions wait for each other"):
         reshard(play, 2)
+
+
+def test_no_driver_starts_while_a_state_is_dealt_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(TOML, tmp_path)
+    batch(play, 0)
+    refused: list[str] = []
+
+    def loading(*_: Any, **__: Any) -> None:
+        with pytest.raises(AlreadyRunning) as error:
+            Control(play.control.home).acquire()
+        refused.append(str(error.value))
+
+    monkeypatch.setattr(state_files.StateFiles, "load", loading)
+    reshard(play, 2)
+    assert len(refused) == 1
+    assert not play.control.is_held()
+
+
+def test_it_says_what_it_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tidemark.stream")
+    play = Play(TOML, tmp_path).in_shards(2, Apart)
+    batch(play, 0)
+    told: list[str] = []
+    (line,) = reshard_streams(play.topology, play.home, None, 3, told.append)
+    named = list(play.home.rglob("state/3/*/*.zip"))
+    size = sum(path.stat().st_size for path in named)
+    # Seven keys, three rows each.
+    assert re.sub(r"[\d,]+ bytes", "N bytes", line) == (
+        "play/events: 21 rows (N bytes) of its state after batch 0 went from 2 shards to 3 shards; its file has shards "
+        "= 2: write 3, then start its driver"
+    )
+    assert f"({size:,} bytes)" in line
+    assert [re.sub(r": \d+ rows", ": n rows", each) for each in told] == [
+        "play/events: 1 of 2 shards is dealt out: n rows",
+        "play/events: 2 of 2 shards are dealt out: n rows",
+    ]
+    play.in_shards(3, Apart).start()
+    batch(play, 1)
+    assert "the driver begins with 3 shards that `tidemark reshard` made" in caplog.text
+
+
+def test_nothing_is_done_where_one_of_several_streams_cannot(tmp_path: Path) -> None:
+    hop = """
+[operators.by_v]
+kind = "repartition"
+input = "events"
+key = ["id"]
+columns = ["event_time"]
+[operators.total]
+kind = "aggregate"
+input = "by_v"
+key = ["id"]
+aggregates = { n = "count(*)" }
+[operators.at]
+kind = "table"
+input = "by_v"
+key = ["event_time"]
+"""
+    play = Play(TOML + hop, tmp_path)
+    batch(play, 0)
+    before = in_state(play)
+    with pytest.raises(NotSharded, match="by_v cannot run in shards"):
+        list(reshard_streams(play.topology, play.home, None, 2))
+    assert in_state(play) == before

@@ -16,6 +16,7 @@ from apart import Apart, OneWorker
 from playing import Crash, Play, Row, crash_at
 
 import critical_path
+from tidemark.cli.reshard import reshard_streams
 from tidemark.control import Control, Reopening
 from tidemark.delta import scan
 from tidemark.disk import Disk
@@ -438,6 +439,25 @@ def test_the_number_of_shards_may_change_at_a_start(tmp_path: Path, flush_keys: 
         of_runs = {path.relative_to(tmp_path).parts[-3] for path in changing.home.rglob("state/*/*/*.zip")}
         assert of_runs <= {str(shards)}
     assert told(changing) == told(one)
+
+
+@pytest.mark.parametrize(
+    "name", ["a table", "windows at their end", "sessions", "once an interval", "a join and a hop"]
+)
+def test_a_state_dealt_out_before_a_start_leaves_the_same_tables(tmp_path: Path, name: str) -> None:
+    toml = "flush_keys = 9\n" + TOPOLOGIES[name]
+    expected, play = played(toml, tmp_path / "one", 1), Play(toml, tmp_path / "play", partitions=3)
+    for shards, (at_ms, rows) in zip((2, 7, 2, 4, 1), batches(play), strict=True):
+        lines = list(reshard_streams(play.topology, play.home, None, shards))
+        play.in_shards(shards, Apart)
+        first, *others = (sub.name for sub in play.topology.sub_topologies)
+        assert len(lines) == 1 + len(others)
+        play.start(first)
+        play.batch(rows, at_ms=at_ms, sub=first)
+        for sub in others:
+            play.start(sub)
+            play.hop(sub, at_ms=at_ms)
+    assert comparable(play, name) == comparable(expected, name)
 
 
 @pytest.mark.parametrize("executors", [Apart, OneWorker])

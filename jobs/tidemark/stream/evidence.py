@@ -25,7 +25,7 @@ from tidemark.stream.commit import NEWEST_BATCHES, table_names, tables_alone
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.meanings import changed, meanings, shares_sources
 from tidemark.stream.soundness import Evidence, TableSeen
-from tidemark.stream.state_files import StateRuns, state_folder
+from tidemark.stream.state_files import StateRuns, files_of, is_whole
 
 
 def evidence(stream: Stream) -> Evidence:
@@ -107,20 +107,9 @@ def _gone(entry: Entry, tables: Iterable[TableSeen]) -> list[str]:
 
 def _unreadable_states(stream: Stream, entry: Entry) -> Iterator[str]:
     """The files with states that *entry* names, and that are not there or not whole."""
-    shards = StateRuns.of(entry.notes) or []
-    home = state_folder(stream.control, len(shards))
-    for number, runs in enumerate(shards):
-        for run in runs.runs:
-            path = home / str(number) / run.name
-            if not path.exists():
-                yield f"{path}, with states, is gone"
-            elif not _is_whole(path):
-                yield f"{path}, with states, is not whole"
-
-
-def _is_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        return zipfile.is_zipfile(file)
+    for path in files_of(stream.control, StateRuns.of(entry.notes) or []):
+        if not is_whole(path):
+            yield f"{path}, with states, is {'not whole' if path.exists() else 'gone'}"
 
 
 def _expected(facts: Mapping[int, Entry | None], committed: int | None) -> Mapping[str, int]:

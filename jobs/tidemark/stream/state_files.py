@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import uuid
+import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ MOVED = "moved/"
 """Prefix of the tables of a journal entry that its batch moved in a shard, whose number follows."""
 MOST_RUNS = 64
 """A start reads no more files than these; then one run takes their place."""
+WRITTEN = frozenset({".json", ".zip", ".partial"})
+"""Suffixes below the folder `state`: names that `tidemark reshard` left, runs, and files that were never finished."""
 
 
 class StateUnreadable(Contradiction):
@@ -168,12 +171,26 @@ class StateFiles:
 
 def remove_unnamed(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:
     """Remove the runs in the folder *control* that the newest entry does not name, which names those of *shards*."""
-    folder = state_folder(control, len(shards))
-    named = {folder / str(shard) / run.name for shard, runs in enumerate(shards) for run in runs.runs}
-    unnamed = [file for file in (control / "state").rglob("*.zip") if file not in named]
+    named = {*files_of(control, shards)}
+    files = (file for file in (control / "state").rglob("*") if file.suffix in WRITTEN)
+    unnamed = [file for file in files if file not in named]
     check_lease()  # after the files were seen: a driver that comes later has not written any of them
     for file in unnamed:
         file.unlink(missing_ok=True)
+
+
+def files_of(control: Path, shards: Sequence[StateRuns]) -> list[Path]:
+    """The files of *shards*, which are all of a stream with the folder *control*."""
+    folder = state_folder(control, len(shards))
+    return [folder / str(shard) / run.name for shard, runs in enumerate(shards) for run in runs.runs]
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether the file with states at *path* is there, and was written to its end."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        return zipfile.is_zipfile(file)
 
 
 def state_folder(control: Path, shards: int) -> Path:

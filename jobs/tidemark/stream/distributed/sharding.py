@@ -83,12 +83,17 @@ class Sharding:
 
     def own(self, number: int, shards: int, operator: str, rows: pl.DataFrame, text: str) -> pl.DataFrame:
         """The *rows* of *operator* whose keys, texts in the column *text*, are in the shard *number*."""
+        placed = self.placed(shards, operator, rows, text)
+        return rows if placed is None else rows.filter(placed == number)
+
+    def placed(self, shards: int, operator: str, rows: pl.DataFrame, text: str) -> pl.Series | None:
+        """The shard of each of the *rows* of *operator*, by keys in the column *text*; None: every shard has them."""
         if operator not in self.keys:
-            return rows
+            return None
         source, key = self.keys[operator]
         parts = key.parts(text)
         values = rows.select(**{name: parts[name] for name in self.by[source]})
-        return rows.filter(_shard(self.by[source], values, shards) == number)
+        return _shard(self.by[source], values, shards)
 
 
 def _shard(columns: tuple[str, ...], rows: pl.DataFrame, shards: int) -> pl.Series:

@@ -202,8 +202,8 @@ class Shards:
             return found
         if (made := remembered(self._stream, newest)) is not None:
             return made
-        log.info("the state is dealt out to %d shards", self._stream.shards)
-        return reshard(self._stream, self._journal, newest, self._sharding, self._state)
+        log.info("the state is dealt out to %d shards; `tidemark reshard` does it before a start", self._stream.shards)
+        return reshard(self._stream, self._journal, newest, self._sharding, self._state, log.info)
 
     def _state(self, number: int) -> StateFiles:
         return StateFiles(
