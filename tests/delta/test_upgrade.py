@@ -8,14 +8,18 @@ partition 1: c 30.0 north at 3, 31.0 at 40; then 33.0 at 400 and 34.0 at 401, wh
 
 from __future__ import annotations
 
+import logging
 import re
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from apart import Apart
 from playing import Play
 
+from tidemark.cli.reshard import reshard_streams
 from tidemark.clock import wall_clock_ms
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.spec.layout import Layout
@@ -137,3 +141,37 @@ def test_accounting_closes_across_an_upgrade(shop: Play) -> None:
         assert rows
         for row in rows:
             assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
+
+
+@pytest.mark.parametrize("is_dealt_out_before", [True, False])
+def test_an_older_version_is_taken_over_into_shards(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, shop: Play, *, is_dealt_out_before: bool
+) -> None:
+    caplog.set_level(logging.INFO, "tidemark.stream")
+    play = stopped(tmp_path)
+    in_one = play.topology
+    play.topology = replace(in_one, max_drift_ms=None, shards={"sites": 3, "regions": 2})
+    lines = []
+    if is_dealt_out_before:
+        for sub, shards in play.topology.shards.items():
+            lines += reshard_streams(play.topology, play.home, sub, shards)
+    # The upstream still has max_drift, and runs in the driver, as in `shop`.
+    sharded, play.topology = play.topology, in_one
+    play.batch([reading(play, "b", 21.5, "south", 130), reading(play, "a", 22.5, "south", 390)], at_ms=STOPPED)
+    play.batch([reading(play, "a", 35.0, "north", 395)], at_ms=STOPPED + 1_000)
+    play.topology, play.executors = sharded, Apart
+    play.hop("sites", at_ms=STOPPED + 7_200_000)
+    play.hop("regions", at_ms=STOPPED + 2_000)
+    for table, sub in (("site_board", "sites"), ("region_board", "regions")):
+        found, expected = ([tuple(sorted(row.items())) for row in each.rows(table, sub)] for each in (play, shop))
+        assert sorted(map(str, found)) == sorted(map(str, expected))
+    assert f"{play.home}/streams/shop/sites: the state is taken over from the tables of an older version" in caplog.text
+    if is_dealt_out_before:
+        assert [re.sub(r"\d+ rows \([\d,]+ bytes\)", "n rows", line) for line in lines] == [
+            "shop/sites: n rows of its state after batch 18 went from the tables of an older version to 3 shards; "
+            "start its driver",
+            "shop/regions: n rows of its state after batch 11 went from the tables of an older version to 2 shards; "
+            "start its driver",
+        ]
+    else:
+        assert "the state is dealt out to 3 shards; `tidemark reshard` does it before a start" in caplog.text

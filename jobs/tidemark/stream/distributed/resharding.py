@@ -19,6 +19,7 @@ from tidemark.delta import Reference
 from tidemark.place import put_once
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spec.stream import Stream
+from tidemark.stream.commit import create_tables
 from tidemark.stream.distributed.sharding import Sharding
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_whole
@@ -69,6 +70,7 @@ def _old_shard(stream: Stream, journal: Journal, newest: Entry, number: int) -> 
     old = StateRuns.of(newest.notes)
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     if old is None:
+        create_tables(stream.home, stream.sub, steps.schemas)  # an older version's lack columns that are read
         load_whole(steps, stream, journal, newest, StreamProgress.from_json(newest.notes["progress"]))
     else:
         everywhere = stream.sub.table_inputs()  # every shard has these
