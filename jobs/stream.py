@@ -38,16 +38,18 @@ from tidemark.stream.blame import as_reason
 from tidemark.stream.checkpoint import planned
 from tidemark.stream.clock_skew import ClockSkew
 from tidemark.stream.distributed.on_spark import SparkExecutors
-from tidemark.stream.distributed.shards import Collect
+from tidemark.stream.distributed.shards import Collect, Executors, ReadByDriver
 from tidemark.stream.engine import Engine
 from tidemark.stream.evidence import evidence
+from tidemark.stream.fatal import KILLED, Deaths, counted, passed_over
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.intact import Offsets
 from tidemark.stream.kafka import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.meanings import meanings
 from tidemark.stream.measurement import Host
-from tidemark.stream.parts import Part
+from tidemark.stream.parts import Part, passed_over_rows
 from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream
+from tidemark.stream.read.trying import kills
 from tidemark.stream.soundness import refuse_unless_sound
 from tidemark.stream.unread import begun
 from tidemark.stream.usage import Usage, bytes_in
@@ -60,10 +62,6 @@ CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
 """Spark's word for a file of the checkpoint that was there already when it was about to be written."""
 DISTURBED_AT_MOST = 3
 """Times that a query is started again for that. An older driver that wakes up commits a batch and plans another."""
-
-
-KILLED = frozenset({StreamState.STARTING, StreamState.RUNNING})
-"""States of a last heartbeat that mean the driver was killed: one that ends on request leaves another state."""
 
 
 class Ended(Exception):
@@ -93,13 +91,13 @@ def main() -> int:
         log.error("%s", error)
         return 3
     stream_of = Stream(topology, sub, Layout(options.warehouse))
-    before = control.heartbeat()
+    before, deaths = control.heartbeat(), counted(control, sub)
     if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
         log.warning("the driver before was killed: %s", reading)
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running)
     try:
-        state = run(options, stream_of, control, pulse)
+        state = run(options, stream_of, control, pulse, deaths)
     except LeaseLost as error:
         pulse.end(StreamState.FAILED)
         log.error("%s", error)
@@ -270,14 +268,21 @@ def readers(rows: DataFrame, sub: SubTopology) -> tuple[Collect, SparkExecutors]
 
 def part_readers(
     rows: DataFrame, sub: SubTopology, clusters: Clusters, check: Callable[[], None], part: Part
-) -> tuple[Collect, SparkExecutors]:
+) -> tuple[Collect, Executors]:
     """What reads *part* of a batch with *rows*; *check* raises when there is no time for another part."""
     check()
-    return readers(rows_of_part(rows, sub, clusters, part), sub)
+    collect_rows, executors = readers(rows_of_part(rows, sub, clusters, part), sub)
+    if not part.passed_over:
+        return collect_rows, executors
+    skipped = passed_over_rows(sub.operators, part)
+    return lambda: pl.concat([collect_rows(), skipped], how="diagonal"), ReadByDriver(executors)
 
 
-def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse) -> StreamState:
-    """Run the query until a drain or a rotation ends it, and say which; raises what made it fail."""
+def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse: Pulse, deaths: Deaths) -> StreamState:
+    """Run the query until a drain or a rotation ends it, and say which; raises what made it fail.
+
+    *deaths* are those of the drivers before this one.
+    """
     topology, sub = stream_of.topology, stream_of.sub
     refuse_unless_sound(evidence(stream_of))
     control.keep_meanings(meanings(sub))
@@ -312,6 +317,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
     ended: list[Exception] = []
     begun, disturbed = count(1), count(1)
     checkpoint = control.home / "checkpoint"
+    kills_reader = partial(kills, topology=options.topology, bootstrap=options.bootstrap, spark=spark, check=check)
 
     def each_batch(rows: DataFrame, batch_id: int) -> None:
         try:
@@ -320,7 +326,6 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
             check_is_not_due_to_rotate(next(begun), options.rotate_after)
             pulse.begin(batch_id)
             plan = planned(checkpoint, batch_id)
-
             collect_rows, executors = readers(rows, sub)
             engine.process(
                 batch_id,
@@ -330,6 +335,7 @@ def run(options: argparse.Namespace, stream_of: Stream, control: Control, pulse:
                 planned_at_ms=plan.at_ms,
                 versions=plan.versions,
                 read_part=partial(part_readers, rows, sub, clusters, check),
+                passed_over=passed_over(control, deaths, kills_reader) if batch_id == deaths.batch_id else None,
             )
             pulse.finish(batch_id)
         except Exception as error:

@@ -32,7 +32,7 @@ from tidemark.stream.encoding import to_send
 from tidemark.stream.engine import Engine
 from tidemark.stream.heartbeats import Heartbeats
 from tidemark.stream.measurement import Host
-from tidemark.stream.parts import Part
+from tidemark.stream.parts import Part, Places, passed_over_rows
 from tidemark.stream.wiring import HERE, build_engine
 
 Row = dict[str, Any]
@@ -237,7 +237,14 @@ class Play:
         self.batch(rows, at_ms=at_ms, sub=sub)
 
     def process(
-        self, batch_id: int, rows: Sequence[Row], *, at_ms: int, sub: str | None = None, now_ms: int | None = None
+        self,
+        batch_id: int,
+        rows: Sequence[Row],
+        *,
+        at_ms: int,
+        sub: str | None = None,
+        now_ms: int | None = None,
+        passed_over: Places | None = None,
     ) -> None:
         """Run batch *batch_id* of *sub*, planned at *at_ms*, when the clock says *now_ms* (None: the same)."""
         sub = sub or self.sub
@@ -251,7 +258,7 @@ class Play:
         executors = self.executors(frame) if self.executors else None
         self._engines[sub].process(
             batch_id, lambda: frame, self.broker.read_to(), executors, planned_at_ms=at_ms,
-            versions=self._versions(sub), read_part=lambda part: self._part(frame, part),
+            versions=self._versions(sub), read_part=lambda part: self._part(frame, part), passed_over=passed_over,
         )  # fmt: skip
 
     def _part(self, rows: pl.DataFrame, part: Part) -> tuple[Callable[[], pl.DataFrame], Executors | None]:
@@ -262,10 +269,11 @@ class Play:
             if source not in topics:
                 return part.is_first
             start, end = part.ranges[topics[source]].get(partition, (0, 0))
-            return start <= offset < end
+            return start + (partition in part.passed_over.get(topics[source], ())) <= offset < end
 
         mask = [is_in(*place) for place in rows.select("source", "partition", "offset").iter_rows()]
-        frame = rows.filter(pl.Series(mask, dtype=pl.Boolean))
+        skipped = passed_over_rows(self.topology.operators.values(), part)
+        frame = pl.concat([rows.filter(pl.Series(mask, dtype=pl.Boolean)), skipped], how="diagonal")
         return lambda: frame, self.executors(frame) if self.executors else None
 
     def _versions(self, sub: str) -> dict[str, int]:

@@ -11,6 +11,7 @@ Purpose: launch, heartbeat, drain and lease without a process to ask, so that it
 | `heartbeat.json` | the driver, every second and at its end | state, epoch, batch, offsets, when |
 | `drain.json` | whoever wants the stream to stop | who asked, and when |
 | `meanings.json` | the driver, when it starts | what the things that it keeps mean, see `stream/meanings.py` |
+| `deaths.json` | the driver, when one was killed with a batch | how often, and records of it that are passed over |
 | `time_resets.json` | `tidemark reset-time` | partitions whose time goes back: to when, who asked, and why |
 | `reopen_ID.json` | `tidemark requeue --late --reopen` | late records that an aggregate takes in again |
 | `loss.json` | `tidemark accept-loss` | offsets that may be passed over: who gave them up, and why |
@@ -346,6 +347,14 @@ class Control:
         (self.home / f"reopen_{id_}.json").unlink(missing_ok=True)
         written.unlink(missing_ok=True)
         return True
+
+    def deaths(self) -> dict[str, Any]:
+        """What was kept last of drivers that were killed with one batch; nothing if none was."""
+        return _read(self.home / "deaths.json") or {}
+
+    def keep_deaths(self, now: Mapping[str, Any]) -> None:
+        """Keep *now* in place of what was kept."""
+        replace(self.home / "deaths.json", json.dumps(now))
 
     def meanings(self) -> dict[str, str]:
         """What was kept last; nothing when that was by an older version or never."""

@@ -14,6 +14,7 @@ from playing import NOON, Crash, Play, Row, crash_at, ms
 from tidemark.errors import Contradiction
 from tidemark.spec.tables import BECAME, CAME_IN
 from tidemark.spec.topology import parse
+from tidemark.stream.distributed.shards import ReadByDriver
 
 TOML = """
 name = "play"
@@ -177,6 +178,34 @@ def test_parts_are_smaller_from_a_start_with_a_lower_limit_on(tmp_path: Path) ->
         5: [(0, 5), (1, 5)],
         6: [(0, 6)],
     }
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_record_that_is_passed_over_is_quarantined_once_whatever_kills_the_driver(
+    tmp_path: Path, shards: int
+) -> None:
+    places = {"events": [(0, 3)]}
+    for step in ("decided", "committed kept", "committed quarantine", "committed batches"):
+        play = started(tmp_path / step, 100, shards)
+        play.executors = play.executors and (lambda rows: ReadByDriver(Apart(rows)))
+        batches = records(play)
+        process(play, batches, BEFORE)
+        play.start(reached=crash_at(step))
+        with pytest.raises(Crash):
+            play.process(LARGE, batches[LARGE], at_ms=ms(120), passed_over=places)
+        play.start(epoch=2)
+        play.process(LARGE, batches[LARGE], at_ms=ms(120), passed_over=places)
+        process(play, batches, AFTER)
+        (bad,) = play.rows("quarantine")
+        assert (bad["topic"], bad["partition"], bad["offset"], bad["reason"]) == ("events", 0, 3, "kills_drivers")
+        assert offsets(play) == {
+            0: [(0, 0), (1, 0)],
+            1: [(0, 1), (0, 2), *((1, n) for n in range(1, 6))],
+            2: [(0, 4), (0, 5)],
+            3: [(0, 6)],
+        }, step
+        for row in play.rows("outcomes"):
+            assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
 
 
 def test_a_checkpoint_that_went_back_before_a_batch_in_parts_is_refused(tmp_path: Path) -> None:

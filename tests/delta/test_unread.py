@@ -13,7 +13,9 @@ from tidemark.cli.doctor import begun
 from tidemark.control import Control, Heartbeat, StreamState
 from tidemark.spec.layout import Layout
 from tidemark.spec.topology import parse
+from tidemark.stream.fatal import Deaths, Unknown, counted, passed_over
 from tidemark.stream.heartbeats import Heartbeats
+from tidemark.stream.parts import Ranges
 from tidemark.stream.unread import unread
 from tidemark.why.findings import Cause
 from tidemark.why.walk import why
@@ -77,6 +79,45 @@ def test_a_batch_that_changed_nothing_and_was_done_is_not_named(tmp_path: Path) 
     commits.mkdir()
     (commits / "1").write_text("v1\n{}")
     assert unread(control(play), play.topology.sub_topologies[0]) == []
+
+
+def test_drivers_that_were_killed_with_one_batch_in_a_row_are_counted(tmp_path: Path) -> None:
+    play = killed(tmp_path)
+    sub = play.topology.sub_topologies[0]
+
+    def ended(state: StreamState, **said: str) -> None:
+        play.control.beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(5), pid=1, **said))
+
+    assert counted(play.control, sub) == Deaths()
+    ended(StreamState.DRAINED, doing="batch 1")
+    assert counted(play.control, sub) == Deaths()
+    ended(StreamState.RUNNING, doing="waiting for a batch after 0")
+    assert counted(play.control, sub) == Deaths()
+    ended(StreamState.RUNNING, doing="batch 1")
+    ranges = {"events": {0: (2, 7), 1: (0, 3)}}
+    assert counted(play.control, sub) == Deaths(1, 1, ranges)
+    ended(StreamState.FAILED, reason="ValueError: no", doing="batch 1")
+    assert counted(play.control, sub).times == 1
+    ended(StreamState.FAILED, reason="ConnectionRefusedError: [Errno 111]\nit had begun", doing="batch 1")
+    assert counted(play.control, sub) == Deaths(1, 2, ranges)
+    assert passed_over(
+        play.control, Deaths(1, 2, ranges), lambda tried: 4 in range(*tried["events"].get(0, (9, 9)))
+    ) == {"events": [(0, 4)]}
+    ended(StreamState.RUNNING, doing="batch 1")
+    assert counted(play.control, sub) == Deaths(1, 1, ranges, {"events": [(0, 4)]})
+    plan(play, 2, p0=9, p1=3)
+    assert counted(play.control, sub) == Deaths(2, 1, {"events": {0: (2, 9), 1: (0, 3)}})
+
+
+def test_a_batch_without_such_a_record_is_read_one_by_one(tmp_path: Path) -> None:
+    deaths = Deaths(1, 2, {"events": {0: (2, 7)}})
+
+    def is_not_known(_: Ranges) -> bool:
+        raise Unknown
+
+    assert passed_over(Control(tmp_path), Deaths(1, 1, deaths.ranges), lambda _: True) is None
+    assert passed_over(Control(tmp_path), deaths, lambda _: False) == {}
+    assert passed_over(Control(tmp_path), deaths, is_not_known) == {}
 
 
 def test_why_says_what_a_dead_driver_had_begun_to_read(tmp_path: Path) -> None:

@@ -68,5 +68,21 @@ def test_a_partition_that_was_never_read_begins_with_what_its_topic_still_has() 
     assert [part.ranges["events"][1] for part in cut(read_to(p0=5), p0=5, p1=113)] == [(100, 106), (106, 113)]
 
 
+def test_a_record_that_is_passed_over_begins_a_part() -> None:
+    places = {"events": [(0, 9), (1, 2), (0, 4), (0, 19)]}
+    ends = {"events": {0: 19, 1: 4}}
+    found = parts(SUB, ends, read_to(p0=5, p1=2), earliest, is_begun=False, passed_over=places)
+    assert [(part.ranges["events"], part.passed_over) for part in found] == [
+        ({0: (5, 9), 1: (2, 4)}, {"events": [1]}),
+        ({0: (9, 19), 1: (4, 4)}, {"events": [0]}),
+    ]
+    assert {(part.one_by_one, part.is_whole) for part in found} == {(True, False)}
+
+
+def test_a_batch_that_is_read_one_by_one_is_not_read_as_spark_does() -> None:
+    (part,) = parts(SUB, {"events": {0: 6}}, read_to(p0=5), earliest, is_begun=False, passed_over={})
+    assert (part.one_by_one, part.is_whole, part.passed_over) == (True, False, {})
+
+
 def test_a_topic_that_was_made_anew_is_read_whole() -> None:
     assert len(cut(read_to(p0=50, p1=0), p0=3, p1=99)) == 1

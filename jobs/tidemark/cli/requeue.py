@@ -21,6 +21,7 @@ from tidemark.cli.set_aside import in_time, requeued, with_decided_at
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.delta import append, create
 from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.kernels.arrivals import KILLS_DRIVERS
 from tidemark.kernels.schemas import arrow_schema, rows_of
 from tidemark.report.batch_job import add_bootstrap, told, topology, writing
 from tidemark.spec.connections import DEFAULT, LOCAL, Cluster, addressed
@@ -153,7 +154,7 @@ def _quarantined(layout: Layout, name: str) -> pl.DataFrame:
 
 def _chosen(rows: pl.DataFrame, asked: argparse.Namespace) -> pl.DataFrame:
     """The records of topics among *rows* that were *asked* for, once each."""
-    rows = rows.filter(pl.col("topic").is_not_null())
+    rows = rows.filter(pl.col("topic").is_not_null(), pl.col("reason").ne_missing(KILLS_DRIVERS))
     for column, wanted in (("source", asked.source), ("reason", asked.reason)):
         if wanted is not None:
             known = sorted(rows[column].drop_nulls().unique())

@@ -15,6 +15,8 @@ from tidemark.spec.operators import HopSource, Source
 
 IN_FUTURE = "timestamp_in_future"
 """Why a record that is too far ahead of the clock is quarantined."""
+KILLS_DRIVERS = "kills_drivers"
+"""Why a record is quarantined that was passed over: whoever read it was killed. Only its place is known."""
 
 
 @dataclass(frozen=True)

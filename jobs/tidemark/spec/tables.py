@@ -355,7 +355,7 @@ QUARANTINE = Table(
                 "string",
                 "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | wrong_type | "
                 "not_a_number | missing_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
-                "too_large_for_topic | time_refused_by_topic | does_not_fit_schema",
+                "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers",
             ),
             (
                 "detail",

@@ -20,7 +20,7 @@ from tidemark.stream.distributed.resharding import remembered
 from tidemark.stream.distributed.shards import Collect, Executors, Shards
 from tidemark.stream.journal import Entry, Journal
 from tidemark.stream.load import load_waiting, load_whole
-from tidemark.stream.parts import Part, parts
+from tidemark.stream.parts import Part, Places, parts
 from tidemark.stream.requests import Requests
 from tidemark.stream.state_files import StateFiles, StateRun, StateRuns, remove_unnamed
 from tidemark.stream.steps import Steps
@@ -81,20 +81,23 @@ class Engine:
         planned_at_ms: int | None = None,
         versions: Mapping[str, int] = MappingProxyType({}),
         read_part: ReadPart | None = None,
+        passed_over: Places | None = None,
     ) -> None:
         """Have the tables say what becomes of the batch that Spark calls *batch_id*, and reads up to *ends*.
 
         *collect* reads its rows; *executors* work on batches in shards. Delta tables, by their ids, are read before
         these *versions*. It is judged as of *planned_at_ms*, which must be the same when it is run again (None: the
-        clock). One that is too large is read by *read_part* (None: it is not cut).
+        clock). One that is too large is read by *read_part* (None: it is not cut), and so is one of which records are
+        *passed_over*, if only none (None: it is read as it was planned).
         """
         if self.progress is None:
             self.progress = self._recover(batch_id)
         is_begun = batch_id == self.progress.planned_id
         if batch_id < self.progress.planned_id or (is_begun and not self._goes_on):
             return
-        cut = parts(self._stream.sub, ends, self.progress, self._decider.reader.earliest, is_begun=is_begun)
-        if read_part is None or (len(cut) == 1 and not is_begun):
+        earliest = self._decider.reader.earliest
+        cut = parts(self._stream.sub, ends, self.progress, earliest, is_begun=is_begun, passed_over=passed_over)
+        if read_part is None or any(part.is_whole for part in cut):
             batch = self._batch(batch_id + self.progress.ahead, ends, versions, planned_at_ms)
             self._decide(batch, self.progress, collect, executors)
             return
@@ -114,7 +117,7 @@ class Engine:
         assert was is not None
         if was.planned_id == batch_id:
             was = replace(was, ahead=was.ahead + 1)
-        log.warning("batch %s was planned too large: this part of it reads %s", batch_id, dict(part.ranges))
+        log.warning("batch %s is carried out in parts: this one reads %s", batch_id, dict(part.ranges))
         batch = self._batch(batch_id + was.ahead, part.ends, versions, planned_at_ms)
         self._decide(replace(batch, is_last=part.is_last), was, *read_part(part))
 

@@ -12,7 +12,9 @@ from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.spec.operators import Source
 from tidemark.spec.topology import SubTopology
 from tidemark.stream.checkpoint import newest_commit, plans
+from tidemark.stream.intact import Offsets
 from tidemark.stream.journal import Journal
+from tidemark.stream.parts import Ranges
 
 
 def unread(control: Path, sub: SubTopology) -> list[str]:
@@ -20,9 +22,19 @@ def unread(control: Path, sub: SubTopology) -> list[str]:
 
     *control* is the control folder.
     """
+    _, ranges = unread_ranges(control, sub)
+    return [
+        f"topic {topic!r}, partition {number}, offsets {start} until {end}"
+        for topic, offsets in ranges.items()
+        for number, (start, end) in offsets.items()
+    ]
+
+
+def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
+    """The number of the newest planned batch of *sub* (-1: there is none), and what of it was not decided."""
     planned = plans(control / "checkpoint")
     if not planned or not (control / "journal").is_dir():
-        return []
+        return -1, {}
     (batch_id, ends) = max(planned.items())
     committed, _ = newest_commit(control / "checkpoint")
     newest = Journal(control / "journal", "data").newest()
@@ -30,17 +42,16 @@ def unread(control: Path, sub: SubTopology) -> list[str]:
     goes_on = newest is not None and not newest.notes["batch"].get("is_last", True)
     decided = progress.planned_id - goes_on  # of a batch in parts the rest is not
     if ends is None or batch_id <= max(decided, -1 if committed is None else committed):
-        return []
-    found = []
+        return batch_id, {}
+    found: dict[str, Offsets] = {}
     for source in sub.operators:
         if not isinstance(source, Source) or source.topic is None:
             continue
         partitions = progress.inputs.get(source.name, InputProgress()).partitions
-        for number, end in sorted(ends.get(source.topic, {}).items()):
-            start = partitions[number].until_offset if number in partitions else 0
-            if start < end:
-                found.append(f"topic {source.topic!r}, partition {number}, offsets {start} until {end}")
-    return found
+        starts = {number: part.until_offset for number, part in partitions.items()}
+        offsets = {number: (starts.get(number, 0), end) for number, end in sorted(ends.get(source.topic, {}).items())}
+        found[source.topic] = {number: (start, end) for number, (start, end) in offsets.items() if start < end}
+    return batch_id, {topic: offsets for topic, offsets in found.items() if offsets}
 
 
 def begun(control: Path, sub: SubTopology) -> str:

@@ -58,7 +58,8 @@ def _driver(scene: Scene, name: str) -> Finding | None:
         reading = facts.reading(scene.sub(name)) if beat.state not in ENDED_WELL else ""
         if reading and (beat.state is not StreamState.FAILED or reading in said):
             said = said if reading in said else f"{said}; {reading}"
-            remedy += "; if it dies of the same records again, one of them may be too large unpacked"
+            remedy += "; if it dies of the same records again, one of them may be too large unpacked: "
+            remedy += "the driver after two such deaths looks for that record and passes over it"
         if beat.is_short_of_memory:
             said, remedy = f"{said}; before, {_memory(beat)}", f"give it more memory: {remedy}"
         return scene.found(Cause.DRIVER_DEAD, name, f"the driver of {sub} {said}", remedy, since_ms=beat.at_ms)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -53,6 +53,21 @@ class Executors(Protocol):
 
     def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
         """Run *working* on what was *dealt* to each shard."""
+
+
+@dataclass(frozen=True)
+class ReadByDriver:
+    """The *executors*, but for reading: the driver does that."""
+
+    executors: Executors
+
+    def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
+        """Leave it to the driver to take in the batch."""
+        return [Worked(shard=0, is_doubtful=True)]
+
+    def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
+        """Run *working* on what was *dealt* to each shard."""
+        return self.executors.work(working, dealt)
 
 
 class Shards:
@@ -135,7 +150,7 @@ class Shards:
         )
         taken_in = worked[0].taken_in
         if taken_in is None or any(shard.is_doubtful for shard in worked):
-            log.warning("a topic may have lost records: the driver takes in this batch")
+            log.warning("a topic may have lost records, or one is passed over: the driver takes in this batch")
             taken_in, dealt = self._taken_in(collect, task)
             worked = executors.work(replace(working, taken_in=taken_in), dealt)
         ended_ms = self._clock()

@@ -91,12 +91,16 @@ def records_of(raw: DataFrame, source: Source) -> DataFrame:
     return raw.select(F.lit(source.name).alias("source"), *columns)
 
 
-def read_again(spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets) -> pl.DataFrame:
-    """The rows of the topic of *source* at *offsets*, as a batch."""
-    return collect(_records_at(spark, source, cluster, offsets), [source])
+def read_again(
+    spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets, *, one_by_one: bool = False
+) -> pl.DataFrame:
+    """The rows of the topic of *source* at *offsets*, as a batch; nothing behind these is unpacked if *one_by_one*."""
+    return collect(_records_at(spark, source, cluster, offsets, one_by_one=one_by_one), [source])
 
 
-def _records_at(spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets) -> DataFrame:
+def _records_at(
+    spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets, *, one_by_one: bool
+) -> DataFrame:
     topic = source.topic or ""
     starts, ends = ({str(number): part[side] for number, part in offsets.items()} for side in (0, 1))
     options = {name: text for name, text in kafka_options(source, cluster).items() if name != "subscribe"}
@@ -105,6 +109,7 @@ def _records_at(spark: SparkSession, source: Source, cluster: Cluster, offsets: 
         assign=json.dumps({topic: list(offsets)}),
         startingOffsets=json.dumps({topic: starts}),
         endingOffsets=json.dumps({topic: ends}),
+        **({"kafka.max.poll.records": "1"} if one_by_one else {}),  # Kafka's client unpacks 500 at once, past the end
     )
     return records_of(raw.load(), source)
 
@@ -116,9 +121,16 @@ def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Pa
     others = F.lit(col=part.is_first and len(topics) < len(sub.sources)) & ~F.col("source").isin(topics)
     frames = [rows.filter(others)]
     for source in sources:
-        if offsets := {n: (start, end) for n, (start, end) in part.ranges[source.topic or ""].items() if start < end}:
-            frames.append(_records_at(spark, source, clusters[source.kafka], offsets))
+        if offsets := _to_read(part, source.topic or ""):
+            frames.append(_records_at(spark, source, clusters[source.kafka], offsets, one_by_one=part.one_by_one))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+
+def _to_read(part: Part, topic: str) -> Offsets:
+    """What *part* reads of the partitions of *topic*."""
+    skipped = part.passed_over.get(topic, ())
+    offsets = {number: (start + (number in skipped), end) for number, (start, end) in part.ranges[topic].items()}
+    return {number: (start, end) for number, (start, end) in offsets.items() if start < end}
 
 
 def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
