@@ -6,6 +6,7 @@ import platform
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -458,6 +459,25 @@ def test_a_state_dealt_out_before_a_start_leaves_the_same_tables(tmp_path: Path,
             play.start(sub)
             play.hop(sub, at_ms=at_ms)
     assert comparable(play, name) == comparable(expected, name)
+
+
+def test_records_that_wait_are_not_lost_by_a_start_in_shards(tmp_path: Path) -> None:
+    play = Play('max_drift = "5 s"\n' + SOURCE + TABLE, tmp_path, partitions=2)
+    for number, (second, id_) in enumerate([(1, "a"), (100, "b"), (102, "waits")]):
+        rows = [play.row("events", T + 1_000 * second, partition=1, id=id_, grp="x", v=1)]
+        rows += [] if number else [play.row("events", T, partition=0, id="slow", grp="x", v=1)]
+        play.batch(rows, at_ms=T + 1_000 * second)
+    assert [row["offset"] for row in play.rows("held_records")] == [2]
+    play.topology = replace(play.topology, max_drift_ms=None)
+    play.in_shards(3, Apart).start()
+    later = [play.row("events", T + 103_000, partition=0, id="slow", grp="x", v=2)]
+    with pytest.raises(NotSharded, match=r"of events 1 record waits for .* start it once with shards = 1"):
+        play.process(3, later, at_ms=T + 104_000)
+    play.in_shards(1, Apart).start()
+    play.batch(later, at_ms=T + 104_000)
+    play.in_shards(3, Apart).start()
+    play.batch([play.row("events", T + 105_000, id="c", grp="x", v=1)], at_ms=T + 106_000)
+    assert {row["key"] for row in play.rows("changes")} == {"a", "b", "c", "slow", "waits"}
 
 
 @pytest.mark.parametrize("executors", [Apart, OneWorker])

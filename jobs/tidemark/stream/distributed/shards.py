@@ -30,11 +30,12 @@ from tidemark.stream.broker import Answers
 from tidemark.stream.decision import Decider, Decision, Tally
 from tidemark.stream.distributed.answers import Answered
 from tidemark.stream.distributed.resharding import remembered, reshard
-from tidemark.stream.distributed.sharding import sharding
+from tidemark.stream.distributed.sharding import NotSharded, sharding
 from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, TakingIn, Task, Working
 from tidemark.stream.distributed.totals import TakenIn, Worked, joined, summed, together
 from tidemark.stream.distributed.versions import Versions
 from tidemark.stream.journal import Journal
+from tidemark.stream.load import load_waiting
 from tidemark.stream.state_files import StateFiles, StateRuns
 from tidemark.stream.steps import Steps
 from tidemark.stream.table_marks import NewestMarks
@@ -106,6 +107,7 @@ class Shards:
         """What becomes of *batch*, of which nothing has been read yet; None when it changes nothing."""
         self._forget(batch.epoch)
         if self._states is None:
+            self._refuse_if_records_wait(was)
             self._states = self._states_after_newest()
         task = Task(
             stream=self._stream,
@@ -119,6 +121,19 @@ class Shards:
         if decision is not None:
             self._states = StateRuns.of(decision.entry.notes)
         return decision
+
+    def _refuse_if_records_wait(self, was: StreamProgress) -> None:
+        """Raise NotSharded where a driver with `max_drift` left records that wait: no shard would send them on."""
+        steps = Steps(self._stream.topology, Reference(self._stream.layout.warehouse))
+        load_waiting(steps, self._stream.sub, self._stream.home, was)
+        for source, rows in steps.memory.waiting.items():
+            if rows.height:
+                wait = "1 record waits" if rows.height == 1 else f"{rows.height} records wait"
+                msg = (
+                    f"{self._stream.sub.name}: of {source} {wait} for what max_drift was to align; start it once "
+                    "with shards = 1, whose first batch sends on what waits"
+                )
+                raise NotSharded(msg)
 
     def _forget(self, epoch: int) -> None:
         """Remove the rows of earlier batches, which are done once another one is to be decided.
