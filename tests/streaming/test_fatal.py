@@ -39,6 +39,7 @@ def send(address: str, topic: str, numbers: range, *, blanks: int = 0) -> None:
         assert producer.flush(60) == 0
 
 
+@pytest.mark.long
 def test_the_record_that_kills_drivers_is_passed_over(
     tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

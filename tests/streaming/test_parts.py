@@ -71,7 +71,7 @@ def faults(home: Path, shards: int) -> list[str]:
     return [finding.lines for finding in findings(evidence(stream))]
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_each_record_counts_once_although_drivers_are_killed_between_parts(
     tmp_path: Path, broker: str, shards: int
 ) -> None:
