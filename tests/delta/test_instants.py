@@ -12,6 +12,8 @@ from playing import NOON, Play, ms
 
 from tidemark.delta import scan
 from tidemark.spec.layout import Layout
+from tidemark.stream.journal import Entry, packed, unpacked
+from tidemark.stream.state_files import MOVED
 
 SOURCE = """
 name = "play"
@@ -157,6 +159,16 @@ def test_microseconds_survive_a_hop_and_what_waits(tmp_path: Path) -> None:
     assert counted == {f"{at}1+00:00": 0, f"{at}2+00:00": 1, f"{at}7+00:00": 1}
 
 
+def as_an_older_version_left_it(home: Path) -> None:
+    """Take what a driver keeps of its state out of the newest journal entry: it is in the tables alone."""
+    (folder,) = (home / "control").rglob("journal")
+    (*_, newest) = sorted(folder.glob("*.data.zip"))
+    entry = unpacked(1, newest.read_bytes())
+    tables = {name: rows for name, rows in entry.tables.items() if not name.startswith(MOVED)}
+    notes = {name: note for name, note in entry.notes.items() if name != "state"}
+    newest.write_bytes(packed(Entry(1, tables, notes)))
+
+
 def test_what_an_older_version_kept_in_ms_is_read(tmp_path: Path) -> None:
     """A field that was declared as bigint, epoch ms, has left the tables as the versions before left a timestamp."""
     old = Play(IN_MS, tmp_path, partitions=2)
@@ -164,6 +176,7 @@ def test_what_an_older_version_kept_in_ms_is_read(tmp_path: Path) -> None:
     # What comes after the one at 100 s waits for partition 1.
     ahead = [old.row("events", ms(at), id=id_, seen=NOON + n) for at, id_, n in ((100, "a", 1), (101, "b", 5))]
     old.batch(ahead, at_ms=ms(101))
+    as_an_older_version_left_it(tmp_path)
     play = Play(SOURCE + TIMED.replace("date_trunc('second', seen)", "seen"), tmp_path, partitions=2)
     play.resume({old.topology.sub_topologies[0].name: 2}, {("events", 0): 3, ("events", 1): 1})
     same, newer = us(1_000), us(1_001)
