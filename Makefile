@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-setup: .venv/.ready .jars/.ready ## install everything; a second run takes a second
+setup: .venv/.ready .jars/.ready .jars/classes.jsa ## install everything; a second run takes a second
 
 .venv/.ready: requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "tidemark needs Python 3.11: '$(PYTHON)' was not found (or set PYTHON=...)"; exit 1; }
@@ -32,6 +32,11 @@ setup: .venv/.ready .jars/.ready ## install everything; a second run takes a sec
 		| tee .jars/ivy.log | grep --line-buffered '^downloading' | sed -u 's|.*/||; s| .*||; s|^|  |'
 	@cd .jars && sha256sum --check --strict --quiet ../docker/jars.sha256 || { tail -20 ivy.log; exit 1; }
 	@rm -rf .jars/cache && touch $@
+
+.jars/classes.jsa: .jars/.ready docker/archive_classes.py
+	@echo "archiving Spark's classes, from which every JVM starts 5 s of CPU sooner (half a minute)"
+	@rm -f $@ && $(BIN)/python docker/archive_classes.py $(CURDIR)/$@ >.jars/classes.log 2>&1 && [ -f $@ ] && touch $@ \
+		|| echo "no archive was made, and JVMs start without: see .jars/classes.log"
 	@echo "set up"
 
 secrets: ## make the passwords and keys of docker/compose.yaml, once
@@ -63,16 +68,19 @@ fmt: ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-check: setup ## lint and types
+check: setup ## lint, language and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tests/plain_language.py
+	$(BIN)/codespell
 	$(BIN)/mypy jobs plugins
 
 unit: setup ## the rules and the kernels, in under 20 s
-	$(BIN)/pytest -q tests/unit tests/vectors jobs/tidemark/semantics jobs/tidemark/spec
+	$(PYTEST) tests/unit tests/vectors tests/reference jobs/tidemark/semantics jobs/tidemark/model
 
-proof: setup ## every property with 2,000 examples instead of 50
+proof: setup ## every property with 2,000 examples instead of 50, and the long cases of tests/delta
 	$(BIN)/pytest -q tests/unit tests/vectors --hypothesis-profile=proof
+	$(BIN)/pytest -q -m long tests/delta
 
 browser: ## Chromium for tests/browser, by apt where none is installed; without it they are skipped
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
@@ -86,16 +94,12 @@ postgres: ## PostgreSQL for one test of tests/airflow, by apt where none is inst
 		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends postgresql >/dev/null \
 		|| echo "no PostgreSQL, and apt cannot install it: one test of tests/airflow will be skipped"
 
-.jars/classes.jsa: .jars/.ready
-	@echo "archiving Spark's classes for the many JVMs of the tests (half a minute)"
-	@rm -f $@ && _JAVA_OPTIONS="-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit=$(CURDIR)/$@" PYTHONPATH=jobs $(BIN)/python -m tests.archiving >.jars/classes.log 2>&1 || true
-
 # Long files come first, by their folders.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # The others wait for brokers, Spark and Airflow half of the time, and these use it: nice, so that they hold up nothing.
-CPU_ONLY := tests/unit tests/vectors tests/delta jobs/tidemark/semantics jobs/tidemark/spec
+CPU_ONLY := tests/unit tests/vectors tests/reference tests/delta jobs/tidemark/semantics jobs/tidemark/model
 
-test: check browser postgres object-store .jars/classes.jsa ## lint, types and every test
+test: check browser object-store ## lint, types and every test
 	-@$(MAKE) -s audit  # what is found is told, and is no fault of a change
 	@nice $(PYTEST) $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
@@ -107,7 +111,8 @@ audit: setup ## known vulnerabilities of what is installed, where PyPI has the d
 	echo "$$(grep -c 'could not be audited' .venv/audit.log) packages could not be audited: PyPI says nothing of them here"; exit $$found
 
 supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (half an hour)
-	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py
+	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py \
+		tests/airflow/test_postgres.py
 	$(BIN)/pytest -q -m long tests/streaming/test_flow.py tests/streaming/test_slowed.py \
 		tests/streaming/test_fatal.py tests/streaming/test_parts.py
 

@@ -1,4 +1,7 @@
-"""One Airflow DAG per topology: every day it keeps the topology's tables small, beside its running streams."""
+"""Keeps the tables of each topology small, beside its running streams.
+
+There is an Airflow DAG per topology, which runs every day.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from tidemark_assets import TopologyJob
 from tidemark_dags import WAREHOUSE, dag, topologies
 
 DOC = """
-Keeps the tables of the topology `{name}` small: old rows go, small files are put together, unused files are removed.
+Keeps the tables of the topology `{name}` small: it deletes old rows, compacts small files and removes unused ones.
 
-It may be run at any time, as often as you like. Its log ends with files, bytes and rows of each table, after and
-before; `table_files` keeps them.
+It can run at any time and repeatedly. Its log ends with files, bytes and rows of each table, after and before;
+`table_files` keeps them.
 """
 
 for topology in topologies().values():

@@ -1,4 +1,7 @@
-"""Two Airflow DAGs per topology that roll latencies up and find critical paths: of every hour, and then of the day."""
+"""Rolls up latencies and finds critical paths of each topology.
+
+There are two Airflow DAGs per topology: one for every hour, and one for the day.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +10,37 @@ from pathlib import Path
 
 from airflow.sdk import CronDataIntervalTimetable, Param, chain
 
-from tidemark.spec.layout import Layout
+from tidemark.model.project.layout import Layout
 from tidemark_assets import TopologyJob
 from tidemark_dags import WAREHOUSE, dag, instant, topologies
 from tidemark_hours import HoursReported
 
 HOURLY = """
-Reports on the topology `{name}` for one interval of the finish clock; running it again replaces the interval's rows.
-Rollups take what is new as well, however old the interval is that it belongs to.
+Reports on the topology `{name}` for one interval of the finish clock. A second run replaces the interval's rows.
+Rollups also include new facts of older intervals.
 
-The page about it, and the one about its day, are in `<warehouse>/reports/{name}/html`.
+The page of the interval, and the one of its day, are in `<warehouse>/reports/{name}/html`.
 
-`from` and `to` (ISO 8601, UTC) take the place of the run's data interval; without one it is about the hour before.
+`from` and `to` (ISO 8601, UTC) replace the run's data interval. Without either the report covers the hour before.
 """
 DAILY = """
-Reports on the topology `{name}` for a day, once its hours are done: with what came too late for them.
-Running it again replaces the day's rows and its page. A backfill computes past days again.
+Reports on the topology `{name}` for a day, once its hours are done. It includes facts that came too late for them.
+A second run replaces the day's rows and its page. A backfill computes past days again.
 
-`from` and `to` (ISO 8601, UTC) take the place of the run's data interval; without one it is about the day before.
+`from` and `to` (ISO 8601, UTC) replace the run's data interval. Without either the report covers the day before.
 """
 
 
 def interval() -> dict[str, Param]:
-    """The params that name one."""
+    """Returns the params of an interval."""
     return {name: instant("the data interval's") for name in ("from", "to")}
 
 
 def ends(hours: int) -> list[str]:
-    """The arguments that name one: a run without a logical date has none, and covers *hours* until it was asked for."""
+    """Returns the arguments of an interval.
+
+    A run without a logical date has no data interval, and covers *hours* until it was triggered.
+    """
     since = f"dag_run.run_after - macros.timedelta(hours={hours})"
     start = f"data_interval_start if data_interval_start is defined else {since}"
     end = "data_interval_end if data_interval_end is defined else dag_run.run_after"

@@ -1,10 +1,13 @@
-"""One Airflow DAG per topology: it launches the streams of the topology and looks after them."""
+"""Launches and supervises the streams of each topology.
+
+There is an Airflow DAG per topology.
+"""
 
 from __future__ import annotations
 
 from airflow.sdk import Param
 
-from tidemark.spec.operators import Time
+from tidemark.model.topology import Time
 from tidemark_dags import BOOTSTRAP, WAREHOUSE, dag, topologies
 from tidemark_hours import FirstReport
 from tidemark_stream import RETRIES, StreamOperator
@@ -14,19 +17,21 @@ Runs the streams of the topology `{name}`, one task each, until they are drained
 
 * **Drain**: write `drain.json` into the stream's control folder (`tidemark down` does), or clear or mark the task.
 * **time** `processing` runs the separate stream `{name}_on_processing_time`: no record is late.
-  Its results go to tables of its own. One run goes on at a time: end the other first.
-* **first_report** asks `tidemark_{name}_reports` for a report on the hour so far, 3 minutes after the start.
-* **slow** makes operators sleep after each batch, `OPERATOR=MS`: to see an SLA break.
+  Its results go to tables of its own. Only one run is active at a time: end the other one first.
+* **first_report** triggers `tidemark_{name}_reports` for the hour so far, 3 minutes after the start.
+* **slow** makes operators sleep after each batch, `OPERATOR=MS`, for example to break an SLA on purpose.
 """
 BEFORE_OTHERS = 1_000
-"""The priority of streams, which have the next free slot; a task of another DAG has the number of those after it."""
+"""Priority of streams, which get the next free slot.
+
+A task of another DAG has the number of the tasks after it as its priority.
+"""
 PAIR = {"type": "string", "pattern": r"^\w+=\d+$"}
 
 for path, topology in topologies().items():
     slow = Param([], type="array", items=PAIR, description="OPERATOR=MS, to try")
-    time = Param(
-        Time.EVENT.value, type="string", enum=[kind.value for kind in Time], description="what time records have"
-    )
+    times = [time.value for time in Time]
+    time = Param(Time.EVENT.value, type="string", enum=times, description="time of records: event or processing")
     soon = Param(default=True, type="boolean", description="report on the hour so far, 3 minutes after the start")
     params = {"slow": slow, "time": time, "first_report": soon}
     with dag(topology, "streams", doc=DOC, schedule=None, params=params):

@@ -1,24 +1,29 @@
-"""Has no DAG: makes Airflow show topology files, SLAs and channels that cannot be used, as an import error of its own.
+"""Shows unusable topologies, SLAs and channels as an import error in Airflow.
 
-An import error takes all DAGs of its file away, so the other DAG files leave such a topology out and go on.
+It has no DAG. An import error removes all DAGs of its file, so the other DAG files leave such a topology out and stay.
 """
 
+# Airflow reads only files whose text has both words, DAG and Airflow.
 from __future__ import annotations
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec import channel_spec, sla_spec
+from tidemark.model import channel_spec, sla_spec
 from tidemark_dags import TOPOLOGIES, broken, topologies
 from tidemark_sla import CHANNELS, SLAS
 
-known = topologies().values()
-names = {*(topology.name for topology in known), *(file.stem for file in TOPOLOGIES.glob("*.toml"))}
-found = (
-    ([*broken().values()], "Until then their DAGs are not run, nor shown; drivers go on."),
+usable = topologies().values()
+names = {*(topology.name for topology in usable), *(file.stem for file in TOPOLOGIES.glob("*.toml"))}
+mistakes = (
+    ([*broken().values()], "Until then their DAGs do not run and are not listed; drivers continue."),
     (
-        sla_spec.mistakes(SLAS, known, names),
-        "Until then what these promise is not checked; check_sla of a topology that has such fails.",
+        sla_spec.mistakes(SLAS, usable, names),
+        "Until then these SLAs are not checked, and check_sla of their topologies fails.",
     ),
-    (channel_spec.mistakes(CHANNELS), "Until then people are told of incidents in logs alone."),
+    (channel_spec.mistakes(CHANNELS), "Until then alerts go to logs alone."),
 )
-if lines := [str(line) for errors, until_then in found if errors for line in (*errors, until_then)]:
+lines: list[str] = []
+for errors, consequence in mistakes:
+    if errors:
+        lines += [*map(str, errors), consequence]
+if lines:
     raise InvalidSpec("\n".join(lines))

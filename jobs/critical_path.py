@@ -1,11 +1,11 @@
-"""Finds the critical path of every window of a topology that ends in [--from, --to), across its sub-topologies.
+"""Finds the critical paths of a topology's windows, across its sub-topologies.
 
-Hours before that are found again where an operator finished a window of theirs since --from, or a window of the day
-before had no path yet: so a driver that was down over night is in the report of the day that it worked on later.
+These are the windows that end in [--from, --to). An earlier hour is computed again if an operator finished one of its
+windows since --from, or if a window of the day before had no path yet. So a driver that was down over night appears
+in the report of the day that it worked on later.
 
-Running it again puts the windows as they are known by then in place of themselves, unless facts about one are gone
-that had its path: then it refuses. With --html it also writes a page about the interval, from the tables as they are
-then.
+A second run replaces the windows by their current state. It fails if the facts of a window that had a path were
+removed. With --html it also writes a page about the interval, from the tables after the run.
 """
 
 from __future__ import annotations
@@ -18,55 +18,58 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from tidemark.cli.sql import Warehouse
+import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.clock import wall_clock_ms
-from tidemark.datasets import dataset_of
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.place import location
-from tidemark.report.batch_job import interval_parser, promised, told, writing
-from tidemark.report.large_paths import by_hours
-from tidemark.report.page import write_pages
-from tidemark.report.page_facts import READS
-from tidemark.report.promises import promises
-from tidemark.report.report_tables import lies_in, opened, replace_rows, rows_in
-from tidemark.report.window_graph import Passed
-from tidemark.report.window_paths import STANDS_STILL, Known, looks_back_ms, window_paths
-from tidemark.report.window_verdicts import with_verdicts
-from tidemark.semantics.critical_path import State
-from tidemark.spark import read_table, session, stream_tables
-from tidemark.spec.intervals import Grain, Interval, iso, utc
-from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import SlaSpec
-from tidemark.spec.tables import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
-from tidemark.spec.topology import Topology
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Grain, Interval, iso, utc
+from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
+from tidemark.model.topology import Topology
+from tidemark.query.sql import Warehouse
+from tidemark.reports.batch_job import argument_type, interval_parser, promised, writing
+from tidemark.reports.pages.interval_page import write_pages
+from tidemark.reports.paths.path_groups import PathGroups
+from tidemark.reports.paths.window_graph import Passed
+from tidemark.reports.paths.window_paths import STANDS_STILL, Known, looks_back_ms
+from tidemark.reports.paths.window_verdicts import with_verdicts
+from tidemark.reports.promises import promises
+from tidemark.reports.report_tables import lies_in, opened, replace_rows, rows_in
+from tidemark.semantics.critical_path import LatencyState
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.location import location
+from tidemark.storage.warehouse import stream_tables
 
 log = logging.getLogger("tidemark.critical_path")
 PASSES_WITHIN_MS = 7 * Grain.DAY.length_ms
-"""A driver without a record in a window is looked for so long after it, in record time."""
-NO_WINDOWS = pl.DataFrame(schema={"operator": pl.String(), "window_end": pl.Datetime("us", "UTC")})
+"""Record time after a window that is searched for its pass.
+
+A driver without a record in the window passes it with a later batch.
+"""
+NO_ENDS = pl.DataFrame(schema={"operator": pl.String(), "first": pl.Int64(), "newest": pl.Int64()})
 SPARK_ABOVE = 1_000_000
-"""Rows of operator_windows that one process still looks through at once."""
+"""Rows of operator_windows that one process still reads at once."""
 
 
 def main() -> None:
-    """Run as the command line says."""
+    """Replaces the paths that the command line asks for."""
     arguments = interval_parser(__doc__)
     arguments.add_argument(
         "--html",
-        type=told(location),
+        type=argument_type(location),
         metavar="FILE|FOLDER",
-        help="write the page there; in a folder also that of the day",
+        help="write a page to this place; to a folder also the page of the day",
     )
-    spark_above = "rows of operator_windows above which Spark reads them, an hour at a time (%(default)s)"
+    spark_above = "rows of operator_windows above which Spark reads them by hour (default: %(default)s)"
     arguments.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
     given = arguments.parse_args()
     interval, specs = Interval(given.start_ms, given.end_ms), promised(given.topology)
     with writing(given.warehouse, given.topology.name):
-        found = run(given.warehouse, given.topology, specs, interval, spark_above=given.spark_above)
+        earlier_hours = run(given.warehouse, given.topology, specs, interval, spark_above=given.spark_above)
     if given.html:
-        tables = Warehouse(given.warehouse.warehouse, READS)
-        others = [] if given.html.suffix == ".html" else found
+        tables = Warehouse(given.warehouse.warehouse, topology=given.topology.name)
+        others = [] if given.html.suffix == ".html" else earlier_hours
         for each in dict.fromkeys([*others, interval]):
             write_pages(tables, given.topology, each, given.html, now_ms=wall_clock_ms())
 
@@ -79,14 +82,24 @@ def run(
     *,
     spark_above: int = SPARK_ABOVE,
 ) -> list[Interval]:
-    """Replace the paths, steps and leaves of the windows that end in *interval*; *specs* are what is promised.
+    """Replaces the paths, steps and leaves of windows that end in *interval*.
 
-    So it does in earlier hours that have windows which were finished since; these are returned. Spark reads an hour at
-    a time where there are more rows of operator_windows than *spark_above*. The paths come last: one that is there has
-    its steps.
+    It does the same for earlier hours with windows that were finished since. The paths are written last, so a path
+    that is there has its steps.
+
+    Args:
+        layout: the warehouse.
+        topology: the topology, with all its sub-topologies.
+        specs: the SLAs that the verdicts use.
+        interval: ends of windows, record time.
+        spark_above: rows of operator_windows above which Spark reads them, an hour at a time.
+
+    Returns:
+        The earlier hours.
 
     Raises:
-        InvalidArgument: a window has a path that the facts that are left do not give; nothing of it was written.
+        InvalidArgument: a window of *interval* has a path that the facts that are left do not give; nothing of
+            *interval* was written. For an earlier hour this is logged, and its rows stay.
     """
     earlier = list(_finished_later(layout, topology, interval))
     for hour in earlier:
@@ -101,20 +114,23 @@ def run(
 def _replace(
     layout: Layout, topology: Topology, specs: Sequence[SlaSpec], interval: Interval, spark_above: int
 ) -> None:
-    """Find and replace the paths of the windows that end in *interval*."""
+    """Computes and replaces the paths of the windows that end in *interval*."""
     averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
     facts = [DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name)]
     ends = lies_in("window_end", averaged)
-    known = Known(_passed(layout, topology, averaged), _newest(facts, interval))
+    history = Known(_passed(layout, topology, averaged), *_first_and_newest(facts, averaged))
+    groups = PathGroups(topology, promises(specs), interval, history)
     if sum(dataset_of(table).count_rows(filter=ends) for table in facts) > spark_above:
-        finished = read_table(session("tidemark-critical-path"), layout, topology.name, OPERATOR_WINDOWS)
-        paths = by_hours(finished, topology, promises(specs), interval, known)
+        from tidemark.reports.paths.large_paths import paths_on_spark  # it imports pyspark, which most jobs do not need
+
+        paths = paths_on_spark(groups, layout)
     else:
-        paths = window_paths(_rows(facts, ends), topology, promises(specs), interval, known)
-    found = with_verdicts(paths, layout, topology, promises(specs), interval)
-    stored = {table: opened(table, layout.report_table(topology.name, table.name)) for table in found}
-    kept = _kept(stored, found, facts, interval)
-    for table, of_table in found.items():
+        paths = groups.paths(_rows(facts, ends))
+    frames = with_verdicts(paths, layout, topology, promises(specs), interval)
+    stored = {table: opened(table, layout.report_table(topology.name, table.name)) for table in frames}
+    kept = _kept(stored, frames, facts, interval)
+    # The paths are the last of these: a reader who sees one sees its steps.
+    for table, of_table in frames.items():
         path = layout.report_table(topology.name, table.name)
         rows = pl.concat([of_table, kept[table]], how="diagonal_relaxed") if table in kept else of_table
         replace_rows(rows, table, path, where=interval.holds("window_end"))
@@ -122,21 +138,30 @@ def _replace(
 
 def _rows(facts: Sequence[DeltaTable], where: pc.Expression) -> pl.DataFrame:
     none = arrow_schema(OPERATOR_WINDOWS).empty_table()
-    return pl.DataFrame(
-        pa.concat_tables([none, *(rows_of(OPERATOR_WINDOWS, rows_in(table, where)) for table in facts)])
-    )
+    parts = [rows_of(OPERATOR_WINDOWS, rows_in(table, where)) for table in facts]
+    return pl.DataFrame(pa.concat_tables([none, *parts]))
 
 
-def _newest(facts: Sequence[DeltaTable], interval: Interval) -> dict[str, int]:
-    """The end of the newest window that each operator has finished, of those from *interval* on."""
-    later = pc.field("window_end") >= utc(interval.start_ms)
-    rows = (rows_in(table, later, columns=["operator", "window_end"]) for table in facts)
-    newest = pl.concat([NO_WINDOWS, *rows], how="vertical_relaxed").group_by("operator")
-    return dict(newest.agg(pl.col("window_end").max().dt.epoch("ms")).iter_rows())
+def _first_and_newest(facts: Sequence[DeltaTable], averaged: Interval) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns the ends of each operator's first and newest finished windows.
+
+    They are epoch ms by operator, of windows that end from the start of *averaged* on.
+    """
+    later = pc.field("window_end") >= utc(averaged.start_ms)
+    end_ms = pl.col("window_end").dt.epoch("ms")
+    ends = [end_ms.min().alias("first"), end_ms.max().alias("newest")]
+    partial_ends = [NO_ENDS]
+    for table in facts:
+        for batch in dataset_of(table).to_batches(columns=["operator", "window_end"], filter=later):
+            partial_ends.append(pl.DataFrame(batch).group_by("operator").agg(ends))
+    first_and_newest = pl.concat(partial_ends).group_by("operator").agg(pl.min("first"), pl.max("newest"))
+    names = first_and_newest["operator"].to_list()
+    first, newest = (dict(zip(names, first_and_newest[of], strict=True)) for of in ("first", "newest"))
+    return first, newest
 
 
 def _passed(layout: Layout, topology: Topology, interval: Interval) -> Passed:
-    """When each driver passed the windows of *interval*."""
+    """Returns when each driver passed the windows of *interval*."""
     passed = Interval(interval.start_ms - topology.window_ms, interval.end_ms + PASSES_WITHIN_MS)
     since = (pc.field("batch_id") == 0) | lies_in("watermark", passed)
     tables = (DeltaTable(str(path)) for path in stream_tables(layout, topology.name, BATCHES.name))
@@ -146,9 +171,10 @@ def _passed(layout: Layout, topology: Topology, interval: Interval) -> Passed:
 
 
 def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> Iterator[Interval]:
-    """The hours before *interval* of windows that were finished since it began, or had no path the day before.
+    """Yields the hours before *interval* that need new paths.
 
-    What is before the oldest window that was ever reported is not looked at.
+    A window of theirs was finished since *interval* began, or had no path the day before. Hours before the oldest
+    window that was ever reported are left out.
     """
     paths = opened(CRITICAL_PATHS, layout.report_table(topology.name, CRITICAL_PATHS.name))
     before = pc.field("window_end") < utc(interval.start_ms)
@@ -159,27 +185,40 @@ def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> I
     facts = (DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name))
     late = [rows_in(table, finished, columns=["window_end"]) for table in facts]
     day_before = pc.field("window_end") >= utc(interval.start_ms - Grain.DAY.length_ms)
-    open_ = pc.field("state").isin([State.NO_WINDOW_YET.value, State.STUCK.value, State.ESTIMATED.value])
+    open_ = pc.field("state").isin(
+        [LatencyState.NO_WINDOW_YET.value, LatencyState.STUCK.value, LatencyState.ESTIMATED.value]
+    )
     late.append(rows_in(paths, before & day_before & open_, columns=["window_end"]))
     hour_ms = Grain.HOUR.length_ms
     ends_ms = {end_ms for rows in late for end_ms in rows["window_end"].dt.epoch("ms")}
-    for start_ms in sorted({end_ms // hour_ms * hour_ms for end_ms in ends_ms if end_ms >= oldest_ms}):
+    starts_ms = {end_ms // hour_ms * hour_ms for end_ms in ends_ms if end_ms >= oldest_ms}
+    for start_ms in sorted(starts_ms):
         yield Interval(max(start_ms, oldest_ms), min(start_ms + hour_ms, interval.start_ms))
 
 
 def _kept(
     stored: Mapping[Table, DeltaTable],
-    found: dict[Table, pl.DataFrame],
+    frames: dict[Table, pl.DataFrame],
     facts: Sequence[DeltaTable],
     interval: Interval,
 ) -> dict[Table, pl.DataFrame]:
-    """The *stored* rows of windows that have a path and none in what was *found*, since the topology has changed.
+    """Returns the *stored* rows of windows whose path is not in *frames*.
 
-    Raises InvalidArgument where it is since *facts* are gone.
+    The topology has changed since, so the facts give no path for them now. Their windows are removed from *frames*,
+    which is changed in place.
+
+    Args:
+        stored: the report's tables.
+        frames: the new rows of each of them.
+        facts: the tables of operator_windows.
+        interval: ends of the windows, record time.
+
+    Raises:
+        InvalidArgument: a path is lost because *facts* are gone.
     """
     in_interval = lies_in("window_end", interval)
     paths = rows_in(stored[CRITICAL_PATHS], in_interval & pc.field("latency_ms").is_valid())
-    has_path = found[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null())
+    has_path = frames[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null())
     lost = paths.join(has_path, on="window_end", how="anti")
     if lost.is_empty():
         return {}
@@ -192,13 +231,13 @@ def _kept(
     if gone.height:
         lost_ms = sorted(set(gone["window_end"].dt.epoch("ms")))
         msg = (
-            f"{len(lost_ms)} windows that end from {iso(lost_ms[0])} to {iso(lost_ms[-1])} have a path that facts "
-            "do not give any more, since some are gone; choose another interval, or delete the windows' rows from "
-            f"{CRITICAL_PATHS.name} if they are to go"
+            f"{len(lost_ms)} windows that end from {iso(lost_ms[0])} to {iso(lost_ms[-1])} have a path, but some of "
+            "their facts were removed, so the path cannot be computed again; choose another interval, or first "
+            f"delete the rows of these windows from {CRITICAL_PATHS.name}"
         )
         raise InvalidArgument(msg)
-    for table, frame in found.items():
-        found[table] = frame.join(lost, on="window_end", how="anti")
+    for table, frame in frames.items():
+        frames[table] = frame.join(lost, on="window_end", how="anti")
     return {table: each.join(lost, on="window_end", how="semi") for table, each in rows.items()}
 
 

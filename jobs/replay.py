@@ -1,4 +1,7 @@
-"""Plays real flights of 2013 into Kafka: progress on the error output, one line of JSON at the end."""
+"""Plays real flights of 2013 into Kafka.
+
+Writes progress to the error output, and one line of JSON to the output at the end.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,16 @@ import json
 import sys
 import time
 
-from tidemark.cli.output import flush, say
+from tidemark.cli.shared.output import flush, say
 from tidemark.errors import TidemarkError
 from tidemark.feed import publish
 
 
 def main() -> None:
-    """Parse, play, sum up; continue when the reader of standard output has closed its pipe."""
+    """Plays the flights, and prints a summary.
+
+    It continues when the reader of standard output has closed its pipe.
+    """
     try:
         _main()
     finally:

@@ -1,10 +1,12 @@
-"""How much of the API server the pages may take: forty tabs of one page cost what one costs.
+"""Limits how much of the API server the pages take.
 
-Purpose: what is asked of the warehouse is computed in threads of its own, AT_ONCE at a time, so that no request waits
-in a thread that Airflow's own pages need. Who asks the same while it is computed, or within KEPT_S, gets the same
-answer. One that took long is kept for COSTS times as long as it took, at most for LONGEST_S, so that pages which
-refresh themselves take a small share of a core. Where too many others wait, or the answer takes too long, a request is
-refused with 503, and told when to ask again.
+Forty tabs of one page cost as much as one tab.
+
+Purpose: answers from the warehouse are computed in threads of their own, AT_ONCE at a time, so that no request waits in
+a thread that Airflow's own pages need. The same request gets the same answer while that is computed, and within KEPT_S.
+An answer that took long is kept for COSTS times as long as it took, at most for LONGEST_S, so that pages which refresh
+themselves take a small share of a core. Where too many others wait, or the answer takes too long, a request is refused
+with 503 and the time after which to try again.
 
 What it does not do: keep an error. Clock: the monotonic one of this process.
 """
@@ -29,20 +31,23 @@ from tidemark.errors import TidemarkError
 T = TypeVar("T")
 AT_ONCE = 2
 MOST_WAITING = 20
-"""The most different answers that are computed or pending; beyond it a request is refused."""
+"""Most answers that are computed or pending; more are refused."""
 KEPT_S = 5.0
 COSTS, LONGEST_S = 10.0, 60.0
 WAITS_S = 20.0
 AGAIN_AFTER_S = 5
 
 
-class Busy(TidemarkError):
+class PagesBusy(TidemarkError):
     """Raised when a request would wait too long behind others."""
 
 
 @dataclass
-class Answer:
-    """The answer, done or pending, to a request of *asked_s*, done at *done_s*: seconds of the monotonic clock."""
+class PageAnswer:
+    """The answer to a request, done or pending.
+
+    The request came at *asked_s*, the answer was done at *done_s*: seconds of the monotonic clock.
+    """
 
     future: Future[Any]
     asked_s: float
@@ -52,7 +57,10 @@ class Answer:
         self.future.add_done_callback(self._done)
 
     def is_kept(self, now_s: float) -> bool:
-        """Whether the same request gets this answer at *now_s*, seconds of the monotonic clock."""
+        """Returns True if the same request gets this answer at *now_s*.
+
+        *now_s* is in seconds of the monotonic clock.
+        """
         if self.done_s is None:
             return True
         kept_s = max(KEPT_S, min(LONGEST_S, COSTS * (self.done_s - self.asked_s)))
@@ -62,30 +70,36 @@ class Answer:
         self.done_s = time.monotonic()
 
 
-class Answers:
+class PageAnswers:
     """Computes answers, AT_ONCE at a time; safe for several event loops."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tidemark")
         self._lock = Lock()
-        self._known: dict[Hashable, Answer] = {}
+        self._kept: dict[Hashable, PageAnswer] = {}
         self._last: dict[Hashable, Any] = {}
 
     async def to(self, request: Hashable, compute: Callable[[], T]) -> T:
-        """What *compute* returns or raises, or has done just now for the same *request*; raises Busy."""
+        """Returns the result of *compute*, or a kept one.
+
+        A kept one is of the same *request*.
+
+        Raises:
+            PagesBusy: the answer takes too long, or too many others are pending.
+        """
         answer = asyncio.wrap_future(self._computed(request, compute))
         try:
             return await asyncio.wait_for(asyncio.shield(answer), WAITS_S)
         except TimeoutError:
-            if answer.done():  # it is what was computed that raised this
+            if answer.done():  # *compute* itself raised it
                 raise
             seen = f"this answer takes longer than {WAITS_S:g} s"
             raise _busy(seen) from None
 
     async def soon(self, request: Hashable, compute: Callable[[], T], *, within_s: float) -> T | None:
-        """The last answer to *request*, while a newer one is computed; None: none was there *within_s*.
+        """Returns the last answer to *request*, while a newer one is computed.
 
-        What *compute* raises counts as no answer.
+        None: there was none *within_s*. An error of *compute* counts as no answer.
         """
         with suppress(TidemarkError):
             future = self._computed(request, partial(_remembered, self._last, request, compute))
@@ -96,45 +110,49 @@ class Answers:
         return last
 
     def forget(self) -> None:
-        """Forget what was answered, and do not remember what is computed now."""
+        """Forgets all answers, and those that are computed now."""
         with self._lock:
-            self._known, self._last = {}, {}
+            self._kept, self._last = {}, {}
 
     def _computed(self, request: Hashable, compute: Callable[[], T]) -> Future[T]:
         now_s = time.monotonic()
         with self._lock:
-            self._known = {asked: answer for asked, answer in self._known.items() if answer.is_kept(now_s)}
-            if request not in self._known:
-                if sum(not answer.future.done() for answer in self._known.values()) >= MOST_WAITING:
-                    seen = f"{MOST_WAITING} other answers are waited for"
+            self._kept = {asked: answer for asked, answer in self._kept.items() if answer.is_kept(now_s)}
+            if request not in self._kept:
+                if sum(not answer.future.done() for answer in self._kept.values()) >= MOST_WAITING:
+                    seen = f"{MOST_WAITING} other answers are pending"
                     raise _busy(seen)
+                # Threads of a pool do not inherit the context variables of the request.
                 future = self._threads.submit(copy_context().run, compute)
-                self._known[request] = Answer(future, now_s)
-            return self._known[request].future
+                self._kept[request] = PageAnswer(future, now_s)
+            return self._kept[request].future
 
 
-ANSWERS = Answers()
+ANSWERS = PageAnswers()
 
 
 def shared(answer: Callable[..., Response]) -> Callable[..., Awaitable[Response]]:
-    """*answer*, a function of what a request says, as one by way of ANSWERS.
+    """Wraps *answer*, a function of a request's arguments, with ANSWERS.
 
     Each request gets a response of its own: middleware, such as Airflow's that compresses, writes into its headers.
     """
 
     @wraps(answer)
-    async def by_answers(**said: Any) -> Response:
-        found = await ANSWERS.to((answer.__name__, *sorted(said.items())), partial(answer, **said))
-        return Response(found.body, found.status_code, headers=dict(found.headers))
+    async def by_answers(**arguments: Any) -> Response:
+        request = (answer.__name__, *sorted(arguments.items()))
+        response = await ANSWERS.to(request, partial(answer, **arguments))
+        return Response(response.body, response.status_code, headers=dict(response.headers))
 
     return by_answers
 
 
 def _remembered(answers: dict[Hashable, Any], request: Hashable, compute: Callable[[], T]) -> T:
-    """What *compute* returns, which is also put into *answers*."""
+    """Returns the result of *compute*, and puts it into *answers*."""
     answers[request] = answer = compute()
     return answer
 
 
-def _busy(seen: str) -> Busy:
-    return Busy(f"the pages answer {AT_ONCE} different requests at a time, and {seen}; ask again in {AGAIN_AFTER_S} s")
+def _busy(seen: str) -> PagesBusy:
+    return PagesBusy(
+        f"the pages answer {AT_ONCE} different requests at a time, and {seen}; ask again in {AGAIN_AFTER_S} s"
+    )

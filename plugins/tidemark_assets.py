@@ -1,8 +1,8 @@
-"""Delta tables as Airflow assets, on which DAGs of other teams can be scheduled.
+"""Delta tables as Airflow assets, on which other teams can schedule DAGs.
 
 An asset is named after its table: `tidemark/<topology>/<table>`, or `tidemark/<topology>/<sub_topology>/<table>` where
-a stream writes it.
-Where the warehouse is, a run learns and a DAG file does not, so the URI is `x-tidemark://…`, and events have the path.
+a stream writes it. Only a run learns the place of the warehouse, a DAG file does not. So the URI is `x-tidemark://…`,
+and events have the path.
 """
 
 from __future__ import annotations
@@ -17,26 +17,40 @@ from airflow.sdk import Asset, AssetWatcher, Context, Variable
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from tidemark.place import location
-from tidemark.spec import tables
-from tidemark.spec.layout import Layout
-from tidemark.spec.topology import Topology
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import (
+    CRITICAL_PATH_LEAVES,
+    CRITICAL_PATH_STEPS,
+    CRITICAL_PATHS,
+    DQ_RESULTS,
+    INCIDENTS,
+    LATENCY_BUCKET_ROLLUP,
+    LATENCY_ROLLUP,
+    SLA_RESULTS,
+    TABLE_FILES,
+    WINDOW_PARTS,
+)
+from tidemark.model.topology import Topology
+from tidemark.storage.location import location
 from tidemark_spark import BatchJob
 
 WRITES = {
-    "rollup": (tables.LATENCY_BUCKET_ROLLUP, tables.LATENCY_ROLLUP),
+    "rollup": (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP),
     "critical_path": (
-        *(tables.CRITICAL_PATHS, tables.CRITICAL_PATH_STEPS, tables.CRITICAL_PATH_LEAVES),
-        tables.WINDOW_PARTS,
+        *(CRITICAL_PATHS, CRITICAL_PATH_STEPS, CRITICAL_PATH_LEAVES),
+        WINDOW_PARTS,
     ),
-    "check_sla": (tables.SLA_RESULTS, tables.DQ_RESULTS, tables.INCIDENTS),
-    "maintain": (tables.TABLE_FILES,),
+    "check_sla": (SLA_RESULTS, DQ_RESULTS, INCIDENTS),
+    "maintain": (TABLE_FILES,),
 }
-"""The tables into which each batch job puts rows."""
+"""The tables that each batch job writes."""
 
 
 def table_asset(topology: str, table: str, *, sub_topology: str | None = None, **more: Any) -> Asset:
-    """The asset of a table that the batch jobs of *topology* write, or the stream of *sub_topology* does."""
+    """Returns the asset of a table.
+
+    The batch jobs of *topology* write it, or the stream of *sub_topology*.
+    """
     place = "/".join(part for part in (topology, sub_topology, table) if part)
     return Asset(name=f"tidemark/{place}", uri=f"x-tidemark://{place}", **more)
 
@@ -44,9 +58,15 @@ def table_asset(topology: str, table: str, *, sub_topology: str | None = None, *
 def stream_table(
     topology: str, sub_topology: str, table: str, *, at_most_every: timedelta = timedelta(minutes=1)
 ) -> Asset:
-    """The asset of a table that a stream writes, with a watcher: it is updated when there are commits, but no oftener.
+    """Returns the asset of a stream's table, for schedules.
 
-    To be used in the schedule of a DAG: Airflow watches for those alone.
+    It has a watcher, which Airflow runs only for assets in schedules.
+
+    Args:
+        topology: the topology.
+        sub_topology: the stream.
+        table: its table.
+        at_most_every: the asset is updated after commits, but not more often.
     """
     trigger = TableTrigger(
         topology=topology, sub_topology=sub_topology, table=table, every_s=at_most_every.total_seconds()
@@ -56,21 +76,24 @@ def stream_table(
 
 
 def table_state(path: Path) -> dict[str, Any] | None:
-    """`path`, `version`, `rows`, `files` and `bytes` of the Delta table at *path*, by its log; None without one."""
-    from deltalake import DeltaTable  # as what follows, it costs more than parsing a DAG may
+    """Returns the state of the Delta table at *path*, or None.
 
-    from tidemark.cli.inventory import stored
+    It has `path`, `version`, `rows`, `files` and `bytes`, from the table's log.
+    """
+    from deltalake import DeltaTable  # this import and the next cost more than parsing a DAG may
+
+    from tidemark.query.inventory import stored
 
     if not DeltaTable.is_deltatable(str(path)):
         return None
-    found = stored(path.name, path, str(path))
-    return {name: getattr(found, name) for name in ("version", "rows", "files", "bytes")} | {"path": str(path)}
+    table = stored(path.name, path, str(path))
+    return {name: getattr(table, name) for name in ("version", "rows", "files", "bytes")} | {"path": str(path)}
 
 
 class TopologyJob(BatchJob):
-    """Runs a batch job of *topology*, and updates the assets of those of its tables that have a new version then.
+    """Runs a batch job of *topology*, and updates assets of changed tables.
 
-    *arguments* follow `--warehouse` and `--topology`. An event's extra is what `table_state` says of the table.
+    *arguments* follow `--warehouse` and `--topology`. An event's extra is the `table_state` of the table.
     """
 
     template_fields: Sequence[str] = (*BatchJob.template_fields, "warehouse")
@@ -91,13 +114,12 @@ class TopologyJob(BatchJob):
         self.warehouse = warehouse
 
     def execute(self, context: Context) -> None:
-        """Run it to its end, then tell."""
+        """Runs the job to its end, then updates the assets."""
         before = self._states()
         super().execute(context)
         updated = {table: state for table, state in self._states().items() if state != before[table]}
-        self.outlets = [
-            table_asset(self.topology, table) for table in updated
-        ]  # what Airflow updates at the task's end
+        # Airflow updates the outlets at the task's end.
+        self.outlets = [table_asset(self.topology, table) for table in updated]
         for asset, state in zip(self.outlets, updated.values(), strict=True):
             context["outlet_events"][asset].extra.update(state)
 
@@ -107,9 +129,10 @@ class TopologyJob(BatchJob):
 
 
 class TableTrigger(BaseEventTrigger):
-    """Fires when a table of a stream has another version than when it fired last, which Airflow remembers.
+    """Fires when a table of a stream has a new version.
 
-    The event's payload is what `table_state` says of it. Every *every_s* seconds it looks.
+    Airflow stores the version for which it fired last. The event's payload is the `table_state`. It looks every
+    *every_s* seconds.
     """
 
     def __init__(self, *, topology: str, sub_topology: str, table: str, every_s: float) -> None:
@@ -119,11 +142,11 @@ class TableTrigger(BaseEventTrigger):
         self._every_s = every_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """How the triggerer makes this trigger again, also after a restart."""
+        """Returns how the triggerer creates this trigger again."""
         return "tidemark_assets.TableTrigger", self._kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """An event for what was committed since the last one."""
+        """Yields an event for all commits since the last one."""
         warehouse = await sync_to_async(Variable.get)("tidemark_warehouse")
         path = Layout(location(warehouse)).stream_table(*self._place)
         store = self.asset_state_store

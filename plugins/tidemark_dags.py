@@ -1,4 +1,4 @@
-"""What the DAG files say more than once: where topologies are, and what every DAG has."""
+"""Shared parts of the DAG files: topologies, and settings of every DAG."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec.project import Project
-from tidemark.spec.topology import Topology, load_each
+from tidemark.model.project.files import Project
+from tidemark.model.topology import Topology, load_each
 
 TOPOLOGIES = Project.here().topologies
 WAREHOUSE = "{{ var.value.tidemark_warehouse }}"
 BOOTSTRAP = "{{ var.value.get('tidemark_bootstrap', '') }}"
 
 SINCE = os.environ.get("TIDEMARK_SINCE", "2026-01-01T00:00:00Z")
-"""No schedule asks for what was before: the embedded Airflow says when it was set up."""
+"""No schedule covers earlier times.
+
+The embedded Airflow sets the time of its setup.
+"""
 
 
 def dag(topology: Topology, part: str, *, doc: str, **more: Any) -> DAG:
-    """The DAG of *topology* for one *part* of the work: streams, reports, and so on; `{name}` in *doc* is its name."""
+    """Returns the DAG of *topology* for one *part* of the work.
+
+    Parts are streams, reports, and so on. `{name}` in *doc* is the topology's name.
+    """
     return DAG(
         f"tidemark_{topology.name}_{part}",
         tags=["tidemark", topology.name, part],
@@ -36,15 +42,20 @@ def dag(topology: Topology, part: str, *, doc: str, **more: Any) -> DAG:
 
 
 def instant(otherwise: str) -> Param:
-    """A param that is an instant, or empty and means *otherwise*; a new one each time: it is where a value is kept."""
+    """Returns a param for an instant; empty means *otherwise*.
+
+    It is a new one each time, since a param holds its value.
+    """
     return Param(None, type=["null", "string"], format="date-time", description=f"ISO 8601; empty: {otherwise}")
 
 
 def topologies() -> dict[Path, Topology]:
-    """Every topology that can be used, by its file; `broken` has the rest."""
-    return {path: found for path, found in load_each(TOPOLOGIES).items() if isinstance(found, Topology)}
+    """Returns every usable topology by its file; `broken` has the rest."""
+    loaded = load_each(TOPOLOGIES)
+    return {path: result for path, result in loaded.items() if isinstance(result, Topology)}
 
 
 def broken() -> dict[Path, InvalidSpec]:
-    """Why the other files cannot be used."""
-    return {path: found for path, found in load_each(TOPOLOGIES).items() if isinstance(found, InvalidSpec)}
+    """Returns the errors of files that cannot be used."""
+    loaded = load_each(TOPOLOGIES)
+    return {path: result for path, result in loaded.items() if isinstance(result, InvalidSpec)}

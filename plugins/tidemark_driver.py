@@ -1,14 +1,18 @@
-"""The driver of one stream: launched or adopted, judged, drained, and stopped hard where it must be.
+"""The driver of one stream: launched or adopted, judged, drained, killed.
 
 Purpose: the operator (worker) and its trigger (triggerer) are different processes at different times, perhaps on
-different hosts; all that they know of a driver lies in the stream's control folder, see `tidemark.control`.
+different hosts; all that they share about a driver lies in the stream's control folder, see `tidemark.control.folder`.
 
-How it works: to the files of that folder it adds `driver.pid.json` and `driver.log` (see `embedded.process`),
-`launch.json`, which names the launch whose heartbeats count, `drain.told`, once a task has succeeded on a drain,
-`failures.json`, which counts failures in a row whichever try of a task sees them, and `launch.lock`, held while
-somebody launches or kills, so that two workers of one host cannot launch at once and nobody kills a driver younger than
-the one that was meant. Of a driver on this host lock and process are asked, of one elsewhere its heartbeat alone. A
-driver elsewhere that is silent is taken over: whoever gets the next epoch is the one that writes.
+How it works: this module adds files to that folder. `launch.json` names the launch whose heartbeats count. `drain.told`
+exists once a task has succeeded on a drain. `failures.json` counts failures in a row, whichever try of a task sees
+them. `launch.lock` is held during a launch or a kill, so that two workers of one host cannot launch at once, and no
+worker kills a younger driver than it meant. The lock and the process decide about a driver on this host, the heartbeat
+alone about one elsewhere. A silent driver elsewhere is replaced: the process with the next epoch is the one that
+writes.
+
+`driver.pid.json` and `driver.log` (see `control.process`) lie in the folder of the process, which is requested there to
+run a stream (see `tidemark.control.driver_folder`). The process is killed when a stream hangs; as long as it runs other
+streams, for no other reason.
 
 Known limitation: a driver elsewhere can be drained but not killed from here. Clock: epoch ms UTC, the caller's; those
 of several hosts must agree to within a few seconds.
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,31 +30,36 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from tidemark import place
 from tidemark.clock import wall_clock_ms
-from tidemark.control import Control, Heartbeat, StreamState, known
-from tidemark.embedded import process
+from tidemark.control import process
+from tidemark.control.driver_folder import DriverFolder, Start
+from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms, known
 from tidemark.errors import TidemarkError
-from tidemark.inert import inert
-from tidemark.locks import locked, own_folder
+from tidemark.escaping import inert
+from tidemark.storage import location
+from tidemark.storage.library import version
+from tidemark.storage.locks import locked, own_folder
 
 NAME = "driver"
 POLL_S = 0.1
 TERMINATED_WITHIN_S = 5.0
 LAUNCHED_WITHIN_S = 60.0
-"""Somebody else who launches or kills, and waits for a drain besides, takes no longer."""
+"""Longest time of another process for a launch or a kill.
+
+A wait for a drain comes on top.
+"""
 TAIL_LINES = 40
 BY_CHANGE = "airflow: the topology file has changed"
 
 
-class Verdict(StrEnum):
-    """What a driver is, from outside."""
+class DriverVerdict(StrEnum):
+    """The state of a driver, as seen from outside."""
 
     ALIVE = "alive"
     STALE = "stale"
-    """It does not beat."""
+    """It sends no heartbeat."""
     STUCK = "stuck"
-    """It beats, and what it does has taken too long."""
+    """It sends heartbeats, and its current work takes too long."""
     DEAD = "dead"
     DRAINED = "drained"
     ROTATED = "rotated"
@@ -57,17 +67,21 @@ class Verdict(StrEnum):
 
 
 _ENDED = {
-    StreamState.DRAINED: Verdict.DRAINED,
-    StreamState.ROTATED: Verdict.ROTATED,
-    StreamState.FAILED: Verdict.FAILED,
+    StreamState.DRAINED: DriverVerdict.DRAINED,
+    StreamState.ROTATED: DriverVerdict.ROTATED,
+    StreamState.FAILED: DriverVerdict.FAILED,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long, in seconds, a driver may take: between heartbeats, to its start, for a batch, and to end when asked to.
+    """Time limits of a driver, in seconds.
 
-    Between two batches it may wait as long as for a batch: ticks make batches in silence, too.
+    Attributes:
+        stale_after_s: between heartbeats; three times the usual distance at least.
+        start_within_s: until it has started.
+        stuck_after_s: for a batch, and as long for one that is due; a driver without a due batch reports that.
+        drain_within_s: to end on request.
     """
 
     stale_after_s: float = 30.0
@@ -78,9 +92,14 @@ class Patience:
 
 @dataclass(frozen=True)
 class Launch:
-    """The newest launch of a stream, or its adoption: its id, and when; from which host, with what topology file.
+    """The newest launch of a stream, or its adoption.
 
-    `is_remote`: in cluster mode, where the process that was started here may end and the driver live.
+    Attributes:
+        launch_id: its id.
+        at_ms: when it was.
+        host: the host that launched.
+        digest: of the topology file.
+        is_remote: in cluster mode, where the process that was started here may end and the driver live.
     """
 
     launch_id: str
@@ -92,9 +111,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Failures:
-    """How often in a row, `n`, drivers have failed in one way, `kind`; the newest was that of `launch_id`.
+    """A row of failures of one `kind`, `n` of them.
 
-    `told`: a task has failed on them, and they are not counted on.
+    The newest was that of `launch_id`. `told`: a task has failed on them, so that they do not count any more.
     """
 
     launch_id: str
@@ -104,14 +123,20 @@ class Failures:
 
 
 class Driver:
-    """What can be done from *host*, by default this one, about the driver whose control folder is *home*."""
+    """The driver whose control folder is *home*, as seen from *host*.
 
-    def __init__(self, home: Path, patience: Patience, *, host: str | None = None) -> None:
-        self.home = home
+    *host* is by default this one. The driver's process has the folder `process_home`: one in *shared* for each host, if
+    it runs several streams, else *home*.
+    """
+
+    def __init__(self, home: Path, patience: Patience, *, host: str | None = None, shared: Path | None = None) -> None:
+        self.home, self.shared = home, shared
         self.control = Control(home)
-        self._patience = patience
+        self._patience = replace(patience, stale_after_s=max(patience.stale_after_s, 3e-3 * beats_every_ms(home)))
         self._host = platform.node() if host is None else host
-        self._told = home / "drain.told"
+        self.process_home = home if shared is None else shared / self._host
+        self._folder = DriverFolder(self.process_home)
+        self._drain_reported = home / "drain.told"
 
     def ensure(
         self,
@@ -119,14 +144,24 @@ class Driver:
         env: Mapping[str, str],
         launch_id: str,
         *,
+        arguments: Sequence[str] = (),
         now_ms: int,
         digest: str = "",
         is_remote: bool = False,
     ) -> Launch:
-        """The launch that runs afterwards: a living driver's, or a new one of *command* under *launch_id*.
+        """Returns the launch of a live driver, or launches a new one.
 
-        A driver that runs another topology file than that of *digest* is asked to drain. One that was asked to is not
-        adopted but waited for, and killed when it takes too long.
+        A driver that runs another topology file than that of *digest* is requested to drain. A draining driver is not
+        adopted but waited for, and killed when it takes too long, unless its process runs other streams, too.
+
+        Args:
+            command: starts a process where none runs.
+            env: environment of the process.
+            launch_id: id of a new launch.
+            arguments: of the stream.
+            now_ms: the clock.
+            digest: of the topology file.
+            is_remote: the driver runs in cluster mode.
         """
         with self._launching():
             adopted = self._adopt(now_ms)
@@ -138,30 +173,37 @@ class Driver:
                 self._await_end()
             self._kill()
             self.control.forget_drain()
-            self._told.unlink(missing_ok=True)
+            self._drain_reported.unlink(missing_ok=True)
             launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote))
-            process.launch(NAME, [*command, *self._take_over()], home=self.home, env=env)
+            start = Start(launch_id, str(self.home), (*arguments, *self._take_over()))
+            self._start([*command, "--driver", str(self.process_home)], env, start)
         return launch
 
-    def verdict(self, *, now_ms: int) -> Verdict:
-        """What the driver of the newest launch is, by its heartbeat, and by its lock where that can be seen."""
+    def verdict(self, *, now_ms: int) -> DriverVerdict:
+        """Returns the state of the newest launch's driver.
+
+        It follows from its heartbeat, and from its lock where that can be seen.
+        """
         launch = self.launch()
         if launch is None:
-            return Verdict.DEAD
+            return DriverVerdict.DEAD
         is_here = launch.host in (self._host, "") and not launch.is_remote
-        has_process = not is_here or process.find(self.home, NAME) is not None
+        has_process = not is_here or self._has_process(launch)
         beat = self.control.heartbeat()  # after its process was looked for: one that has ended has beaten before
         if beat is None or beat.launch_id != launch.launch_id:
-            return _within(now_ms - launch.at_ms, self._patience.start_within_s) if has_process else Verdict.DEAD
+            return _within(now_ms - launch.at_ms, self._patience.start_within_s) if has_process else DriverVerdict.DEAD
         has_ended = not self.control.is_held() if self._is_here(beat) else beat.state in _ENDED
         if has_ended:
-            return _ENDED.get(beat.state, Verdict.DEAD)
-        if (pulse := _within(now_ms - beat.at_ms, self._patience.stale_after_s)) is Verdict.STALE:
+            return _ENDED.get(beat.state, DriverVerdict.DEAD)
+        if (pulse := _within(now_ms - beat.at_ms, self._patience.stale_after_s)) is DriverVerdict.STALE:
             return pulse
-        return Verdict.STUCK if self._is_stuck(beat) else Verdict.ALIVE
+        return DriverVerdict.STUCK if self._is_stuck(beat) else DriverVerdict.ALIVE
 
     def stop(self, launch_id: str, *, by: str, now_ms: int) -> None:
-        """Drain the driver of *launch_id*, kill it when that takes too long; a younger driver is left alone."""
+        """Drains the driver of *launch_id*, or kills it if necessary.
+
+        A younger driver is left alone.
+        """
         if not self._is_newest(launch_id):
             return
         self.control.request_drain(by=by, now_ms=now_ms)
@@ -171,43 +213,60 @@ class Driver:
                 self._kill()
 
     def kill(self, launch_id: str) -> None:
-        """End the driver of *launch_id* at once; one elsewhere that is silent is left to be taken over."""
+        """Kills the driver of *launch_id* at once.
+
+        A silent one elsewhere cannot be killed, and is replaced later.
+        """
         with self._launching():
             if self._is_newest(launch_id):
-                self._kill(grace_s=0)
+                for other, home in self._folder.launches().items():
+                    if other != launch_id:
+                        Control(Path(home)).kill_for(other, "/".join(self.home.parts[-2:]))
+                self._kill(grace_s=0, with_others=True)
+
+    def killed_for(self) -> str | None:
+        """Returns the hung stream for which the newest launch was killed.
+
+        Both ran in one process. None: there was none.
+        """
+        launch = self.launch()
+        return None if launch is None else self.control.killed_for(launch.launch_id)
 
     def launch(self) -> Launch | None:
-        """The newest launch; None when there was none."""
+        """Returns the newest launch; None when there was none."""
         try:
             return Launch(**known(Launch, json.loads((self.home / "launch.json").read_text())))
         except FileNotFoundError:
             return None
 
     def heartbeat(self) -> Heartbeat | None:
-        """The newest one of the newest launch; None when that has not beaten."""
+        """Returns the newest heartbeat of the newest launch; None without one."""
         launch, beat = self.launch(), self.control.heartbeat()
         return beat if launch is not None and beat is not None and beat.launch_id == launch.launch_id else None
 
     def drained_by(self) -> str | None:
-        """Who asked the driver to drain; None when nobody did."""
+        """Returns who requested the drain; None without a request."""
         try:
             by: str = json.loads((self.home / "drain.json").read_text())["by"]
         except FileNotFoundError:
             return None
         return by
 
-    def untold_drain(self) -> str | None:
-        """Who asked for a drain on which no task has succeeded yet; None when nobody did."""
-        return None if self._told.exists() else self.drained_by()
+    def unreported_drain(self) -> str | None:
+        """Returns who requested a drain on which no task has succeeded yet.
 
-    def tell_drain(self) -> None:
-        """Note that a task has succeeded on the drain that was asked for."""
-        self._told.touch()
+        None without such a request.
+        """
+        return None if self._drain_reported.exists() else self.drained_by()
+
+    def report_drain(self) -> None:
+        """Records that a task has succeeded on the requested drain."""
+        self._drain_reported.touch()
 
     def count_failure(self, kind: str, *, got_on: bool) -> int:
-        """How often in a row drivers have failed in one way, the newest launch in *kind*: it counts once.
+        """Returns how often in a row drivers have failed in one way.
 
-        One that had *got_on* ends a row.
+        The newest launch failed in *kind*, and counts once. A driver that had *got_on* ends a row.
         """
         before, launch = self.failures(), self.launch()
         launch_id = launch.launch_id if launch is not None else ""
@@ -219,35 +278,41 @@ class Driver:
         return failures.n
 
     def failures(self) -> Failures | None:
-        """Those that were counted last; None before the first."""
+        """Returns the last counted failures; None before the first."""
         try:
             return Failures(**known(Failures, json.loads((self.home / "failures.json").read_text())))
         except FileNotFoundError:
             return None
 
-    def failure_is_told(self) -> bool:
-        """Whether a task has failed on how the newest launch ended."""
+    def failure_is_reported(self) -> bool:
+        """Returns True if a task has failed on the newest launch's end."""
         failures, launch = self.failures(), self.launch()
         return bool(failures and launch and failures.told and failures.launch_id == launch.launch_id)
 
     def forget_failures(self) -> None:
-        """End a row of failures: the stream got on, or starts anew."""
+        """Ends a row of failures: the stream made progress, or starts anew."""
         (self.home / "failures.json").unlink(missing_ok=True)
 
-    def tell_failures(self) -> None:
-        """Note that a task has failed on those that were counted last."""
+    def report_failures(self) -> None:
+        """Records that a task has failed on the last counted failures."""
         if (failures := self.failures()) is not None:
             self._write("failures.json", replace(failures, told=True))
 
     def log_tail(self) -> str:
-        """The last lines that the driver, or in cluster mode spark-submit, wrote to its log."""
-        log = self.home / f"{NAME}.log"
+        """Returns the last lines of the driver's log.
+
+        In cluster mode they are those of spark-submit.
+        """
+        log = self.process_home / f"{NAME}.log"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
         return inert("\n".join(lines[-TAIL_LINES:]))
 
     def _adopt(self, now_ms: int) -> Launch | None:
-        """The launch of the driver that lives or is about to; one started by hand becomes the newest launch."""
-        if self.verdict(now_ms=now_ms) is Verdict.ALIVE:
+        """Returns the launch of the driver that lives or is about to.
+
+        A driver that was started by hand becomes the newest launch.
+        """
+        if self.verdict(now_ms=now_ms) is DriverVerdict.ALIVE:
             return self.launch()
         beat = self.control.heartbeat()
         if beat is None or beat.state in _ENDED or self.heartbeat() is not None or self._runs_what_we_launched():
@@ -257,7 +322,7 @@ class Driver:
         return None
 
     def _digest(self, launch: Launch) -> str:
-        """That of the topology file which the driver of *launch* runs, or is about to."""
+        """Returns the digest of the topology file that *launch* runs."""
         beat = self.heartbeat()
         return launch.digest if beat is None else beat.digest
 
@@ -265,7 +330,10 @@ class Driver:
         return beat.host in (self._host, "")
 
     def _is_stuck(self, beat: Heartbeat) -> bool:
-        """Whether it has been doing the same for too long; one that waits for its disk says so, and may."""
+        """Returns True if it does the same for too long.
+
+        A driver that waits for its disk reports that, and may wait.
+        """
         if beat.since_ms is None or beat.reason is not None or beat.state in _ENDED:
             return False
         is_starting = beat.state is StreamState.STARTING
@@ -273,7 +341,10 @@ class Driver:
         return beat.at_ms - beat.since_ms > limit_s * 1_000
 
     def _await_end(self, launch_id: str | None = None) -> None:
-        """Return when no driver runs, when *launch_id* is not the newest any more, or out of patience."""
+        """Returns when no driver runs, or out of patience.
+
+        It also returns when *launch_id* is not the newest any more.
+        """
         deadline = time.monotonic() + self._patience.drain_within_s
         while self._runs() and time.monotonic() < deadline:
             if launch_id is not None and not self._is_newest(launch_id):
@@ -285,10 +356,52 @@ class Driver:
 
     def _runs_what_we_launched(self) -> bool:
         launch = self.launch()
-        return launch is not None and launch.host in (self._host, "") and process.find(self.home, NAME) is not None
+        return launch is not None and launch.host in (self._host, "") and self._has_process(launch)
+
+    def _has_process(self, launch: Launch) -> bool:
+        """Returns True if a process here runs *launch*, or will."""
+        return self._process() is not None and launch.launch_id in self._folder.launches()
+
+    def _process(self) -> process.Process | None:
+        return process.find(self.process_home, NAME)
+
+    def _start(self, command: Sequence[str], env: Mapping[str, str], start: Start) -> None:
+        """Requests the process to run *start*.
+
+        *command* starts a process with this version where none runs.
+        """
+        line = f"{shlex.join(command)} # {version()}"
+        with self._folder.asking(within_s=LAUNCHED_WITHIN_S):
+            if self._process() is not None and self._folder.command() != line:
+                self._end_older_command()
+            self._folder.ask(start)
+            if self._process() is None:
+                self._folder.begin(line)
+                process.launch(NAME, command, home=self.process_home, env=env)
+
+    def _end_older_command(self) -> None:
+        """Drains and ends a process that another command started."""
+        controls = [Control(Path(home)) for home in self._folder.launches().values()]
+        if any(control.home.parent != self.home.parent for control in controls):
+            names = ", ".join(sorted({control.home.parent.name for control in controls} - {self.home.parent.name}))
+            msg = (
+                f"{self.process_home}: streams of one driver need the same [spark] and version of Tidemark, but those "
+                f"of {names} were started with others; give this topology another driver, or drain those first"
+            )
+            raise TidemarkError(msg)
+        for control in controls:
+            control.request_drain(by=BY_CHANGE, now_ms=wall_clock_ms())
+        deadline = time.monotonic() + self._patience.drain_within_s
+        while any(control.is_held() for control in controls):
+            if time.monotonic() > deadline:
+                names = ", ".join("/".join(control.home.parts[-2:]) for control in controls)
+                msg = f"{self.process_home}: a new command needs a new process; {names} must drain first: try again"
+                raise TidemarkError(msg)
+            time.sleep(POLL_S)
+        process.stop(self.process_home, NAME, grace_s=TERMINATED_WITHIN_S)
 
     def _lives(self) -> bool:
-        """Whether a driver holds the lock here, or beats elsewhere."""
+        """Returns True if a driver holds the lock here, or beats elsewhere."""
         beat = self.control.heartbeat()
         if beat is None or self._is_here(beat):
             return self.control.is_held()
@@ -296,23 +409,38 @@ class Driver:
         return beat.state not in _ENDED and age_ms <= self._patience.stale_after_s * 1_000
 
     def _take_over(self) -> tuple[str, ...]:
-        """What the next driver is told where the last one is elsewhere: it is silent, or it would not be replaced."""
+        """Returns options of a driver that replaces a silent one elsewhere."""
         beat = self.control.heartbeat()
         is_elsewhere = beat is not None and not self._is_here(beat) and beat.state not in _ENDED
         return ("--take-over", "--silent-after", f"{self._patience.stale_after_s:g}") if is_elsewhere else ()
 
-    def _kill(self, grace_s: float = TERMINATED_WITHIN_S) -> None:
-        """End what was launched from here and verify that no driver runs."""
+    def _kill(self, grace_s: float = TERMINATED_WITHIN_S, *, with_others: bool = False) -> None:
+        """Ends the launched process, and verifies that no driver runs.
+
+        *with_others*: also if the process runs other streams.
+        """
         launch, beat = self.launch(), self.control.heartbeat()
         if launch is None or launch.host in (self._host, ""):
-            process.stop(self.home, NAME, grace_s=grace_s)
+            self._end_process(launch, grace_s, with_others=with_others)
         if self._lives():
             msg = (
-                f"{self.home}: a stream has one driver, and one that cannot be ended from {self._host} runs "
+                f"{self.home}: the driver that runs cannot be ended from {self._host} "
                 f"(pid {beat.pid if beat else 'unknown'} on {(beat and beat.host) or 'this host'}); end it by hand: "
-                "kill -9 there, yarn application -kill, or kubectl delete pod"
+                "kill -9 there, yarn application -kill, or kubectl delete pod; where its process runs other streams, "
+                "too, it ends after its batch, and this is tried again"
             )
             raise TidemarkError(msg)
+
+    def _end_process(self, launch: Launch | None, grace_s: float, *, with_others: bool) -> None:
+        if self.process_home != self.home:
+            # An older version, or an earlier topology file, gave the stream a process of its own.
+            process.stop(self.home, NAME, grace_s=grace_s)
+        with self._folder.asking(within_s=LAUNCHED_WITHIN_S):
+            others = {*self._folder.launches()} - {launch.launch_id if launch else ""}
+            if with_others or not (others and self._process()):
+                process.stop(self.process_home, NAME, grace_s=grace_s)
+            if launch is not None:
+                self._folder.withdraw(launch.launch_id)
 
     def _is_newest(self, launch_id: str) -> bool:
         launch = self.launch()
@@ -323,7 +451,7 @@ class Driver:
         return launch
 
     def _write(self, name: str, content: Launch | Failures) -> None:
-        place.replace(self.home / name, json.dumps(asdict(content)))
+        location.replace(self.home / name, json.dumps(asdict(content)))
 
     @contextmanager
     def _launching(self) -> Iterator[None]:
@@ -332,5 +460,5 @@ class Driver:
             yield
 
 
-def _within(age_ms: int, limit_s: float) -> Verdict:
-    return Verdict.ALIVE if age_ms <= limit_s * 1000 else Verdict.STALE
+def _within(age_ms: int, limit_s: float) -> DriverVerdict:
+    return DriverVerdict.ALIVE if age_ms <= limit_s * 1000 else DriverVerdict.STALE

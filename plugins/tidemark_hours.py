@@ -1,4 +1,7 @@
-"""When reports are made: the first one soon after a start, and those about a day after those about its hours."""
+"""Decides when reports run.
+
+The first one runs soon after a start, and those of a day run after those of its hours.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(minutes=3)
-"""So long after a start of streams the first report is made."""
+"""The first report runs so long after a start of streams."""
 
 
 class FirstReport(BaseOperator):
-    """Asks for a run of the DAG *reports*, SOON after the start of streams, about the hour that goes on then.
+    """Triggers a run of *reports* SOON after a start of streams.
 
-    It ends at once: the run waits for its time. The rows and the page of the whole hour take the place of its own. With
-    the param `first_report` false it asks for nothing. Not Airflow's TriggerDagRunOperator: whoever parses DAGs would
-    import 14 modules for it.
+    The run is about the hour of that time. The operator ends at once: the run waits for its time. The rows and the page
+    of the whole hour replace those of this report. With the param `first_report` false it triggers nothing. It is not
+    Airflow's TriggerDagRunOperator, for which every parser of DAGs would import 14 modules.
     """
 
     def __init__(self, *, reports: str, **kwargs: Any) -> None:
@@ -26,7 +29,7 @@ class FirstReport(BaseOperator):
         self.reports = reports
 
     def execute(self, context: Context) -> None:
-        """Ask for it."""
+        """Triggers the run."""
         if not context["params"]["first_report"]:
             msg = "no report is wanted soon after this start"
             raise AirflowSkipException(msg)
@@ -48,10 +51,10 @@ class FirstReport(BaseOperator):
 
 
 class HoursReported(BaseSensorOperator):
-    """Waits as long as runs of the DAG *hourly* about hours of this run's data interval have not ended.
+    """Waits for the runs of the DAG *hourly* in its interval.
 
-    An hour without a run, of a backfill or a paused DAG, is not waited for, and neither is anything by a run that has
-    no data interval.
+    An hour without a run, of a backfill or a paused DAG, is not waited for. A run without a data interval waits for
+    nothing.
     """
 
     def __init__(self, *, hourly: str, **kwargs: Any) -> None:
@@ -59,11 +62,11 @@ class HoursReported(BaseSensorOperator):
         self.hourly = hourly
 
     def poke(self, context: Context) -> bool:
-        """Whether none goes on."""
+        """Returns True if no such run is queued or running."""
         start, end = context.get("data_interval_start"), context.get("data_interval_end")
         if start is None or end is None:
             return True
         length_h = round((end - start).total_seconds() / HOUR.total_seconds())
         hours: list[datetime] = [start + n * HOUR for n in range(length_h)]
-        going_on = context["ti"].get_dr_count(self.hourly, logical_dates=hours, states=["queued", "running"])
-        return not going_on
+        unfinished = context["ti"].get_dr_count(self.hourly, logical_dates=hours, states=["queued", "running"])
+        return not unfinished

@@ -1,7 +1,7 @@
-"""Registers Tidemark with Airflow's API server: JSON under `/tidemark`, and a page under Browse.
+"""Registers Tidemark with Airflow's API server.
 
-Every part of Airflow imports this file, and only the API server answers requests: `tidemark_api`, which does so, is
-imported with the first one.
+It has JSON under `/tidemark`, and a page under Browse. Every part of Airflow imports this file, and only the API server
+answers requests. So `tidemark_api`, which answers them, is imported with the first one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ PREFIX = "/tidemark"
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """`tidemark_api.app`, an ASGI application."""
+    """Forwards to `tidemark_api.app`, an ASGI application."""
     api = await asyncio.to_thread(import_module, "tidemark_api")
     await api.app(scope, receive, send)
 
 
 class TidemarkPlugin(AirflowPlugin):
-    """What Airflow asks a plugin for."""
+    """The plugin as Airflow reads it."""
 
     name = "tidemark"
     fastapi_apps = [{"app": app, "url_prefix": PREFIX, "name": "tidemark"}]  # noqa: RUF012  # declared so by Airflow

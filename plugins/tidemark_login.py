@@ -1,4 +1,7 @@
-"""Who may ask: the one place that knows the modules which Airflow has for it and does not promise to keep."""
+"""Checks the login of requests.
+
+It is the only place that uses Airflow's modules for it, which are not a stable interface.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,13 @@ from airflow.api_fastapi.core_api.security import requires_access_view
 from fastapi import Depends, Request
 
 SIGNED_IN = Depends(requires_access_view(AccessView.WEBSITE))
-"""Refuses a request without a login (401), and of somebody who may not see Airflow's pages (403)."""
+"""Refuses a request without a login (401) or without access (403).
+
+Access is the right to see Airflow's pages.
+"""
 
 
 def login_url(request: Request) -> str:
-    """Airflow's page to sign in, which leads back to *request*."""
+    """Returns Airflow's login page, which leads back to *request*."""
     airflow = request.scope.get("app_root_path", "")
     return f"{airflow}/api/v2/auth/login?{urlencode({'next': str(request.url)})}"

@@ -1,9 +1,11 @@
-"""Ends the drivers whose tasks were cleared or marked while no triggerer ran, when a triggerer starts.
+"""Ends orphaned drivers when a triggerer starts.
 
-Purpose: only a running triggerer hears that a deferred task was cleared or marked; one that starts forgets the triggers
-that no task waits for any more, and their drivers would run on, looked after by nobody.
+Their tasks were cleared or marked while no triggerer ran.
 
-How it works: before that, they are looked for among Airflow's triggers, and their drivers are stopped as `on_kill`
+Purpose: only a running triggerer learns that a deferred task was cleared or marked; one that starts forgets the
+triggers that no task waits for any more, and their drivers would run on without supervision.
+
+How it works: before that, this plugin looks for them among Airflow's triggers, and stops their drivers as `on_kill`
 would have. A driver that a waiting task has adopted since is left alone. Every part of Airflow imports this file, so
 what a triggerer needs is imported when one starts.
 
@@ -32,18 +34,24 @@ class EndOrphans:
 
     @hookimpl
     def on_starting(self, component: Any) -> None:
-        """A part of Airflow starts: *component*, a job that does not know its kind yet."""
+        """Ends orphans if the part of Airflow that starts is a triggerer.
+
+        *component* is a job whose kind is not set yet.
+        """
         if "triggerer" not in sys.argv:
             return
         for trigger in orphans():
             try:
                 trigger.stop()
             except Exception:
-                log.exception("a driver that nobody looks after could not be ended; the triggerer starts all the same")
+                log.exception("an unsupervised driver could not be ended; the triggerer starts nevertheless")
 
 
 def orphans() -> list[StreamTrigger]:
-    """The triggers of drivers that no task waits for any more, now or with another trigger."""
+    """Returns the triggers of drivers for which no task waits any more.
+
+    A task may wait with another trigger for the same driver.
+    """
     from airflow.models.taskinstance import TaskInstance  # the database is for the triggerer alone
     from airflow.models.trigger import Trigger
     from airflow.utils.session import create_session
@@ -53,11 +61,11 @@ def orphans() -> list[StreamTrigger]:
 
     ours = "tidemark_stream.StreamTrigger"
     with create_session() as session:
-        found = session.query(Trigger).filter(Trigger.classpath == ours).all()
+        triggers = session.query(Trigger).filter(Trigger.classpath == ours).all()
         waited_for = session.query(TaskInstance.trigger_id).filter(TaskInstance.state == TaskInstanceState.DEFERRED)
         ids = {id_ for (id_,) in waited_for}
-        needed = {_home(trigger) for trigger in found if trigger.id in ids}
-        return [StreamTrigger(**trigger.kwargs) for trigger in found if _home(trigger) not in needed]
+        needed = {_home(trigger) for trigger in triggers if trigger.id in ids}
+        return [StreamTrigger(**trigger.kwargs) for trigger in triggers if _home(trigger) not in needed]
 
 
 def _home(trigger: Trigger) -> str:
@@ -65,7 +73,7 @@ def _home(trigger: Trigger) -> str:
 
 
 class TidemarkOrphans(AirflowPlugin):
-    """How Airflow finds the listener."""
+    """The plugin as Airflow reads it."""
 
     name = "tidemark_orphans"
     listeners = [EndOrphans()]  # noqa: RUF012 - Airflow reads it from the class

@@ -1,4 +1,4 @@
-"""From a change of an incident to somebody who knows of it: an asset's event, and each channel told once."""
+"""Delivers changes of incidents: an asset's event, and each channel once."""
 
 from __future__ import annotations
 
@@ -15,40 +15,47 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidSpec
-from tidemark.place import location
-from tidemark.spec.channel_spec import LOG, Channel, load
-from tidemark.spec.layout import Layout
-from tidemark.spec.project import Project
-from tidemark.spec.topology import load as load_topology
+from tidemark.model.channel_spec import LOG, Channel, load
+from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import load as load_topology
+from tidemark.storage.location import location
 
 log = logging.getLogger(__name__)
 
 CHANNELS = Project.here().channels
 SLAS = Project.here().slas
 PAGE = "/tidemark/pages/{topology}/slas#{incident}"
-"""Of an incident: see tidemark_api."""
+"""Page of an incident: see tidemark_api."""
 
 
 def sla_asset(topology: str) -> Asset:
-    """The asset that is updated when an incident of *topology* is opened, gets worse, or ends."""
+    """Returns the asset that changes of *topology*'s incidents update.
+
+    They are opened, escalated and resolved.
+    """
     return Asset(name=f"tidemark_{topology}_sla")
 
 
 def channels(topology: str) -> list[Channel]:
-    """Those that are told of incidents of *topology*, the log first; it alone where their file cannot be used.
+    """Returns the channels for incidents of *topology*, the log first.
 
-    Then SLAs are checked all the same, and `dags/tidemark_topologies.py` shows the mistake.
+    If the file of channels cannot be used, it is the log alone: SLAs are checked nevertheless, and
+    `dags/tidemark_topologies.py` shows the mistake.
     """
     try:
-        found = load(CHANNELS)
+        configured = load(CHANNELS)
     except InvalidSpec:
-        found = ()
-    told = [channel for channel in found if channel.topologies is None or topology in channel.topologies]
-    return [Channel(name=LOG, notifier="tidemark_sla.LogNotifier", arguments={"text": "{{ alert.text }}"}), *told]
+        configured = ()
+    matching = [channel for channel in configured if channel.topologies is None or topology in channel.topologies]
+    return [Channel(name=LOG, notifier="tidemark_sla.LogNotifier", arguments={"text": "{{ alert.text }}"}), *matching]
 
 
 class PublishChanges(BaseOperator):
-    """Updates the asset of *topology* with the changes of incidents that this run's check made; skips without one."""
+    """Publishes this run's changes of incidents to the asset of *topology*.
+
+    It skips without changes.
+    """
 
     template_fields: Sequence[str] = ("warehouse",)
 
@@ -58,21 +65,22 @@ class PublishChanges(BaseOperator):
         self.warehouse = warehouse
 
     def execute(self, context: Context) -> None:
-        """Publish, or skip."""
-        from tidemark.sla.incident_tables import made_by  # costs 1 s, and only tasks need it
+        """Publishes the changes, or skips."""
+        from tidemark.sla.incidents.tables import made_by  # costs 1 s, and only tasks need it
 
-        found = made_by(Layout(location(self.warehouse)), self.topology, str(context["run_id"]))
-        if not found:
+        changes = made_by(Layout(location(self.warehouse)), self.topology, str(context["run_id"]))
+        if not changes:
             msg = "no incident changed"
             raise AirflowSkipException(msg)
-        context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*found]
+        context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*changes]
 
 
 class Tell(BaseOperator):
-    """Tells *channel* of the changes of incidents of *topology* that it has not taken yet; skips where there is none.
+    """Delivers changes of *topology*'s incidents that *channel* did not get yet.
 
-    Each is written down once it is taken. A channel that fails fails the task, and is told by a later try or run: with
-    what was taken just before a task was killed, again, with the same Message-ID.
+    It skips where there are none. Each delivery is recorded. A channel that fails fails the task, and gets the changes
+    in a later try or run. A change that was delivered just before a task was killed is delivered again, with the same
+    Message-ID.
     """
 
     template_fields: Sequence[str] = ("warehouse",)
@@ -84,16 +92,26 @@ class Tell(BaseOperator):
         self.warehouse = warehouse
 
     def execute(self, context: Context) -> None:
-        """Tell, the oldest change first."""
+        """Delivers the changes, the oldest first."""
         layout = Layout(location(self.warehouse))
         if not tell(self.channel, layout, self.topology, context, run_id=str(context["run_id"])):
-            msg = "there is nothing that it was not told"
+            msg = "every change was delivered before"
             raise AirflowSkipException(msg)
 
 
 def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any], *, run_id: str) -> int:
-    """Tell *channel* what it was not told of *topology*, and write down that it was; of how many changes."""
-    from tidemark.sla.incident_tables import telling, told, untold
+    """Delivers pending changes of *topology* to *channel*; returns their number.
+
+    Each delivery is recorded.
+
+    Args:
+        channel: the channel.
+        layout: places of the tables of incidents.
+        topology: name of the topology.
+        context: of the Airflow task.
+        run_id: is recorded with each delivery.
+    """
+    from tidemark.sla.incidents.tables import telling, told, untold
 
     with telling(layout, topology, channel):
         waiting = untold(layout, topology, channel, now_ms=wall_clock_ms())
@@ -104,42 +122,43 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
 
 
 def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-    from tidemark.sla.alert_text import alert
+    from tidemark.sla.incidents.alert_text import alert
 
     place = PAGE.format(**{name: quote(str(change[name]), safe="") for name in ("topology", "incident")})
     link = conf.get("api", "base_url", fallback="").rstrip("/") + place
-    said = alert(change, told_ms=wall_clock_ms(), link=link)
-    resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": said})
+    message = alert(change, notified_ms=wall_clock_ms(), link=link)
+    resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})
 
 
 def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None = None) -> None:
-    """Tell every channel if the SLAs of a topology have not been checked for long: what Airflow calls at a deadline.
+    """Alerts every channel if checks of SLAs were missed.
 
-    The next check ends that incident. A channel that fails is left to it. Where the warehouse does not answer, which
-    may be why nobody checks, they are told without it, and at each deadline again.
+    Airflow calls it at a deadline. The next check ends that incident. A channel that fails gets the alert from that
+    check. If the warehouse does not answer, which may be why checks are missing, channels are alerted without it, and
+    again at each deadline.
     """
-    from tidemark.report.batch_job import writing
-    from tidemark.sla.incident_facts import checks_missed
-    from tidemark.sla.incident_tables import miss
+    from tidemark.reports.batch_job import writing
+    from tidemark.sla.incidents.changes import checks_missed
+    from tidemark.sla.incidents.tables import miss
 
     topology = load_topology(Path(topology_file))
-    told_without = None
+    unrecorded = None
     try:
         layout = Layout(location(Variable.get("tidemark_warehouse")))
         with writing(layout, topology.name):
             miss(layout, topology, at_ms=wall_clock_ms())
     except Exception as error:
-        log.exception("nobody can say whether the SLAs of %s are checked", topology.name)
+        log.exception("it is unknown if the SLAs of %s are checked", topology.name)
         (row,) = checks_missed(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
-        told_without = {**row, "said": f"{row['said']}; the warehouse does not answer: {error}"}
+        unrecorded = {**row, "said": f"{row['said']}; the warehouse does not answer: {error}"}
     for channel in channels(topology.name):
         try:
-            if told_without is None:
+            if unrecorded is None:
                 tell(channel, layout, topology.name, context or {}, run_id="deadline")
-            elif channel.tells(told_without):
-                _notify(channel, told_without, context or {})
+            elif channel.tells(unrecorded):
+                _notify(channel, unrecorded, context or {})
         except Exception:
-            log.exception("channel %s was not told", channel.name)
+            log.exception("channel %s did not accept the alert", channel.name)
 
 
 class LogNotifier(BaseNotifier):
@@ -152,5 +171,5 @@ class LogNotifier(BaseNotifier):
         self.text = text
 
     def notify(self, context: Context) -> None:
-        """Write it."""
+        """Writes the text."""
         log.warning("%s", self.text)

@@ -1,16 +1,16 @@
-"""A stream that Airflow launches and looks after, without a worker slot held for as long as it runs.
+"""A stream that Airflow launches and supervises without a worker slot.
 
 Purpose: a Structured Streaming driver has no end, a task has one and holds a slot until then.
 
 How it works: on a worker, `StreamOperator` launches the driver in a session of its own, or adopts the one that lives,
-and defers. In the triggerer, `StreamTrigger` reads the control folder until the driver does not get on any more. Back
+and defers. In the triggerer, `StreamTrigger` reads the control folder until the driver makes no progress any more. Back
 on a worker, a drained driver is success; one that has rotated is followed by the next; a dead, failed, silent or stuck
 one is launched again, until it has failed so often in a row, in one way and without finishing a batch, that it would
 fail again. A driver that runs an older topology file is drained when the task runs again, and followed by a new one.
 
-Known limitation: Airflow (3.3) calls `on_kill` of a trigger only when a triggerer runs it at that moment. What was
-cleared meanwhile is drained by the next try; what was marked while no triggerer ran is drained when one starts, see
-`tidemark_orphans`; but not what is marked in the second between the task's deferring and the triggerer's taking it up.
+Known limitation: Airflow (3.3) calls `on_kill` of a trigger only when a triggerer runs it at that moment. A task that
+was cleared meanwhile is drained by the next try; one that was marked while no triggerer ran is drained when one starts,
+see `tidemark_orphans`; but not one that is marked in the second between its deferring and the triggerer's taking it up.
 """
 
 from __future__ import annotations
@@ -31,33 +31,35 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control import digest
-from tidemark.embedded.process import without_airflow
+from tidemark.control.folder import digest
+from tidemark.control.process import without_airflow
 from tidemark.errors import InvalidArgument
-from tidemark.inert import one_message
-from tidemark.spec.connections import Clusters, addressed, flags
-from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Time
-from tidemark.spec.topology import Topology, load, on_processing_time
-from tidemark_driver import BY_CHANGE, Driver, Launch, Patience, Verdict
+from tidemark.escaping import one_message
+from tidemark.model.project.connections import Clusters, addressed, flags
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
+from tidemark_driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
 from tidemark_spark import DriverHook, kafka_address, script
 
 BY_USER = "airflow: the task was cleared or marked"
 RETRIES = 5
-"""Tries that may end by an accident of Airflow's; failures of drivers are counted by Driver, whatever the try."""
-_HANGS = (Verdict.STALE, Verdict.STUCK)
-_BROKEN = (Verdict.DEAD, Verdict.FAILED)
+"""Tries that may end by an accident of Airflow's.
+
+Driver counts failures of drivers over all tries.
+"""
+_HANGS = (DriverVerdict.STALE, DriverVerdict.STUCK)
+_BROKEN = (DriverVerdict.DEAD, DriverVerdict.FAILED)
 _LASTING = ("Unsound:", "DataLost:", "InvalidSpec:")
-"""Errors that say what a person has to decide: another driver would meet them again."""
+"""Errors that a person must resolve: another driver would meet them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Supervision:
-    """How closely a stream is watched, and how often in a row it is launched again after one and the same failure.
+    """Intervals of supervision, and launches after one and the same failure.
 
-    A task that resumes before Airflow's scheduler has heard that it deferred is taken for one that has ended without a
-    word (3.3). It hears so when the task's supervisor looks, which may be `workers.min_heartbeat_interval` later: the
-    driver is looked at for the first time after `first_look_s`, and from then on every `poll_s`.
+    Airflow (3.3) takes a task that resumes before the scheduler has recorded its deferral for one that ended silently.
+    The scheduler learns of the deferral when the task's supervisor looks, which may be `workers.min_heartbeat_interval`
+    later. So the first look at the driver comes after `first_look_s`, and further ones every `poll_s`.
     """
 
     poll_s: float = 5.0
@@ -67,47 +69,54 @@ class Supervision:
 
 
 class StreamTrigger(BaseTrigger):
-    """Fires once, when the driver of *launch_id* in the control folder *home* is not alive any more."""
+    """Fires once, when the driver of *launch_id* is dead."""
 
     def __init__(
-        self, *, home: str, launch_id: str, poll_s: float, first_look_s: float, patience: dict[str, float]
+        self,
+        *,
+        home: str,
+        launch_id: str,
+        poll_s: float,
+        first_look_s: float,
+        patience: dict[str, float],
+        shared: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers have no types
         looks = {"poll_s": poll_s, "first_look_s": first_look_s}
-        self._kwargs = {"home": home, "launch_id": launch_id, **looks, "patience": patience}
-        self._driver = Driver(Path(home), Patience(**patience))
+        self._kwargs = {"home": home, "launch_id": launch_id, **looks, "patience": patience, "shared": shared}
+        self._driver = Driver(Path(home), Patience(**patience), shared=Path(shared) if shared else None)
         self._launch_id = launch_id
         self._poll_s, self._first_look_s = poll_s, first_look_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """How the triggerer makes this trigger again, also after a restart."""
+        """Returns how the triggerer creates this trigger again."""
         return "tidemark_stream.StreamTrigger", self._kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """One event: the verdict."""
+        """Yields one event: the verdict."""
         await asyncio.sleep(self._first_look_s)
-        while (verdict := await asyncio.to_thread(self._verdict)) is Verdict.ALIVE:
+        while (verdict := await asyncio.to_thread(self._verdict)) is DriverVerdict.ALIVE:
             await asyncio.sleep(self._poll_s)
         yield TriggerEvent({"verdict": verdict.value})  # type: ignore[no-untyped-call]  # as above
 
     async def on_kill(self) -> None:
-        """Somebody cleared or marked the deferred task."""
+        """Stops the driver of a deferred task that was cleared or marked."""
         await asyncio.to_thread(self.stop)
 
     def stop(self) -> None:
-        """Drain the driver, then kill it, and see that it is gone."""
-        self.log.info("draining %s, asked for by clearing or marking the task", self._kwargs["home"])
+        """Drains the driver, then kills it, and checks that it is gone."""
+        self.log.info("draining %s, because the task was cleared or marked", self._kwargs["home"])
         self._driver.stop(self._launch_id, by=BY_USER, now_ms=wall_clock_ms())
         self.log.info("no driver of launch %s runs any more", self._launch_id)
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self) -> DriverVerdict:
         return self._driver.verdict(now_ms=wall_clock_ms())
 
 
 class StreamOperator(BaseOperator):
     """Runs one sub-topology until it is drained.
 
-    *slow* is blank-separated OPERATOR=MS, each handed to the sub-topology that the operator belongs to. After
+    *slow* is blank-separated OPERATOR=MS, each passed to the sub-topology that the operator belongs to. After
     *rotate_after* batches a driver is followed by a new one. With *time* `processing` the driver is that of a separate
     stream, `TOPOLOGY_on_processing_time`, which has a control folder of its own.
     """
@@ -142,9 +151,10 @@ class StreamOperator(BaseOperator):
         self.supervision = supervision or Supervision()
 
     def execute(self, context: Context) -> None:
-        """Launch or adopt, and defer; what became of the stream after Airflow lost the try before is seen to first.
+        """Launches or adopts the driver, and defers.
 
-        A task that was cleared gets a new driver.
+        It handles first what happened to the stream after Airflow lost the try before. A task that was cleared gets a
+        new driver.
         """
         driver, ti = self._driver(), context.get("ti")
         is_first = ti is None or ti.try_number == ti.max_tries - (self.retries or 0) + 1  # of its run, or since a clear
@@ -152,144 +162,177 @@ class StreamOperator(BaseOperator):
             _stop(driver, BY_USER)  # the triggerer may not have heard of it, or not have ended it yet
         if is_first or driver.drained_by() in (BY_USER, BY_CHANGE):
             driver.forget_failures()
-            self._defer(self._ensure())
-        if (by := driver.untold_drain()) is not None:
+            self._defer(driver, self._ensure(driver))
+        if (by := driver.unreported_drain()) is not None:
             _stop(driver, by)
             self._succeed(driver)
             return
         verdict = driver.verdict(now_ms=wall_clock_ms())
-        if driver.launch() is not None and verdict in _BROKEN and not driver.failure_is_told():
+        if driver.launch() is not None and verdict in _BROKEN and not driver.failure_is_reported():
             self._fail(driver, self._why(driver, verdict))
-        self._defer(self._ensure())
+        self._defer(driver, self._ensure(driver))
 
     def resume(self, context: Context, event: dict[str, str]) -> None:
-        """Success where the driver was drained, the next driver where it has rotated; else launch it again, or fail."""
+        """Succeeds after a drain, launches the next driver after a rotation.
+
+        Otherwise it launches the stream again, or fails.
+        """
         driver = self._driver()
-        verdict = driver.verdict(now_ms=wall_clock_ms())  # another try may have done something about it since
+        verdict = driver.verdict(now_ms=wall_clock_ms())  # another try may have acted since the event
         why = self._why(driver, verdict)
         if verdict in _HANGS and (launch := driver.launch()) is not None:
             driver.kill(launch.launch_id)
             verdict = driver.verdict(now_ms=wall_clock_ms())  # it may have drained and hung at its very end
-        if verdict is Verdict.ROTATED and driver.drained_by() is not None:
-            verdict = Verdict.DRAINED  # asked for while no driver ran that could have told
-        if verdict is Verdict.DRAINED and driver.drained_by() not in (BY_USER, BY_CHANGE):
+        if verdict is DriverVerdict.ROTATED and driver.drained_by() is not None:
+            verdict = DriverVerdict.DRAINED  # requested while no driver ran that could report it
+        if verdict is DriverVerdict.DRAINED and driver.drained_by() not in (BY_USER, BY_CHANGE):
             self._succeed(driver)
             return
-        if verdict in (Verdict.DRAINED, Verdict.ROTATED):
+        if verdict in (DriverVerdict.DRAINED, DriverVerdict.ROTATED):
             # Drained for an older try that was cleared, whose driver this try had adopted, or to run a newer file.
             driver.forget_failures()
-        if verdict in (Verdict.DRAINED, Verdict.ROTATED, Verdict.ALIVE):
-            self._defer(self._ensure())
+        if verdict in (DriverVerdict.DRAINED, DriverVerdict.ROTATED, DriverVerdict.ALIVE):
+            self._defer(driver, self._ensure(driver))
         self._fail(driver, why)
 
     def _fail(self, driver: Driver, why: str) -> NoReturn:
-        """Launch the stream again, which is broken as *why* says, and defer; or fail for good."""
+        """Launches the broken stream again and defers, or fails for good.
+
+        *why* is the reason of the failure.
+        """
         self.log.error("stream %s: %s; the end of its log:\n%s", self.sub_topology, why, driver.log_tail())
         beat = driver.heartbeat()
         n = driver.count_failure(kind(why), got_on=beat is not None and beat.batches > 0)
         is_lasting = beat is not None and (beat.reason or "").startswith(_LASTING)
         if is_lasting or n > self.supervision.restarts:
-            driver.tell_failures()
-            often = "in a way that lasts" if is_lasting else f"in one way {n} times in a row"
-            msg = f"a stream that fails {often} is not launched again: {why}\nmend that, then clear the task"
+            driver.report_failures()
+            often = "permanently" if is_lasting else f"{n} times in a row in the same way"
+            msg = f"a stream that fails {often} is not launched again: {why}\ncorrect that, then clear the task"
             raise AirflowFailException(msg)
-        self._defer(self._ensure())
+        self._defer(driver, self._ensure(driver))
 
     def _succeed(self, driver: Driver) -> None:
         self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())
-        driver.tell_drain()
+        driver.report_drain()
         driver.forget_failures()
 
     def on_kill(self) -> None:
-        """The task was cleared or marked while it was launching."""
+        """Stops the driver of a task that is cleared while launching."""
         _stop(self._driver(), BY_USER)
 
-    def _ensure(self) -> Launch:
-        driver, launch_id, command = self._driver(), uuid.uuid4().hex, self._command()
+    def _ensure(self, driver: Driver) -> Launch:
+        launch_id, command = uuid.uuid4().hex, self._command()
         launch = driver.ensure(
-            [*command, "--launch-id", launch_id],
+            command,
             without_airflow(os.environ),
             launch_id,
+            arguments=[*self._arguments(), "--launch-id", launch_id],
             now_ms=wall_clock_ms(),
             digest=digest(self.topology_file),
-            is_remote=("--deploy-mode", "cluster") in pairwise(command),
+            is_remote=_is_remote(command),
         )
         word = "launched" if launch.launch_id == launch_id else "adopted"
         self.log.info("%s the driver of %s; control folder and log: %s", word, self.sub_topology, driver.home)
         return launch
 
-    def _defer(self, launch: Launch) -> NoReturn:
+    def _defer(self, driver: Driver, launch: Launch) -> NoReturn:
         trigger = StreamTrigger(
-            home=str(self._driver().home),
+            home=str(driver.home),
             launch_id=launch.launch_id,
             poll_s=self.supervision.poll_s,
             first_look_s=self.supervision.first_look_s,
             patience=asdict(self.supervision.patience),
+            shared=str(driver.shared) if driver.shared else None,
         )
         self.defer(trigger=trigger, method_name="resume")
 
     def _driver(self) -> Driver:
         if "://" in self.warehouse:
             msg = (
-                f"Airflow looks after drivers whose warehouse is a folder, got {self.warehouse}: "
-                "docs/object-store.md says how to start others"
+                f"Airflow supervises drivers only if the warehouse is a folder, got {self.warehouse}; "
+                "docs/object-store.md has the command for an object store"
             )
             raise AirflowFailException(msg)
         home = Layout(Path(self.warehouse)).control(self._topology().name, self.sub_topology)
-        return Driver(home, self.supervision.patience)
+        return Driver(home, self.supervision.patience, shared=self._shared())
+
+    def _shared(self) -> Path | None:
+        """Returns the folder of the processes that run several streams.
+
+        None: this stream has one of its own. So it has in cluster mode, where this host cannot see whether a process
+        lives that could run another stream.
+        """
+        topology = self._topology()
+        if topology.driver == OWN or _is_remote(self._command()):
+            return None
+        return Layout(Path(self.warehouse)).driver(topology.name, topology.driver)
 
     def _topology(self) -> Topology:
         topology = load(self.topology_file)
         return on_processing_time(topology) if Time(self.time) is Time.PROCESSING else topology
 
     def _command(self) -> list[str]:
+        """Returns the command that starts the process."""
         topology = self._topology()
-        arguments = [
+        name = f"{topology.name}-{self.sub_topology}" if topology.driver == OWN else topology.driver or topology.name
+        return DriverHook(spark=topology.spark, conn_id=self.conn_id, name=f"tidemark-{name}").command(self.application)
+
+    def _arguments(self) -> list[str]:
+        topology = self._topology()
+        return [
             *("--warehouse", self.warehouse, "--topology", str(self.topology_file)),
             *("--sub-topology", self.sub_topology, *flags(self._clusters(topology))),
             *(() if self.rotate_after is None else ("--rotate-after", str(self.rotate_after))),
             *(("--time", topology.time.value) if topology.time is Time.PROCESSING else ()),
             *slow_arguments(self.slow.split(), topology, self.sub_topology),
         ]
-        hook = DriverHook(
-            spark=topology.spark,
-            conn_id=self.conn_id,
-            name=f"tidemark-{topology.name}-{self.sub_topology}",
-            application_args=arguments,
-        )
-        return hook.command(self.application)
 
     def _clusters(self, topology: Topology) -> Clusters:
-        """The topology's clusters: an Airflow connection `tidemark_kafka_NAME` counts before files."""
-        given = [(name, address) for name in topology.clusters_used if (address := kafka_address(name))]
-        known, otherwise = topology.clusters, self.bootstrap or None
-        return addressed(topology.clusters_used, known, given, os.environ, otherwise=otherwise)
+        """Returns the topology's clusters.
 
-    def _why(self, driver: Driver, verdict: Verdict) -> str:
-        """What is wrong with the driver, for people."""
+        An Airflow connection `tidemark_kafka_NAME` takes precedence over files.
+        """
+        given = [(name, address) for name in topology.clusters_used if (address := kafka_address(name))]
+        return addressed(topology.clusters_used, topology.clusters, given, os.environ, otherwise=self.bootstrap or None)
+
+    def _why(self, driver: Driver, verdict: DriverVerdict) -> str:
+        """Returns the problem of the driver, for people."""
+        if verdict is DriverVerdict.DEAD and (hung := driver.killed_for()):
+            return f"{self.sub_topology} is dead: {hung} hung, and the process that ran both was killed for it"
         beat = driver.heartbeat()
         if beat is None:
-            return f"{self.sub_topology} is {verdict.value}, and has not beaten yet"
+            return f"{self.sub_topology} is {verdict.value}, and has sent no heartbeat yet"
         doing = f"it was doing: {beat.doing}" if beat.doing else "it gave no reason"
         return f"{self.sub_topology} is {verdict.value}: {one_message(beat.reason or doing)}"
 
 
+def _is_remote(command: Sequence[str]) -> bool:
+    return ("--deploy-mode", "cluster") in pairwise(command)
+
+
 def _stop(driver: Driver, by: str) -> None:
-    """End the driver of the newest launch, if there was one."""
+    """Ends the driver of the newest launch, if there was one."""
     if (launch := driver.launch()) is not None:
         driver.stop(launch.launch_id, by=by, now_ms=wall_clock_ms())
 
 
 def kind(why: str) -> str:
-    """*why* without what differs between two failures of one kind: numbers, ids, and all but the first line."""
+    """Returns *why* without the differences between failures of one kind.
+
+    These are numbers, ids, and all but the first line.
+    """
     return re.sub(r"\b[0-9a-f]*\d[0-9a-f]*\b", "#", why.partition("\n")[0])
 
 
 def slow_arguments(slow: Sequence[str], topology: Topology, sub_topology: str) -> list[str]:
-    """The `--slow` arguments of *sub_topology*; raises InvalidArgument for an operator that no sub-topology has."""
+    """Returns the `--slow` arguments of *sub_topology*.
+
+    Raises:
+        InvalidArgument: no sub-topology has the operator.
+    """
     for pair in slow:
         if pair.partition("=")[0] not in topology.operators:
-            msg = f"slow names an operator of {topology.name}, got {pair!r}; known: {', '.join(topology.operators)}"
+            msg = f"slow must name an operator of {topology.name}, got {pair!r}; known: {', '.join(topology.operators)}"
             raise InvalidArgument(msg)
     own = {operator.name for operator in topology.sub_topology(sub_topology).operators}
     return [word for pair in slow if pair.partition("=")[0] in own for word in ("--slow", pair)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 import polars as pl
@@ -12,10 +13,14 @@ from pyspark import cloudpickle
 from tidemark.stream.distributed import shard
 from tidemark.stream.distributed.tasks import Dealt, TakingIn, Working
 from tidemark.stream.distributed.totals import Worked
+from tidemark.stream.kafka.broker import Publishing
 
 
 class Apart:
-    """Executors that are given a task as bytes, and deal out in any order; each task has a worker of its own."""
+    """Executors that get tasks as bytes and run them in any order.
+
+    Each task has a worker of its own.
+    """
 
     def __init__(self, rows: pl.DataFrame) -> None:
         self._rows = rows
@@ -30,6 +35,10 @@ class Apart:
             of_shard[number].append(each)
         return [self._worked(working, number, of_shard[number]) for number in range(working.shards)]
 
+    def publish(self, publishing: Publishing) -> list[pl.DataFrame]:
+        tasks = reversed(range(publishing.tasks))
+        return [rows for task in tasks for rows in _there_and_back(_there_and_back(publishing)(task))]
+
     def _worked(self, working: Working, number: int, dealt: list[bytes]) -> Worked:
         shard._KEPT.clear()
         worked: Worked = _there_and_back(_there_and_back(working)(number, dealt))
@@ -42,6 +51,29 @@ class OneWorker(Apart):
     def _worked(self, working: Working, number: int, dealt: list[bytes]) -> Worked:
         worked: Worked = _there_and_back(_there_and_back(working)(number, dealt))
         return worked
+
+
+class Workers(Apart):
+    """Two workers that keep their states; some tasks run on both.
+
+    Of the two tries of a task one counts.
+    """
+
+    chance = Random(1)
+
+    def _worked(self, working: Working, number: int, dealt: list[bytes]) -> Worked:
+        workers = self.chance.choice([(0,), (1,), (0, 1), (1, 0)])
+        counts, *_ = [self._by(worker, working, number, dealt) for worker in workers]
+        return counts
+
+    def _by(self, worker: int, working: Working, number: int, dealt: list[bytes]) -> Worked:
+        shard._KEPT = KEPT[worker]
+        worked: Worked = _there_and_back(_there_and_back(working)(number, dealt))
+        return worked
+
+
+KEPT: list[dict[Any, Any]] = [{}, {}]
+"""Returns the states that each of the `Workers` has."""
 
 
 def _there_and_back(value: Any) -> Any:

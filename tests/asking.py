@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tidemark.cli.sql import Warehouse
-from tidemark.spark import register
-from tidemark.spec.layout import Layout
+from tidemark.model.project.layout import Layout
+from tidemark.query.spark import register
+from tidemark.query.sql import Warehouse
 
 Rows = list[tuple[Any, ...]]
 
@@ -24,7 +24,10 @@ class Asked:
         self._spark, self._duckdb = spark, Warehouse(layout.warehouse)
 
     def __call__(self, text: str) -> Rows:
-        """The rows that both give for *text*, instants as epoch ms, in the order of their text."""
+        """Returns the rows that both engines give for *text*.
+
+        Instants are epoch ms; the order is that of the rows' text.
+        """
         spark, duckdb = self.of_spark(text), self.of_duckdb(text)
         assert in_order(spark) == in_order(duckdb)
         return in_order(duckdb)
@@ -40,12 +43,15 @@ class Asked:
 
 
 def plain(rows: Iterable[tuple[Any, ...]]) -> Rows:
-    """*rows* with values that are the same whoever has read them: instants are epoch ms, fractions have ten digits."""
+    """Normalises *rows* so that all readers give equal values.
+
+    Instants are epoch ms, fractions have ten digits.
+    """
     return [tuple(map(_plain, row)) for row in rows]
 
 
 def in_order(rows: Rows) -> Rows:
-    """*rows* in the order of their text: that of a query without ORDER BY is nobody's promise."""
+    """Sorts *rows* by text, as a query without ORDER BY needs it."""
     return sorted(rows, key=repr)
 
 

@@ -1,4 +1,4 @@
-"""A checkout of its own for a real Airflow, whose topology is a test's."""
+"""Creates a checkout for a real Airflow with a test's topology."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 def own_checkout(root: Path, toml: str) -> Path:
-    """The project's DAGs and plugins in *root*, and the topology `flights` that *toml* describes: its file. No jobs."""
+    """Copies DAGs and plugins to *root*, and writes `flights` there.
+
+    *toml* is the text of the topology's file. There are no jobs.
+    """
     for name in ("dags", "plugins"):
         shutil.copytree(PROJECT / name, root / name)
     file = root / "jobs" / "topologies" / "flights.toml"

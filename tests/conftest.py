@@ -1,17 +1,15 @@
-"""How many examples a property gets: the same 50 each time, and `pytest --hypothesis-profile=proof` gives it 2,000.
+"""Sets Hypothesis examples to 50, or 2,000 with `pytest --hypothesis-profile=proof`.
 
-And JVMs that compile once: those of tests live for seconds, and what the second compiler saves comes later. Those of
-Spark have its classes from an archive where `make test` has made one, which saves 6 s of CPU time a start.
+The 50 are the same each time.
+
+And JVMs that compile once: those of tests live for seconds, and what the second compiler saves comes later.
 """
 
 import os
-from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-CLASSES = Path(__file__).parents[1] / ".jars" / "classes.jsa"
-SHARED = f" -XX:SharedArchiveFile={CLASSES} -Xlog:disable -Xlog:all=error:stderr" if CLASSES.exists() else ""
-os.environ.setdefault("_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1{SHARED}")  # this one goes before the command line
+os.environ.setdefault("_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")  # this one goes before the command line
 settings.register_profile(
     "unit", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -1,4 +1,7 @@
-"""A day of the demo's flights in a warehouse, played twelve times as fast, and what the feed alone says of it."""
+"""Plays a day of flights twelve times as fast, with expected results.
+
+The expected results follow from the feed alone.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 
 from playing import Play, Row
 
-from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, Fault, FeedRecord, Timeline, encode
+from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, FeedFault, FeedRecord, Timeline, encode
 from tidemark.feed.flights import midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
@@ -24,21 +27,21 @@ BATCH_MS = 10 * 60_000
 CARRIERS_AFTER_MS = 2_000
 TOPOLOGY = Path(__file__).parents[1] / "jobs" / "topologies" / "flights.toml"
 STRICT = TOPOLOGY.read_text().replace("idle_advances = true", 'idle_advances = true\nallowed_lateness = "0 ms"')
-"""The topology of flights, but its source sets aside whatever is behind its watermark."""
+"""The flights topology with a source that refuses records behind its watermark."""
 REASONS = {
-    Fault.MALFORMED_JSON: "malformed_json",
-    Fault.INVALID_UTF8: "invalid_utf8",
-    Fault.NULL_VALUE: "null_value",
-    Fault.TIMESTAMP_NEGATIVE: "timestamp_out_of_range",
-    Fault.TIMESTAMP_ZERO: "timestamp_out_of_range",
-    Fault.TIMESTAMP_IN_SECONDS: "timestamp_out_of_range",
-    Fault.TIMESTAMP_YEAR_9999: "timestamp_out_of_range",
+    FeedFault.MALFORMED_JSON: "malformed_json",
+    FeedFault.INVALID_UTF8: "invalid_utf8",
+    FeedFault.NULL_VALUE: "null_value",
+    FeedFault.TIMESTAMP_NEGATIVE: "timestamp_out_of_range",
+    FeedFault.TIMESTAMP_ZERO: "timestamp_out_of_range",
+    FeedFault.TIMESTAMP_IN_SECONDS: "timestamp_out_of_range",
+    FeedFault.TIMESTAMP_YEAR_9999: "timestamp_out_of_range",
 }
-"""What a source says of each fault."""
+"""Maps each fault to the source's reason."""
 
 
 class TickingPlay(Play):
-    """Its clock goes on by 3 ms whenever somebody reads it, so that work takes time."""
+    """A clock that advances 3 ms per reading, so work takes time."""
 
     @property
     def now_ms(self) -> int:
@@ -52,7 +55,7 @@ class TickingPlay(Play):
 
 @dataclass(frozen=True)
 class Arrived:
-    """A record of the feed where its source has it, its record time, and when its batch was read, epoch ms."""
+    """A record at its source: record time and read time, epoch ms."""
 
     record: FeedRecord
     partition: int
@@ -63,13 +66,16 @@ class Arrived:
 
 @dataclass
 class FlightsDay:
-    """The records in the order in which they came, and the instant after the last batch, epoch ms."""
+    """Records in arrival order, and the end of the last batch.
+
+    The end is an instant in epoch ms.
+    """
 
     arrived: list[Arrived] = field(default_factory=list)
     ended_at_ms: int = 0
 
     def flights(self, late: Iterable[tuple[int, int]] = ()) -> list[Arrived]:
-        """The sound records of flights in the order in which they were judged, without the *late* places."""
+        """Returns sound flights in order of judgement, without the *late* places."""
         left_out = set(late)
         sound = [a for a in self.arrived if a.record.topic == FLIGHT_EVENTS and a.record.fault is None]
         return [a for a in sound if (a.partition, a.offset) not in left_out]
@@ -81,7 +87,7 @@ class FlightsDay:
 
 
 def play_day(home: Path) -> FlightsDay:
-    """Play the day into the warehouse *home*: every ten minutes a batch of each sub-topology."""
+    """Plays the day into *home*, a batch per sub-topology every ten minutes."""
     data = load(DAY, NEXT_DAY)
     start_ms = midnight_ms(DAY)
     unruly = FeedSettings(seed=7, offline_share=0.01, repeat_share=0.2, bad_records=12)

@@ -1,4 +1,4 @@
-"""A warehouse in which one window of the topology `flights` was reported on, written by hand."""
+"""A warehouse with one reported window of `flights`, written by hand."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from typing import Any
 
 from deltalake import write_deltalake
 
-from tidemark.kernels.schemas import rows_of
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, LATENCY_ROLLUP, Table
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import (
+    CRITICAL_PATH_LEAVES,
+    CRITICAL_PATH_STEPS,
+    CRITICAL_PATHS,
+    LATENCY_ROLLUP,
+    Table,
+)
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 HOUR_MS = 3_600_000

@@ -1,4 +1,4 @@
-"""Strings that something would obey if it did not take them for text: one corpus for every test that plants some.
+"""Lists strings that programs may obey instead of treating as text.
 
 A lone surrogate is not among them: neither UTF-8 nor Arrow has one, so that no table can.
 """
@@ -6,7 +6,7 @@ A lone surrogate is not among them: neither UTF-8 nor Arrow has one, so that no 
 from __future__ import annotations
 
 FORGED = "2026-01-01 12:00:00,000 ERROR tidemark.stream forged"
-"""What a line of a driver's log looks like."""
+"""Pattern of a line of a driver's log."""
 
 HOSTILE = {
     "SQL quote": "x' OR '1'='1",

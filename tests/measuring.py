@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tidemark.model.tables.catalog import LATENCY_BUCKETS, OPERATOR_LATENCY, Table
 from tidemark.semantics.buckets import bucket_of
-from tidemark.spec.tables import LATENCY_BUCKETS, OPERATOR_LATENCY, Table
 
 
 def facts(
     finished_at_ms: int, latencies: Sequence[int], *, batch_id: int = 0, operator: str = "o", task_id: str = "0_0"
 ) -> dict[Table, list[dict[str, Any]]]:
-    """The rows that one batch has of *operator*, by table, with its buckets counted one by one."""
+    """Returns one batch's rows of *operator* by table, with single bucket counts."""
     common = {
         "batch_id": batch_id,
         "operator": operator,

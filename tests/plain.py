@@ -1,4 +1,6 @@
-"""A topology of one source, calculated once more in plain Python: one record after the other, standard library only.
+"""Computes a topology of one source in plain Python, record by record.
+
+It uses the standard library only.
 
 Rules: a record counts towards its partition's time up to the decision time; one beyond MAX_AHEAD_MS is quarantined.
 Only windows declare records late, by the watermark of the batch before. Keys matter only where an operator groups.
@@ -21,7 +23,10 @@ NEVER_MS = 10**15
 
 
 class Event(NamedTuple):
-    """A record of the source; `id` may be null, and so may Kafka's own key, which no operator here uses."""
+    """A source record; `id` and Kafka's key may be null.
+
+    No operator here uses Kafka's key.
+    """
 
     partition: int
     at_ms: int
@@ -35,7 +40,7 @@ class Event(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Which topology was drawn: settings of its source, and of the operators behind it."""
+    """A drawn topology: settings of its source and operators."""
 
     bound_ms: int
     idle_after_ms: int | None
@@ -48,7 +53,7 @@ class Shape(NamedTuple):
 
 @dataclass
 class PlainTopology:
-    """What each operator of *shape* must have come to."""
+    """Expected results of each operator of *shape*."""
 
     shape: Shape
     offsets: Counter[int] = field(default_factory=Counter)
@@ -81,7 +86,7 @@ class PlainTopology:
         self._close()
 
     def _record(self, place: Place, event: Event, decided_at_ms: int) -> bool:
-        """Whether *event* can be used."""
+        """Returns true if *event* can be used."""
         if event.at_ms > decided_at_ms + MAX_AHEAD_MS:
             self.quarantined.add((place, "timestamp_in_future"))
             return False

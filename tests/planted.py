@@ -1,4 +1,4 @@
-"""A warehouse in which tests lay down the tables that a stream would have written."""
+"""A warehouse in which tests write tables as a stream would."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
 
-from tidemark.delta import create
-from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.model.kinds.map import Map
+from tidemark.model.kinds.operator import Level
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import Table
+from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.critical_path import in_order
-from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Kind, Level, Operator
-from tidemark.spec.tables import Table
-from tidemark.spec.topology import SubTopology, Topology
+from tidemark.storage.delta.tables import create
 
 WINDOW_MS = 5_000
 
 
 @dataclass(frozen=True)
 class TestWarehouse:
-    """Tables of the topology `t` in a folder; instants are epoch ms, a column that is not given is null."""
+    """Tables of `t` in a folder; missing columns are null.
+
+    Instants are epoch ms.
+    """
 
     __test__ = False
     layout: Layout
@@ -42,6 +46,6 @@ class TestWarehouse:
 
 def reading(upstreams: Mapping[str, Sequence[str]]) -> Topology:
     """The topology `t`, whose operators read each other like that."""
-    operators = (Operator(name=o, kind=Kind.MAP, inputs=tuple(upstreams.get(o, ()))) for o in in_order(upstreams))
+    operators = (Map(name=o, inputs=tuple(upstreams.get(o, ())), select={}) for o in in_order(upstreams))
     sub = SubTopology("s", tuple(operators))
     return Topology(name="t", level=Level.INFO, window_ms=WINDOW_MS, trigger_ms=1_000, sub_topologies=(sub,))

@@ -1,39 +1,49 @@
-"""Runs the batches of a topology's sub-topologies without Spark: what Spark would read is written by hand.
+"""Runs batches without Spark, over rows written by hand.
 
 All else is the real thing: the engine, its journal, and Delta tables.
 """
 
 from __future__ import annotations
 
+import platform
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import polars as pl
 import polars.selectors as cs
 from deltalake import DeltaTable
 
-from tidemark.control import Control, Heartbeat, StreamState
-from tidemark.delta import scan
-from tidemark.disk import UntilWritten, at_once
-from tidemark.kernels.limits import Limits
-from tidemark.kernels.schemas import HEADERS, record_schema
-from tidemark.spec.intervals import utc
-from tidemark.spec.layout import Layout
-from tidemark.spec.operators import HopSource, Sink, Source
-from tidemark.spec.stream import Stream
-from tidemark.spec.topology import EVERY, Topology, parse
-from tidemark.stream.broker import Refused
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.kernels.columns.schemas import HEADERS, record_schema
+from tidemark.kernels.records.limits import Limits
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import utc
+from tidemark.model.stream import Stream
+from tidemark.model.topology import EVERY, Topology, parse
+from tidemark.storage.delta.tables import scan
+from tidemark.storage.disk import UntilWritten, at_once
+from tidemark.storage.fence import Fence
+from tidemark.storage.files import frames
 from tidemark.stream.distributed.shards import Executors
-from tidemark.stream.encoding import to_send
+from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.engine import Engine
-from tidemark.stream.heartbeats import Heartbeats
-from tidemark.stream.measurement import Host
-from tidemark.stream.parts import Part, Places, passed_over_rows
-from tidemark.stream.wiring import HERE, build_engine
+from tidemark.stream.journal.batch import NOT_QUEUED, Queued
+from tidemark.stream.kafka.broker import Refused
+from tidemark.stream.kafka.encoding import to_send
+from tidemark.stream.kafka.limits import undeliverable_rows
+from tidemark.stream.kafka.outgoing import Outgoing
+from tidemark.stream.kafka.publishing import partition_of
+from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
+from tidemark.stream.wiring import build_engine
+from tidemark.stream.write.measurement import Host
 
 Row = dict[str, Any]
 NOON = 1_399_982_400_000
@@ -52,7 +62,7 @@ max_ahead = "unlimited"
 """
 """A source of ids and values."""
 
-NEWEST = f"""{EVENTS}[operators.newest]
+BOARD = f"""{EVENTS}[operators.newest]
 kind = "table"
 input = "events"
 key = ["id"]
@@ -64,7 +74,29 @@ table = "board"
 mode = "current"
 key = ["id"]
 """
-"""The newest value of each id, in `changes` and as current rows."""
+"""The newest value of each id, in `changes` and as current rows.
+
+Current rows are merged once a minute.
+"""
+
+NEWEST = BOARD.replace('mode = "current"\n', 'mode = "current"\nrefresh = "0 s"\n')
+"""The same, merged with each batch."""
+
+WINDOW_BOARD = f"""{EVENTS}[operators.counts]
+kind = "aggregate"
+input = "events"
+key = ["id"]
+window = {{ tumbling = "10 s" }}
+aggregates = {{ n = "count(*)" }}
+select = {{ v = "n" }}
+[operators.board]
+kind = "sink"
+input = "counts"
+table = "board"
+mode = "current"
+key = ["id", "window_start"]
+"""
+"""The number of records of each id and window, as current rows."""
 
 NEWEST_SENT = f"""{NEWEST}
 [operators.out]
@@ -78,16 +110,17 @@ MEASURED = {
     "epoch", "started_at", "batch_started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
     "min_ms", "max_ms", "sum_ms", "negative_n", "recovered",
 }  # fmt: skip
-"""The columns that tell what a clock said, and who wrote a row."""
+"""Columns with clock times and writers."""
 
 
 class Silence:
-    """A broker whose partitions end where they were read to, and that remembers what was published."""
+    """A broker that ends where it was read and remembers publications."""
 
     def __init__(self, partitions: int | Mapping[str, int] = 1) -> None:
         self._partitions = partitions
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
+        self.sent_by_tasks: list[Outgoing] = []
         self.earliest = 0
         self.marked: list[tuple[str, int | None, bool]] = []
         self.topic_limits: dict[str, Limits] = {}
@@ -113,18 +146,53 @@ class Silence:
             self._ends[place] = max(self._ends[place], row["offset"] + 1)
 
     def limits(self, sink: Sink) -> Limits:
-        """What `topic_limits` says; without it a topic takes all."""
+        """Returns `topic_limits`; without them a topic accepts everything."""
         return self.topic_limits.get(sink.topic or "", Limits())
 
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
         self.marked.append((sink.topic or "", watermark_ms, idle))
 
-    def publish(self, sink: Sink, rows: pl.DataFrame, *, batch_id: int, epoch: int) -> list[Refused]:
-        _, refused = to_send(sink, rows)
-        refused += [Refused(number, "refused") for number, row in enumerate(rows.to_dicts()) if self.refuses(row)]
-        places = {place.row for place in refused}
-        self.published += [(sink.topic or "", r) for n, r in enumerate(rows.to_dicts()) if n not in places]
-        return refused
+    def publish(self, outgoing: Outgoing) -> list[pl.DataFrame]:
+        return Remembering(self, outgoing, tasks=1)(0)
+
+    def publishing(self, outgoing: Outgoing) -> Remembering:
+        self.sent_by_tasks.append(outgoing)
+        return Remembering(self, outgoing, tasks=outgoing.tasks)
+
+    def __reduce__(self) -> tuple[Callable[[int], Silence], tuple[int]]:
+        """Returns the broker in place of another process's client."""
+        _BROKERS[id(self)] = self
+        return _broker, (id(self),)
+
+
+_BROKERS: WeakValueDictionary[int, Silence] = WeakValueDictionary()
+
+
+def _broker(number: int) -> Silence:
+    return _BROKERS[number]
+
+
+@dataclass(frozen=True)
+class Remembering:
+    """Makes *broker* remember what *tasks* send; each has some keys."""
+
+    broker: Silence
+    outgoing: Outgoing
+    tasks: int
+
+    def __call__(self, task: int) -> list[pl.DataFrame]:
+        sink, undeliverable = self.outgoing.sink, []
+        for rows in frames(self.outgoing.rows):
+            mine = [partition_of(key, number, self.tasks) == task for number, key in enumerate(rows["_key"])]
+            own = rows.filter(pl.Series(mine, dtype=pl.Boolean))
+            _, refused = to_send(sink, own)
+            refused += [
+                Refused(number, "refused") for number, row in enumerate(own.to_dicts()) if self.broker.refuses(row)
+            ]
+            places = {place.row for place in refused}
+            self.broker.published += [(sink.topic or "", r) for n, r in enumerate(own.to_dicts()) if n not in places]
+            undeliverable += [undeliverable_rows(sink, own, refused)] if refused else []
+        return undeliverable
 
 
 class Ends(Silence):
@@ -140,7 +208,11 @@ class Ends(Silence):
 
 
 class Play:
-    """A topology in the warehouse *home*; offsets count up per source and partition, batches per sub-topology.
+    """A topology in the warehouse *home*, with offsets and batches counted up.
+
+    Offsets count per source and partition, batches per sub-topology.
+
+    Facts are in their tables with each batch, unless *facts_every_ms* says otherwise.
 
     Its clock stands still within a batch, unless each reading of it takes `reading_ms`, or each write of a journal
     entry, a table or a topic takes `write_ms`.
@@ -153,9 +225,11 @@ class Play:
         *,
         partitions: int = 1,
         change: Callable[[Topology], Topology] = lambda topology: topology,
+        facts_every_ms: int = 0,
     ) -> None:
         self.toml, self.partitions = toml, partitions
-        self.topology = change(parse(tomllib.loads(toml), file="play.toml"))
+        parsed = replace(parse(tomllib.loads(toml), file="play.toml"), facts_every_ms=facts_every_ms)
+        self.topology = change(parsed)
         self.home, self.broker = home, Silence(partitions)
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)
         self._batches: dict[str, int] = defaultdict(int)
@@ -164,10 +238,11 @@ class Play:
         self.executors: Callable[[pl.DataFrame], Executors] | None = None
         self.slow_ms: dict[str, int] = {}
         self.hosts: dict[str, Host] = {}
+        self.queued: Callable[[int], Queued] = lambda since_ms: NOT_QUEUED
         self.reading_ms = self.write_ms = 0
 
     def in_shards(self, n: int, executors: Callable[[pl.DataFrame], Executors]) -> Play:
-        """The same, whose drivers that start from now on run operators in *n* shards on *executors*."""
+        """Makes later drivers run operators in *n* shards on *executors*."""
         self.topology = replace(self.topology, shards={EVERY: n})
         self.executors = executors if n > 1 else None
         return self
@@ -183,13 +258,16 @@ class Play:
         return Control(Layout(self.home).control(self.topology.name, self.sub))
 
     def copy(self, home: Path) -> Play:
-        """The same, as far as it has come, in the warehouse *home*, with drivers of its own."""
-        play = Play(self.toml, home, partitions=self.partitions)
+        """Copies the play so far to *home*, with drivers of its own."""
+        play = Play(self.toml, home, partitions=self.partitions, facts_every_ms=self.topology.facts_every_ms)
         play._offsets, play._batches = self._offsets.copy(), self._batches.copy()
         return play
 
     def resume(self, batches: Mapping[str, int], offsets: Mapping[tuple[str, int], int]) -> None:
-        """Continue streams that others ran: at these batches (hops: at these of the upstream) and offsets."""
+        """Continues other drivers' streams at these batches and offsets.
+
+        Hops: at these batches of the upstream.
+        """
         self._batches.update(batches)
         self._offsets.update(offsets)
         for (source, partition), offset in offsets.items():
@@ -199,7 +277,9 @@ class Play:
                 self.broker.have(operator.topic, [{"partition": partition, "offset": offset - 1}])
 
     def row(self, source: str, at_ms: int, *, partition: int = 0, key: str | None = "k", **fields: Any) -> Row:
-        """A usable record of *source*; its time fills the field `timestamp` unless given, missing fields are null.
+        """Returns a usable record of *source*; missing fields are null.
+
+        Its time fills the field `timestamp` unless given.
 
         What is declared as `timestamp` is a datetime, or epoch ms.
         """
@@ -217,13 +297,16 @@ class Play:
         }  # fmt: skip
 
     def batch(self, rows: Sequence[Row] = (), *, at_ms: int, sub: str | None = None) -> None:
-        """Run the next batch of *sub* (the first one unless named), decided at *at_ms*."""
+        """Runs the next batch of *sub*, decided at *at_ms*.
+
+        It is the first sub-topology unless named.
+        """
         name = sub or self.sub
         self.process(self._batches[name], rows, at_ms=at_ms, sub=name)
         self._batches[name] += 1
 
     def hop(self, sub: str, *, at_ms: int) -> None:
-        """Run the next batch of *sub* over all that its upstreams have written since its last one."""
+        """Runs the next batch of *sub* over new rows of its upstreams."""
         name = f"{sub}/hop"
         rows: list[Row] = []
         for source in self.topology.sub_topology(sub).operators:
@@ -246,7 +329,10 @@ class Play:
         now_ms: int | None = None,
         passed_over: Places | None = None,
     ) -> None:
-        """Run batch *batch_id* of *sub*, planned at *at_ms*, when the clock says *now_ms* (None: the same)."""
+        """Runs batch *batch_id* of *sub*, planned at *at_ms*.
+
+        The clock is at *now_ms* then (None: the same).
+        """
         sub = sub or self.sub
         if sub not in self._engines:
             self.start(sub)
@@ -261,8 +347,8 @@ class Play:
             versions=self._versions(sub), read_part=lambda part: self._part(frame, part), passed_over=passed_over,
         )  # fmt: skip
 
-    def _part(self, rows: pl.DataFrame, part: Part) -> tuple[Callable[[], pl.DataFrame], Executors | None]:
-        """What reads *part* of the *rows* of a batch."""
+    def _part(self, rows: pl.DataFrame, part: BatchPart) -> tuple[Callable[[], pl.DataFrame], Executors | None]:
+        """Returns the reader of *part* of the *rows* of a batch."""
         topics = {o.name: o.topic for o in self.topology.operators.values() if isinstance(o, Source) and o.topic}
 
         def is_in(source: str, partition: int, offset: int) -> bool:
@@ -277,7 +363,10 @@ class Play:
         return lambda: frame, self.executors(frame) if self.executors else None
 
     def _versions(self, sub: str) -> dict[str, int]:
-        """By the id of each table that a source of *sub* reads, the version that it does not have yet."""
+        """Returns the first unread version of each table that *sub* reads.
+
+        By the id of the table.
+        """
         places = {
             self.home / o.delta for o in self.topology.sub_topology(sub).operators if isinstance(o, Source) and o.delta
         }
@@ -292,14 +381,26 @@ class Play:
         check_lease: Callable[[], None] = lambda: None,
         until_written: UntilWritten = at_once,
     ) -> None:
-        """Have a new driver run *sub* (the first one unless named) from now on."""
+        """Starts a new driver for *sub* (the first one unless named)."""
         sub = sub or self.sub
-        stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
         self._engines[sub] = build_engine(
-            stream, self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms, clock=self._clock,
-            reached=reached, check_lease=lambda: self._writes(check_lease), until_written=until_written,
-            host=self.hosts.get(sub, HERE),
+            self.stream(sub), self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms,
+            fence=Fence(lambda: self._writes(check_lease), until_written, reached, self._clock),
+            host=self.hosts.get(sub, Host(platform.node())), queued=self.queued,
         )  # fmt: skip
+
+    def settle(self) -> None:
+        """Ends drivers regularly: tables with current rows are merged."""
+        for engine in self._engines.values():
+            engine.settle()
+
+    def stream(self, sub: str) -> Stream:
+        """The stream *sub*."""
+        return Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
+
+    def engine(self, sub: str) -> Engine:
+        """The newest driver's of *sub*."""
+        return self._engines[sub]
 
     def _clock(self) -> int:
         self.now_ms += self.reading_ms
@@ -310,7 +411,10 @@ class Play:
         check_lease()
 
     def rows(self, table: str, sub: str | None = None) -> list[Row]:
-        """The rows of one table of *sub*, instants as epoch ms, in the order of batches and within them."""
+        """Returns one table's rows of *sub* by batch, instants as epoch ms.
+
+        Within a batch they keep their order.
+        """
         frame = scan(self.table(table, sub)).collect().with_columns(cs.datetime().dt.epoch("ms"))
         order = [c for c in ("batch_id", "seq") if c in frame.columns]
         return frame.sort(order, maintain_order=True).to_dicts()
@@ -320,7 +424,7 @@ class Play:
         return Layout(self.home).stream_table(self.topology.name, sub or self.sub, name)
 
     def tables(self) -> dict[str, list[str]]:
-        """The rows of each table of the first sub-topology as text, sorted, without what was MEASURED."""
+        """Returns the first sub-topology's rows as sorted text without MEASURED columns."""
         return {
             path.name: sorted(str(row) for row in scan(path).drop(MEASURED, strict=False).collect().rows())
             for path in sorted(Layout(self.home).stream(self.topology.name, self.sub).iterdir())
@@ -402,7 +506,10 @@ def tell(
     batch_s: float | None = None,
     epoch: int = 1,
 ) -> None:
-    """A heartbeat at *at_s* of a driver whose batch has been running since *batch_s*; None: none runs."""
+    """Writes a driver's heartbeat at *at_s*, in a batch since *batch_s*.
+
+    None: no batch is running.
+    """
     beat = Heartbeat(state=state, epoch=epoch, launch_id="", at_ms=ms(at_s), pid=1, reason=reason)
     history.tell(beat, thread_id="t", batch_started_at_ms=None if batch_s is None else ms(batch_s))
 

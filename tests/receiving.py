@@ -1,4 +1,4 @@
-"""A mail server and a webhook on loopback, which keep what they were told."""
+"""Runs a mail server and a webhook on loopback that keep messages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
-from tidemark.embedded.process import free_port
+from tidemark.control.process import free_port
 
 
 class Inbox:
-    """A mail server on loopback that can go and come back, and takes any password."""
+    """A loopback mail server that restarts and accepts any password."""
 
     def __init__(self) -> None:
         self.mails: list[Message] = []
@@ -44,7 +44,10 @@ class Inbox:
 
 
 class Receiver(HTTPServer):
-    """A webhook on loopback that answers as *answers* say, then 200; each one that it took is in `taken`."""
+    """A loopback webhook that answers *answers*, then 200.
+
+    Each request that it accepted is in `taken`.
+    """
 
     def __init__(self, answers: list[int]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

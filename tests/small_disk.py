@@ -1,4 +1,4 @@
-"""A small disk in memory, which can really be full; where this user may not mount one, the test is skipped."""
+"""Mounts a small disk in memory, or skips the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = 4_096
 
 @dataclass(frozen=True)
 class SmallDisk:
-    """What lies in the folder *home* lies on it."""
+    """A small disk that is mounted at the folder *home*."""
 
     home: Path
 
@@ -34,7 +34,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(home: Path, *, megabytes: int) -> Iterator[SmallDisk]:
-    """A disk of so many *megabytes* at *home*, as long as the `with` block."""
+    """A disk of *megabytes* at *home* during the `with` block."""
     home.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(home)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:

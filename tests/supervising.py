@@ -1,4 +1,4 @@
-"""What the tests of supervision share: a real Airflow, parts of which are killed, and streams with stand-in drivers.
+"""Shares a real, partly killed Airflow and stand-in drivers between supervision tests.
 
 A driver is looked for in three ways: its heartbeat, its lock, and the processes of the machine.
 """
@@ -15,17 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control import StreamState
-from tidemark.embedded import airflow, process
+from tidemark.control import process
+from tidemark.control.folder import StreamState
+from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.spec.project import CHECKOUT
+from tidemark.model.project.files import CHECKOUT
 from tidemark_driver import NAME, Driver, Patience
 
 PATIENCE = Patience(stale_after_s=3.0, start_within_s=20.0, stuck_after_s=5.0, drain_within_s=3.0)
 PATIENCE_WITH_SPARK = Patience(stale_after_s=15.0, start_within_s=90.0, stuck_after_s=90.0, drain_within_s=30.0)
 WITHIN_S = 120.0
 HEARD = {"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
-"""So soon, in seconds, a scheduler hears of a task that has deferred; by default after up to 5."""
+"""Seconds until a scheduler sees a deferral; the default is 5."""
 FIRST_LOOK_S = 4.0
 NUMBERS = """
 name = "numbers"
@@ -46,7 +47,7 @@ table = "kept"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of stream: its DAG and the one task of that, its topology, and the program that its drivers run."""
+    """A stream's DAG with its one task, topology and driver program."""
 
     dag: str
     topology: str
@@ -60,7 +61,7 @@ SPARK = Kind("spark", "numbers", "numbers", "stream.py")
 
 @dataclass(frozen=True)
 class Stage:
-    """An Airflow of this machine with the DAGs of all kinds; their topology files lie in *home*."""
+    """An Airflow with the DAGs of all kinds; topologies are in *home*."""
 
     home: Path
     settings: Mapping[str, str]
@@ -120,7 +121,8 @@ class Supervised:
     def __init__(self, stage: Stage, home: Path, kind: Kind = STAND_IN) -> None:
         self.stage, self.warehouse, self.kind = stage, home, kind
         patience = PATIENCE_WITH_SPARK if kind is SPARK else PATIENCE
-        self.driver = Driver(home / "control" / kind.topology / kind.task, patience)
+        control = home / "control" / kind.topology
+        self.driver = Driver(control / kind.task, patience, shared=control / ".driver")
         self.driver.home.mkdir(parents=True)
         stage.streams.append(self)
 
@@ -129,7 +131,10 @@ class Supervised:
         return self.stage.api.trigger(self.kind.dag, {"warehouse": str(self.warehouse)})
 
     def run(self) -> str:
-        """The same, once it has deferred and the triggerer has taken it up, which is later."""
+        """Triggers a run; returns its id once the triggerer has it.
+
+        The deferral comes earlier.
+        """
         run_id = self.trigger()
         self.wait_for(run_id, "deferred")
         logs = self.stage.home / "airflow" / "logs" / f"dag_id={self.kind.dag}" / f"run_id={run_id}"
@@ -164,7 +169,7 @@ class Supervised:
         return self.stage.api.task_states(self.kind.dag, run_id)[self.kind.task]
 
     def running(self, *, but: int = 0) -> int:
-        """The pid of the one driver, another one than *but*, once its newest launch beats."""
+        """Returns the driver's pid, not *but*, once its newest launch beats."""
 
         def runs() -> bool:
             beat = self.driver.heartbeat()
@@ -174,12 +179,13 @@ class Supervised:
         return self.drivers()[0]
 
     def drivers(self) -> list[int]:
-        """The pids of all drivers of this stream, whoever started them."""
+        """Returns the pids of all drivers of this stream, by any starter."""
         found = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):  # no process, or it has ended
                 program, *words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                if "python" in program and str(self.warehouse) in words and words[0].endswith(self.kind.program):
+                is_ours = any(word.startswith(f"{self.warehouse}/") for word in words)
+                if "python" in program and is_ours and words[0].endswith(self.kind.program):
                     found.append(int(entry.name))
         return found
 
@@ -199,7 +205,7 @@ class Supervised:
         assert not self.driver.control.is_held()
 
     def _is_found(self) -> bool:
-        return process.find(self.driver.home, NAME) is not None
+        return process.find(self.driver.process_home, NAME) is not None
 
     def drain(self, *run_ids: str) -> None:
         """Drain the stream, on which its runs succeed and leave no driver."""
@@ -210,4 +216,4 @@ class Supervised:
 
     def end(self) -> None:
         """Whatever happened, leave no driver."""
-        process.stop(self.driver.home, NAME, grace_s=0)
+        process.stop(self.driver.process_home, NAME, grace_s=0)

@@ -1,4 +1,4 @@
-"""Commands that texts name in backticks, read as a shell and the real command line read them."""
+"""Reads commands in backticks like a shell and the real command line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from tidemark.cli import main
-from tidemark.spec.topology import Topology
-from tidemark.why.findings import Finding
+from tidemark.model.topology import Topology
+from tidemark.why.evidence.findings import WhyFinding
 
 NEEDS_COMMAND = re.compile(r"\b(start|restart|clear|launch|requeue|reset|log|bound)\b")
 
@@ -26,8 +26,8 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(command) for line in lines for command in line.split(" && ")]
 
 
-def can_be_typed(finding: Finding, topology: Topology) -> None:
-    """Assert that each command in the remedy of *finding* can be typed, and means what *topology* has."""
+def can_be_typed(finding: WhyFinding, topology: Topology) -> None:
+    """Asserts that each command of *finding* is valid for *topology*."""
     named = commands(finding.remedy)
     rest = re.sub(r"`[^`]+`", "", finding.remedy)
     assert not re.search(r"tidemark \w|airflow \w", rest), f"not in backticks: {finding.remedy}"

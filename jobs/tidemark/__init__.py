@@ -1,1 +1,1 @@
-"""Tidemark: how late streams are, why, and which step to blame."""
+"""Measures the latency of streams and finds the operator that causes it."""

@@ -1,4 +1,4 @@
-"""The clock, as a value that is handed on: only `main()` and the commit step call it."""
+"""Reads the clocks of this machine; pure functions get instants instead."""
 
 from __future__ import annotations
 
@@ -10,5 +10,11 @@ Clock = Callable[[], int]
 
 
 def wall_clock_ms() -> int:
-    """This machine's clock, epoch ms UTC."""
+    """Returns this machine's clock, epoch ms UTC."""
     return time.time_ns() // 1_000_000
+
+
+def since_boot_s() -> float:
+    """Returns the seconds since this machine was started."""
+    # Unlike time.monotonic() this clock advances while the machine sleeps.
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

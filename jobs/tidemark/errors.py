@@ -1,26 +1,30 @@
-"""Every error that Tidemark raises on purpose.
+"""The errors that Tidemark raises on purpose.
 
 TidemarkError
-├── InvalidSpec       a topology, SLA or suite file says something that cannot be meant
-├── InvalidArgument   a call or a command line does
-├── InvalidRow        a row of a report does
+├── InvalidSpec       a topology, SLA or suite file is invalid
+├── InvalidArgument   an argument of a call or a command line is invalid
+├── InvalidRow        a row of a report is invalid
 ├── InvalidTimestamp  a record's timestamp is not usable and the policy is to fail
-└── Contradiction     checkpoint, journal and tables tell different stories, or another driver writes them
+└── Contradiction     checkpoint, journal and tables are not consistent, or another driver writes them
 """
 
 from __future__ import annotations
 
-from tidemark.inert import one_line
+from tidemark.escaping import one_line
 
 
 class TidemarkError(Exception):
-    """Root of the tree; its message says the rule, then what was seen, then the remedy."""
+    """Root of all errors that Tidemark raises on purpose.
+
+    The message has the rule, then the observation, then the remedy.
+    """
 
 
 class InvalidSpec(TidemarkError, ValueError):
-    """Raised when a file that describes a topology or an SLA cannot be used; *key* is the dotted one that is wrong.
+    """Raised when a topology, SLA or suite file is invalid.
 
-    *beside* names the keys on which the mistake depends: it is none where one of them is wrong itself.
+    `key` is the dotted key that is wrong. `beside` has other keys on which the mistake depends: if one of them is wrong
+    itself, this may be no mistake.
     """
 
     key = ""
@@ -28,23 +32,33 @@ class InvalidSpec(TidemarkError, ValueError):
 
     @classmethod
     def at(cls, file: str, key: str, problem: str, remedy: str) -> InvalidSpec:
-        """The message names *file* and the dotted *key*, says the *problem* and the *remedy*."""
+        """Makes the error of a *key* in a *file*.
+
+        Args:
+            file: the file's name, for the message.
+            key: the dotted key that is wrong.
+            problem: the rule, and the value that was seen.
+            remedy: the way to correct it.
+        """
         error = cls(f"{one_line(f'{file}: {key}')}: {problem}; {one_line(remedy)}")
         error.key = key
         return error
 
 
 class InvalidArgument(TidemarkError, ValueError):
-    """Raised when an argument is outside of what a function or a command accepts."""
+    """Raised when a function or a command does not accept an argument."""
 
 
 class InvalidRow(TidemarkError, ValueError):
-    """Raised when a row is not what the table that it is for promises of its rows."""
+    """Raised when a row breaks a promise of its table."""
 
 
 class InvalidTimestamp(TidemarkError, ValueError):
-    """Raised when a record has no usable timestamp and the policy is to fail."""
+    """Raised for an unusable timestamp, if the policy is to fail."""
 
 
 class Contradiction(TidemarkError):
-    """Raised when checkpoint, journal and tables cannot all be right; nothing is skipped in silence."""
+    """Raised when checkpoint, journal and tables cannot all be right.
+
+    Nothing is skipped in silence.
+    """

@@ -1,7 +1,7 @@
-"""A driver without Spark: takes the lease and beats until it is drained, as `jobs/stream.py` does.
+"""A driver without Spark that beats until drained, like `jobs/stream.py`.
 
-What it does beyond that is said by a file `behaviour` in the control folder: `fail`, `fail later`, `hang`, `stuck`,
-`rotate`, `ignore drain`.
+It takes the lease, too. A file `behaviour` in the control folder changes its behaviour: `fail`, `fail later`, `hang`,
+`stuck`, `rotate`, `ignore drain`.
 """
 
 import argparse
@@ -10,13 +10,15 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tidemark.control import AlreadyRunning, Control, Heartbeat, StreamState, digest
-from tidemark.spec.layout import Layout
+from tidemark.control.driver_folder import DriverFolder
+from tidemark.control.folder import AlreadyRunning, Control, Heartbeat, StreamState, digest
+from tidemark.model.project.layout import Layout
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser()
     for option in ("--warehouse", "--topology", "--sub-topology", "--bootstrap", "--launch-id"):
         parser.add_argument(option, required=True)
@@ -25,7 +27,7 @@ def main() -> int:
     parser.add_argument("--time", default="event")
     parser.add_argument("--take-over", action="store_true")
     parser.add_argument("--silent-after", type=float, default=60)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     name = Path(args.topology).stem + ("_on_processing_time" if args.time == "processing" else "")
     control = Control(Layout(Path(args.warehouse)).control(name, args.sub_topology))
     running = digest(Path(args.topology))
@@ -56,10 +58,12 @@ def main() -> int:
         batches = int(behaviour == "fail later")
         sys.stdout.write("the topic is gone\n")
         beat(StreamState.FAILED, f"no topic flight_events, asked {epoch} times")
+        control.release()
         return 1
     beat(StreamState.RUNNING)
     if behaviour == "rotate" and args.rotate_after == "100" and epoch == 1:
         beat(StreamState.ROTATED)
+        control.release()
         return 0
     if behaviour == "hang":
         time.sleep(60)
@@ -67,8 +71,10 @@ def main() -> int:
         beat(StreamState.RUNNING)
         time.sleep(0.05)
     beat(StreamState.DRAINED)
+    control.release()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    is_shared = sys.argv[1] == "--driver"
+    sys.exit(DriverFolder(Path(sys.argv[2])).drive(main) if is_shared else main(sys.argv[1:]))

@@ -1,4 +1,7 @@
-"""Delta tables are assets: who writes one tells its version and rows, and nobody is told of what did not change."""
+"""Delta tables are assets whose events carry version and rows.
+
+A writer emits no event for a table that did not change.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -12,8 +15,8 @@ from airflow.sdk import Variable
 from airflow.triggers.base import TriggerEvent
 from deltalake import DeltaTable, write_deltalake
 
-from tidemark.spec.layout import Layout
-from tidemark.spec.topology import load
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import load
 from tidemark_assets import TableTrigger, TopologyJob, stream_table, table_asset, table_state
 from tidemark_dags import TOPOLOGIES
 from tidemark_spark import BatchJob
@@ -45,9 +48,7 @@ def test_the_state_of_a_table_is_what_its_log_says(tmp_path: Path) -> None:
     assert (state["version"], state["rows"], state["files"], state["path"]) == (1, 3, 2, str(path))
 
 
-def test_a_job_updates_the_assets_of_the_tables_that_it_wrote_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_updates_the_assets_of_the_tables_that_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = Layout(tmp_path)
     for table in ("critical_paths", "critical_path_steps"):
         write(layout.report_table("flights", table), 1)
@@ -70,7 +71,7 @@ def test_a_job_updates_the_assets_of_the_tables_that_it_wrote_and_no_others(
 
 
 class Remembered:
-    """What Airflow keeps for an asset."""
+    """A store of values that Airflow keeps for an asset."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {}
@@ -82,9 +83,7 @@ class Remembered:
         self.kept[key] = value
 
 
-def test_a_stream_table_tells_of_commits_once_also_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_table_reports_commits_once_across_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Variable, "get", lambda name: {"tidemark_warehouse": str(tmp_path)}[name])
     path, store = Layout(tmp_path).stream_table("flights", "status", "changes"), Remembered()
 
@@ -117,7 +116,7 @@ def test_a_stream_table_tells_of_commits_once_also_after_a_restart(
     asyncio.run(watch())
 
 
-def test_a_stream_table_is_looked_at_once_a_minute_unless_said_otherwise() -> None:
+def test_a_stream_table_is_polled_once_a_minute_by_default() -> None:
     (watcher,) = stream_table("flights", "status", "changes").watchers
     assert watcher.trigger.serialize() == (
         "tidemark_assets.TableTrigger",

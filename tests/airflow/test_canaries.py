@@ -1,4 +1,6 @@
-"""Canaries, planted wherever a secret may be, are found nowhere else while streams, batch jobs and channels work.
+"""Planted secrets stay where they belong while all of Tidemark works.
+
+They are found nowhere else while streams, batch jobs and channels work.
 
 All are of letters, digits, `-` and `_`, which stay the same in URLs, JSON and HTML; base64 is looked for as well.
 """
@@ -22,14 +24,14 @@ import pytest
 from receiving import Inbox, Receiver
 from supervising import NUMBERS, SPARK, Stage, Supervised, staged
 
+from tidemark.control.process import free_port, wait_until
 from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import ENDED, AirflowApi
-from tidemark.embedded.process import free_port, wait_until
 
 DAG = "canaries"
 PROGRAMS = {"stream.py", "rollup.py", "critical_path.py", "maintain.py", "check_sla.py"}
 MADE = {"secrets.json", "passwords.json"}
-"""Where the embedded Airflow keeps what it has made, for its owner alone."""
+"""Files of the embedded Airflow that only its owner may read."""
 LOOK_EVERY_S = 0.1
 OBSERVED = """
 [spark.conf]
@@ -42,12 +44,12 @@ OBSERVED = """
 
 
 class Watch:
-    """Looks at all processes of this machine, again and again, in a thread of its own."""
+    """Watches all processes of this machine in a thread."""
 
     def __init__(self, warehouse: Path) -> None:
         self.commands: set[bytes] = set()
         self.environments: dict[str, set[bytes]] = {}
-        """Of processes that *warehouse* is told to, by the program of Tidemark that they run."""
+        """Environments of processes that receive *warehouse*, by Tidemark program."""
         self._warehouse = str(warehouse).encode()
         self._over = threading.Event()
 
@@ -77,7 +79,9 @@ class Watch:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run has left: files below *home*, what *watch* saw, Spark's pages, mails, webhook texts, states of tasks.
+    """Traces of a run: files, processes, pages, mails, webhooks, task states.
+
+    They are files below *home*, what *watch* saw, Spark's pages, and more.
 
     Of the canaries, by their places, those *of_airflow* are for it alone; jobs have those *of_store*.
     """
@@ -97,13 +101,16 @@ class Ran:
 
 
 def found(canaries: Mapping[str, str], texts: Iterable[str | bytes]) -> set[str]:
-    """The places of *canaries* that are in any of *texts*, as they are or within something in base64."""
+    """Returns the places of *canaries* that *texts* contain.
+
+    A canary may be within a longer text in base64.
+    """
     held = b"\n".join(text.encode() if isinstance(text, str) else text for text in texts)
     return {place for place, canary in canaries.items() if any(form in held for form in forms(canary))}
 
 
 def forms(canary: str) -> Iterator[bytes]:
-    """How *canary* looks as it is, and in base64 of a text that has it at any place."""
+    """Yields *canary* as it is, and in base64 at any place."""
     yield canary.encode()
     for before in range(3):
         encoded = base64.b64encode(b"-" * before + canary.encode())
@@ -112,7 +119,10 @@ def forms(canary: str) -> Iterator[bytes]:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    """A stream for two batches, beside it every batch job, and three channels that are told of what the check found."""
+    """Runs a stream, every batch job, and three channels.
+
+    The channels receive the results of the check.
+    """
     home = tmp_path_factory.mktemp("canaries")
     of_airflow: dict[str, str] = defaultdict(lambda: secrets.token_hex(16))
     of_store = {name: secrets.token_hex(16) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
@@ -148,7 +158,10 @@ def receivers() -> Iterator[tuple[Inbox, Receiver]]:
 
 
 def in_environment(canary: Mapping[str, str], inbox: Inbox) -> dict[str, str]:
-    """Variables for Airflow with one of *canary* each, or two; nobody listens where the connection slack_gone leads."""
+    """Returns variables for Airflow with one or two of *canary* each.
+
+    No server listens where the connection slack_gone leads.
+    """
     extra = {"deploy-mode": "client", "token": canary["extra of spark"]}
     spark = {"conn_type": "spark", "host": "local[2]", "password": canary["password of spark"], "extra": extra}
     gone = f"http://127.0.0.1:{free_port()}/{canary['password of slack']}"
@@ -166,7 +179,7 @@ def in_environment(canary: Mapping[str, str], inbox: Inbox) -> dict[str, str]:
 
 
 def generated(stage: Stage) -> dict[str, str]:
-    """The keys and the password that the embedded Airflow has made for itself."""
+    """Returns keys and password that the embedded Airflow generated."""
     known = json.loads((stage.home / "airflow" / "secrets.json").read_text())
     return {name: known[name].rstrip("=") for name in ("password", "fernet_key", "jwt_secret", "secret_key")}
 
@@ -183,7 +196,10 @@ def store(canary: Mapping[str, str], api: AirflowApi, webhook: Receiver) -> None
 
 
 def play(stream: Supervised, home: Path) -> tuple[list[str], Mapping[str, str | None]]:
-    """Have *stream* run, then the jobs and channels; the pages of its driver, and how the tasks ended."""
+    """Runs *stream*, then jobs and channels.
+
+    Returns the pages of its driver, and how the tasks ended.
+    """
     api, port, events = stream.stage.api, free_port(), home / "events"
     events.mkdir()
     stream.stage.topology(SPARK).write_text(NUMBERS + OBSERVED.format(port=port, events=events))
@@ -193,7 +209,7 @@ def play(stream: Supervised, home: Path) -> tuple[list[str], Mapping[str, str | 
     run_id = stream.trigger()
     try:
         stream.running()
-        wait_until(lambda: (beat := stream.driver.heartbeat()) is not None and beat.batches >= 2, "two batches", 60)
+        wait_until(lambda: (beat := stream.driver.heartbeat()) is not None and beat.batches >= 1, "a batch", 60)
         checked = api.trigger(DAG, {"warehouse": str(stream.warehouse)})
         pages = of_spark(f"http://127.0.0.1:{port}")
         wait_until(lambda: api.run_state(DAG, checked) in ENDED, "the end of the jobs", 150)
@@ -204,7 +220,10 @@ def play(stream: Supervised, home: Path) -> tuple[list[str], Mapping[str, str | 
 
 
 def of_spark(url: str) -> list[str]:
-    """What the pages of the driver at *url* say of its configuration, for people and for programs."""
+    """Returns the configuration that the driver's pages at *url* show.
+
+    For people and for programs.
+    """
     (application,) = json.loads(page(f"{url}/api/v1/applications"))
     of_application = f"{url}/api/v1/applications/{application['id']}"
     return [page(place) for place in (f"{url}/environment/", f"{of_application}/environment", f"{url}/executors/")]
@@ -256,7 +275,7 @@ def test_no_command_line_has_a_secret(ran: Ran) -> None:
     assert ran.found_in(ran.watch.commands) == set()
 
 
-def test_drivers_and_jobs_have_the_credentials_of_the_store_and_nothing_of_airflow(ran: Ran) -> None:
+def test_drivers_and_jobs_have_credentials_of_the_store_alone(ran: Ran) -> None:
     for program, environments in ran.watch.environments.items():
         assert (program, found(ran.of_airflow, environments)) == (program, set())
         assert (program, found(ran.of_store, environments)) == (program, set(ran.of_store))
@@ -269,7 +288,7 @@ def test_no_page_of_spark_has_a_secret(ran: Ran) -> None:
     assert ran.found_in(ran.pages) == set()
 
 
-def test_no_message_has_a_secret_and_one_that_cannot_be_sent_shows_none(ran: Ran) -> None:
+def test_no_message_has_a_secret_even_if_it_cannot_be_sent(ran: Ran) -> None:
     ended = {state: {task for task in ran.states if ran.states[task] == state} for state in ("success", "failed")}
     assert ended["failed"] == {"tell_gone"}
     assert {"tell_desk", "tell_room", "check_sla"} <= ended["success"]

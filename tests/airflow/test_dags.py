@@ -21,10 +21,10 @@ from typed import commands
 
 import tidemark_dags
 import tidemark_sla
-from tidemark.control import Control, Heartbeat, StreamState
-from tidemark.spec.layout import Layout
-from tidemark.spec.spark_settings import SparkSettings
-from tidemark.spec.topology import load
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.model.project.layout import Layout
+from tidemark.model.project.spark_settings import SparkSettings
+from tidemark.model.topology import load
 from tidemark.why.walk import why
 from tidemark_hours import HoursReported
 from tidemark_spark import BatchJob
@@ -131,7 +131,7 @@ def test_the_day_is_reported_after_its_hours(dagbag: DagBag) -> None:
 
 
 class OfDay(SimpleNamespace):
-    """A task whose Airflow knows of *going_on* runs, by the start of their hours."""
+    """A task whose Airflow has *going_on* runs, by their hours' starts."""
 
     def get_dr_count(self, dag_id: str, *, logical_dates: list[datetime], states: list[str]) -> int:
         assert (dag_id, states) == ("hourly", ["queued", "running"])
@@ -170,7 +170,7 @@ def test_tables_that_a_task_writes_are_its_outlets(dagbag: DagBag) -> None:
     assert checked["publish_changes"] == ["tidemark_flights_sla"]
 
 
-def test_slas_are_checked_on_the_paths_of_the_hour_before_or_without_them_and_then_everybody_is_told(
+def test_slas_are_checked_with_or_without_paths_then_delivered(
     dagbag: DagBag,
 ) -> None:
     check = dagbag.dags["tidemark_flights_sla_check"]
@@ -203,7 +203,7 @@ def test_slas_can_be_checked_for_a_past_instant(dagbag: DagBag) -> None:
     assert at.render(params={"at": None}, dag_run=asked) == "2026-01-01T07:00:00+00:00"
 
 
-def test_reports_cover_the_interval_of_the_run_unless_one_is_given(dagbag: DagBag) -> None:
+def test_reports_cover_the_interval_of_the_run_by_default(dagbag: DagBag) -> None:
     rollup = dagbag.dags["tidemark_flights_reports"].get_task("rollup")
     start = Template(dict(pairwise(rollup.application_args))["--from"])
     of_run = datetime(2026, 1, 1, 7, tzinfo=UTC)
@@ -213,7 +213,7 @@ def test_reports_cover_the_interval_of_the_run_unless_one_is_given(dagbag: DagBa
 
 
 @pytest.mark.parametrize(("part", "since"), [("reports", "2026-01-01T06:00"), ("daily_reports", "2025-12-31T07:00")])
-def test_reports_asked_for_without_a_logical_date_cover_the_time_before(dagbag: DagBag, part: str, since: str) -> None:
+def test_reports_without_a_logical_date_cover_the_time_before(dagbag: DagBag, part: str, since: str) -> None:
     arguments = dict(pairwise(dagbag.dags[f"tidemark_flights_{part}"].get_task("rollup").application_args))
     asked = SimpleNamespace(run_after=datetime(2026, 1, 1, 7, tzinfo=UTC))
     of_run = {"params": {"from": None, "to": None}, "dag_run": asked, "macros": SimpleNamespace(timedelta=timedelta)}
@@ -227,9 +227,7 @@ def test_the_two_ends_of_an_interval_are_given_apart(dagbag: DagBag) -> None:
     assert params.dump() == {"from": "2026-01-01T00:00:00Z", "to": None}
 
 
-def test_a_broken_topology_is_an_import_error_and_leaves_the_others_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_topology_is_an_import_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {
         "good.toml": tidemark_dags.TOPOLOGIES.joinpath("flights.toml").read_text(),
         "bad.toml": 'name = "bad"\nlevel = "loud"\n',
@@ -243,9 +241,7 @@ def test_a_broken_topology_is_an_import_error_and_leaves_the_others_alone(
     assert "bad.toml: level" in error
 
 
-def test_mistakes_in_slas_and_channels_are_one_import_error_and_every_dag_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_in_slas_and_channels_are_one_import_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "slas.toml").write_text('[flihgts.mine]\n[flights.late]\nownr = "me"\n')
     (tmp_path / "channels.toml").write_text('[desk]\nkind = "fax"\n')
     for name in ("slas", "channels"):
@@ -254,8 +250,8 @@ def test_mistakes_in_slas_and_channels_are_one_import_error_and_every_dag_is_the
     assert set(found.dags) == EXPECTED
     ((file, error),) = found.import_errors.items()
     assert file.endswith("tidemark_topologies.py")
-    assert "slas.toml: flihgts: is no topology; did you mean flights?\n" in error
-    assert "slas.toml: flights.late.ownr: is not a key of this place; did you mean owner?\n" in error
+    assert "slas.toml: flihgts: is not a topology; did you mean flights?\n" in error
+    assert "slas.toml: flights.late.ownr: is not a valid key here; did you mean owner?\n" in error
     assert "channels.toml: desk.kind: is 'fax'" in error
 
 
@@ -268,7 +264,7 @@ def test_a_topology_file_is_all_it_takes_to_get_dags(tmp_path: Path, monkeypatch
     assert set(found.dags["tidemark_orders_streams"].task_ids) == {"pricing", "regions", "products", "first_report"}
 
 
-def test_parsing_the_dags_costs_airflow_few_modules_more_and_none_that_is_slow() -> None:
+def test_parsing_the_dags_imports_few_modules_and_no_slow_one() -> None:
     # "More" is beside Airflow and its Spark provider, which every file of DAGs pays for.
     code = """
 import sys
@@ -285,7 +281,8 @@ print(sorted(heavy & roots), len(set(sys.modules) - before))
     done = subprocess.run([sys.executable, "-c", code, str(DAGS)], capture_output=True, text=True, check=True)
     heavy, more = done.stdout.splitlines()[-1].rsplit(" ", 1)
     assert heavy == "[]"
-    assert int(more) <= 64
+    # An operator kind is a file, and three packages name rooms; with files of several kinds it took no less CPU time.
+    assert int(more) <= 84
 
 
 def test_a_batch_job_refuses_an_unknown_connection() -> None:

@@ -1,4 +1,4 @@
-"""The checks of SLAs fail on and on in a real Airflow: somebody is told, once."""
+"""Repeated failures of SLA checks send one notification from Airflow."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import pytest
 from checkouts import PROJECT, own_checkout
 
 from tidemark.clock import wall_clock_ms
-from tidemark.delta import scan
-from tidemark.embedded import airflow, process
+from tidemark.control import process
+from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.report.report_tables import replace_rows
-from tidemark.spec.layout import Layout
-from tidemark.spec.project import Project
-from tidemark.spec.tables import DELIVERIES, INCIDENTS, SLA_RESULTS
+from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS, SLA_RESULTS
+from tidemark.reports.report_tables import replace_rows
+from tidemark.storage.delta.tables import scan
 
 CHECK = "tidemark_flights_sla_check"
 HOUR_MS = 3_600_000
@@ -34,7 +35,10 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.fixture
 def api(tmp_path: Path, layout: Layout) -> Iterator[AirflowApi]:
-    """An Airflow whose SLAs are due every 5 s, and which has not got the jobs that check them."""
+    """An Airflow with SLAs due every 5 s, but without jobs.
+
+    The jobs would check the SLAs.
+    """
     root, home = tmp_path / "root", tmp_path / "airflow"
     toml = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text()
     own_checkout(root, f'check_every = "5 s"\n{toml}')
@@ -45,9 +49,7 @@ def api(tmp_path: Path, layout: Layout) -> Iterator[AirflowApi]:
     airflow.stop(home)
 
 
-def test_checks_that_do_not_succeed_in_time_are_an_incident_of_which_people_are_told_once(
-    api: AirflowApi, layout: Layout
-) -> None:
+def test_missed_checks_are_an_incident_that_is_alerted_once(api: AirflowApi, layout: Layout) -> None:
     told = layout.report_table("flights", DELIVERIES.name)
     api.unpause(CHECK)
     process.wait_until(lambda: (told / "_delta_log").exists() and scan(told).collect().height > 0, "a word", WITHIN_S)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.embedded import airflow, process
+from tidemark.control import process
+from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
-from tidemark.spec.project import CHECKOUT
+from tidemark.model.project.files import CHECKOUT
 
 
 @pytest.fixture(scope="module")

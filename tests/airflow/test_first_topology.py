@@ -1,4 +1,7 @@
-"""docs/first-topology.md as a new user goes through it: its files and commands as they stand there, on this machine."""
+"""Follows docs/first-topology.md as a new user on this machine.
+
+Its files and commands are run as they stand there.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.control.process import wait_until, without_airflow
 from tidemark.embedded import airflow
-from tidemark.embedded.process import wait_until, without_airflow
-from tidemark.spec.connections import read_clusters
-from tidemark.spec.toml_keys import read_toml
+from tidemark.model.project.connections import read_clusters
+from tidemark.model.settings.toml_keys import read_toml
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "first-topology.md").read_text(encoding="utf-8")
 COMMAND_S = 600
@@ -42,7 +45,7 @@ FILE = re.compile(r"`([\w/-]+\.(?:toml|py))`")
 
 
 class Shell:
-    """One bash for all steps, as a user has it: folder and background jobs stay."""
+    """A bash for all steps: folder and background jobs remain."""
 
     def __init__(self, folder: Path) -> None:
         env = without_airflow(os.environ)
@@ -53,7 +56,7 @@ class Shell:
         )  # fmt: skip
 
     def run(self, command: str) -> str:
-        """What *command* says; fails where it fails, or takes longer than COMMAND_S."""
+        """Returns the output of *command*; fails on errors and after COMMAND_S."""
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._bash.stdin.write(f"{command}\necho __STATUS__ $?\n")
@@ -86,7 +89,10 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 def steps() -> dict[str, list[tuple[str, str, str]]]:
-    """By title the blocks of each step: language, text, and the file that the words before it name last."""
+    """Returns each step's blocks by title: language, text, and file.
+
+    The file is the one that the words before it name last.
+    """
     found: dict[str, list[tuple[str, str, str]]] = {}
     for section in GUIDE.split("\n## ")[1:]:
         title, _, body = section.partition("\n")
@@ -98,7 +104,10 @@ def steps() -> dict[str, list[tuple[str, str, str]]]:
 
 
 def go_through(shell: Shell, title: str, folder: Path) -> list[str]:
-    """Write the files and run the commands of a step, a line at a time; what the commands say."""
+    """Writes a step's files, runs its commands, and returns their output.
+
+    Commands run a line at a time.
+    """
     said = []
     for language, text, file in steps()[title]:
         if language == "sh":
@@ -109,7 +118,7 @@ def go_through(shell: Shell, title: str, folder: Path) -> list[str]:
 
 
 def running(shell: Shell) -> dict[str, tuple[str, str]]:
-    """By topology the name of its one stream, if that runs, and since when its driver does."""
+    """Returns each topology's running stream and its driver's start."""
     return {
         topology["topology"]: (f"{topology['topology']}/{stream['sub_topology']}", stream["since"])
         for topology in json.loads(shell.run("tidemark status --format json"))["topologies"]
@@ -119,7 +128,7 @@ def running(shell: Shell) -> dict[str, tuple[str, str]]:
 
 
 def newest_change(shell: Shell) -> str:
-    """What became last of an incident of the board's age; empty: it has had none."""
+    """Returns the last change of the board's incident; empty without one."""
     query = "select i.change from incidents i where i.sla = 'board_is_fresh' order by i.at desc limit 1"
     return "".join(shell.run(f'tidemark sql --format csv "{query}"').splitlines()[1:])
 
@@ -179,7 +188,7 @@ def test_streams_are_restarted_stopped_and_started_again(shell: Shell) -> None:
     assert re.search(r"orders/\w+ +running +1 ", started), started
     assert "starting Kafka" not in started  # nothing that it reads is there
     again = shell.run("tidemark up")  # what ran at the last `tidemark down`
-    assert f"{PAUSED} stays paused, as a person has left it; `tidemark up readings --unpause`" in again
+    assert f"{PAUSED} stays paused because a person paused it; `tidemark up readings --unpause`" in again
     assert set(running(shell)) == {"readings", "orders"}
     shell.run("tidemark down")
     assert running(shell) == {}

@@ -1,4 +1,4 @@
-"""What the API server answers about latency: the same documents as the command line, and only who may see them."""
+"""Latency answers of the API server equal the CLI's, for authorised users."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from airflow.sdk import Variable
 from flights_reported import ON_PATH, reported
 from starlette.middleware.gzip import GZipMiddleware
 
-from tidemark.cli import path as path_command
-from tidemark.cli import topology as topology_command
+from tidemark.cli.explain import path as path_command
+from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.main import _parser
 from tidemark.clock import wall_clock_ms
-from tidemark.control import Control, Heartbeat, StreamState
-from tidemark.embedded import process
-from tidemark.spec.layout import Layout
-from tidemark.spec.topology import load
+from tidemark.control import process
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import load
 from tidemark_dags import TOPOLOGIES
 
 with warnings.catch_warnings():
@@ -35,7 +35,7 @@ with warnings.catch_warnings():
     import tidemark_answers
     import tidemark_api
     import tidemark_dags
-    from tidemark_answers import ANSWERS, Answers
+    from tidemark_answers import ANSWERS, PageAnswers
     from tidemark_login import SIGNED_IN
 
 AT = "2026-01-01T12:00:10Z"
@@ -56,7 +56,7 @@ ROUTES = [
 
 
 class Client:
-    """Asks the app without a server between, by way of the compression that Airflow's has."""
+    """Calls the app without a server, through Airflow's compression."""
 
     def get(self, url: str, **headers: str) -> httpx.Response:
         async def answer() -> httpx.Response:
@@ -127,7 +127,7 @@ def test_only_pages_send_a_browser_to_the_login(anonymous: Client) -> None:
     assert anonymous.get("/topologies", **browser).status_code == 401
 
 
-def test_a_topology_and_its_operators_are_told_as_on_the_command_line(client: Client, warehouse: Path) -> None:
+def test_a_topology_and_its_operators_are_as_on_the_command_line(client: Client, warehouse: Path) -> None:
     flights = load(TOPOLOGIES / "flights.toml")
     as_printed = json.loads(topology_command.topology(command("topology", "--at", AT), warehouse, flights))
     assert told(client, f"/topologies/flights?at={AT}") == as_printed
@@ -172,12 +172,12 @@ def test_latencies_are_those_that_were_rolled_up_in_the_interval(client: Client)
         ("/topologies/flights/operators/nobody", "no operator 'nobody'; known: .*carrier_state"),
         ("/topologies/flights/latency?operator=nobody", "no operator"),
         ("/topologies/flights/whatif?operator=nobody&scale=1", "no operator"),
-        ("/topologies/flights/path?at=2020-01-01T00:00:00Z", "those known lie between 2026-01-01T12:00:00.000Z"),
+        ("/topologies/flights/path?at=2020-01-01T00:00:00Z", "the closed ones lie between 2026-01-01T12:00:00.000Z"),
         ("/topologies/flights/whatif?operator=carrier_state&scale=0.5", "what-if compares closed"),
         ("/topologies/flights/whatif?trigger=500%20ms", "window_parts has none"),
     ],
 )
-def test_what_is_not_there_is_not_found_and_the_answer_says_what_is(client: Client, url: str, said: str) -> None:
+def test_missing_things_are_not_found_with_the_existing_names(client: Client, url: str, said: str) -> None:
     answer = client.get(url)
     assert answer.status_code == 404
     assert re.search(said, answer.json()["detail"])
@@ -229,8 +229,8 @@ def test_the_first_page_has_a_line_for_each_topology(client: Client, warehouse: 
     assert re.findall(r'<tr id="(\w+)">', text) == [*known()]
     line = re.sub("<.*?>", " ", text[text.index('<tr id="flights">') :].partition("</tr>")[0])
     assert " ".join(line.split()) == (
-        "flights not running never started never never started at flight_board: status left no heartbeat and no batch "
-        "not checked yet"
+        "flights not running never started never never started at flight_board: status has never run: "
+        "there is no heartbeat and no batch not checked yet"
     )
     assert 'href="pages/flights"' in text
     assert 'http-equiv="refresh"' in text
@@ -250,8 +250,8 @@ def test_a_line_that_takes_long_does_not_hold_up_the_first_page(
     assert 'content="3"' in text
 
 
-def test_what_is_computed_while_answers_are_forgotten_is_not_remembered() -> None:
-    answers, begun, free = Answers(), threading.Event(), threading.Event()
+def test_answers_computed_while_forgotten_are_not_kept() -> None:
+    answers, begun, free = PageAnswers(), threading.Event(), threading.Event()
 
     def compute() -> str:
         begun.set()
@@ -269,9 +269,7 @@ def test_what_is_computed_while_answers_are_forgotten_is_not_remembered() -> Non
     assert answers._last == {}
 
 
-def test_one_topology_that_cannot_be_read_does_not_hide_the_others(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_topology_does_not_hide_the_others(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> Any:
         msg = "disk gone"
         raise OSError(msg)
@@ -286,7 +284,7 @@ def test_an_empty_project_says_how_to_begin(client: Client, tmp_path: Path, monk
     assert "tidemark init DIR --from-topic TOPIC" in client.get("/").text
 
 
-def test_a_file_that_is_not_valid_shows_its_error_and_the_running_stream(
+def test_an_invalid_file_shows_its_error_and_the_running_stream(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "topologies").mkdir()
@@ -333,7 +331,7 @@ def test_a_topology_without_reports_has_a_page_that_says_so(
     assert "streams never started" in text
 
 
-def test_airflow_gets_the_app_without_what_answers_requests_and_that_needs_no_spark() -> None:
+def test_airflow_gets_the_app_without_importing_its_handlers() -> None:
     code = """
 import sys
 sys.path.append(sys.argv[1])

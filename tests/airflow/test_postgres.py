@@ -1,4 +1,4 @@
-"""Airflow on PostgreSQL instead of SQLite looks after a stream in the same way."""
+"""Airflow on PostgreSQL supervises a stream as on SQLite."""
 
 import os
 import secrets
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from supervising import Supervised, staged
 
-from tidemark.embedded import process
+from tidemark.control import process
 
 PROGRAMS = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path())
 # It refuses to run as root.
@@ -43,8 +43,9 @@ def database() -> Iterator[str]:
         shutil.rmtree(home)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not PROGRAMS.name, reason="no PostgreSQL; `make postgres` installs it")
-def test_a_stream_outlives_scheduler_and_triggerer_and_is_looked_after_again(database: str, tmp_path: Path) -> None:
+def test_a_stream_outlives_scheduler_and_triggerer(database: str, tmp_path: Path) -> None:
     with staged(tmp_path / "stage", {"DATABASE__SQL_ALCHEMY_CONN": database}) as stage:
         stream = Supervised(stage, tmp_path / "warehouse")
         try:

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException
 
 import tidemark_spark
 from tidemark.errors import InvalidArgument
-from tidemark.spec.spark_settings import SparkSettings, read_spark
+from tidemark.model.project.spark_settings import SparkSettings, read_spark
 from tidemark_spark import BatchJob, DriverHook
 
 
@@ -24,7 +24,7 @@ def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def options(command: Sequence[str]) -> dict[str, str]:
-    """What follows each option, and each property by its name."""
+    """Returns values by option, and properties by name."""
     pairs = list(pairwise(command))
     properties = dict(value.split("=", 1) for option, value in pairs if option == "--conf")
     return {option: value for option, value in pairs if option.startswith("--")} | properties
@@ -34,13 +34,13 @@ def submitted(settings: SparkSettings) -> dict[str, str]:
     return options(DriverHook(spark=settings, conn_id="spark_default").command("job.py"))
 
 
-def test_a_topology_without_settings_is_submitted_to_the_connections_master_and_ships_no_code() -> None:
+def test_without_settings_the_connections_master_gets_no_code() -> None:
     found = submitted(SparkSettings())
     assert (found["--master"], found["spark.driver.host"]) == ("local[2]", "127.0.0.1")
     assert "--py-files" not in found
 
 
-def test_a_topology_names_another_master_and_what_its_executors_have(libraries: Path) -> None:
+def test_a_topology_names_another_master_and_its_executors(libraries: Path) -> None:
     found = submitted(read_spark("x.toml", {"master": "spark://elsewhere:7077", "executors": 2, "memory": "3g"}))
     assert found["--master"] == "spark://elsewhere:7077"
     assert (found["spark.cores.max"], found["spark.executor.memory"]) == ("2", "3g")
@@ -52,12 +52,12 @@ def test_executors_on_other_machines_get_the_library(libraries: Path) -> None:
     assert [Path(found["--py-files"])] == list(libraries.glob("tidemark-*.zip"))
 
 
-def test_a_batch_job_with_variables_of_its_own_is_refused_with_the_place_to_put_them() -> None:
-    with pytest.raises(InvalidArgument, match=r"got env_vars; use \[spark.conf\]"):
+def test_a_batch_job_with_variables_is_refused_with_a_remedy() -> None:
+    with pytest.raises(InvalidArgument, match=r"cannot have env_vars; use \[spark.conf\]"):
         BatchJob(task_id="rollup", job="rollup", spark=read_spark("x.toml", {}), env_vars={"PASSWORD": "x"})
 
 
-def test_a_batch_job_is_submitted_with_the_settings_of_its_topology() -> None:
+def test_a_batch_job_is_submitted_with_its_topologys_settings() -> None:
     settings = read_spark("x.toml", {"master": "local[4]", "driver_memory": "3g"})
     job = BatchJob(task_id="rollup", job="rollup", spark=settings, conf={"spark.ui.port": "1"}, application_args=["x"])
     hook = job._get_hook()
@@ -70,7 +70,7 @@ def test_a_batch_job_is_submitted_with_the_settings_of_its_topology() -> None:
 
 @pytest.fixture
 def submitted_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a spark-submit, first on the path, writes the file that it is given."""
+    """Returns the file that a fake spark-submit on the path writes."""
     binary, file = tmp_path / "bin" / "spark-submit", tmp_path / "submitted"
     binary.parent.mkdir()
     binary.write_text(f'#!/bin/sh\nfor each; do case "$each" in *.py) echo "$each" >> {file};; esac; done\n')
@@ -88,7 +88,7 @@ def job_of(tmp_path: Path, code: str) -> BatchJob:
     return job
 
 
-def test_a_batch_job_runs_without_spark_and_without_what_is_airflows(
+def test_a_batch_job_runs_without_spark_and_airflows_environment(
     tmp_path: Path, submitted_to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_BANK", "secret")
@@ -101,7 +101,7 @@ def test_a_batch_job_runs_without_spark_and_without_what_is_airflows(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the provider leaves a pipe open
 def test_a_batch_job_that_needs_spark_is_submitted(tmp_path: Path, submitted_to: Path) -> None:
-    job = job_of(tmp_path, "from tidemark.spark import session\nsession('rollup')")
+    job = job_of(tmp_path, "from tidemark.spark_session import session\nsession('rollup')")
     job.execute({})
     assert submitted_to.read_text().split() == [job.application]
 
@@ -117,7 +117,7 @@ def test_a_batch_job_of_drivers_elsewhere_is_submitted_at_once(
 
 
 def test_a_batch_job_that_fails_is_not_submitted(tmp_path: Path, submitted_to: Path) -> None:
-    with pytest.raises(AirflowException, match=r"job\.py ended with status 3; its output above says why"):
+    with pytest.raises(AirflowException, match=r"job\.py ended with status 3; its output above has the reason"):
         job_of(tmp_path, "sys.exit(3)").execute({})
     assert not submitted_to.exists()
 

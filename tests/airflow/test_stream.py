@@ -1,4 +1,7 @@
-"""Airflow launches, adopts, drains and restarts drivers; a stand-in that speaks the control protocol is one."""
+"""Airflow launches, adopts, drains and restarts drivers, here stand-ins.
+
+A stand-in uses the control protocol.
+"""
 
 import asyncio
 import json
@@ -19,11 +22,11 @@ from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control import StreamState, digest
-from tidemark.embedded import process
+from tidemark.control import process
+from tidemark.control.folder import StreamState, digest
 from tidemark.errors import InvalidArgument
-from tidemark.spec.topology import load
-from tidemark_driver import BY_CHANGE, NAME, Driver, Patience, Verdict
+from tidemark.model.topology import load
+from tidemark_driver import BY_CHANGE, NAME, Driver, DriverVerdict, Patience
 from tidemark_stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 
 HERE = Path(__file__).parent
@@ -35,8 +38,10 @@ PATIENCE = Patience(stale_after_s=1.0, start_within_s=5.0, stuck_after_s=2.0, dr
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     folders = [str(HERE / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
-    yield Driver(tmp_path / "control" / "flights" / "status", PATIENCE)
-    process.stop(tmp_path / "control" / "flights" / "status", NAME, grace_s=0)
+    control = tmp_path / "control" / "flights"
+    found = Driver(control / "status", PATIENCE, shared=control / ".driver")
+    yield found
+    process.stop(found.process_home, NAME, grace_s=0)
 
 
 def operator(driver: Driver, **changes: Any) -> StreamOperator:
@@ -72,7 +77,7 @@ def event(trigger: StreamTrigger) -> dict[str, str]:
 
 
 def running(driver: Driver) -> int:
-    """Wait for a heartbeat of the newest launch; the pid that sent it."""
+    """Waits for the newest launch's heartbeat and returns its pid."""
 
     def beats() -> bool:
         beat, launch = driver.control.heartbeat(), driver.launch()
@@ -84,10 +89,10 @@ def running(driver: Driver) -> int:
     return beat.pid
 
 
-def test_a_launched_stream_runs_until_it_is_drained_and_then_succeeds(driver: Driver) -> None:
+def test_a_launched_stream_runs_until_a_drain_and_succeeds(driver: Driver) -> None:
     waiting = deferred(operator(driver).execute)
     running(driver)
-    assert driver.verdict(now_ms=wall_clock_ms()) is Verdict.ALIVE
+    assert driver.verdict(now_ms=wall_clock_ms()) is DriverVerdict.ALIVE
     driver.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
     assert event(waiting.trigger) == {"verdict": "drained"}
     operator(driver).resume({}, {"verdict": "drained"})
@@ -95,7 +100,8 @@ def test_a_launched_stream_runs_until_it_is_drained_and_then_succeeds(driver: Dr
 
 
 def test_processing_time_has_a_control_folder_of_its_own(driver: Driver) -> None:
-    separate = Driver(driver.home.parents[1] / "flights_on_processing_time" / "status", PATIENCE)
+    control = driver.home.parents[1] / "flights_on_processing_time"
+    separate = Driver(control / "status", PATIENCE, shared=control / ".driver")
     waiting = deferred(operator(driver, time="processing").execute)
     try:
         running(separate)
@@ -104,10 +110,10 @@ def test_processing_time_has_a_control_folder_of_its_own(driver: Driver) -> None
         assert event(waiting.trigger) == {"verdict": "drained"}
         operator(driver, time="processing").resume({}, {"verdict": "drained"})
     finally:
-        process.stop(separate.home, NAME, grace_s=0)
+        process.stop(separate.process_home, NAME, grace_s=0)
 
 
-def test_a_driver_that_has_rotated_is_followed_by_the_next_which_is_no_restart(driver: Driver) -> None:
+def test_a_rotated_driver_is_followed_by_the_next_one(driver: Driver) -> None:
     behave(driver, "rotate")
     fired = event(deferred(operator(driver, rotate_after=100).execute).trigger)
     assert fired == {"verdict": "rotated"}
@@ -117,7 +123,7 @@ def test_a_driver_that_has_rotated_is_followed_by_the_next_which_is_no_restart(d
     assert driver.home.joinpath("epoch").read_text() == "2"
 
 
-def test_a_drain_that_is_requested_between_two_drivers_is_not_forgotten(driver: Driver) -> None:
+def test_a_drain_requested_between_two_drivers_is_kept(driver: Driver) -> None:
     behave(driver, "rotate")
     fired = event(deferred(operator(driver, rotate_after=100).execute).trigger)
     driver.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
@@ -130,7 +136,7 @@ def test_a_trigger_survives_the_trip_through_the_database(driver: Driver) -> Non
     assert import_string(path)(**json.loads(json.dumps(kwargs))).serialize() == (path, kwargs)
 
 
-def test_a_trigger_waits_once_before_it_fires_whatever_it_would_see(driver: Driver) -> None:
+def test_a_trigger_waits_once_before_it_fires(driver: Driver) -> None:
     looks = {"poll_s": 60.0, "first_look_s": 0.4}
     trigger = StreamTrigger(home=str(driver.home), launch_id="none", **looks, patience=asdict(PATIENCE))
     began = time.monotonic()
@@ -150,7 +156,7 @@ def test_a_driver_started_by_hand_is_adopted(driver: Driver) -> None:
     deferred(operator(driver).execute)
     pid = running(driver)
     (driver.home / "launch.json").unlink()
-    (driver.home / "driver.pid.json").rename(driver.home / "hidden")
+    (driver.process_home / "driver.pid.json").rename(driver.home / "hidden")
     adopted = deferred(operator(driver).execute).trigger
     assert running(driver) == pid
     driver.control.request_drain(by="hand", now_ms=wall_clock_ms())
@@ -164,7 +170,7 @@ def test_two_launches_at_once_make_one_driver(driver: Driver) -> None:
     assert driver.home.joinpath("epoch").read_text() == "1"
 
 
-def test_a_killed_driver_is_launched_again_and_only_so_often_in_a_row(driver: Driver) -> None:
+def test_a_killed_driver_is_relaunched_so_often_in_a_row(driver: Driver) -> None:
     waiting = deferred(operator(driver).execute)
     first = running(driver)
     os.kill(first, signal.SIGKILL)
@@ -175,11 +181,13 @@ def test_a_killed_driver_is_launched_again_and_only_so_often_in_a_row(driver: Dr
     second = running(driver)
     assert second != first
     os.kill(second, signal.SIGKILL)
-    with pytest.raises(AirflowException, match="fails in one way 2 times in a row is not launched again: status is"):
+    with pytest.raises(
+        AirflowException, match="fails 2 times in a row in the same way is not launched again: status is"
+    ):
         operator(driver).resume({}, event(again.trigger))
 
 
-def test_a_driver_that_fails_twice_for_one_reason_tells_it_and_shows_the_end_of_its_log(driver: Driver) -> None:
+def test_a_driver_that_fails_twice_in_one_way_shows_its_log(driver: Driver) -> None:
     behave(driver, "fail")
     waiting = deferred(operator(driver).execute)
     again = deferred(operator(driver).resume, event(waiting.trigger))
@@ -205,7 +213,7 @@ def test_failures_between_which_the_stream_gets_on_do_not_add_up(driver: Driver)
         assert counted(driver)[1] == 1
 
 
-def test_a_failure_is_counted_once_also_by_the_try_that_follows_one_which_airflow_lost(driver: Driver) -> None:
+def test_a_failure_is_counted_once_even_after_a_lost_try(driver: Driver) -> None:
     behave(driver, "fail")
     fired = event(deferred(operator(driver).execute).trigger)
     with pytest.raises(TaskDeferred) as again:
@@ -221,7 +229,7 @@ def test_a_failure_is_counted_once_also_by_the_try_that_follows_one_which_airflo
     assert counted(driver)[1] == 1
 
 
-def test_a_stream_that_was_cleared_or_got_on_in_between_fails_in_no_row(driver: Driver) -> None:
+def test_a_stream_cleared_or_in_progress_ends_a_row_of_failures(driver: Driver) -> None:
     behave(driver, "fail")
     again = deferred(operator(driver).resume, event(deferred(operator(driver).execute).trigger))
     assert counted(driver)[1] == 1
@@ -254,9 +262,7 @@ def test_failures_of_one_kind_differ_in_numbers_and_ids() -> None:
 
 
 @pytest.mark.parametrize(("behaviour", "verdict"), [("hang", "stale"), ("stuck", "stuck")])
-def test_a_driver_that_does_not_beat_or_whose_batch_stands_still_gives_way_to_a_new_one(
-    driver: Driver, behaviour: str, verdict: str
-) -> None:
+def test_a_silent_or_stuck_driver_is_replaced(driver: Driver, behaviour: str, verdict: str) -> None:
     behave(driver, behaviour)
     waiting = deferred(operator(driver).execute)
     first = running(driver)
@@ -281,14 +287,12 @@ def test_a_driver_that_wakes_up_before_anybody_acts_is_adopted(driver: Driver) -
     os.kill(first := running(driver), signal.SIGSTOP)
     fired = event(waiting.trigger)
     os.kill(first, signal.SIGCONT)
-    process.wait_until(lambda: driver.verdict(now_ms=wall_clock_ms()) is Verdict.ALIVE, "a beat", 5)
+    process.wait_until(lambda: driver.verdict(now_ms=wall_clock_ms()) is DriverVerdict.ALIVE, "a beat", 5)
     deferred(operator(driver).resume, fired)
     assert running(driver) == first
 
 
-def test_a_driver_that_runs_an_older_topology_file_is_drained_and_followed_by_one_with_the_new(
-    driver: Driver, tmp_path: Path
-) -> None:
+def test_a_driver_of_an_older_file_is_drained_and_replaced(driver: Driver, tmp_path: Path) -> None:
     file = tmp_path / "flights.toml"
     shutil.copy(FLIGHTS, file)
     waiting = deferred(operator(driver, topology_file=file).execute)
@@ -303,10 +307,10 @@ def test_a_driver_that_runs_an_older_topology_file_is_drained_and_followed_by_on
     assert beat is not None
     assert (beat.digest, beat.epoch) == (digest(file), 2)
     assert driver.drained_by() is None
-    assert waiting.trigger._verdict() is Verdict.ALIVE
+    assert waiting.trigger._verdict() is DriverVerdict.ALIVE
 
 
-def test_a_task_that_is_killed_while_it_launches_leaves_no_driver(driver: Driver) -> None:
+def test_a_task_killed_while_launching_leaves_no_driver(driver: Driver) -> None:
     task = operator(driver)
     deferred(task.execute)
     running(driver)
@@ -321,7 +325,7 @@ def test_clearing_or_marking_the_task_leaves_no_driver(driver: Driver, behaviour
     running(driver)
     asyncio.run(waiting.trigger.on_kill())
     assert not driver.control.is_held()
-    assert process.find(driver.home, NAME) is None
+    assert process.find(driver.process_home, NAME) is None
     assert driver.drained_by() == BY_USER
 
 
@@ -336,7 +340,7 @@ def test_a_trigger_leaves_a_younger_driver_alone(driver: Driver) -> None:
     assert running(driver) == pid
 
 
-def test_a_try_whose_adopted_driver_was_drained_for_an_older_try_launches_again(driver: Driver) -> None:
+def test_a_driver_drained_for_an_older_try_is_launched_again(driver: Driver) -> None:
     older = deferred(operator(driver).execute).trigger
     running(driver)
     newer = deferred(operator(driver).execute).trigger
@@ -348,11 +352,11 @@ def test_a_try_whose_adopted_driver_was_drained_for_an_older_try_launches_again(
 
 
 def tried(operator: StreamOperator, number: int, *, cleared_after: int = 0) -> None:
-    """Have *operator* run as Airflow's try *number* after a person has cleared it *cleared_after* tries."""
+    """Runs *operator* as try *number*, cleared after *cleared_after* tries."""
     operator.execute({"ti": SimpleNamespace(try_number=number, max_tries=cleared_after + (operator.retries or 0))})
 
 
-def test_a_try_that_follows_one_which_airflow_lost_heeds_the_drain_that_came_between_and_a_cleared_one_starts_again(
+def test_a_try_after_a_lost_one_heeds_a_drain_and_a_clear(
     driver: Driver,
 ) -> None:
     deferred(operator(driver).execute)
@@ -365,7 +369,7 @@ def test_a_try_that_follows_one_which_airflow_lost_heeds_the_drain_that_came_bet
     running(driver)
 
 
-def test_a_cleared_task_gets_a_new_driver_although_no_triggerer_has_drained_the_old_one(driver: Driver) -> None:
+def test_a_cleared_task_gets_a_new_driver_without_a_triggerer(driver: Driver) -> None:
     with pytest.raises(TaskDeferred):
         tried(operator(driver, retries=5), 1)
     pid = running(driver)
@@ -396,13 +400,13 @@ def test_a_draining_driver_is_waited_for_and_not_adopted(driver: Driver) -> None
     assert time.monotonic() - began >= PATIENCE.drain_within_s
 
 
-def test_an_unknown_connection_is_refused_and_nothing_is_submitted_to_yarn(driver: Driver) -> None:
+def test_an_unknown_connection_is_refused_and_nothing_submitted(driver: Driver) -> None:
     with pytest.raises(AirflowException, match="no_such_cluster"):
         operator(driver, conn_id="no_such_cluster").execute({})
     assert driver.launch() is None
 
 
-def test_a_warehouse_in_an_object_store_is_refused_and_no_folder_of_that_name_made(
+def test_an_object_store_is_refused_and_no_such_folder_made(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

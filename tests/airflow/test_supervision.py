@@ -1,4 +1,7 @@
-"""A real Airflow looks after streams: whatever is killed, cleared or marked, one driver runs in the end, or none."""
+"""A real Airflow supervises streams: after a kill at most one driver runs.
+
+The same holds after tasks were cleared or marked.
+"""
 
 import os
 import signal
@@ -8,8 +11,9 @@ from pathlib import Path
 import pytest
 from supervising import STAND_IN, Stage, Supervised, staged
 
-from tidemark.control import digest
-from tidemark.embedded import airflow, process
+from tidemark.control import process
+from tidemark.control.folder import digest
+from tidemark.embedded import airflow
 from tidemark_stream import BY_USER
 
 KILLED = [("scheduler",), ("triggerer",), ("api-server",), tuple(airflow.COMPONENTS)]
@@ -44,9 +48,7 @@ def test_a_stream_holds_no_worker_and_ends_when_it_is_drained(stream: Supervised
 @pytest.mark.parametrize(
     "killed", [*(pytest.param(one, marks=LONG) for one in KILLED[:-1]), KILLED[-1]], ids=" and ".join
 )
-def test_a_stream_outlives_the_kill_of_any_part_of_airflow_and_is_looked_after_again(
-    stream: Supervised, killed: tuple[str, ...]
-) -> None:
+def test_a_stream_outlives_the_kill_of_any_part_of_airflow(stream: Supervised, killed: tuple[str, ...]) -> None:
     run_id = stream.run()
     pid = stream.running()
     stream.stage.kill(*killed)
@@ -78,7 +80,7 @@ def test_a_driver_whose_batch_stands_still_is_replaced(stream: Supervised) -> No
 
 @LONG
 @pytest.mark.parametrize("killed", ["the task", "its worker"])
-def test_a_driver_whose_launcher_is_killed_is_adopted_by_the_next_try(stream: Supervised, killed: str) -> None:
+def test_a_driver_whose_launcher_is_killed_is_adopted_next(stream: Supervised, killed: str) -> None:
     (stream.warehouse / "launch slowly").touch()
     run_id = stream.trigger()
     pid = stream.running()
@@ -92,7 +94,7 @@ def test_a_driver_whose_launcher_is_killed_is_adopted_by_the_next_try(stream: Su
 
 
 @LONG
-def test_a_task_that_is_cleared_drains_its_driver_and_launches_the_next(stream: Supervised) -> None:
+def test_a_cleared_task_drains_its_driver_and_launches_the_next(stream: Supervised) -> None:
     run_id = stream.run()
     pid = stream.running()
     stream.clear(run_id)
@@ -113,18 +115,20 @@ def test_a_task_that_is_marked_leaves_no_driver(stream: Supervised, state: str, 
 
 
 @LONG
-def test_a_stream_that_fails_in_one_way_again_and_again_stops_with_the_reason_in_the_log(stream: Supervised) -> None:
+def test_a_stream_that_keeps_failing_stops_with_its_reason(stream: Supervised) -> None:
     stream.behave("fail")
     run_id = stream.trigger()
     stream.wait_for(run_id, "failed")
     stream.gone()
     assert stream.epoch() == 2
     log = stream.log(run_id)
-    assert "fails in one way 2 times in a row is not launched again: status is failed: no topic flight_events" in log
+    assert (
+        "fails 2 times in a row in the same way is not launched again: status is failed: no topic flight_events" in log
+    )
 
 
 @LONG
-def test_a_changed_topology_file_comes_with_the_next_driver_when_the_task_is_cleared(stream: Supervised) -> None:
+def test_a_changed_topology_file_comes_with_the_next_driver(stream: Supervised) -> None:
     run_id = stream.run()
     pid = stream.running()
     file = stream.stage.topology(STAND_IN)
@@ -153,7 +157,7 @@ def test_two_runs_at_once_look_after_one_driver(stream: Supervised) -> None:
 
 
 @LONG
-def test_while_a_dag_is_paused_a_dead_driver_is_not_replaced_and_afterwards_it_is(stream: Supervised) -> None:
+def test_while_a_dag_is_paused_a_dead_driver_is_not_replaced(stream: Supervised) -> None:
     run_id = stream.run()
     stream.running()
     try:
@@ -168,7 +172,7 @@ def test_while_a_dag_is_paused_a_dead_driver_is_not_replaced_and_afterwards_it_i
 
 
 @LONG
-def test_a_task_that_is_cleared_while_the_triggerer_is_down_gets_a_new_driver(stream: Supervised) -> None:
+def test_a_task_cleared_without_a_triggerer_gets_a_new_driver(stream: Supervised) -> None:
     run_id = stream.run()
     pid = stream.running()
     stream.stage.kill("triggerer")
@@ -185,7 +189,7 @@ def test_a_task_that_is_cleared_while_the_triggerer_is_down_gets_a_new_driver(st
 
 
 @LONG
-def test_a_task_that_is_marked_while_the_triggerer_is_down_leaves_no_driver_once_that_is_up(stream: Supervised) -> None:
+def test_a_task_marked_without_a_triggerer_ends_its_driver_later(stream: Supervised) -> None:
     run_id = stream.run()
     pid = stream.running()
     stream.stage.kill("triggerer")

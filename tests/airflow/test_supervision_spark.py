@@ -1,4 +1,7 @@
-"""The same with drivers that are Spark: every record is once in the table, whatever was killed and deployed."""
+"""Supervision of Spark drivers: each record is once in the table.
+
+Drivers and Airflow are killed, and new versions are deployed meanwhile.
+"""
 
 import os
 import signal
@@ -9,10 +12,11 @@ import pytest
 from streaming.laws import check_accounting
 from supervising import NUMBERS, SPARK, Stage, Supervised, staged
 
-from tidemark.control import digest
-from tidemark.delta import scan
-from tidemark.embedded import airflow, process
-from tidemark.spec.layout import Layout
+from tidemark.control import process
+from tidemark.control.folder import digest
+from tidemark.embedded import airflow
+from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.tables import scan
 from tidemark_driver import NAME
 
 SEEN = """
@@ -49,7 +53,7 @@ def wait_for(stream: Supervised, expected: list[int], table: str = "kept") -> No
     process.wait_until(lambda: numbers(stream, table) == expected, f"the numbers {expected} in {table}", 120)
 
 
-def test_every_record_is_kept_once_although_spark_and_airflow_are_killed_and_an_operator_comes_to_it(
+def test_every_record_is_kept_once_across_kills_of_everything(
     stream: Supervised,
 ) -> None:
     stream.put(0, 1, 2)
@@ -57,7 +61,7 @@ def test_every_record_is_kept_once_although_spark_and_airflow_are_killed_and_an_
     wait_for(stream, [0, 1, 2])
     stream.put(3, 4)
     killed = stream.running()
-    jvm = process.find(stream.driver.home, NAME)
+    jvm = process.find(stream.driver.process_home, NAME)
     assert jvm is not None
     os.kill(jvm.pid, signal.SIGKILL)
     wait_for(stream, [0, 1, 2, 3, 4])
@@ -85,7 +89,7 @@ def test_every_record_is_kept_once_although_spark_and_airflow_are_killed_and_an_
     assert sum(row["records_in"] for row in outcomes if row["operator"] == "numbers") == 8
 
 
-def test_a_topology_that_contradicts_what_was_kept_fails_the_task_with_the_way_on(stream: Supervised) -> None:
+def test_a_contradicting_topology_fails_the_task_with_the_remedy(stream: Supervised) -> None:
     stream.put(0)
     stream.driver.control.keep_meanings({"the table kept": "the current row of n"})
     run_id = stream.trigger()
@@ -93,6 +97,6 @@ def test_a_topology_that_contradicts_what_was_kept_fails_the_task_with_the_way_o
     stream.gone()
     assert stream.epoch() == 1
     log = stream.log(run_id)
-    assert "a stream that fails in a way that lasts is not launched again" in log
+    assert "a stream that fails permanently is not launched again" in log
     assert "topology_changed: the table kept: was the current row of n, is every row" in log
-    assert "way on: put the file back as it was" in log
+    assert "remedy: restore the previous file" in log

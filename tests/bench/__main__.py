@@ -13,14 +13,20 @@ PARTS = (
     "emit_on_change",
     "freshness",
     "price",
+    "idle",
+    "commits",
     "catch_up",
     "long_run",
     "start",
     "shards",
+    "large_state",
+    "cluster",
     "rollups",
     "paths",
     "what_if",
     "contracts",
+    "jobs",
+    "current_sinks",
 )
 
 

@@ -1,4 +1,4 @@
-"""A backlog of five million records through the flights topology, both of its drivers at once.
+"""Measures a backlog of five million flights records with both drivers.
 
 `RECORDS=300_000 make bench PARTS=catch_up` has so many instead.
 """
@@ -18,13 +18,13 @@ from bench.ratios import CORES, Figure
 from confluent_kafka import Producer
 from streaming.drivers import PROJECT, Driver, rows_of
 
-from tidemark.delta import scan
 from tidemark.embedded import broker
 from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, Timeline, encode
 from tidemark.feed.flights import midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
-from tidemark.spec.layout import Layout
+from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.tables import scan
 
 RECORDS = int(os.environ.get("RECORDS", "5_000_000"))
 FIRST, UNTIL = date(2013, 6, 1), date(2013, 7, 1)
@@ -59,7 +59,10 @@ def figures(_: int) -> Iterator[Figure]:
 
 
 def send(address: str, records: int) -> int:
-    """Have the broker keep *records* of June's flights, each flight many times under other numbers; how many."""
+    """Fills the broker with *records* of June's flights; returns their number.
+
+    Each flight comes many times, under other numbers.
+    """
     data = load(FIRST, UNTIL)
     start_ms = midnight_ms(FIRST)
     once = feed(data.flights, data.weather, range_start_ms=start_ms, settings=FeedSettings(repeat_share=0.2))

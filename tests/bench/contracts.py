@@ -1,4 +1,4 @@
-"""Twenty checks of ten tables: by Tidemark's contracts, and by great-expectations on each table in Spark.
+"""Compares 20 checks of ten tables: contracts against great-expectations in Spark.
 
 `ROWS=1_000_000 make bench PARTS=contracts` has so many rows in each table, instead of 100,000. Both must find the same.
 """
@@ -19,20 +19,20 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from streaming.drivers import PROJECT
 
-from tidemark.kernels.schemas import rows_of
-from tidemark.sla.contracts import judged
-from tidemark.spark import session
-from tidemark.spec.intervals import Interval
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import TABLES
-from tidemark.spec.topology import Topology, load
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.tables.catalog import TABLES
+from tidemark.model.topology import Topology, load
+from tidemark.sla.contracts.counts import judged
+from tidemark.spark_session import session
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
-    from tidemark.sla.quality import Quality
+    from tidemark.sla.contracts.quality import Quality
 
 ROWS = int(os.environ.get("ROWS", "100_000"))
 BATCHES = 100
@@ -74,12 +74,15 @@ CHECKS = {
     "emission_metrics": [unique("batch_id", "operator", "task_id"), counted("idempotent_update_skip_total")],
     "disorder_buckets": [unique("batch_id", "source", "bucket"), counted("n")],
 }
-"""By table: what Tidemark calls the check, and the stock expectation that says the same."""
+"""Maps tables to Tidemark's checks and the equivalent stock expectations."""
 BROKEN = {("outcomes", "unknown_words"), ("changes", "duplicate_keys"), ("suppressed", "negative_counts")}
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """How much longer the stock way takes; imports, Spark's start and a first turn of each are not counted."""
+    """Measures how much longer the stock way takes.
+
+    Imports, Spark's start and a first run of each are not counted.
+    """
     topology = load(PROJECT / "jobs" / "topologies" / "flights.toml")
     with TemporaryDirectory() as folder, session("bench") as spark:
         layout = Layout(Path(folder))

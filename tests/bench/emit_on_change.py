@@ -1,11 +1,11 @@
-"""Batches of 100,000 updates of which one in ten changes something: the engine against a MERGE of all of them."""
+"""Compares 100,000 updates per batch, a tenth changed, with a MERGE."""
 
 from __future__ import annotations
 
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,10 +18,10 @@ from playing import RAW, Silence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tidemark.spark import session
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.topology import parse
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.topology import parse
+from tidemark.spark_session import session
 from tidemark.stream.wiring import build_engine
 
 UPDATES, CHANGES = 100_000, 10_000
@@ -46,7 +46,7 @@ key = ["id"]
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """What is aimed at with a million keys, and with five."""
+    """Compares both sides at one and at five million keys."""
     spark = session("bench")
     batch_s: dict[int, list[float]] = {}
     for million, factor in ((1, 5), (5, 10)):
@@ -72,7 +72,7 @@ def figures(runs: int) -> Iterator[Figure]:
 
 @dataclass
 class Feed:
-    """Updates of so many *keys*: what is said of each, and batches that say it again, or something new."""
+    """Generates updates of *keys*: the values, then repetitions and changes."""
 
     keys: int
     updates: int = UPDATES
@@ -88,7 +88,10 @@ class Feed:
             yield self._updates(np.arange(start, min(self.keys, start + LOADED_AT_ONCE)))
 
     def next(self) -> tuple[pl.DataFrame, int]:
-        """A batch, and the bytes of what changes in it: key, JSON value and timestamp."""
+        """Returns a batch, and the bytes of its changes.
+
+        They are key, JSON value and timestamp.
+        """
         asked = self.chance.choice(self.keys, self.updates, replace=False)
         changed = asked[: self.changes]
         self._said[changed] += 1
@@ -113,7 +116,8 @@ class Ours:
         self._spark, self._feed, self._home = spark, feed, folder / "ours"
         folder.mkdir(exist_ok=True)
         self._files = folder / "batch"
-        topology = parse(tomllib.loads(TOPOLOGY.format(level=level) + more), file="bench.toml")
+        parsed = parse(tomllib.loads(TOPOLOGY.format(level=level) + more), file="bench.toml")
+        topology = replace(parsed, facts_every_ms=0)  # a batch pays for all that it brings
         (sub,) = topology.sub_topologies
         self.stream = Stream(topology, sub, Layout(self._home))
         self._broker = Silence()
@@ -127,7 +131,7 @@ class Ours:
             self._run(updates)
 
     def batch(self) -> float:
-        """The seconds that the next batch takes, from Spark's frame to the last commit."""
+        """Measures the next batch from Spark's frame to the last commit, s."""
         updates, payload = self._feed.next()
         before = self._sizes()
         seconds = self._run(updates)

@@ -1,4 +1,4 @@
-"""From a record's arrival in Kafka until a reader of the Delta table sees it, against Spark's own Delta sink."""
+"""Measures record arrival to visible row, against Spark's own Delta sink."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bench.ratios import Figure, by_turns, ratios
 from confluent_kafka import Producer
 from streaming.drivers import OnlyDriver
 
+from tidemark.control.process import wait_until
 from tidemark.embedded import broker
-from tidemark.embedded.process import wait_until
 
 TRIGGER_S = 2
 BURSTS = 3
@@ -50,7 +50,7 @@ table = "board"
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """The medians of records that all change something, at two sizes of batches."""
+    """Compares medians at two batch sizes, where every record changes something."""
     with TemporaryDirectory() as folder:
         address = broker.start(Path(folder) / "broker").address
         try:
@@ -74,11 +74,10 @@ def _figures(runs: int, home: Path, address: str, records: int, limit: float) ->
             sys.executable,
             str(Path(__file__).with_name("plain_sink.py")),
             address,
-            topics["plain"],
-            str(table),
             f"{TRIGGER_S} seconds",
+            f"{topics['plain']}={table}",
         ]
-        plain = Side(address, topics["plain"], table, records, stack.enter_context(_started(job, home / "plain.log")))
+        plain = Side(address, topics["plain"], table, records, stack.enter_context(started(job, home / "plain.log")))
         sides = {"ours": ours, "plain": plain}
         for side in sides.values():
             side.burst()
@@ -94,8 +93,11 @@ def _figures(runs: int, home: Path, address: str, records: int, limit: float) ->
 
 
 @contextmanager
-def _started(command: list[str], log: Path) -> Iterator[int]:
-    """A process in a session of its own, of which nothing is left afterwards; its id."""
+def started(command: list[str], log: Path) -> Iterator[int]:
+    """Starts a process in a session of its own; yields its id.
+
+    Its whole session is killed afterwards.
+    """
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     try:
@@ -106,7 +108,10 @@ def _started(command: list[str], log: Path) -> Iterator[int]:
 
 
 class Side:
-    """A stream from *topic* to the Delta table at *path*, by the processes of the session *pid*."""
+    """A stream from *topic* to the Delta table at *path*.
+
+    Its processes are those of the session *pid*.
+    """
 
     def __init__(self, address: str, topic: str, path: Path, records: int, pid: int) -> None:
         self._topic, self._path, self._records, self._pid = topic, path, records, pid
@@ -122,7 +127,7 @@ class Side:
         os.killpg(self._pid, signal.SIGCONT)
 
     def median_ms(self) -> float:
-        """Of some bursts, one after the other, while the other side stands still."""
+        """Returns the median of consecutive bursts while the other side pauses."""
         self.go_on()
         self.burst()  # it has stood still, too
         first = self._version() + 1
@@ -135,7 +140,10 @@ class Side:
         return found
 
     def burst(self) -> None:
-        """Send a batch at a random instant between two triggers, and return when all of it can be seen."""
+        """Sends a batch at a random instant between triggers.
+
+        Returns when all of it is visible.
+        """
         time.sleep(self._chance.uniform(0, TRIGGER_S))
         said = next(self._said)
         for number in range(self._records):

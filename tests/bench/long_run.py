@@ -1,4 +1,4 @@
-"""Two thousand batches of one driver: what a batch, the process and its files have become by then."""
+"""Measures batch, process and files of a driver over 2,000 batches."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from playing import NEWEST, Play
 BATCHES, WARM, SHOWN = 2_000, 200, 200
 NOON_MS = 1_400_000_000_000
 KEYS = "abc"
+MERGED = """refresh = "0 s"
+"""
 TOPOLOGY = f"""
 window = "5 s"
-{NEWEST}
+{NEWEST.replace(MERGED, "")}
 [operators.sums]
 kind = "aggregate"
 input = "events"
@@ -62,13 +64,13 @@ def figures(_: int) -> Iterator[Figure]:
 
 
 def play_batch(play: Play, number: int) -> None:
-    """Batch *number*, one second after the one before: a new value for each key."""
+    """Runs batch *number* one second later, with a new value per key."""
     at_ms = NOON_MS + 1_000 * number
     play.batch([play.row("events", at_ms, id=key, v=number) for key in KEYS], at_ms=at_ms)
 
 
 def _shown(measured: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    """Those of the first batches that are shown, and of the last."""
+    """Returns the first batches that are shown, and the last."""
     return measured[WARM : WARM + SHOWN], measured[-SHOWN:]
 
 

@@ -1,4 +1,7 @@
-"""Critical paths of a million operator-window rows of flights, all windows in one run, and who is to blame."""
+"""Measures critical paths and culprits of a million operator-window rows.
+
+One run has all windows of flights.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,15 @@ from deltalake import write_deltalake
 from streaming.drivers import PROJECT
 
 from critical_path import run
-from tidemark.cli.sql import Warehouse
-from tidemark.kernels.schemas import rows_of
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_spec import load as load_slas
+from tidemark.model.tables.catalog import OPERATOR_WINDOWS
+from tidemark.model.topology import Topology, load
+from tidemark.query.sql import Warehouse
 from tidemark.semantics.critical_path import in_order
-from tidemark.spark import session
-from tidemark.spec.intervals import Interval
-from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import load as load_slas
-from tidemark.spec.tables import OPERATOR_WINDOWS
-from tidemark.spec.topology import Topology, load
+from tidemark.spark_session import session
 
 ROWS = int(os.environ.get("ROWS", "1_000_000"))
 BEGAN_MS = 1_772_323_200_000
@@ -44,7 +47,10 @@ def figures(_: int) -> Iterator[Figure]:
 
 
 def _lay_down(layout: Layout, topology: Topology) -> int:
-    """Windows that every operator finishes up to 600 ms after the slowest of its upstreams; how many."""
+    """Writes windows that operators finish within 600 ms; returns their number.
+
+    Counted after the slowest of its upstreams.
+    """
     order, rng = in_order(topology.upstreams), np.random.default_rng(7)
     count = ROWS // len(order)
     start_ms = BEGAN_MS + np.arange(count) * topology.window_ms

@@ -1,4 +1,4 @@
-"""What measuring costs: batches of 100,000 records through a topology at one level after the other."""
+"""Measures the price of each level with batches of 100,000 records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from bench.emit_on_change import UPDATES, Feed, Ours
 from bench.ratios import Figure, by_turns, ratios
 
-from tidemark.spark import session
+from tidemark.spark_session import session
 
 KEYS = 200_000
 BATCHES = 4

@@ -1,4 +1,4 @@
-"""Figures of one run: two sides measured by turns, compared as a ratio, beside what was aimed at."""
+"""Measures two sides in turns and compares their ratio with a target."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ CORES = 2
 
 @dataclass(frozen=True)
 class Figure:
-    """What was reached, in every run, and the *target*: at least that, or *at_most* that; None: none was set."""
+    """Ratios of every run and the *target*.
+
+    At least the target, or *at_most* it; None: no target.
+    """
 
     name: str
     values: Sequence[float]
@@ -34,7 +37,7 @@ class Figure:
 
 
 def by_turns(sides: Mapping[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
-    """What each of *sides* gives, called by turns, so that what disturbs the machine disturbs all of them."""
+    """Calls *sides* in turns, so that disturbances affect all of them."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(runs):
         for name in list(sides)[:: 1 if turn % 2 == 0 else -1]:
@@ -55,5 +58,5 @@ def ratios(found: Mapping[str, Sequence[float]], above: str, below: str) -> list
 
 
 def pin() -> None:
-    """Have this process, and all that it starts, run on the same cores."""
+    """Pins this process and its children to the same cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])

@@ -1,4 +1,6 @@
-"""Percentiles of a month's days: from the hours of a rollup, against the same from raw latencies in the same engine.
+"""Compares percentiles of a month from rollups with raw latencies.
+
+Both are queried by day in the same engine.
 
 `RAW_ROWS=20_000_000 make bench PARTS=rollups` has so many raw latencies, instead of 100 million.
 """
@@ -18,19 +20,24 @@ import polars as pl
 from bench.ratios import Figure, by_turns, ratios, seconds
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
+from reference.buckets import bucket_value_sql
 
-from tidemark.cli.sql import Warehouse
-from tidemark.kernels.rollups import QUANTILES
-from tidemark.kernels.schemas import rows_of
-from tidemark.report.report_tables import opened
-from tidemark.semantics.buckets import bucket_sql, bucket_value_sql
-from tidemark.spark import read_table, session
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.reports.rollups import QUANTILES
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP
+from tidemark.query.spark import read_table
+from tidemark.query.sql import Warehouse
+from tidemark.reports.report_tables import opened
+from tidemark.semantics.buckets import bucket_sql
+from tidemark.spark_session import session
 
 RAW_ROWS = int(os.environ.get("RAW_ROWS", "100_000_000"))
 WARM_UP = 15
-"""Runs after which the short query over hours is compiled as the long one over raw rows is while it runs."""
+"""Runs after which the short query is compiled like the long one.
+
+The long one over raw rows is compiled while it runs.
+"""
 OPERATORS, TASKS, DAYS = 8, 4, 30
 RAW = f"""
     SELECT 'operator_' || i % {OPERATORS} AS operator, 't_' || i // {OPERATORS} % {TASKS} AS task_id,
@@ -72,7 +79,7 @@ IN_DUCKDB = OF_RAW.format(f"quantile_disc(latency_ms, {list(QUANTILES.values())}
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """The ratios in Spark and in DuckDB, and the largest error of a percentile."""
+    """Measures ratios in Spark and DuckDB, and the largest percentile error."""
     with TemporaryDirectory() as folder:
         home, raw = Path(folder) / "warehouse", str(Path(folder) / "raw.parquet")
         _lay_down(home, raw)
@@ -102,7 +109,10 @@ def _in_spark(spark: SparkSession, home: Path, raw: str) -> tuple[Callable[[], A
 
 
 def _lay_down(home: Path, raw: str) -> None:
-    """Raw latencies, and the hours that a rollup has of them, in one file a day as maintenance would leave them."""
+    """Writes raw latencies and their hourly rollup.
+
+    One file a day, as maintenance would leave them.
+    """
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"COPY ({RAW}) TO '{raw}'")
@@ -115,7 +125,10 @@ def _lay_down(home: Path, raw: str) -> None:
 
 
 def _largest_error(warehouse: Warehouse, raw: str) -> float:
-    """In percent of the value of that rank, over the days of one operator."""
+    """Returns the largest error of a percentile, in percent.
+
+    In percent of the value of that rank, over the days of one operator.
+    """
     latencies = pl.scan_parquet(raw).filter(pl.col("operator") == "operator_0")
     by_day = (
         latencies.select("latency_ms", day=pl.col("finished_at").dt.date()).collect().partition_by("day", as_dict=True)

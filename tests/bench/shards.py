@@ -1,50 +1,29 @@
-"""What two shards cost beside the driver itself: a batch of a table and an aggregate, read, decided and committed."""
+"""Measures two shards beside the driver: a batch from read to commit.
+
+Its topology has a table and an aggregate.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import polars as pl
 from bench.ratios import Figure, by_turns, ratios
+from bench.records import PARTITIONS, counted, raw_partition
 from playing import Silence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.spark import session
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.topology import parse
+from tidemark.model.stream import Stream
+from tidemark.spark_session import session
 from tidemark.stream.distributed.on_spark import SparkExecutors
 from tidemark.stream.read.sources import RAW, collect
 from tidemark.stream.wiring import build_engine
 
-PARTITIONS, KEYS, NOON_MS = 4, 1_000_000, 1_400_000_000_000
-TOML = """
-name = "bench"
-level = "trace"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v bigint, note string, at bigint"
-timestamp = "at"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)", total = "sum(v)" }
-"""
+KEYS = 1_000_000
 
 
 def figures(runs: int) -> Iterator[Figure]:
@@ -59,7 +38,7 @@ def figures(runs: int) -> Iterator[Figure]:
 
 
 def _figures(runs: int, home: Path, spark: SparkSession, records: int) -> Iterator[Figure]:
-    sides = {n: _Side(home / str(n), spark, records, n) for n in (1, 2)}
+    sides = {n: Side(counted(home / str(n), n), spark, records) for n in (1, 2)}
     for side in sides.values():
         side.batch()  # the first one starts what the others find
         side.batch()
@@ -74,43 +53,38 @@ def _figures(runs: int, home: Path, spark: SparkSession, records: int) -> Iterat
     yield Figure(f"2 shards, batches of {records:,}", cpu_s["2"], unit="s CPU")
 
 
-class _Side:
-    """A stream in so many *shards*, of which each batch has so many *records*."""
+class Side:
+    """A *stream* with *records* per batch, from batch *n* on."""
 
-    def __init__(self, home: Path, spark: SparkSession, records: int, shards: int) -> None:
-        topology = parse(tomllib.loads(f"shards = {{ events = {shards} }}\n{TOML}"), file="bench.toml")
-        self._stream = Stream(topology, topology.sub_topologies[0], Layout(home / "warehouse"))
-        self._home, self._spark, self._records, self._n = home, spark, records, 0
+    def __init__(
+        self, stream: Stream, spark: SparkSession, records: int, *, n: int = 0, but: Sequence[int] = ()
+    ) -> None:
+        self._stream, self._home, self._but = stream, stream.layout.warehouse.parent, but
+        self._spark, self._records, self._n = spark, records, n
         self.wall_s: list[float] = []
-        self._engine = build_engine(self._stream, Silence(PARTITIONS), thread_id="t", epoch=1, slow_ms={})
+        self._engine = build_engine(stream, Silence(PARTITIONS), thread_id="t", epoch=1 + n, slow_ms={})
 
     def batch(self) -> float:
-        """The CPU time of the next batch, of this process and all that it has started."""
+        """Measures CPU time of the next batch without some processes.
+
+        It includes this process and all its children.
+        """
         rows, operators = self._rows(), self._stream.sub.operators
-        began_s, at_s = _cpu_s(), time.perf_counter()
+        began_s, at_s = cpu_s(self._but), time.perf_counter()
         self._engine.process(self._n, lambda: collect(rows, operators), {}, SparkExecutors(rows))
         self.wall_s.append(time.perf_counter() - at_s)
         self._n += 1
-        return _cpu_s() - began_s
+        return cpu_s(self._but) - began_s
 
     def _rows(self) -> DataFrame:
-        """The next records as Spark has them of a topic, each partition in a file of its own."""
-        size, first = self._records // PARTITIONS, self._n * self._records
+        """Returns the next records as Spark reads them from a topic.
+
+        Each partition has a file of its own.
+        """
         for partition in range(PARTITIONS):
-            numbers = pl.select(pl.int_range(first + partition * size, first + (partition + 1) * size).alias("n"))
-            values = numbers.select(
-                source=pl.lit("events"),
-                partition=pl.lit(partition, pl.Int32),
-                offset=pl.int_range(self._n * size, (self._n + 1) * size),
-                value=pl.concat_str(
-                    pl.lit('{"id":"key-'), pl.col("n") * 7_919 % KEYS, pl.lit('","v":'), pl.col("n"),
-                    pl.lit(',"note":"'), pl.col("n").cast(pl.String).str.zfill(60),
-                    pl.lit('","at":'), NOON_MS + pl.col("n") // 100, pl.lit("}"),
-                ).cast(pl.Binary),
-            )  # fmt: skip
             path = self._home / f"batch-{self._n}" / f"{partition}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
-            values.write_parquet(path)
+            raw_partition(self._n, partition, self._records, KEYS).write_parquet(path)
         frames = [self._spark.read.parquet(str(path)) for path in sorted(path.parent.iterdir())]
         whole = frames[0]
         for frame in frames[1:]:
@@ -119,8 +93,11 @@ class _Side:
         return whole.select(*whole.columns, *(F.lit(None).cast(kind).alias(name) for name, kind in rest.items()))
 
 
-def _cpu_s() -> float:
-    """What this process and all below it have used so far, and those that have ended of them."""
+def cpu_s(but: Sequence[int] = ()) -> float:
+    """Returns CPU use of this process and descendants, *but* for some.
+
+    Ended ones count.
+    """
     parents, used = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -132,5 +109,5 @@ def _cpu_s() -> float:
     below, found = {os.getpid()}, 0
     while below:
         found += sum(used.get(pid, 0) for pid in below)
-        below = {pid for pid, parent in parents.items() if parent in below}
+        below = {pid for pid, parent in parents.items() if parent in below} - {*but}
     return found / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,7 @@
-"""CPU time of a start: of the first one after an older version, from tables, and of others, from files."""
+"""Measures the CPU time of starts from tables and from files.
+
+The first start after an older version reads tables.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,21 @@ import polars as pl
 from bench.ratios import Figure
 from playing import NEWEST, Silence
 
-from tidemark.clock import wall_clock_ms
-from tidemark.delta import Committer, Reference
-from tidemark.kernels.schemas import rows_of
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import BATCHES, CHANGES
+from tidemark.model.topology import parse
 from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.tables import BATCHES, CHANGES
-from tidemark.spec.topology import parse
-from tidemark.stream.journal import Entry, Journal
-from tidemark.stream.load import load_memory
-from tidemark.stream.state import Moves
-from tidemark.stream.state_files import StateFiles, StateRuns
-from tidemark.stream.steps import Steps
+from tidemark.storage.delta.tables import Committer, Reference
+from tidemark.storage.fence import Fence
+from tidemark.stream.journal.batch import MicroBatch
+from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.journal.notes import DecisionNotes, EntryNotes
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.startup.load import load_memory
+from tidemark.stream.state.files import StateFiles
+from tidemark.stream.state.memory import Moves
 from tidemark.stream.wiring import build_engine
 
 KEYS, VERSIONS = 40_000, 50
@@ -34,7 +39,7 @@ NOON_MS = 1_700_000_000_000
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """A start from a long history against one with a single version a key."""
+    """Compares a long history with a single version per key."""
     with TemporaryDirectory() as folder:
         old = _stream(Path(folder) / "old", VERSIONS)
         young = _stream(Path(folder) / "young", 1)
@@ -48,11 +53,14 @@ def figures(runs: int) -> Iterator[Figure]:
 
 
 def _stream(home: Path, versions: int) -> Stream:
-    """A stream whose keys have changed so often, once a batch each; written as its driver does."""
+    """Creates a stream whose keys changed so often, once a batch.
+
+    It is written as its driver does.
+    """
     topology = parse(tomllib.loads(NEWEST), file="play.toml")
     stream = Stream(topology, topology.sub_topologies[0], Layout(home))
     build_engine(stream, Silence(), thread_id="t", epoch=1, slow_ms={})  # creates the tables
-    committer = Committer(f"{topology.name}/{stream.sub.name}", wall_clock_ms)
+    committer = Committer(f"{topology.name}/{stream.sub.name}", Fence())
     chance = np.random.default_rng(0)
     for batch_id in range(versions):
         same = {"topology": topology.name, "sub_topology": stream.sub.name, "batch_id": batch_id}
@@ -69,12 +77,15 @@ def _stream(home: Path, versions: int) -> Stream:
         committer.commit(stream.home / CHANGES.name, rows_of(CHANGES, rows, **same), batch_id)
         committer.commit(stream.home / BATCHES.name, rows_of(BATCHES, [{"batch_id": batch_id}]), batch_id)
     progress = StreamProgress(batch_id=versions - 1)
-    Journal(stream.control / "journal", "data").write(Entry(versions - 1, {}, {"progress": progress.to_json()}))
+    batch = MicroBatch(batch_id=versions - 1, epoch=1, decided_at_ms=NOON_MS, started_at_ms=NOON_MS, read_at_ms=NOON_MS)
+    Journal(stream.control / "journal", "data").write(
+        Entry(versions - 1, {}, EntryNotes(decided=DecisionNotes(batch=batch, progress=progress, was=progress)))
+    )
     return stream
 
 
 def _digests(chance: np.random.Generator) -> list[bytes]:
-    """One for each key, as long as SHA-256 makes them."""
+    """Returns one value per key, as long as a SHA-256 digest."""
     drawn = chance.bytes(32 * KEYS)
     return [drawn[start : start + 32] for start in range(0, len(drawn), 32)]
 
@@ -88,29 +99,35 @@ def _files(stream: Stream) -> StateFiles:
 
 
 def _with_files(stream: Stream) -> Entry:
-    """An entry of *stream* as of the first batch after a start from tables, with the files that it names."""
+    """Returns an entry of *stream* after its first start from tables.
+
+    It names the files of the state.
+    """
     steps, progress, newest = _started(stream)
     load_memory(steps, stream.sub, stream.home, progress)
     files = _files(stream)
-    moved = files.noted(steps.memory, progress.batch_id, newest.batch_id, Moves())
-    return replace(newest, tables=moved, notes={**newest.notes, "state": StateRuns.notes([files.runs])})
+    moved, runs = files.noted(steps.memory, progress.batch_id, newest.batch_id, Moves())
+    return replace(newest, tables=moved, notes=newest.notes.with_states([runs]))
 
 
 def _started(stream: Stream) -> tuple[Steps, StreamProgress, Entry]:
     newest = _journal(stream).newest()
     assert newest is not None
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
-    return steps, StreamProgress.from_json(newest.notes["progress"]), newest
+    return steps, newest.notes.decision.progress, newest
 
 
 def _start_s(stream: Stream, entry: Entry | None = None) -> float:
-    """The CPU time of a start with *entry* as the newest; of one from tables without."""
+    """Returns the CPU time of a start with *entry* as newest.
+
+    Without *entry* the start reads tables.
+    """
     steps, progress, _ = _started(stream)
     began_s = time.process_time()
     if entry is None:
         load_memory(steps, stream.sub, stream.home, progress)
     else:
-        (runs,) = StateRuns.of(entry.notes) or ()
+        (runs,) = entry.notes.decision.states or ()
         _files(stream).load(steps.memory, runs, entry.batch_id)
     took_s = time.process_time() - began_s
     assert len(steps.memory.stored["newest"]) == KEYS

@@ -1,4 +1,4 @@
-"""What-if against what is: a delay taken out of stored windows on paper, beside streams that never had it."""
+"""Compares what-if without a delay to streams that never had it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from streaming.drivers import PROJECT, Driver
 
 from tidemark.embedded import broker
 from tidemark.feed.feed_record import PARTITIONS
-from tidemark.report.what_if import Change, what_if
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import BATCHES, OPERATOR_WINDOWS, Table
-from tidemark.spec.topology import Topology, load
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import BATCHES, OPERATOR_WINDOWS, Table
+from tidemark.model.topology import Topology, load
+from tidemark.reports.what_if.estimates import WorkChange, what_if
 
 FLIGHTS = PROJECT / "jobs" / "topologies" / "flights.toml"
 SLOWED, DELAY_MS = "carrier_state", 400
@@ -28,7 +28,7 @@ WITHIN = 0.1
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """Medians of the critical paths of a day of flights, played in a minute."""
+    """Compares median critical paths of a day, played in a minute."""
     sides = {"without": lambda: _latency_ms(delay_ms=0), "what_if": lambda: _latency_ms(delay_ms=DELAY_MS)}
     found = by_turns(sides, runs)
     without = median(found["without"])
@@ -40,13 +40,13 @@ def figures(runs: int) -> Iterator[Figure]:
 
 
 def _latency_ms(*, delay_ms: int) -> float:
-    """The median critical path of a run, had the delay that it had been none."""
+    """Returns the median critical path, calculated without the run's delay."""
     topology = load(FLIGHTS)
     with TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
         _play(home, stack, delay_ms=delay_ms)
         windows, batches = (_of_both(home / "warehouse", topology, table) for table in (OPERATOR_WINDOWS, BATCHES))
-    changes = [Change(operator=SLOWED, less_ms=delay_ms)]
+    changes = [WorkChange(operator=SLOWED, less_ms=delay_ms)]
     found = what_if(windows, batches, topology.upstreams, changes, trigger_ms=topology.trigger_ms)
     return median(window.then.latency_ms for window in found)
 

@@ -1,4 +1,4 @@
-"""A real browser: Chromium as the machine has it, driven by Playwright, which sees every request."""
+"""Starts the machine's Chromium with Playwright, which sees every request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from playwright.sync_api import Browser, sync_playwright
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Chromium, for a file: while Playwright runs, no test of another file can run an event loop of its own.
+    """Starts Chromium for one file of tests.
+
+    While Playwright runs, no test of another file can run an event loop of its own.
 
     Where there is none the tests are skipped, unless TIDEMARK_BROWSER=required (`make test` says so).
     """

@@ -1,4 +1,4 @@
-"""The page in Airflow's navigation, in a real browser: who has no login sees nothing, who has one sees the path."""
+"""Airflow's page shows the path in a browser only after a login."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from flights_reported import ON_PATH, reported
 from playwright.sync_api import Browser, Page, expect
 
-from tidemark.embedded import airflow, process
+from tidemark.control import process
+from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.spec.project import CHECKOUT
+from tidemark.model.project.files import CHECKOUT
 
 BROKEN_WORDS = """
 [...document.querySelectorAll("th, td, dt, dd, p, a, li, .badge")].filter(element =>
@@ -76,7 +77,7 @@ def test_who_is_not_signed_in_gets_to_the_page_by_the_login(chromium: Browser, a
     context.close()
 
 
-def test_it_is_found_in_the_navigation_and_shows_the_operators_with_the_path_highlighted(signed_in: Page) -> None:
+def test_the_page_is_in_the_navigation_and_highlights_the_path(signed_in: Page) -> None:
     asked: list[str] = []
     signed_in.on("request", lambda request: asked.append(request.url))
     signed_in.get_by_role("button", name="Browse").click()

@@ -1,4 +1,4 @@
-"""The page of an interval in a real browser: what is on it, and that nothing on it does anything."""
+"""Elements of an interval's page in a real browser, all inert."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pytest
 from hostile import HOSTILE
 from playwright.sync_api import Browser, Page
 
-from tidemark.report.page import page
-from tidemark.report.page_facts import PageFacts
-from tidemark.spec.intervals import Interval
-from tidemark.spec.operators import Kind, Level, Map, Sink, Source
-from tidemark.spec.topology import SubTopology, Topology
+from tidemark.model.kinds.map import Map
+from tidemark.model.kinds.operator import Level
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.reports.pages.interval_facts import PageFacts
+from tidemark.reports.pages.interval_page import page
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 MINUTE_MS = 60_000
@@ -23,19 +26,22 @@ OBEYED_BY_A_BROWSER = (
     "script", "HTML tag", "HTML attribute", "HTML attribute without a quote", "HTML entity", "SVG", "CDATA",
     "link with script", "markdown link", "markdown image", "CSV formula =", "Jinja", "percent",
 )  # fmt: skip
-"""Of the corpus; tests/delta/test_hostile.py parses pages with all of it."""
+"""Part of the corpus; tests/delta/test_hostile.py parses pages with all of it."""
 EVENTS, SLOW, BOARD, OTHER = "events", "slow", "board", "other"
 
 
 def facts(named: dict[str, str], **changes: Any) -> PageFacts:
-    """events → slow → board and events → other, three minutes, one window over its SLA; names as *named* says."""
+    """Returns facts of three minutes with one window over its SLA.
+
+    The flow is events → slow → board and events → other; names are those of *named*.
+    """
     events, slow, board, other = (named.get(name, name) for name in (EVENTS, SLOW, BOARD, OTHER))
-    source = Source(name=events, kind=Kind.SOURCE, topic="t", fields={}, timestamp_range_ms=(0, 1), bound_ms=0)
+    source = Source(name=events, topic="t", fields={}, timestamp_range_ms=(0, 1), bound_ms=0)
     operators = (
         source,
-        Map(name=slow, kind=Kind.MAP, inputs=(events,), select={}),
-        Sink(name=board, kind=Kind.SINK, inputs=(slow,), table="b"),
-        Sink(name=other, kind=Kind.SINK, inputs=(events,), table="o"),
+        Map(name=slow, inputs=(events,), select={}),
+        Sink(name=board, inputs=(slow,), table="b"),
+        Sink(name=other, inputs=(events,), table="o"),
     )
     topology = Topology(named.get("topology", "play"), Level.INFO, 5_000, 1_000, (SubTopology("events", operators),))
     path, minutes = [events, slow, board], [NOON + k * MINUTE_MS for k in range(3)]
@@ -82,7 +88,7 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
 
 
 class Opened:
-    """A page in a browser that remembers what it asked the network for, what it said, and what it asked people."""
+    """A page in a browser that records requests, messages and dialogs."""
 
     def __init__(self, browser: Browser, file: Path, text: str, *, bypass_csp: bool = False) -> None:
         file.write_text(text, encoding="utf-8")
@@ -169,7 +175,7 @@ def test_without_a_breach_nobody_is_named(chromium: Browser, tmp_path: Path) -> 
     found.context.close()
 
 
-def test_an_interval_of_which_nothing_is_known_has_a_page_that_says_so(chromium: Browser, tmp_path: Path) -> None:
+def test_an_interval_without_facts_has_a_page_that_says_so(chromium: Browser, tmp_path: Path) -> None:
     lists: dict[str, Any] = {
         name: [] for name in ("paths", "slowest", "spent", "blame", "latencies", "emission", "lags", "spans")
     }
@@ -182,7 +188,7 @@ def test_an_interval_of_which_nothing_is_known_has_a_page_that_says_so(chromium:
 
 @pytest.mark.parametrize("name", OBEYED_BY_A_BROWSER)
 def test_hostile_names_and_values_are_shown_as_text(chromium: Browser, tmp_path: Path, name: str) -> None:
-    # Without the page's policy: escaping alone must do, and a policy on top of it is for what nobody thought of.
+    # Without the page's policy: escaping alone must suffice; the policy is a second line of defence.
     text = HOSTILE[name]
     named = {name: f"{name} {text}" for name in (EVENTS, SLOW, BOARD, OTHER, "topology")}
     found = Opened(chromium, tmp_path / "page.html", page(facts(named)), bypass_csp=True)

@@ -1,4 +1,4 @@
-"""Ends, stops and hinders real drivers, and compares what they leave with a calculation: `make chaos KILLS=N SEED=S`.
+"""Disturbs real drivers and checks their tables: `make chaos KILLS=N SEED=S`.
 
 Records flow through a real broker into two sub-topologies. One fault after the other happens to them; after each, when
 the drivers have done with all that was sent, every law of `checks.py` must hold of all tables.
@@ -50,7 +50,10 @@ def main() -> int:
 
 
 def run(stage: Stage, faults: Iterable[Fault]) -> int:
-    """Have *faults* happen; how many failed. Last, the drivers are drained, as if that were one more."""
+    """Runs *faults* and returns how many failed.
+
+    Last, the drivers are drained, as if that were one more fault.
+    """
     with stage.flow:
         stage.pause(1)
     stage.settle()
@@ -65,7 +68,7 @@ def run(stage: Stage, faults: Iterable[Fault]) -> int:
 
 
 def verdict(number: int, name: str, stage: Stage, look: Callable[[], list[str]]) -> list[str]:
-    """What *look* finds wrong, which is printed."""
+    """Prints and returns the errors that *look* finds."""
     began_s, stage.ended = time.monotonic(), []
     problems = look()
     told = "FAILED" if problems else ", ".join(["passed", *stage.ended])
@@ -74,7 +77,7 @@ def verdict(number: int, name: str, stage: Stage, look: Callable[[], list[str]])
 
 
 def trouble(stage: Stage, fault: Fault) -> list[str]:
-    """What is wrong after *fault*."""
+    """Returns the errors after *fault*."""
     try:
         with stage.flow:
             fault.happen(stage)
@@ -85,7 +88,7 @@ def trouble(stage: Stage, fault: Fault) -> list[str]:
 
 
 def trouble_in_the_end(stage: Stage) -> list[str]:
-    """What is wrong when the drivers are drained, and `tidemark doctor` is asked."""
+    """Returns the errors after the drain, including those of `tidemark doctor`."""
     found = []
     for sub in SUBS:
         if (status := stage.drivers[sub].drain()) != 0:

@@ -1,4 +1,7 @@
-"""What must hold whenever the drivers have done with all that was sent, whatever happened to them."""
+"""Laws of all tables once drivers have processed all records.
+
+They must hold whatever happened to the drivers.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from streaming.oracle_parts import Handed, Message, Place
 
 
 class Left:
-    """What the drivers have left so far, and what the oracle says of it."""
+    """The tables of the drivers so far, and the oracle's results."""
 
     def __init__(self, stage: Stage) -> None:
         self.acknowledged = [(r.partition, r.key, r.value, r.timestamp_ms) for r in stage.flow.acknowledged]
@@ -41,13 +44,19 @@ class Left:
         self.teams = Teams(handed, map(batch_of, self.rows("teams", "batches")))
 
     def in_order(self, found: list[Any], expected: list[Any], *key: int) -> None:
-        """Fail unless both are the same; in shards the order is that of each key, which these fields have."""
+        """Fails unless both are equal.
+
+        In shards the order is that of each key, which these fields have.
+        """
         if not self._is_one:
             found, expected = (sorted(rows, key=lambda row: [str(row[at]) for at in key]) for rows in (found, expected))
         _in_order(found, expected)
 
     def _handed(self) -> dict[int, list[Handed]]:
-        """What is in the hop, by batch, in its order: of several players none comes first."""
+        """Returns hop rows by batch, in order.
+
+        Several players have no common order.
+        """
         found = defaultdict(list)
         for batch_id, *row in _rows_of_hop(self):
             found[batch_id].append(Handed(*row))
@@ -73,7 +82,7 @@ def _in_kafka(left: Left) -> None:
 
 
 def _read_once(left: Left) -> None:
-    """Every record that Kafka has is read by one batch, and every batch of the hop too."""
+    """Checks that one batch reads each record, and each hop batch."""
     for sub in ("players", "teams"):
         check_read_once(left.rows(sub, "batches"))
         check_never_back(left.rows(sub, "watermarks"))
@@ -85,7 +94,10 @@ def _read_once(left: Left) -> None:
 
 
 def _in_the_tables_once(left: Left) -> None:
-    """The records in the tables, in time, late or of no use, are those that Kafka has."""
+    """Checks that records in the tables are those in Kafka.
+
+    Late and unusable ones count.
+    """
     seen = [Place("events", r["source_partition"], r["source_offset"]) for r in left.rows("players", "seen")]
     late = [late.place for late in late_of(left.rows("players", "late_records"), "events")]
     bad = [Place(r["topic"], r["partition"], r["offset"]) for r in left.rows("players", "quarantine")]
@@ -96,13 +108,13 @@ def _in_the_tables_once(left: Left) -> None:
 
 
 def _history(left: Left) -> None:
-    """What was sent on is the oracle's list of changes, in its order."""
+    """Checks that sent updates are the oracle's changes, in order."""
     left.in_order(updates_of(left.rows("players", "changes"), "newest"), left.players.newest.sent, 0)
     left.in_order(updates_of(left.rows("teams", "changes"), "totals"), left.teams.totals.sent, 0)
 
 
 def _news(left: Left) -> None:
-    """What consumers of the Kafka sink read, less what repeats by `tidemark-id`, is the same."""
+    """Checks what consumers of the Kafka sink read, without repeated `tidemark-id`s."""
     told: dict[tuple[int, ...], tuple[str, Any]] = {}
     for message in left.news:
         _, _, _, batch, sequence = (message.headers["tidemark-id"] or b"").decode().split("/")
@@ -130,7 +142,10 @@ def _current(left: Left) -> None:
 
 
 def _suppressed(left: Left) -> None:
-    """Each update that was not sent on is in one run of the ledger, which has as many as it says."""
+    """Checks that each suppressed update is in one run of the ledger.
+
+    A run has as many updates as it states.
+    """
     ledger = [row for row in left.rows("players", "suppressed") if row["operator"] == "newest"]
     within: Counter[tuple[str, int, int, int]] = Counter()
     for key, place in left.players.skipped:
@@ -146,13 +161,13 @@ def _suppressed(left: Left) -> None:
 
 
 def _hop(left: Left) -> None:
-    """The hop has each row that the oracle hands on once, in its order, and nothing else."""
+    """Checks that the hop has the oracle's rows once, in order."""
     expected = [(batch_id, *row) for batch_id, handed in left.players.handed.items() for row in handed]
     left.in_order(_rows_of_hop(left), expected, 0, 5, 6)
 
 
 def _rows_of_hop(left: Left) -> list[tuple[Any, ...]]:
-    """What was handed on, with the batch before it."""
+    """Returns the updates that were handed on, with the previous batch."""
     return [
         (
             row["batch_id"],
@@ -204,7 +219,7 @@ def _text(row: Row, *columns: str) -> str:
 
 
 def _in_order(found: list[Any], expected: list[Any]) -> None:
-    """Fail unless both are the same, and say from where on they are not."""
+    """Fails unless both are equal, and names the first difference."""
     if found != expected:
         at = next((n for n, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), -1)
         told = f"{found[at]} and not {expected[at]}" if at >= 0 else "one ends before the other"
@@ -213,7 +228,10 @@ def _in_order(found: list[Any], expected: list[Any]) -> None:
 
 
 def _same(found: Iterable[Any], expected: Iterable[Any]) -> None:
-    """Fail unless both have the same, each as often, and say what one has more than the other."""
+    """Fails unless both have the same elements, equally often.
+
+    The message names the surplus of each.
+    """
     one, other = Counter(iter(found)), Counter(iter(expected))
     more, less = list((one - other).elements()), list((other - one).elements())
     assert (more, less) == ([], []), f"{len(more)} too many: {more[:3]}; {len(less)} missing: {less[:3]}"

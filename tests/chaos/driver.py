@@ -1,10 +1,10 @@
-"""`jobs/stream.py` as it is, but that it is killed or stopped at the step of a batch that a file names.
+"""Runs `jobs/stream.py` until a signal at a given step of a batch.
 
     python driver.py FILE ARGUMENTS_OF_STREAM...
 
 FILE holds a signal's number and a step, such as `9 committed changes`. It is renamed when the step is reached, and the
 signal goes to the driver's whole process group, its JVM included. The steps are those between any two writes of a batch
-(stream/commit.py) and three that only a driver under Spark has: `planned`, when Spark has logged the offsets;
+(stream/write/commit.py) and three that only a driver under Spark has: `planned`, when Spark has logged the offsets;
 `reading`, while Spark's tasks run; `done`, before Spark logs that the batch is.
 """
 
@@ -14,10 +14,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import stream
+from tidemark.stream import query
 from tidemark.stream.engine import Collect, Engine
 from tidemark.stream.wiring import build_engine
 
@@ -25,7 +27,7 @@ INTO_THE_READING_S = 0.03
 
 
 def obeying(file: Path) -> Callable[[str], None]:
-    """What is called with each step that is reached."""
+    """Returns the function to call with each step that is reached."""
 
     def reached(step: str) -> None:
         try:
@@ -43,7 +45,7 @@ def watched(reached: Callable[[str], None]) -> Callable[..., Engine]:
     """`build_engine`, of an engine whose steps are *reached*."""
 
     def build(*arguments: Any, **options: Any) -> Engine:
-        engine = build_engine(*arguments, **options, reached=reached)
+        engine = build_engine(*arguments, **{**options, "fence": replace(options["fence"], reached=reached)})
         process = engine.process
 
         def process_watched(batch_id: int, collect: Collect, *more: Any, **planned: Any) -> None:
@@ -65,5 +67,5 @@ def watched(reached: Callable[[str], None]) -> Callable[..., Engine]:
 
 if __name__ == "__main__":
     told = Path(sys.argv.pop(1))
-    stream.build_engine = watched(obeying(told))  # type: ignore[assignment]
+    query.build_engine = watched(obeying(told))  # type: ignore[assignment]
     sys.exit(stream.main())

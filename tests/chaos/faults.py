@@ -1,4 +1,4 @@
-"""What a chaos run does to the drivers, the broker and the disk, drawn by a seed."""
+"""Draws faults of drivers, broker and disk by a seed."""
 
 from __future__ import annotations
 
@@ -16,22 +16,30 @@ from deltalake.exceptions import CommitFailedError
 FACTS = ("emission_metrics", "latency_buckets", "operator_latency", "operator_windows", "outcomes", "watermarks")
 STEPS = {
     "players": (
-        *("planned", "reading", "decided", "committed changes", "committed seen", "committed board", "committed news"),
+        *("planned", "reading", "decided", "committed changes", "committed seen", "committed news"),
+        *("committed changes_of_board", "merged board", "committed board"),
         *("committed hop_by_team", "committed suppressed", "committed late_records", "committed quarantine"),
         *("committed disorder_buckets", "measured", *(f"committed {name}" for name in FACTS), "committed batches"),
         "done",
     ),
     "teams": (
-        *("planned", "reading", "decided", "committed changes", "committed team_board", "committed operator_state"),
+        *("planned", "reading", "decided", "committed changes", "committed operator_state"),
+        *("committed changes_of_team_board", "merged team_board", "committed team_board"),
         *("committed suppressed", "measured", *(f"committed {name}" for name in FACTS), "committed batches", "done"),
     ),
 }
-"""Per sub-topology the steps between any two writes, at which a driver can be killed or stopped."""
+"""Steps between any two writes, per sub-topology.
+
+A driver can be killed or stopped at each.
+"""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens while records flow; with *may_end* a driver may give up, and is started again."""
+    """A fault while records flow.
+
+    With *may_end* a driver may end, and is started again.
+    """
 
     name: str
     happen: Callable[[Stage], None]
@@ -39,14 +47,14 @@ class Fault:
 
 
 class Draw:
-    """Draws faults, the named steps of each sub-topology in turn until all have been had."""
+    """Draws faults; named steps come in turn until all were drawn."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
         self._left: list[tuple[str, str]] = []
 
     def faults(self) -> Iterator[Fault]:
-        """Every kind of fault once, and then any of them, kills most often."""
+        """Draws every kind of fault once, then any, mostly kills."""
         first = list(KINDS)
         self.chance.shuffle(first)
         for kind in first:
@@ -80,7 +88,10 @@ def killed_at_a_step(draw: Draw) -> Fault:
 
 
 def killed_again_at_recovery(draw: Draw) -> Fault:
-    """The first steps of the next driver are those of the batch that the one before was in."""
+    """Kills a driver, and the next one in the same batch.
+
+    The first steps of the next driver are those of the batch that the previous driver was in.
+    """
     sub, step = draw.step()
     again = draw.chance.choice([step for step in STEPS[sub] if step.startswith("committed")])
 
@@ -166,7 +177,7 @@ def disk_full(draw: Draw) -> Fault:
 
 
 def optimized(draw: Draw) -> Fault:
-    """Somebody else rewrites the tables, some of them more than once."""
+    """Rewrites the tables as another writer would, some more than once."""
     order = [draw.chance.random() for _ in range(100)]
 
     def happen(stage: Stage) -> None:
@@ -176,6 +187,42 @@ def optimized(draw: Draw) -> Fault:
                 DeltaTable(str(table)).optimize.compact()
 
     return Fault("OPTIMIZE of all tables", happen)
+
+
+def worker_killed(draw: Draw) -> Fault:
+    """Kills Spark's Python workers.
+
+    Spark retries a task if its master allows it; here it does not, and the driver may end.
+    """
+    sub, after_s = draw.sub(), draw.seconds(0, 2)
+
+    def happen(stage: Stage) -> None:
+        stage.pause(after_s)
+        stage.wait(lambda: stage.drivers[sub].kill_workers() > 0 or stage.shards == 1, f"a worker of {sub}")
+
+    return Fault(f"kill -9 of the Python workers of {sub} after {after_s} s", happen, may_end=True)
+
+
+def copies_harmed(draw: Draw) -> Fault:
+    """Damages local copies of states before the next driver starts.
+
+    They are deleted, torn or swapped.
+    """
+    sub, first = draw.sub(), draw.chance.randrange(3)
+
+    def happen(stage: Stage) -> None:
+        stage.drivers[sub].end()
+        copies = stage.copies()
+        contents = [copy.read_bytes() for copy in copies]
+        for number, copy in enumerate(copies, first):
+            copy.unlink()
+            if number % 3 == 0:
+                copy.write_bytes(contents[number - first][:-50])
+            elif number % 3 == 1:
+                copy.write_bytes(contents[number - first - 1])
+        stage.start(sub)
+
+    return Fault(f"copies of states are deleted, torn or stale, and {sub} starts", happen)
 
 
 KINDS: dict[Callable[[Draw], Fault], int] = {
@@ -188,6 +235,8 @@ KINDS: dict[Callable[[Draw], Fault], int] = {
     taken_over: 2,
     disk_full: 2,
     optimized: 2,
+    worker_killed: 2,
+    copies_harmed: 2,
 }
 """How often each comes, relative to the others."""
 

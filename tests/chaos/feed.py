@@ -1,4 +1,4 @@
-"""Numbered records without end, and their way into Kafka. A seed gives the same records each time."""
+"""Feeds endless numbered records into Kafka, the same for a seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ HOUR_MS = 3_600_000
 
 
 def records(seed: int) -> Iterator[Sent]:
-    """The feed: about half of the updates say nothing new; some records are late, of no use, or delete a player."""
+    """Generates the feed, in which about half of the updates repeat.
+
+    Some records are late, unusable, or delete a player.
+    """
     chance = Random(seed)
     now = {player: (chance.choice(TEAMS), chance.randrange(10)) for player in PLAYERS}
     for n in _count():
@@ -47,7 +50,7 @@ def _record(n: int, player: str, now: tuple[str, int], happened_at_ms: int, chan
         case "deletes":
             value = None
         case "no key":
-            key = value = None  # it deletes nobody
+            key = value = None  # it deletes no player
         case "cut off":
             value = (value or b"")[:20]
     return Sent(happened_at_ms, TOPIC, partition, key, value, happened_at_ms)
@@ -61,11 +64,11 @@ def _count() -> Iterator[int]:
 
 
 class Flow:
-    """Sends PER_SECOND records of the feed of *seed* while its `with` block runs.
+    """Sends PER_SECOND records of *seed*'s feed during the `with` block.
 
-    `acknowledged` is what Kafka said that it has, and not where: of a record that a broker which was killed had twice,
-    it would say only one place. The block ends when all that was sent is acknowledged, however long the broker was
-    away in between.
+    `acknowledged` has the records that Kafka acknowledged, without their places: for a record that a killed broker
+    received twice, Kafka names only one place. The block ends when all sent records are acknowledged, however long the
+    broker was away.
     """
 
     def __init__(self, seed: int, address: str) -> None:

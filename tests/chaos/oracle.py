@@ -1,4 +1,4 @@
-"""What `chaos.toml` makes of the records that Kafka has, calculated once more, in plain Python.
+"""Recomputes the results of `chaos.toml` from Kafka's records in plain Python.
 
 As `streaming/oracle.py`: standard library only, one record after the other, and of the engine's tables `batches` alone.
 A class for each sub-topology. Instants are epoch ms, UTC; texts are JSON as the tables have it.
@@ -48,7 +48,10 @@ class Players:
         self.outcomes[batch.batch_id], self.handed[batch.batch_id] = self._count, self._hop
 
     def _record(self, place: Place) -> int | None:
-        """What becomes of the record at *place*; its time, None when it cannot be used."""
+        """Processes the record at *place* and returns its time.
+
+        None: it cannot be used.
+        """
         count, fields = self._count["events"], fields_of(self._log[place], self._newest_ms.get(place.partition))
         count["records_in"] += 1
         if fields is None:
@@ -101,7 +104,7 @@ class Players:
 
 @dataclass
 class Team:
-    """What the players of a team add up to."""
+    """Number and points of the players of a team."""
 
     n: int = 0
     points: int = 0
@@ -117,7 +120,7 @@ class Team:
 
 
 class Teams:
-    """The sub-topology `teams` after *batches* of what was *handed* on by those of `players`."""
+    """Computes `teams` after *batches* of rows *handed* on by `players`."""
 
     def __init__(self, handed: Mapping[int, Iterable[Handed]], batches: Iterable[Batch]) -> None:
         self.outcomes: dict[int, Counts] = {}
@@ -145,7 +148,7 @@ class Teams:
 
 
 def fields_of(message: Message, newest_ms: int | None) -> Fields | None:
-    """The fields of a record, the player being Kafka's key; None when it cannot be used.
+    """Returns a record's fields with Kafka's key as player; None if unusable.
 
     A record without a value deletes its player, at *newest_ms*, the newest time before it in its partition. It has no
     other field.

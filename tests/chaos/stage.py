@@ -1,4 +1,4 @@
-"""Where a chaos run takes place: a broker, a driver for each sub-topology, a disk that can be full, and the flow."""
+"""Runs broker, drivers and a small disk for a chaos run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import psutil
 from chaos.feed import PARTITIONS, TOPIC, Flow
 from deltalake import DeltaTable
-from streaming.drivers import Driver, ends_of
+from streaming.drivers import Driver, ends_of, rows_of
 
-from tidemark.embedded import broker, process
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.topology import load
-from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import findings
+from tidemark.control import process
+from tidemark.embedded import broker
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.topology import load
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import findings
+from tidemark.stream.state.runs import CACHE, SUFFIX
 
 HERE = Path(__file__).resolve().parent
 TOPOLOGY = "chaos"
@@ -29,7 +32,10 @@ PATIENCE_S = 180
 
 
 class StagedDriver(Driver):
-    """A driver that can be told to die, or to stop, at a step of its next batch that reaches it (driver.py)."""
+    """A driver that dies or stops at a step of a batch.
+
+    The next batch that reaches the step triggers it (driver.py).
+    """
 
     def __init__(self, sub: str, home: Path, address: str, *arguments: str) -> None:
         self._told = home / f"{sub}.told"
@@ -45,7 +51,7 @@ class StagedDriver(Driver):
         partial.rename(self._told)
 
     def has_reached(self) -> bool:
-        """Whether it came to the step that it was told."""
+        """Returns true if it reached the step that it was given."""
         return self._reached.exists()
 
     def exit_status(self) -> int | None:
@@ -53,17 +59,32 @@ class StagedDriver(Driver):
         return self._process.poll()
 
     def log(self) -> str:
-        """The end of what it has said."""
+        """Returns the end of its output."""
         return self._log.read_text(errors="replace")[-6_000:]
 
+    def kill_workers(self) -> int:
+        """Kills the Python workers of Spark and returns their number."""
+        # Spark's daemon of workers leaves the process group of its driver.
+        started = psutil.Process(self._process.pid).children(recursive=True)
+        killed = 0
+        for process_ in started:
+            with suppress(psutil.NoSuchProcess):
+                if "pyspark.daemon" in process_.cmdline():
+                    process_.kill()
+                    killed += 1
+        return killed
+
     def pids(self) -> list[int]:
-        """Those of its process group: it and its JVM."""
+        """Returns the processes of its group: it and its JVM."""
         listed = subprocess.run(["pgrep", "-g", str(self._process.pid)], capture_output=True, text=True, check=False)
         return [int(pid) for pid in listed.stdout.split()]
 
 
 class Stage:
-    """All that a chaos run starts, in the folder *home*; nothing of it outlives the `with` block."""
+    """Starts all parts of a chaos run in the folder *home*.
+
+    All of them end with the `with` block.
+    """
 
     def __init__(self, home: Path, seed: int, shards: int = 1) -> None:
         self.home, self.warehouse, self._seed = home, home / "warehouse", seed
@@ -84,6 +105,7 @@ class Stage:
             self.address = broker.start(self.home / "broker").address
             broker.create_topics(self.address, {TOPIC: PARTITIONS, "news": 1})
             self.flow = Flow(self._seed, self.address)
+            self._have_copies(stack)
             self._cleaning = stack.pop_all()
         for sub in SUBS:
             self.start(sub)
@@ -92,19 +114,29 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self._cleaning.close()
 
+    def _have_copies(self, stack: ExitStack) -> None:
+        """Makes drivers map copies of states, as for an object store."""
+        before = os.environ.get(CACHE)
+        os.environ[CACHE] = str(self.home / "copies")
+        stack.callback(lambda: os.environ.pop(CACHE) if before is None else os.environ.update({CACHE: before}))
+
+    def copies(self) -> list[Path]:
+        """Returns the copies of states that drivers made."""
+        return sorted((self.home / "copies").rglob(f"*{SUFFIX}"))
+
     def start(self, sub: str, *arguments: str) -> StagedDriver:
-        """A new driver of *sub*, which is the one of it from now on."""
+        """Starts a new driver of *sub* and makes it the current one."""
         driver = self.drivers[sub] = StagedDriver(sub, self.home, self.address, *arguments)
         self._cleaning.callback(driver.end)
         return driver
 
     def restart(self, sub: str) -> None:
-        """Kill -9 the driver of *sub*, whatever it does, and start the next one."""
+        """Kills the driver of *sub* in any state and starts the next."""
         self.drivers[sub].end()
         self.start(sub)
 
     def second(self, sub: str) -> Driver:
-        """One more driver of *sub*, beside the one that lives."""
+        """Starts one more driver of *sub* beside the current one."""
         driver = Driver(sub, self.home, self.address, topology=TOPOLOGY)
         self._cleaning.callback(driver.end)
         return driver
@@ -121,7 +153,7 @@ class Stage:
         assert broker.start(self.home / "broker").address == self.address
 
     def findings(self, sub: str) -> list[str]:
-        """What `tidemark doctor` says of *sub*, whose driver has ended."""
+        """Returns the findings of `tidemark doctor` for *sub*, whose driver ended."""
         topology = load(self.home / f"{TOPOLOGY}.toml")
         seen = evidence(Stream(topology, topology.sub_topology(sub), Layout(self.warehouse)))
         return [finding.lines for finding in findings(seen)]
@@ -132,7 +164,10 @@ class Stage:
 
     @contextmanager
     def full_disk(self, left: int) -> Iterator[None]:
-        """Room for *left* bytes in the warehouse; where nothing may be mounted, none for any file."""
+        """Leaves *left* bytes of space in the warehouse.
+
+        Where nothing may be mounted, no file gets any space.
+        """
         if self._is_mounted:
             # It refuses to be smaller than what a driver has written since it was asked.
             self.wait(lambda: self._resize(self._used() + left), "a small disk")
@@ -182,7 +217,21 @@ class Stage:
         self.wait(is_done, "the end of all that was sent")
 
     def _is_done(self, ends: dict[str, int]) -> bool:
-        players, teams = (self.drivers[sub].offsets() for sub in SUBS)
+        """Returns true if drivers reported it and newest facts are readable."""
+        told = {sub: driver.offsets() for sub, driver in self.drivers.items()}
+        return self._have_read(ends, **told) and all(told[sub] == self._read_to(sub) for sub in SUBS)
+
+    def _read_to(self, sub: str) -> dict[str, int]:
+        """Returns the progress of *sub* by its newest row of `batches`.
+
+        It is up to a flush behind its heartbeat.
+        """
+        newest = rows_of(self.warehouse, TOPOLOGY, sub, "batches")[-1:]
+        return {
+            f"{part['source']}/{part['partition']}": part["until_offset"] for row in newest for part in row["sources"]
+        }
+
+    def _have_read(self, ends: dict[str, int], players: dict[str, int], teams: dict[str, int]) -> bool:
         if not ends.items() <= players.items():
             return False
         hop = DeltaTable(str(Layout(self.warehouse).hop(TOPOLOGY, "players", "by_team")))
@@ -190,7 +239,7 @@ class Stage:
         return last is not None and teams == {"by_team_source/0": last + 1}
 
     def behind(self) -> int:
-        """How many acknowledged records the driver of `players` has not done with, as far as it has said."""
+        """Counts acknowledged records that `players` has not reported as processed."""
         return len(self.flow.acknowledged) - sum(self.drivers["players"].offsets().values())
 
     def pause(self, seconds: float) -> None:
@@ -199,7 +248,7 @@ class Stage:
 
 
 def _run(*command: str) -> bool:
-    """Whether *command* did what it is for."""
+    """Runs *command* and returns true on success."""
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:

@@ -1,4 +1,7 @@
-"""A short chaos run, the same each time; and that it knows of every step at which a driver can end."""
+"""Runs a short, repeatable chaos run and checks its list of steps.
+
+The list must have every step at which a driver can end.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,18 @@ from streaming.drivers import PROJECT
 
 SEED = 4
 KINDS = (killed_again_at_recovery, broker_killed, killed_at_random)
-"""Those that no other test has; `make chaos` draws from all."""
+"""Faults that no other test has; `make chaos` draws from all."""
 NOON = 1_400_000_000_000
 ONLY_UNDER_SPARK = {"planned", "reading", "done"}
 
 
-def test_whatever_happens_nothing_is_lost_doubled_or_hidden(tmp_path: Path) -> None:
+def test_faults_lose_double_and_hide_nothing(tmp_path: Path) -> None:
     with Stage(tmp_path, SEED) as stage:
         draw = Draw(SEED)
         assert run(stage, [kind(draw) for kind in KINDS]) == 0
 
 
-def test_a_driver_can_be_ended_at_every_step_between_two_writes(tmp_path: Path) -> None:
+def test_a_driver_can_crash_at_every_step_between_two_writes(tmp_path: Path) -> None:
     play = Play((PROJECT / "tests" / "chaos" / "chaos.toml").read_text(), tmp_path)
 
     def scored(at: int, player: str, score: int, team: str = "red") -> Row:
@@ -36,7 +39,7 @@ def test_a_driver_can_be_ended_at_every_step_between_two_writes(tmp_path: Path) 
     for sub, reached in steps.items():
         play.start(sub, reached=reached.append, epoch=2)
     of_no_use: dict[str, Any] = {**scored(5_000, "cut off", 1), "reason": "malformed_json", "events": None}
-    # Its first window closes; somebody changes, nobody does, and the red team has 2 members and few points as before.
+    # The first window closes. One player changes and one does not; the red team keeps its two members and few points.
     play.batch([scored(9_000, "ann", 2), scored(9_001, "bob", 1), scored(1, "ann", 1), of_no_use], at_ms=NOON + 10_000)
     play.hop("teams", at_ms=NOON + 10_000)
     assert "committed changes" not in steps["teams"]

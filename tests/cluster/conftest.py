@@ -1,4 +1,7 @@
-"""A Spark standalone cluster for all tests here; Kafka is that of the streaming tests."""
+"""Starts a Spark standalone cluster for all tests here.
+
+Kafka is that of the streaming tests.
+"""
 
 from collections.abc import Iterator
 
@@ -6,14 +9,14 @@ import pytest
 from streaming.conftest import broker
 
 from tidemark.embedded import spark_cluster
-from tidemark.embedded.spark_cluster import Cluster
-from tidemark.spark import SECRETS
+from tidemark.embedded.spark_cluster import LocalCluster
+from tidemark.spark_session import SECRETS
 
 __all__ = ["broker"]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A master with two workers."""
     home = tmp_path_factory.mktemp("cluster")
     try:

@@ -1,4 +1,7 @@
-"""How the tests give jobs to a cluster: as Airflow does, to executors that do not have the library."""
+"""Submits jobs to a cluster as Airflow does.
+
+The executors do not have the library.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,24 @@ from pathlib import Path
 
 import pyspark
 
-from tidemark.embedded.spark_cluster import Cluster
+from tidemark.embedded.spark_cluster import LocalCluster
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 COMMAND = """
 import json, sys
 from pathlib import Path
-from tidemark.spec.topology import load
+from tidemark.model.topology import load
 from tidemark_spark import DriverHook
 hook = DriverHook(spark=load(Path(sys.argv[1])).spark, conn_id="spark_default", name="tests")
 print(json.dumps(hook.command("APPLICATION")[:-1]))
 """
 
 
-def spark_table(cluster: Cluster, home: Path, **conf: str) -> str:
-    """The `spark` table of a topology whose jobs run on *cluster*, two executors each, with *conf* besides."""
+def spark_table(cluster: LocalCluster, home: Path, **conf: str) -> str:
+    """Returns the `spark` table for jobs on *cluster* with *conf*.
+
+    Each job has two executors.
+    """
     properties = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -40,7 +46,10 @@ def spark_table(cluster: Cluster, home: Path, **conf: str) -> str:
 
 
 def submit_command(topology: Path, home: Path) -> list[str]:
-    """What Airflow's plugin writes before the application of a job of *topology*; its own state lies in *home*."""
+    """Returns the plugin's command before the application of a job.
+
+    The job is one of *topology*; its own state is in *home*.
+    """
     local = json.dumps({"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}})
     code = os.pathsep.join([str(PLUGINS), os.environ.get("PYTHONPATH", "")])
     airflow = {"AIRFLOW_HOME": str(home), "AIRFLOW_CONN_SPARK_DEFAULT": local, "PYTHONPATH": code}
@@ -57,7 +66,10 @@ def submit_command(topology: Path, home: Path) -> list[str]:
 
 
 def python_without_the_library(home: Path) -> Path:
-    """A Python in *home* that has every package of this one but Tidemark, as that of other machines."""
+    """Creates a Python in *home* with all packages but Tidemark.
+
+    Other machines have such a one.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
     packages = Path(sysconfig.get_path("purelib"))
     for package in packages.iterdir():

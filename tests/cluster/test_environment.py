@@ -1,12 +1,13 @@
-"""What the embedded servers know of the environment of whoever starts them."""
+"""Embedded servers do not inherit the starter's Airflow environment."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tidemark.embedded import broker, process, spark_cluster
-from tidemark.embedded.process import Process
+from tidemark.control import process
+from tidemark.control.process import Process
+from tidemark.embedded import broker, spark_cluster
 
 
 def started_broker(home: Path) -> Process:

@@ -1,6 +1,7 @@
-"""A day of real flights on a Spark standalone cluster, one of whose workers is killed; then every batch job on it.
+"""Real flights on a Spark cluster that loses a worker.
 
-What is left must be what a plain-Python calculation says, and what the same jobs write on this machine alone.
+Then every batch job runs on it. The results must equal a plain-Python calculation, and those of the same jobs on this
+machine alone.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from streaming.oracle_parts import Late, Place, sum_in_state
 
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import broker as embedded
-from tidemark.embedded.spark_cluster import Cluster
-from tidemark.spec.intervals import iso
-from tidemark.spec.layout import Layout
+from tidemark.embedded.spark_cluster import LocalCluster
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
 
 pytestmark = pytest.mark.long  # `test_shards.py` is the short case
 TOPICS = {FLIGHTS: 3, WEATHER: 1, "carrier_delays": 1}
@@ -46,9 +47,15 @@ REPLAY = ["--from", "2013-06-27", "--to", "2013-06-28", "--speed", "28800", "--w
 REPLAY += ["--offline-share", "0.02", "--repeat-share", "0.2", "--bad-records", "8"]
 BOUND_MS, IDLE_AFTER_MS = 1_000, 2_000
 SHORTENED = {"bound": '"1 s"', "idle_after": '"2 s"', "window": '"1 s"', "idle_advances": "false"}
-"""The replay plays a day in three seconds; the topology's times are shortened likewise."""
+"""Times of the topology, shortened like the replay of a day.
+
+The replay takes three seconds.
+"""
 LARGE = 500
-"""Records above which a batch goes to the executors; of flights it has three times as many."""
+"""Records above which a batch goes to the executors.
+
+The day has three times as many flights.
+"""
 ONE_AFTER_THE_OTHER = """
 import json, runpy, sys
 for sys.argv in json.loads(sys.argv[1]):
@@ -67,7 +74,10 @@ REPORTS = {  # what does not depend on when a job ran, or on how many rows there
 
 
 class Submitted(Driver):
-    """A driver whose Python is a child of the JVM that `spark-submit` starts, and has another process id."""
+    """A driver whose Python is a child of `spark-submit`'s JVM.
+
+    It has another process id.
+    """
 
     def offsets(self) -> dict[str, int]:
         heartbeat = self.control.heartbeat()
@@ -76,7 +86,10 @@ class Submitted(Driver):
 
 @dataclass(frozen=True)
 class Flow:
-    """What the day left: exit states of its drivers, living workers, what is in Delta, and the calculation."""
+    """Results of the day: exits, workers, tables, and the calculation.
+
+    Exit states are those of its drivers.
+    """
 
     topology: Path
     warehouse: Path
@@ -106,7 +119,7 @@ def wait_for_a_batch(driver: Driver, warehouse: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def flow(tmp_path_factory: pytest.TempPathFactory, broker: str, cluster: Cluster) -> Flow:
+def flow(tmp_path_factory: pytest.TempPathFactory, broker: str, cluster: LocalCluster) -> Flow:
     home = tmp_path_factory.mktemp("flights")
     warehouse, topology = home / "warehouse", home / "flights.toml"
     topology.write_text(topology_toml(spark_table(cluster, home)))
@@ -136,7 +149,7 @@ def flow(tmp_path_factory: pytest.TempPathFactory, broker: str, cluster: Cluster
     return Flow(topology, warehouse, submit, exits, cluster.living(), oracle)
 
 
-def test_a_master_tells_the_health_check_of_containers_that_it_is_well(cluster: Cluster) -> None:
+def test_a_master_is_healthy_for_the_check_of_containers(cluster: LocalCluster) -> None:
     check = [sys.executable, str(PROJECT / "docker" / "healthy.py"), f"{cluster.page}/json/", "status", "ALIVE"]
     assert subprocess.run(check, check=False).returncode == 0
 
@@ -180,7 +193,7 @@ def test_the_tables_are_what_a_calculation_makes_of_the_records(flow: Flow) -> N
     assert sorted(board, key=str) == sorted(expected, key=str)
 
 
-def test_behind_the_hop_each_carrier_comes_to_what_its_flights_add_up_to(flow: Flow) -> None:
+def test_behind_the_hop_each_carrier_sums_up_its_flights(flow: Flow) -> None:
     last = {row["key"]: json.loads(row["state"]) for row in flow.rows("operator_state", "carriers")}
     assert last == {
         key: {
@@ -194,7 +207,10 @@ def test_behind_the_hop_each_carrier_comes_to_what_its_flights_add_up_to(flow: F
 
 
 def jobs(flow: Flow, warehouse: Path, at: str, *counted: str) -> list[list[str]]:
-    """The command line of every batch job, in an order in which each finds what it reads; *counted* says by whom."""
+    """Returns the command line of every batch job, in order.
+
+    In this order each job finds what it reads; *counted* are arguments of the rollup.
+    """
     where = ["--warehouse", str(warehouse), "--topology", str(flow.topology)]
     arguments = {
         "rollup": counted,
@@ -218,7 +234,7 @@ def reports(warehouse: Path) -> Mapping[str, list[tuple[Any, ...]]]:
     }
 
 
-def test_every_batch_job_writes_on_the_cluster_what_it_writes_here(flow: Flow) -> None:
+def test_every_batch_job_writes_on_the_cluster_the_same_rows(flow: Flow) -> None:
     here, at = flow.warehouse.with_name("here"), iso(wall_clock_ms())
     shutil.copytree(flow.warehouse, here)
     run(sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(jobs(flow, here, at)))

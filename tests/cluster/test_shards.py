@@ -1,10 +1,11 @@
-"""A standalone cluster of two workers: batches are worked on there, and their records do not come to the driver.
+"""Two workers process and send records, which bypass the driver.
 
 `TIDEMARK_SHARDED=2000000` runs it with so many records.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,20 @@ from typing import Any
 import polars as pl
 import pytest
 from cluster.submitting import spark_table, submit_command
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from streaming import drivers
 from streaming.drivers import OnlyDriver
 
-from tidemark.delta import scan
 from tidemark.embedded import broker as embedded
-from tidemark.embedded.spark_cluster import Cluster
-from tidemark.spec.layout import Layout
+from tidemark.embedded.spark_cluster import LocalCluster
+from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.tables import scan
 
 NOON = 1_400_000_000_000
 N = int(os.environ.get("TIDEMARK_SHARDED", "20000"))
 KEYS = N // 10
 MOST_BYTES = N * 50
-"""Of results of tasks Spark lets the driver have no more per job: a third of what the records have."""
+"""Limit on task results per job: a third of the records' size."""
 TOML = f"""
 name = "sharded"
 level = "trace"
@@ -55,6 +56,11 @@ key = ["name"]
 kind = "sink"
 input = "newest"
 table = "kept"
+
+[operators.sent]
+kind = "sink"
+input = "newest"
+topic = "sent"
 
 [operators.counts]
 kind = "aggregate"
@@ -92,17 +98,33 @@ def per(home: Path, table: str, *by: str, n: pl.Expr) -> set[tuple[Any, ...]]:
     return set(frame(home, table).group_by(by).agg(n).collect().rows())
 
 
+def sent(address: str) -> list[tuple[str, int]]:
+    """Returns name and number of the topic's records, by partition."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
+    found: list[tuple[str, int]] = []
+    for number in range(2):
+        place = TopicPartition("sent", number, 0)
+        consumer.assign([place])
+        rest = consumer.get_watermark_offsets(place, timeout=30)[1]
+        while rest:
+            messages = consumer.consume(min(rest, 10_000), timeout=30)
+            rest -= len(messages)
+            found += [(row["name"], row["v"]) for row in (json.loads(m.value() or b"") for m in messages)]
+    consumer.close()
+    return found
+
+
 def values(home: Path, operator: str) -> list[str]:
-    """What the operator sent on of the key k3, in order."""
+    """Returns the values that the operator sent for k3, in order."""
     of_key = (pl.col("operator") == operator) & (pl.col("key") == "k3")
     return list(frame(home, "changes").filter(of_key).select("value").collect().to_series())
 
 
 def test_large_and_small_batches_are_worked_on_by_a_cluster(
-    tmp_path: Path, broker: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, broker: str, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drivers, "PATIENCE_S", 180 + N // 5_000)
-    embedded.create_topics(broker, {"sharded": 2})
+    embedded.create_topics(broker, {"sharded": 2, "sent": 2})
     send(broker, range(N))
     toml = TOML + spark_table(cluster, tmp_path, **{"spark.driver.maxResultSize": str(MOST_BYTES)})
     (tmp_path / "sharded.toml").write_text(toml)
@@ -128,8 +150,15 @@ def test_large_and_small_batches_are_worked_on_by_a_cluster(
     assert values(tmp_path, "newest") == [f'{{"v":{v},"half":{half}}}' for v, half in enumerate(halves)]
     assert values(tmp_path, "counts") == ['{"n":10}', '{"n":11}']
     assert per(tmp_path, "kept", "batch_id", n=rows) == {(0, N // 2), (small, 10)}
-    measured = {("events", N + 10), ("newest", N + 10), ("kept", N // 2 + 10), ("counts", N + 10)}
+    records = sent(broker)
+    assert len(records) == N // 2 + 10
+    assert [v for name, v in records if name == "k3"] == [0, 1, 2, 3, 4, 5]
+    handed_out = {("kept", N // 2 + 10), ("sent", N // 2 + 10)}
+    measured = {("events", N + 10), ("newest", N + 10), ("counts", N + 10), *handed_out}
     for table in ("operator_latency", "latency_buckets"):
         assert per(tmp_path, table, "operator", n=pl.col("n").sum()) == measured
+    # Workers and driver are on one host here, so that their clocks are one.
+    skews = per(tmp_path, "operator_tasks", "skew_ms", "skew_error_ms", n=rows)
+    assert {(skew_ms, error_ms) for skew_ms, error_ms, _ in skews} == {(0, 0)}
     # What executors wrote is part of the table as it is.
     assert len(list((tmp_path / "warehouse").glob("**/changes/batch-*.parquet"))) >= 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from planted import TestWarehouse
 
-from tidemark.spec.layout import Layout
+from tidemark.model.project.layout import Layout
 
 
 @pytest.fixture

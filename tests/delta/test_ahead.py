@@ -1,4 +1,4 @@
-"""The decision time of batches, and records from after it, through the engine and Delta."""
+"""Decision times of batches and later records, through engine and Delta."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from playing import NOON, Play, ms
 
+from tidemark.model.topology import on_processing_time
 from tidemark.semantics.buckets import value_of
-from tidemark.spec.topology import on_processing_time
 
 HOUR = 3_600
 COUNTED = """
@@ -43,7 +43,7 @@ def decided(play: Play) -> list[float]:
     return [told[batch_id] for batch_id in sorted(told)]
 
 
-def test_after_a_silent_night_a_record_is_not_ahead(tmp_path: Path) -> None:
+def test_a_record_after_a_silent_night_is_not_ahead(tmp_path: Path) -> None:
     play = Play(COUNTED, tmp_path)
     play.batch([play.row("events", ms(0))], at_ms=ms(1))
     play.batch([play.row("events", ms(12 * HOUR))], at_ms=ms(12 * HOUR + 1))
@@ -66,7 +66,10 @@ def test_a_clock_set_back_does_not_set_time_back(tmp_path: Path) -> None:
 
 
 def taken(toml: str, home: Path, *ahead_s: float, processing: bool = False) -> Play:
-    """Batches at 10, 20 and 40 s: records of 5 s, then those *ahead_s* of 20 s, then of 21 s and 39 s; new drivers."""
+    """Runs batches at 10, 20 and 40 s with new drivers.
+
+    Their records are of 5 s, then those *ahead_s* of 20 s, then of 21 s and 39 s.
+    """
     play = Play(toml, home, change=on_processing_time if processing else lambda topology: topology)
     times = [[5.0], [20 + s for s in ahead_s], [21.0, 39.0]]
     for number, (at_s, records) in enumerate(zip((10, 20, 40), times, strict=True)):
@@ -77,7 +80,7 @@ def taken(toml: str, home: Path, *ahead_s: float, processing: bool = False) -> P
 
 
 def watermarks(play: Play) -> list[float]:
-    """Those of the whole stream, by batch."""
+    """Returns the watermark of the whole stream by batch."""
     return [seconds(row["watermark"]) for row in play.rows("batches")]
 
 
@@ -86,7 +89,7 @@ def results(play: Play) -> list[tuple[float, int]]:
     return [(seconds(row["window_start"]), row["n"]) for row in play.rows("out")]
 
 
-def test_a_record_from_2090_is_set_aside_and_moves_nothing(tmp_path: Path) -> None:
+def test_a_record_from_2090_is_quarantined_and_moves_no_time(tmp_path: Path) -> None:
     play = taken(COUNTED, tmp_path, 66 * 365 * 24 * HOUR)
     assert [(row["reason"], row["value"]) for row in play.rows("quarantine")] == [("timestamp_in_future", b"sent")]
     assert watermarks(play) == [1.999, 1.999, 35.999]
@@ -113,7 +116,7 @@ def test_an_unlimited_source_follows_its_records(tmp_path: Path) -> None:
     assert watermarks(play)[1:] == [20 + 10 * HOUR - 3.001] * 2
 
 
-def test_on_processing_time_nothing_is_ahead(tmp_path: Path) -> None:
+def test_no_record_is_ahead_on_processing_time(tmp_path: Path) -> None:
     play = taken(COUNTED, tmp_path, 10 * HOUR, processing=True)
     assert play.rows("quarantine") == []
     assert watermarks(play) == [9.999, 19.999, 39.999]

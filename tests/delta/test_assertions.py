@@ -1,4 +1,4 @@
-"""What is suppressed is known all the same: a table says what it would say if it had sent everything on."""
+"""Suppressed updates are known: tables equal those that sent everything."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from playing import NOON, Crash, Play, crash_at
 
-from tidemark.cli.check import check
-from tidemark.cli.sql import Warehouse
+from tidemark.cli.project.check import check
 from tidemark.errors import InvalidSpec
-from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.model.tables.catalog import BECAME, CAME_IN
+from tidemark.query.sql import Warehouse
 
 TOPOLOGY = """
 name = "play"
@@ -51,6 +51,7 @@ kind = "sink"
 input = "newest"
 table = "board"
 mode = "current"
+refresh = "0 s"
 last_seen_at = true
 key = ["id"]
 [operators.by_room]
@@ -92,7 +93,7 @@ def check_accounting(play: Play) -> None:
 
 @pytest.mark.parametrize("strategy", ["on_change", "on_update"])
 @pytest.mark.parametrize("drivers", [1, 2])
-def test_a_join_finds_the_value_that_was_asserted_last(tmp_path: Path, strategy: str, drivers: int) -> None:
+def test_a_join_finds_the_latest_asserted_value(tmp_path: Path, strategy: str, drivers: int) -> None:
     play = Play(topology(strategy), tmp_path)
     play.batch([sensor(play, 10, 1.0), sensor(play, 20, 1.0), sensor(play, 15, 2.0)], at_ms=NOON + 21_000)
     if drivers > 1:
@@ -122,12 +123,12 @@ def played(home: Path, strategy: str, seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_table_says_the_same_by_either_strategy(tmp_path: Path, seed: int) -> None:
+def test_both_strategies_leave_the_same_table(tmp_path: Path, seed: int) -> None:
     on_change, on_update = (played(tmp_path / name, name, seed) for name in ("on_change", "on_update"))
     assert on_change == on_update
 
 
-def test_the_latest_state_says_when_a_key_was_last_seen(tmp_path: Path) -> None:
+def test_the_latest_state_has_the_last_seen_time_of_a_key(tmp_path: Path) -> None:
     play = Play(topology("on_change"), tmp_path)
     play.batch([sensor(play, 10, 1.0), sensor(play, 10, 1.0, "dead"), sensor(play, 20, 1.0)], at_ms=NOON + 21_000)
     rows = (
@@ -139,7 +140,10 @@ def test_the_latest_state_says_when_a_key_was_last_seen(tmp_path: Path) -> None:
 
 
 def board(play: Play) -> dict[str, tuple[Any, ...]]:
-    """Per key of the current rows: room, value, second of the row, second at which it was last seen, and batch."""
+    """Returns the current row per key, instants in seconds.
+
+    Room, value, second of the row, second at which it was last seen, and batch.
+    """
     return {
         row["id"]: (
             row["room"], row["v"], (row["timestamp"] - NOON) // 1_000, (row["last_seen_at"] - NOON) // 1_000,
@@ -149,7 +153,7 @@ def board(play: Play) -> dict[str, tuple[Any, ...]]:
     }  # fmt: skip
 
 
-def test_a_current_row_says_when_its_key_was_last_seen(tmp_path: Path) -> None:
+def test_a_current_row_has_the_last_seen_time_of_its_key(tmp_path: Path) -> None:
     play = Play(topology("on_change"), tmp_path)
     play.batch([sensor(play, 10, 1.0), sensor(play, 10, 1.0, "dead"), sensor(play, 20, 1.0)], at_ms=NOON + 21_000)
     assert board(play) == {"a": ("r", 1.0, 10, 20, 0), "dead": ("r", 1.0, 10, 10, 0)}
@@ -184,6 +188,7 @@ kind = "sink"
 input = "result"
 table = "board"
 mode = "current"
+refresh = "0 s"
 key = [KEY]
 last_seen_at = true
 """
@@ -196,7 +201,7 @@ IS_HIGH = 'kind = "map"\nstrategy = "on_change"\nselect = { id = "id", x = "v > 
     [(MOST, '"id"', (5, 6)), (f'{MOST}\nwindow = {{ tumbling = "1 min" }}', '"id", "window_start"', (5, 6)),
      (IS_HIGH, '"id"', (False, True))],
 )  # fmt: skip
-def test_a_row_of_an_aggregate_or_a_map_says_when_it_was_seen(
+def test_rows_of_aggregates_and_maps_have_a_last_seen_time(
     tmp_path: Path, what: str, key: str, values: tuple[Any, Any]
 ) -> None:
     play = Play(READINGS.replace("WHAT", what).replace("KEY", key), tmp_path)
@@ -226,7 +231,9 @@ def test_a_deleted_key_was_last_seen_when_it_came_back(tmp_path: Path, cuts: tup
     assert {key: row[:4] for key, row in board(play).items()} == {"a": ("r", 2.0, 20, 21)}
 
 
-@pytest.mark.parametrize("step", ["decided", "committed changes", "committed board", "measured"])
+@pytest.mark.parametrize(
+    "step", ["decided", "committed changes", "committed changes_of_board", "committed board", "measured"]
+)
 def test_a_kill_counts_no_assertion_twice_and_loses_none(tmp_path: Path, step: str) -> None:
     play = Play(topology("on_change"), tmp_path)
     play.batch([sensor(play, 10, 1.0)], at_ms=NOON + 11_000)
@@ -255,10 +262,10 @@ def test_a_sink_that_gets_the_key_later_keeps_its_rows(tmp_path: Path) -> None:
     [
         ('input = "newest"\ntable = "board"', 'input = "sensors"\ntable = "board"', "reads the source 'sensors'"),
         ('mode = "current"\n', "", 'mode is not "current"'),
-        ('columns = ["room", "v"]', 'columns = ["room", "v", "last_seen_at"]', "a Delta sink adds itself"),
+        ('columns = ["room", "v"]', 'columns = ["room", "v", "last_seen_at"]', "a Delta sink adds"),
     ],
 )
-def test_last_seen_is_refused_where_nothing_is_known(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_last_seen_is_refused_when_it_is_unknown(tmp_path: Path, old: str, new: str, said: str) -> None:
     file = tmp_path / "play.toml"
     toml = topology("on_change").replace("room string,", "room string, last_seen_at bigint,")
     file.write_text(toml.replace(old, new))
@@ -300,12 +307,12 @@ def test_a_value_that_is_asserted_again_is_valid_again(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_check_says_who_reads_a_stream_of_updates(tmp_path: Path) -> None:
+def test_check_names_readers_of_a_stream_of_updates(tmp_path: Path) -> None:
     file = tmp_path / "play.toml"
     log = '[operators.log]\nkind = "sink"\ninput = "newest"\ntable = "log"\n'
     file.write_text(topology("on_change") + log)
     notes = [line for line in check([file], tmp_path) if ": note: " in line]
     assert notes == [
-        "play.toml: operators.log: note: reads a stream of updates, of which on_change has fewer than on_update by "
-        "definition; as a table, both say the same"
+        "play.toml: operators.log: note: writes a row for each update; on_change gives fewer rows than on_update, "
+        "and the newest row of each key is the same with both"
     ]

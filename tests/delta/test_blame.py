@@ -1,4 +1,4 @@
-"""A record that no expression can take is named by the error that it causes."""
+"""A record that no expression accepts is named by its error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.stream.blame import as_reason, blame
+from tidemark.stream.read.poison_record import as_reason, blame
 
 
 def test_the_record_that_a_batch_fails_with_is_named() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playing import Ends, Play
 
-from tidemark.cli.bound import bound_rows
+from tidemark.cli.explain.bound import bound_rows
 from tidemark.errors import InvalidArgument
 
 NOON = 1_399_982_400_000
@@ -33,7 +33,10 @@ def ms(seconds: int) -> int:
 
 @pytest.fixture
 def play(tmp_path: Path) -> Play:
-    """The first batch brings time to 12:00:05; of the second, records come 0, 2 and 5 s behind that, and one ahead."""
+    """Plays two batches with late records and one ahead.
+
+    The first brings time to 12:00:05; records of the second are 0, 2 and 5 s behind that.
+    """
     played = Play(TOML, tmp_path)
     for at_s, times in ((10, [5]), (20, [5, 3, 0, 6])):
         played.batch([played.row("events", ms(time), amount=1.0) for time in times], at_ms=ms(at_s))
@@ -50,21 +53,24 @@ def test_bounds_are_compared_over_a_stream_s_batches(play: Play) -> None:
     assert bound_ms == pytest.approx(5_000, rel=0.02)
 
 
-def test_an_interval_of_decision_times_leaves_out_the_other_batches(play: Play) -> None:
+def test_bounds_use_only_batches_of_the_decision_interval(play: Play) -> None:
     home = play.home
     for interval, records in (({"end_ms": ms(20)}, 1), ({"start_ms": ms(20)}, 4), ({"start_ms": ms(21)}, None)):
         rows = bound_rows(home, play.topology, source="events", **interval)
         assert {row[3] for row in rows} == ({records} if records else set())
 
 
-def test_a_source_that_is_not_there_is_refused_with_the_known_ones(play: Play) -> None:
+def test_an_unknown_source_is_refused_and_sources_are_listed(play: Play) -> None:
     with pytest.raises(InvalidArgument, match="play has no source 'event'; known: events"):
         bound_rows(play.home, play.topology, source="event")
 
 
 @pytest.mark.parametrize("was_idle", [False, True])
-def test_what_waited_for_a_driver_needs_no_longer_bound(tmp_path: Path, *, was_idle: bool) -> None:
-    """Nothing is read from 12:00:20 to 12:05:20; then partition 0 is read, and partition 1 in the batch after."""
+def test_records_that_waited_for_a_driver_need_no_longer_bound(tmp_path: Path, *, was_idle: bool) -> None:
+    """Nothing is read from 12:00:20 to 12:05:20.
+
+    Then partition 0 is read, and partition 1 in the batch after.
+    """
     played = Play(TOML.replace("[operators.board]", 'idle_after = "5 s"\n[operators.board]'), tmp_path, partitions=2)
     played.broker = broker = Ends(2)
     first = [played.row("events", ms(1), partition=1)] if was_idle else []

@@ -1,4 +1,4 @@
-"""A driver that runs for ever: what it keeps after 35 batches is what it kept after 15."""
+"""A driver keeps as much after 35 batches as after 15."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from bench.long_run import KEYS, TOPOLOGY, play_batch
 from deltalake import DeltaTable
 from playing import Play
 
-from tidemark import delta
-from tidemark.spec.layout import Layout
-from tidemark.stream.journal import KEPT
+from tidemark.model.project.layout import Layout
+from tidemark.storage.delta import tables
+from tidemark.storage.delta.log import TableLog
+from tidemark.storage.fence import Fence
+from tidemark.stream.journal.entries import KEPT
 
 SUB = "events"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What there is between two batches."""
+    """Files, bytes and objects that remain between two batches."""
 
     control_files: int  # those with states beside
     state_bytes: int
@@ -57,12 +59,12 @@ def kept(play: Play) -> Kept:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables have a checkpoint every 10 commits."""
-    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 10)
-    monkeypatch.setitem(delta.SETTINGS, "delta.checkpointInterval", "10")
+    monkeypatch.setattr(tables, "CHECKPOINT_EVERY", 10)
+    monkeypatch.setitem(tables.SETTINGS, "delta.checkpointInterval", "10")
 
 
 @pytest.mark.usefixtures("often")
-def test_what_a_driver_keeps_does_not_grow_with_its_batches(tmp_path: Path) -> None:
+def test_memory_of_a_driver_does_not_grow_with_its_batches(tmp_path: Path) -> None:
     play = Play(f"flush_batches = 5\n{TOPOLOGY}", tmp_path)
     tracemalloc.start()
     for number in range(15):
@@ -87,18 +89,18 @@ def test_what_a_driver_keeps_does_not_grow_with_its_batches(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("often")
-def test_a_table_is_opened_anew_after_each_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_reopened_after_each_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened_at: list[int] = []
 
-    class Noted(DeltaTable):
-        def __init__(self, path: str) -> None:
-            super().__init__(path)
-            opened_at.append(self.version())
+    class Noted(TableLog):
+        def __init__(self, path: Path, app_id: str) -> None:
+            super().__init__(path, app_id)
+            opened_at.append(self.version)
 
     rows = pa.table({"n": [1]})
-    delta.create(tmp_path / "t", rows.schema)
-    monkeypatch.setattr(delta, "DeltaTable", Noted)
-    committer = delta.Committer("app", lambda: 0)
+    tables.create(tmp_path / "t", rows.schema)
+    monkeypatch.setattr(tables, "TableLog", Noted)
+    committer = tables.Committer("app", Fence(clock=lambda: 0))
     for batch_id in range(25):
         committer.commit(tmp_path / "t", rows, batch_id)
     # version 0 is the empty table; versions 9 and 19 have a checkpoint

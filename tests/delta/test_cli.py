@@ -1,4 +1,4 @@
-"""The command line, as somebody types it."""
+"""The command line as a user types it."""
 
 import json
 import os
@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tidemark.cli.check import check
-from tidemark.embedded.process import wait_until
+from tidemark.cli.project.check import check
+from tidemark.control.process import wait_until
 from tidemark.errors import InvalidSpec
-from tidemark.spec.layout import Layout
-from tidemark.spec.project import CHECKOUT, Project
+from tidemark.model.project.files import CHECKOUT, Project
+from tidemark.model.project.layout import Layout
 
 
 def tidemark(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -39,17 +39,17 @@ def home(tmp_path: Path) -> Path:
         ("csv", "operator,max_ms\nflight_board,1500\nweather,90\n"),
     ],
 )
-def test_a_query_is_answered_in_the_format_that_was_asked_for(home: Path, format_: str, expected: str) -> None:
+def test_a_query_answers_in_the_requested_format(home: Path, format_: str, expected: str) -> None:
     query = "select operator, max(max_ms) as max_ms from operator_latency group by 1 order by 1"
     assert tidemark(home, "sql", query, "--format", format_).stdout == expected
 
 
-def test_json_is_json(home: Path) -> None:
+def test_json_output_is_valid_json(home: Path) -> None:
     answer = tidemark(home, "sql", "select operator, max_ms from operator_latency order by max_ms", "--format", "json")
     assert json.loads(answer.stdout)[1] == {"operator": "flight_board", "max_ms": 1500}
 
 
-def test_a_mistake_is_one_message_and_no_traceback(home: Path) -> None:
+def test_an_error_prints_one_message_and_no_traceback(home: Path) -> None:
     answer = tidemark(home, "sql", "select * from latency")
     assert answer.returncode == 1
     listed = answer.stderr.splitlines()[-1].strip().removeprefix("Tables and views: ").split(", ")
@@ -57,7 +57,7 @@ def test_a_mistake_is_one_message_and_no_traceback(home: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
-def test_a_variable_that_names_no_project_is_a_mistake_of_one_line(tmp_path: Path) -> None:
+def test_a_variable_without_a_project_is_a_one_line_error(tmp_path: Path) -> None:
     code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
     env = {"PATH": "", "TIDEMARK_PROJECT": str(tmp_path)}
     answer = subprocess.run(
@@ -91,14 +91,14 @@ def test_a_variable_that_names_no_project_is_a_mistake_of_one_line(tmp_path: Pat
         ["replay", "--help"],
     ],
 )
-def test_a_closed_pipe_is_no_traceback(home: Path, arguments: list[str]) -> None:
+def test_a_closed_pipe_prints_no_traceback(home: Path, arguments: list[str]) -> None:
     answer = into_closed_pipe(home, arguments)
     assert "Traceback" not in answer.stderr
     assert "BrokenPipe" not in answer.stderr
     assert answer.returncode in {0, 1}
 
 
-def test_a_mistake_that_nobody_reads_is_still_one(home: Path) -> None:
+def test_an_error_keeps_its_exit_status_when_stderr_is_closed(home: Path) -> None:
     assert into_closed_pipe(home, ["check", "nothing.toml"], errors_too=True).returncode == 1
 
 
@@ -114,7 +114,7 @@ def into_closed_pipe(home: Path, arguments: list[str], *, errors_too: bool = Fal
         os.close(write_end)
 
 
-def test_a_folder_without_tables_is_told_from_tables_without_rows(home: Path, tmp_path: Path) -> None:
+def test_a_folder_without_tables_differs_from_empty_tables(home: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / "warehouse").mkdir(parents=True)
     answer = tidemark(tmp_path / "elsewhere", "sql", "from batches")
     assert (answer.returncode, answer.stdout) == (1, "")
@@ -131,25 +131,25 @@ READING = (
 
 
 @pytest.mark.parametrize("command", READING)
-def test_a_warehouse_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path, command: str) -> None:
+def test_a_missing_warehouse_is_not_an_empty_one(tmp_path: Path, command: str) -> None:
     absent = tmp_path / "nosuch"
     answers = [tidemark(absent, *command.split()), tidemark(tmp_path, "--warehouse", str(absent), *command.split())]
     assert [(answer.returncode, answer.stdout) for answer in answers] == [(1, ""), (1, "")]
     for answer, place in zip(answers, (absent / "warehouse", absent), strict=True):
-        assert f"{place}: there is no such folder, and no warehouse; --home or --warehouse names" in answer.stderr
+        assert f"{place}: no such folder; choose a warehouse with --home or --warehouse" in answer.stderr
     assert not absent.exists()
 
 
-def test_an_empty_warehouse_has_no_tables_and_nothing_wrong(tmp_path: Path) -> None:
+def test_an_empty_warehouse_has_no_tables_and_no_errors(tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     assert tidemark(tmp_path, "tables").returncode == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_long_query_ends_by_the_signal_and_says_nothing(home: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_a_long_query_without_output(home: Path, number: signal.Signals) -> None:
     ready = home / "ready"
     code = (
-        "import sys; from pathlib import Path; from tidemark.cli import main, sql\n"
+        "import sys; from pathlib import Path; from tidemark.cli import main; from tidemark.query import sql\n"
         "ask = sql.Warehouse.ask\n"
         f"sql.Warehouse.ask = lambda *given: (Path({str(ready)!r}).touch(), ask(*given))[1]\n"
         "sys.exit(main.main())"
@@ -167,7 +167,7 @@ def test_a_long_query_ends_by_the_signal_and_says_nothing(home: Path, number: si
 
 
 @pytest.mark.parametrize("arguments", [[], ["select 1", "--script"]], ids=["neither", "both"])
-def test_there_is_a_query_or_the_script(home: Path, arguments: list[str]) -> None:
+def test_a_query_and_the_script_option_exclude_each_other(home: Path, arguments: list[str]) -> None:
     answer = tidemark(home, "sql", *arguments)
     assert answer.returncode == 1
     assert "either a query or --script" in answer.stderr
@@ -208,17 +208,17 @@ def test_replay_has_the_options_of_its_job(home: Path) -> None:
     assert "--offline-share" in tidemark(home, "replay", "--help").stdout
 
 
-def test_an_option_that_nobody_knows_is_refused(home: Path) -> None:
+def test_an_unknown_option_is_refused(home: Path) -> None:
     assert tidemark(home, "tables", "--colour").returncode == 2
 
 
-def test_down_is_content_where_nothing_runs(home: Path) -> None:
+def test_down_succeeds_when_nothing_runs(home: Path) -> None:
     answer = tidemark(home, "down")
     assert (answer.returncode, answer.stdout) == (0, f"nothing runs in {home}\n")
 
 
-def test_why_tells_a_line_or_an_object_per_finding(home: Path) -> None:
-    none = "left no heartbeat and no batch"
+def test_why_prints_a_line_or_an_object_per_finding(home: Path) -> None:
+    none = "has never run: there is no heartbeat and no batch"
     dag = "tidemark_flights_streams"
     begin = f"`tidemark up flights` (in another Airflow `airflow dags unpause {dag} && airflow dags trigger {dag}`)"
     line = (
@@ -230,12 +230,12 @@ def test_why_tells_a_line_or_an_object_per_finding(home: Path) -> None:
     told = tidemark(home, "why", "flights", "flight_status", "--at", "2026-01-01T12:00Z", "--format", "json")
     assert json.loads(told.stdout) == [
         {"cause": "never_started", "sub_topology": "status", "operator": "flight_status", "input": None}
-        | {"partition": None, "since": None, "seen": "status left no heartbeat and no batch"}
+        | {"partition": None, "since": None, "seen": "status has never run: there is no heartbeat and no batch"}
         | {"remedy": f"start the driver of status: {begin}"}
     ]
 
 
-def test_check_lists_what_would_run_and_refuses_what_could_not(tmp_path: Path) -> None:
+def test_check_lists_valid_topologies_and_refuses_invalid_ones(tmp_path: Path) -> None:
     topologies = Path(__file__).parents[1] / "streaming" / "topologies"
     good = tidemark(tmp_path, "check", str(topologies / "sensors.toml"))
     assert good.returncode == 0
@@ -258,14 +258,14 @@ def test_check_lists_what_would_run_and_refuses_what_could_not(tmp_path: Path) -
 
 
 def project_of_flights(folder: Path) -> Project:
-    """A project in *folder* with the demo's topology, and nothing expected of it."""
+    """A project in *folder* with the demo's topology and no expectations."""
     project = Project(folder)
     project.expectations.mkdir()
     shutil.copytree(Project(CHECKOUT).topologies, project.topologies)
     return project
 
 
-def test_check_tells_every_mistake_of_topologies_slas_and_channels(tmp_path: Path) -> None:
+def test_check_reports_errors_of_topologies_slas_and_channels(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text('name = "bad"\nlevel = "loud"\n')
     project = project_of_flights(tmp_path)
@@ -276,16 +276,16 @@ def test_check_tells_every_mistake_of_topologies_slas_and_channels(tmp_path: Pat
     assert [line.partition(":")[2].partition(":")[0].strip() for line in str(refused.value).splitlines()] == [
         "level", "operators", "flihgts", "flights.late.ownr", "flights.slow.subject", "desk.kind", "log",
     ]  # fmt: skip
-    assert "slas.toml: flihgts: is no topology; did you mean flights?" in str(refused.value)
+    assert "slas.toml: flihgts: is not a topology; did you mean flights?" in str(refused.value)
 
 
-def test_check_judges_the_slas_of_a_topology_that_is_not_the_projects_by_its_own_file(tmp_path: Path) -> None:
+def test_check_judges_slas_by_the_given_topology_file(tmp_path: Path) -> None:
     sensors = Path(__file__).parents[1] / "streaming" / "topologies" / "sensors.toml"
     project = project_of_flights(tmp_path)
     project.slas.write_text('[sensors.mine]\nsubject = "flight_board"\nowner = "o"\nerror_after = "1 s"\n')
     with pytest.raises(
-        InvalidSpec, match=r"^slas\.toml: sensors\.mine\.subject: is 'flight_board', of which no staleness"
+        InvalidSpec, match=r"^slas\.toml: sensors\.mine\.subject: is 'flight_board', which has no staleness"
     ):
         check([sensors], tmp_path / "warehouse", project)
-    with pytest.raises(InvalidSpec, match=r"^slas\.toml: sensors: is no topology; known ones: flights$"):
+    with pytest.raises(InvalidSpec, match=r"^slas\.toml: sensors: is not a topology; known topologies: flights$"):
         check([], tmp_path / "warehouse", project)

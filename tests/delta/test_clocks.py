@@ -1,4 +1,4 @@
-"""Drivers whose hosts' clocks differ: what their rows say of it, and what a critical path makes of that."""
+"""Rows and critical paths of drivers whose hosts' clocks differ."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 from playing import NEWEST_SENT, Play, Silence
 
 import critical_path
-from tidemark.clock import wall_clock_ms
-from tidemark.report.report_tables import opened
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
+from tidemark.reports.report_tables import opened
 from tidemark.semantics import critical_path as walks
 from tidemark.semantics.skew import Skew
-from tidemark.spec.intervals import Interval
-from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Source
-from tidemark.spec.stream import Stream
-from tidemark.spec.tables import CRITICAL_PATHS, WINDOW_PARTS
-from tidemark.stream.measurement import Host
+from tidemark.storage.fence import Fence
 from tidemark.stream.wiring import build_engine
+from tidemark.stream.write.measurement import Host
 
 T = 1_770_033_600_000
 TWO_DRIVERS = """
@@ -52,7 +52,10 @@ TRUTH = Skew(offset_ms=BEHIND_MS, error_ms=3)
 
 
 class TwoHosts(Play):
-    """The clock of the host `far` is 5 s behind; `skew` is what its driver believes."""
+    """The clock of the host `far` is 5 s behind.
+
+    `skew` is what its driver believes.
+    """
 
     skew: Skew | None = None
 
@@ -61,12 +64,21 @@ class TwoHosts(Play):
         behind_ms = BEHIND_MS if sub == "far" else 0
         host = Host(sub, lambda: self.skew if sub == "far" else Skew(offset_ms=1, error_ms=2))
         self._engines[sub] = build_engine(
-            stream, self.broker, thread_id="t", epoch=1, slow_ms={}, clock=lambda: self.now_ms - behind_ms, host=host
+            stream,
+            self.broker,
+            thread_id="t",
+            epoch=1,
+            slow_ms={},
+            fence=Fence(clock=lambda: self.now_ms - behind_ms),
+            host=host,
         )
 
 
 def played(home: Path, skew: Skew | None) -> TwoHosts:
-    """Two windows, the first of which is closed: by `near` 7 s after T, and by `far` a second later."""
+    """Plays two windows and closes the first.
+
+    `near` closes it 7 s after T, and `far` a second later.
+    """
     play = TwoHosts(TWO_DRIVERS, home)
     play.skew = skew
     play.batch([play.row("events", T, id="a", v=1)], at_ms=T + 1_000, sub="near")
@@ -81,7 +93,7 @@ def path(play: Play, column: str) -> walks.Path:
     return walks.critical_path(upstreams, walks.measure(upstreams, {row["operator"]: row[column] for row in finished}))
 
 
-def test_adjusted_by_the_skew_of_its_host_a_path_is_right_where_it_was_clamped(tmp_path: Path) -> None:
+def test_a_path_adjusted_by_host_skew_is_not_clamped(tmp_path: Path) -> None:
     play = played(tmp_path, TRUTH)
     right = "events (0 ms) → spread (0 ms) → spread_source (1000 ms) → sums (0 ms) = 1000 ms"
     assert str(path(play, "ewt_adjusted_at")) == right
@@ -98,7 +110,7 @@ def test_adjusted_by_the_skew_of_its_host_a_path_is_right_where_it_was_clamped(t
         (None, None, None),
     ],
 )
-def test_a_row_says_whose_clock_it_has_and_what_was_added(
+def test_a_row_names_its_clock_and_the_added_skew(
     tmp_path: Path, skew: Skew | None, skew_ms: int | None, error_ms: int | None
 ) -> None:
     rows = played(tmp_path, skew).rows("operator_windows", "far")
@@ -110,7 +122,7 @@ def test_a_row_says_whose_clock_it_has_and_what_was_added(
 
 @pytest.mark.parametrize("unknown", ["near", "far"])
 def test_parts_add_up_where_one_end_of_a_hop_knows_its_clock(tmp_path: Path, unknown: str) -> None:
-    """What its path says is true of the parts of a window's age: no clock is set right."""
+    """Parts of a window's age equal its path, without adjusted clocks."""
     play = Play(TWO_DRIVERS, tmp_path)
     play.hosts = {sub: Host(sub, lambda sub=sub: None if sub == unknown else TRUTH) for sub in ("near", "far")}
     for second in (1.0, 6.5):
@@ -163,8 +175,8 @@ class SlowBroker(Silence):
         return super().offsets(source, partitions)
 
 
-def test_what_a_source_takes_in_is_its_own_work(tmp_path: Path) -> None:
-    """Each of the sources asks the broker for a second, `rates` after `events`."""
+def test_time_that_a_source_spends_reading_is_its_work(tmp_path: Path) -> None:
+    """Each source asks the broker for a second, `rates` after `events`."""
     play = Play('level = "trace"' + NEWEST_SENT + RATES, tmp_path, partitions=2)
     play.broker = SlowBroker(play)
     play.batch([{**play.row("events", T, id="a", v=1), "offset": 5}], at_ms=T + 10_000)
@@ -175,22 +187,23 @@ def test_what_a_source_takes_in_is_its_own_work(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_row_says_when_its_batch_and_its_operator_began(tmp_path: Path) -> None:
+def test_a_row_has_the_start_of_its_batch_and_operator(tmp_path: Path) -> None:
     rows = played(tmp_path, None).rows("operator_windows", "near")
     assert {(row["batch_started_at"], row["started_at"]) for row in rows} == {(T + 7_000, T + 7_000)}
 
 
 class OneSleeps(Play):
-    """The sink `out` sleeps 1 s after its result is there, while the result of `board` waits to be committed."""
+    """The sink `out` sleeps 1 s after its result is there.
+
+    The result of `board` waits to be committed meanwhile.
+    """
 
     def start(self, sub: str, *_: Any, **__: Any) -> None:
         stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
-        self._engines[sub] = build_engine(
-            stream, self.broker, thread_id="t", epoch=1, slow_ms={"out": 1_000}, clock=wall_clock_ms
-        )
+        self._engines[sub] = build_engine(stream, self.broker, thread_id="t", epoch=1, slow_ms={"out": 1_000})
 
 
-def test_a_sink_whose_result_waits_for_a_slow_sibling_is_queued_and_does_not_work(tmp_path: Path) -> None:
+def test_a_sink_behind_a_slow_sibling_is_queued_and_idle(tmp_path: Path) -> None:
     play = OneSleeps(NEWEST_SENT, tmp_path)
     play.batch([play.row("events", T, id="a", v=1)], at_ms=T)
     play.batch([play.row("events", T + 6_500, id="a", v=1)], at_ms=T + 7_000)

@@ -1,4 +1,4 @@
-"""What is said of columns is said in the Delta tables themselves, and a table of an older version gets the new ones."""
+"""Delta tables describe their columns, and older tables get new descriptions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from playing import Play
 
-from tidemark.delta import create, scan
 from tidemark.errors import InvalidRow
-from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.report.report_tables import replace_rows
-from tidemark.spec.checks import CHECKS
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import HOP, OUTCOMES, SLA_RESULTS, TABLES
-from tidemark.warehouse import delta_tables
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.model.checks import CHECKS
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import HOP, OUTCOMES, SLA_RESULTS, TABLES
+from tidemark.reports.report_tables import replace_rows
+from tidemark.storage.delta.tables import create, scan
+from tidemark.storage.warehouse import delta_tables
 
 FLIGHTS = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()
-CLOCKS = ("record time", "clock", "the instant for which", "decision time", "exclusive")
+CLOCKS = ("record time", "clock", "instant of the", "decision time", "exclusive")
 SAID_OF_BOARD = {
     "flight": "flight of flight_events",
     "delay_min": "flight_updates: coalesce(arr_delay_min, dep_delay_min)",
     "temp_f": "temp_f of weather",
-    "timestamp": "record time; of an aggregate's result the largest that it has taken in",
+    "timestamp": "record time; of an aggregate's result the largest record time that it reflects",
 }
 AVERAGES = """
 name = "rooms"
@@ -61,7 +61,7 @@ def comments(table: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("table", [*TABLES.values(), HOP], ids=lambda table: table.name)
-def test_every_column_has_a_comment_and_says_its_clock_or_unit(table):
+def test_every_column_has_a_comment_with_its_clock_or_unit(table):
     assert table.row
     for column in table.columns:
         assert column.comment, column.name
@@ -71,7 +71,7 @@ def test_every_column_has_a_comment_and_says_its_clock_or_unit(table):
             assert re.search(r"\bms\b", column.comment), f"{column.name}: {column.comment}"
 
 
-def test_every_table_of_a_running_topology_says_what_its_rows_and_columns_are(tmp_path):
+def test_tables_of_a_running_topology_describe_rows_and_columns(tmp_path):
     play = Play(FLIGHTS, tmp_path, partitions=3)
     for sub in ("carriers", "status"):  # the one behind the hop comes first, and makes it
         play.start(sub)
@@ -85,7 +85,7 @@ def test_every_table_of_a_running_topology_says_what_its_rows_and_columns_are(tm
     assert board | SAID_OF_BOARD == board
 
 
-def test_a_sink_says_of_a_column_what_the_topology_computes_it_from(tmp_path):
+def test_a_sink_column_is_described_by_its_expression(tmp_path):
     play = Play(AVERAGES, tmp_path)
     play.start()
     board = comments(play.table("board"))
@@ -95,7 +95,7 @@ def test_a_sink_says_of_a_column_what_the_topology_computes_it_from(tmp_path):
     assert comments(play.table("everything"))["read_at"] == ("read_at of readings: record time, epoch ms")
 
 
-def test_a_table_of_an_older_version_gets_the_columns_it_lacks_and_its_rows_have_null_there(tmp_path):
+def test_an_older_table_gets_missing_columns_filled_with_null(tmp_path):
     table, whole = tmp_path / "outcomes", arrow_schema(OUTCOMES)
     create(table, pa.schema([field for field in whole if field.name != "fan_out"]))
     write_deltalake(table, rows_of(OUTCOMES, [{"batch_id": 1, "emitted": 2}]).drop(["fan_out"]), mode="append")
@@ -107,7 +107,7 @@ def test_a_table_of_an_older_version_gets_the_columns_it_lacks_and_its_rows_have
     assert comments(table)["fan_out"] == next(c.comment for c in OUTCOMES.columns if c.name == "fan_out")
 
 
-def test_a_table_of_a_version_that_said_otherwise_of_its_columns_takes_rows_of_this_one(tmp_path):
+def test_a_table_with_older_column_comments_accepts_new_rows(tmp_path):
     table, whole = tmp_path / "outcomes", arrow_schema(OUTCOMES)
     create(table, pa.schema([field.with_metadata({"comment": "as it was"}) for field in whole]))
 
@@ -117,7 +117,7 @@ def test_a_table_of_a_version_that_said_otherwise_of_its_columns_takes_rows_of_t
     assert comments(table) == {column.name: column.comment for column in OUTCOMES.columns}
 
 
-def test_a_stream_goes_on_with_tables_of_an_older_version(tmp_path):
+def test_a_stream_continues_with_tables_of_an_older_version(tmp_path):
     play = Play(AVERAGES, tmp_path)
     create(play.table("outcomes"), pa.schema([f for f in arrow_schema(OUTCOMES) if f.name != "repeated"]))
 
@@ -128,7 +128,7 @@ def test_a_stream_goes_on_with_tables_of_an_older_version(tmp_path):
     }  # fmt: skip
 
 
-def test_a_row_that_breaks_a_check_of_its_report_is_refused_with_table_check_and_row(tmp_path):
+def test_a_row_that_breaks_a_constraint_is_refused_by_name(tmp_path):
     rows = [{"sla": "board_is_fresh", "verdict": "fine"}]
     with pytest.raises(InvalidRow) as refused:
         replace_rows(rows, SLA_RESULTS, tmp_path / "sla_results", where="true")
@@ -137,12 +137,12 @@ def test_a_row_that_breaks_a_check_of_its_report_is_refused_with_table_check_and
 
 
 @pytest.mark.parametrize("table", [TABLES[name] for name in CHECKS], ids=lambda table: table.name)
-def test_a_report_takes_rows_that_know_nothing(table, tmp_path):
+def test_a_report_accepts_rows_of_nulls(table, tmp_path):
     replace_rows([dict.fromkeys(table.names)], table, tmp_path / table.name, where="true or topology is null")
     assert DeltaTable(tmp_path / table.name).to_pyarrow_table().num_rows == 1
 
 
-def test_the_checks_of_this_version_take_the_place_of_those_of_an_older_one_and_others_stay(tmp_path):
+def test_constraints_of_older_versions_are_replaced(tmp_path):
     table, schema = tmp_path / "t", pa.schema([("n", pa.int64())])
     create(table, schema, checks={"tidemark_small": "n < 10"})
     DeltaTable(table).alter.add_constraint({"mine": "n <> 13"})

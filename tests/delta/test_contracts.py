@@ -1,4 +1,4 @@
-"""Each way in which a table can break its contract is counted, once, and nothing else is."""
+"""Each violation of a table's contract counts once, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from deltalake import write_deltalake
 from playing import NOON, Play
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control import StreamState
-from tidemark.sla import contracts
-from tidemark.spec import topology
-from tidemark.spec.checks import words
-from tidemark.spec.intervals import Interval
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import (
+from tidemark.control.folder import StreamState
+from tidemark.model import topology
+from tidemark.model.checks import words
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.tables.catalog import (
     BATCHES,
     HEARTBEATS,
     OUTCOMES,
     TABLES,
 )
+from tidemark.sla.contracts import counts
 
 NOW = 1_770_000_000_000
 HOUR = Interval(NOW - 3_600_000, NOW)
@@ -82,8 +82,8 @@ def write(warehouse: Any, **rows: Any) -> None:
         warehouse.write(TABLES[name], written)
 
 
-def found(warehouse: Any, table: str, over: Interval = HOUR) -> contracts.Judged:
-    (one,) = (each for each in contracts.judged(warehouse.layout, TOPOLOGY, over) if each.table == table)
+def found(warehouse: Any, table: str, over: Interval = HOUR) -> counts.ContractCounts:
+    (one,) = (each for each in counts.judged(warehouse.layout, TOPOLOGY, over) if each.table == table)
     return one
 
 
@@ -91,10 +91,10 @@ def broken(warehouse: Any, table: str) -> dict[str, int]:
     return {name: n for name, n in found(warehouse, table).counts.items() if n}
 
 
-def test_what_is_as_declared_breaks_nothing(warehouse):
+def test_rows_as_declared_break_no_contract(warehouse):
     write(warehouse, outcomes=[FINE], suppressed=[PROOF], critical_paths=[PATH], critical_path_steps=STEPS)
 
-    judged = {each.table: each for each in contracts.judged(warehouse.layout, TOPOLOGY, HOUR)}
+    judged = {each.table: each for each in counts.judged(warehouse.layout, TOPOLOGY, HOUR)}
 
     assert {name: (each.rows, sum(each.counts.values())) for name, each in judged.items()} == {
         "batches": (1, 0), "outcomes": (1, 0), "suppressed": (1, 0), "critical_paths": (1, 0),
@@ -126,7 +126,7 @@ def test_what_is_as_declared_breaks_nothing(warehouse):
         ("sla_results", [RAN, RAN], "duplicate_keys", None),
     ],
 )
-def test_every_rule_is_broken_by_what_breaks_it_and_names_the_operator(warehouse, table, rows, rule, culprit):
+def test_each_rule_finds_its_violation_and_names_the_operator(warehouse, table, rows, rule, culprit):
     write(warehouse, suppressed=[PROOF], critical_path_steps=STEPS)
     if table != "critical_paths":
         write(warehouse, critical_paths=[PATH])
@@ -136,7 +136,7 @@ def test_every_rule_is_broken_by_what_breaks_it_and_names_the_operator(warehouse
     assert found(warehouse, table).culprit == culprit
 
 
-def test_a_proof_without_its_skip_is_found_too(warehouse):
+def test_evidence_without_a_skip_breaks_a_rule(warehouse):
     write(warehouse, outcomes=[FINE], suppressed=[PROOF, {**PROOF, "operator": "nobody"}])
 
     assert broken(warehouse, "outcomes") == {"not_adding_up": 1}
@@ -144,7 +144,7 @@ def test_a_proof_without_its_skip_is_found_too(warehouse):
     assert json.loads(str(found(warehouse, "outcomes").example)) == {"batch_id": 7, "operator": "nobody"}
 
 
-def test_a_row_that_stayed_beside_the_current_one_of_its_key_is_found(warehouse):
+def test_two_current_rows_of_one_key_break_a_rule(warehouse):
     write(warehouse)
     at = pl.lit(NOW).cast(pl.Datetime("ms", "UTC")).cast(pl.Datetime("us", "UTC"))
     rows = pl.DataFrame({"id": ["a", "b", "a"]}).with_columns(
@@ -159,14 +159,14 @@ def test_a_row_that_stayed_beside_the_current_one_of_its_key_is_found(warehouse)
     assert found(warehouse, "board").batch_id == 7
 
 
-def test_rows_of_another_time_are_not_judged_and_what_was_not_judged_has_no_counts(warehouse):
+def test_rows_outside_of_the_interval_are_not_judged(warehouse):
     write(warehouse, outcomes=[FINE, FINE])
 
     later, ended = Interval(NOW, NOW + 3_600_000), Interval(NOW - 3_600_000, NOW - 1_000)
     assert [found(warehouse, "outcomes", over).counts for over in (later, ended)] == [{}, {}]
 
 
-def test_reports_are_judged_by_what_came_whatever_it_is_about(warehouse):
+def test_reports_are_judged_by_the_time_of_arrival(warehouse):
     began_ms = wall_clock_ms()
     write(warehouse, sla_results=[{**RAN, "checked_at": 0}] * 2)
 
@@ -174,12 +174,12 @@ def test_reports_are_judged_by_what_came_whatever_it_is_about(warehouse):
     assert found(warehouse, "sla_results", Interval(wall_clock_ms() + 1, NOW * 2)).counts == {}
 
 
-def test_a_late_record_that_is_allowed_closes_its_window_once_more_and_breaks_nothing(tmp_path):
+def test_an_allowed_late_record_may_close_its_window_again(tmp_path):
     play = Play(LATE, tmp_path)
     for batch, second in enumerate((1, 13, 3, 30)):
         play.batch([play.row("events", NOON + second * 1_000, id="a", v=1)], at_ms=NOON + 100_000 + batch)
 
-    found = contracts.judged(Layout(tmp_path), play.topology, Interval(NOON, NOON + 200_000))
+    found = counts.judged(Layout(tmp_path), play.topology, Interval(NOON, NOON + 200_000))
     assert next(each.rows for each in found if each.table == "operator_windows") > 0
     assert {each.table: each.counts for each in found if any(each.counts.values())} == {}
 
@@ -191,7 +191,7 @@ def test_a_late_record_that_is_allowed_closes_its_window_once_more_and_breaks_no
         ({"kind": None, "filtered": None}, {"wrong_types": 0, "missing_columns": 2, "unreadable": 0}),
     ],
 )
-def test_a_table_with_other_columns_is_judged_by_these_alone(warehouse, columns, schema):
+def test_a_table_is_judged_only_by_its_own_columns(warehouse, columns, schema):
     write(warehouse)
     frame = pl.DataFrame([{"topology": "t", "sub_topology": "s", **FINE}])
     frame = frame.drop([name for name, kind in columns.items() if kind is None])
@@ -206,22 +206,22 @@ def test_a_table_with_other_columns_is_judged_by_these_alone(warehouse, columns,
 
 @pytest.mark.parametrize("torn", ["_delta_log/*.json", "*.parquet"])
 @pytest.mark.parametrize("table", ["batches", "outcomes", "suppressed"])
-def test_a_table_that_cannot_be_read_is_said_and_stops_nothing(warehouse, table, torn):
+def test_an_unreadable_table_is_reported_and_the_check_continues(warehouse, table, torn):
     write(warehouse, outcomes=[FINE], suppressed=[PROOF], sla_results=[RAN])
     for file in warehouse.layout.stream_table("t", "s", table).glob(torn):
         file.write_bytes(b"{")
 
-    judged = contracts.judged(warehouse.layout, TOPOLOGY, HOUR)
+    judged = counts.judged(warehouse.layout, TOPOLOGY, HOUR)
     assert [each.table for each in judged if each.schema["unreadable"]] == [table]
     assert {each.table: each.counts for each in judged if any(each.counts.values())} == {}
 
 
-def test_the_words_of_heartbeats_are_those_that_drivers_say():
+def test_contracts_know_every_state_of_a_driver():
     assert set(words(HEARTBEATS, "state")) == set(StreamState)
 
 
 @pytest.mark.parametrize("table", [*TABLES.values()], ids=lambda table: table.name)
-def test_a_key_has_columns_of_its_table_and_every_condition_is_sql_over_it(warehouse, table):
+def test_keys_and_conditions_of_contracts_use_existing_columns(warehouse, table):
     write(warehouse, **{table.name: [{}]})
 
     assert set(table.key) <= set(table.names)

@@ -8,11 +8,9 @@ from planted import WINDOW_MS, reading
 
 import critical_path as job
 from tidemark.errors import InvalidArgument
-from tidemark.semantics.buckets import bucket_of
-from tidemark.semantics.sla import Sla
-from tidemark.spec.intervals import Interval
-from tidemark.spec.sla_spec import Measure, SlaSpec
-from tidemark.spec.tables import (
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.tables.catalog import (
     CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
@@ -20,6 +18,8 @@ from tidemark.spec.tables import (
     OPERATOR_LATENCY,
     OPERATOR_WINDOWS,
 )
+from tidemark.semantics.buckets import bucket_of
+from tidemark.semantics.sla import Sla
 
 SEED = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
 SEED_EWT = {"A": 0, "B": 5, "C": 100, "D": 35, "E": 120, "F": 102}
@@ -61,7 +61,7 @@ def test_a_path_crosses_sub_topologies(warehouse):
     assert path["path"] == "A (0 ms) → R (100 ms) → R_source (1000 ms) → S (50 ms) = 1150 ms"
 
 
-def test_a_window_that_somebody_has_not_finished_has_no_path_but_says_who(warehouse):
+def test_an_unfinished_window_has_no_path_but_names_operators(warehouse):
     finished(warehouse, 0, {"A": 6_000, "B": 6_010})
 
     report(warehouse, {"A": (), "B": ("A",), "C": ("B",), "D": ("C",)})
@@ -80,7 +80,7 @@ def test_a_window_that_somebody_has_not_finished_has_no_path_but_says_who(wareho
     }
 
 
-def test_a_later_run_replaces_what_was_not_closed_and_leaves_other_windows_alone(warehouse):
+def test_a_later_run_replaces_only_open_windows(warehouse):
     finished(warehouse, 0, {"A": 6_000, "B": 6_010})
     finished(warehouse, 1, {"A": 11_000})
     upstreams = {"A": (), "B": ("A",)}
@@ -97,7 +97,7 @@ def test_a_later_run_replaces_what_was_not_closed_and_leaves_other_windows_alone
     assert len(warehouse.report(CRITICAL_PATH_STEPS)) == 4
 
 
-def test_a_path_stays_when_the_facts_that_it_came_from_are_gone(warehouse):
+def test_a_path_remains_after_its_facts_are_deleted(warehouse):
     finished(warehouse, 0, {"A": 6_000, "B": 6_010})
     upstreams = {"A": (), "B": ("A",)}
     report(warehouse, upstreams)
@@ -110,7 +110,7 @@ def test_a_path_stays_when_the_facts_that_it_came_from_are_gone(warehouse):
     assert (warehouse.report(CRITICAL_PATHS), warehouse.report(CRITICAL_PATH_STEPS)) == once
 
 
-def test_an_operator_that_finished_before_its_upstream_is_clamped_and_said_to_be(warehouse):
+def test_an_operator_that_ends_before_its_upstream_is_clamped(warehouse):
     finished(warehouse, 0, {"A": 6_000, "B": 5_900})
 
     report(warehouse, {"A": (), "B": ("A",)})
@@ -120,7 +120,7 @@ def test_an_operator_that_finished_before_its_upstream_is_clamped_and_said_to_be
     assert path["state"] == "clamped_negative"
 
 
-def test_what_a_hop_waits_is_apart_from_the_work_and_from_the_queue(warehouse):
+def test_waiting_of_a_hop_is_separate_from_work_and_queue(warehouse):
     finished(warehouse, 0, {"A": 6_000, "R": 6_100}, sub_topology="a", began=5_900)
     finished(warehouse, 0, {"R_source": 7_100, "S": 7_250}, sub_topology="b", began=7_040, queued={"S": 30})
 
@@ -134,7 +134,7 @@ def test_what_a_hop_waits_is_apart_from_the_work_and_from_the_queue(warehouse):
     assert (path["latency_ms"], path["waited_ms"], path["queued_ms"]) == (1_250, 940, 30)
 
 
-def test_rows_that_do_not_say_when_their_batch_began_leave_waiting_and_work_open(warehouse):
+def test_without_the_start_of_a_batch_waiting_and_work_are_null(warehouse):
     finished(warehouse, 0, {"A": 6_000, "B": 6_010}, queued={"B": 3})
 
     report(warehouse, {"A": (), "B": ("A",)})
@@ -157,7 +157,7 @@ def test_a_window_is_over_its_sla_by_its_records_or_by_work(warehouse):
     assert over_sla(warehouse, work_ms=300) == [(None, False), (None, True), (None, False)]
 
 
-def test_the_error_of_a_path_is_that_of_its_worst_clock_and_none_where_there_is_one_clock(warehouse):
+def test_the_error_of_a_path_is_that_of_its_worst_clock(warehouse):
     upstreams = {"A": (), "B": ("A",)}
     hosts = {"one": {"host": "x"}, "two": {"host": "y", "skew_ms": 7, "skew_error_ms": 4}}
     told = {"host": "x", "skew_ms": 0, "skew_error_ms": 2}
@@ -173,7 +173,7 @@ def test_the_error_of_a_path_is_that_of_its_worst_clock_and_none_where_there_is_
     assert [row["skew_error_ms"] for row in paths_in_order(warehouse)] == [0, 4, None, None]
 
 
-def test_a_moving_average_is_over_ten_windows_whatever_interval_is_asked_for(warehouse):
+def test_a_moving_average_is_over_ten_windows_in_any_interval(warehouse):
     own = [100, 0, 0, 0, 0, 0, 0, 0, 0, 9, 10, 21]
     for window, ms in enumerate(own):
         finished(warehouse, window, {"A": window * WINDOW_MS, "B": window * WINDOW_MS + ms})
@@ -191,7 +191,7 @@ def test_a_moving_average_is_over_ten_windows_whatever_interval_is_asked_for(war
     assert warehouse.report(CRITICAL_PATHS) == at_once
 
 
-def test_paths_made_again_from_facts_are_equal_row_for_row_even_after_a_death_half_way(warehouse, monkeypatch):
+def test_recomputed_paths_are_equal_even_after_a_crash(warehouse, monkeypatch):
     for window in range(3):
         finished(warehouse, window, {name: (window + 2) * WINDOW_MS + ewt for name, ewt in SEED_EWT.items()})
     report(warehouse, SEED)
@@ -219,7 +219,10 @@ def test_paths_made_again_from_facts_are_equal_row_for_row_even_after_a_death_ha
 
 
 def finished(warehouse, window, ewts, sub_topology="s", *, queued=None, began=None, **same):
-    """Operators that finished a window, each at an instant in epoch ms, in a batch that *began* at one."""
+    """Writes operators that finished a window, each at an epoch-ms instant.
+
+    Their batch *began* at one.
+    """
     start = window * WINDOW_MS
     rows = [
         {"batch_id": window, "operator": name, "window_start": start, "window_end": start + WINDOW_MS,
@@ -251,7 +254,7 @@ def latencies(warehouse, batch_id, *, finished_at, latency_ms):
 
 
 def over_sla(warehouse, *, latency_ms=None, work_ms=None):
-    """By window what B promises of records, and whether a promise was broken."""
+    """Returns B's SLA on records per window, and if one was missed."""
     promised = {Measure.LATENCY_P99: latency_ms, Measure.OPERATOR_LATENCY_P50: work_ms}
     specs = [
         SlaSpec(name=measure.value, subject="B", measure=measure, limits=Sla(error_after_ms=ms), owner="o",

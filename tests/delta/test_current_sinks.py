@@ -1,4 +1,7 @@
-"""A sink with current rows passes its checks while its rows are replaced, and every Arrow reader can read it."""
+"""A sink with current rows passes its checks while rows are replaced.
+
+Every Arrow reader can read it.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,15 @@ import pytest
 from deltalake import DeltaTable
 from playing import NEWEST, Play, Row, ms
 
-from tidemark.delta import Committer, create, scan
 from tidemark.errors import Contradiction
-from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import parse
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import parse
+from tidemark.storage.delta.tables import Committer, create, scan
+from tidemark.storage.fence import Fence
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
-    import check_sla
+    from tidemark.sla.check import run as run_check
 
 SLAS = """
 [play.fresh]
@@ -40,7 +44,10 @@ owner = "o"
 
 
 def hot(home: Path, *, seconds: int, step: int = 1) -> Play:
-    """Every *step* seconds a batch replaces the row of `a`; that of `b` is of the first batch."""
+    """Replaces the row of `a` every *step* seconds.
+
+    That of `b` is of the first batch.
+    """
     play = Play(NEWEST, home)
     for second in range(0, seconds, step):
         rows = [play.row("events", ms(second + 0.5), id=id_, v=second) for id_ in ("a" if second else "ab")]
@@ -48,10 +55,10 @@ def hot(home: Path, *, seconds: int, step: int = 1) -> Play:
     return play
 
 
-def checked(play: Play, *, at_ms: int) -> dict[str, Row]:
+def checked(play: Play, *, at_ms: int, slas: str = SLAS) -> dict[str, Row]:
     """By SLA what a check for the instant *at_ms* found."""
-    specs = parse(tomllib.loads(SLAS), play.topology, file="slas.toml")
-    check_sla.run(Layout(play.home), play.topology, specs, at_ms=at_ms, run_id=str(at_ms))
+    specs = parse(tomllib.loads(slas), play.topology, file="slas.toml")
+    run_check(Layout(play.home), play.topology, specs, at_ms=at_ms, run_id=str(at_ms))
     results = scan(Layout(play.home).report_table("play", "sla_results")).filter(run_id=str(at_ms)).collect()
     return {row["sla"]: row for row in results.to_dicts()}
 
@@ -66,11 +73,48 @@ def test_a_hot_table_is_as_fresh_as_it_was_at_the_instant(tmp_path: Path) -> Non
     assert not incidents.exists() or scan(incidents).collect().is_empty()
 
 
-def test_an_instant_of_which_no_row_is_left_is_judged(tmp_path: Path) -> None:
+def test_an_instant_without_remaining_rows_is_judged(tmp_path: Path) -> None:
     play = hot(tmp_path, seconds=2_000, step=500)
     play.batch([play.row("events", ms(2_000), id=id_, v=-1) for id_ in "ab"], at_ms=ms(2_001))
     found = checked(play, at_ms=ms(1_007))["fresh"]
     assert (found["verdict"], found["observed_ms"]) == ("warn", 6_500)
+
+
+OF_TABLE = """
+[play.late]
+subject = "board"
+place = "table"
+measure = "latency_p50"
+error_after = "40 s"
+owner = "o"
+[play.stale]
+subject = "board"
+place = "table"
+error_after = "40 s"
+owner = "o"
+"""
+
+
+def test_an_sla_of_the_table_is_judged_by_its_merges(tmp_path: Path) -> None:
+    play = Play(NEWEST.replace('refresh = "0 s"\n', ""), tmp_path)
+    for second in (1, 2, 3):  # the first is merged at once, the others with the batch of second 61
+        play.batch([play.row("events", ms(second - 0.5), id="a", v=second)], at_ms=ms(second))
+    play.batch(at_ms=ms(61))
+    found = {at: checked(play, at_ms=ms(at), slas=OF_TABLE) for at in (1, 60, 61)}
+    assert [found[at]["stale"]["observed_ms"] for at in (1, 60, 61)] == [500, 59_500, 58_500]
+    assert [found[at]["stale"]["verdict"] for at in (1, 60, 61)] == ["pass", "error", "error"]
+    assert found[60]["late"]["observed_ms"] == pytest.approx(500, rel=0.01)
+    assert found[61]["late"]["observed_ms"] == pytest.approx(58_500, rel=0.01)  # of 500, 58,500 and 59,500
+
+
+def test_rows_that_are_not_merged_are_fresh_and_judged(tmp_path: Path) -> None:
+    play = Play(NEWEST.replace('refresh = "0 s"\n', ""), tmp_path)
+    for second in range(3):
+        play.batch([play.row("events", ms(second + 0.5), id="a", v=second)], at_ms=ms(second + 1))
+    assert [row["v"] for row in play.rows("board")] == [0]
+    found = checked(play, at_ms=ms(4))
+    assert (found["fresh"]["verdict"], found["fresh"]["observed_ms"]) == ("pass", 1_500)
+    assert found["kept"]["verdict"] == "pass"
 
 
 def test_a_table_whose_rows_were_deleted_was_loaded(tmp_path: Path) -> None:
@@ -104,9 +148,9 @@ KEYED = pa.schema([("id", pa.string()), ("part", pa.float64()), ("v", pa.int64()
 
 
 def put(home: Path, *batches: list[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    """The rows of a table after *batches* of rows of id, part and v."""
+    """Returns a table's rows after *batches* of id, part and v."""
     create(home, KEYED)
-    committer = Committer("play/0", lambda: 0)
+    committer = Committer("play/0", Fence(clock=lambda: 0))
     for batch_id, rows in enumerate(batches):
         whole = [{"part": None, "deleted": False, **row, "batch_id": batch_id} for row in rows]
         new = pa.Table.from_pylist(whole, schema=KEYED.append(pa.field("deleted", pa.bool_())))
@@ -127,23 +171,23 @@ def test_deleting_a_key_removes_its_row_and_an_absent_one_none(tmp_path: Path) -
     assert DeltaTable(str(tmp_path)).transaction_version(f"play/0/{tmp_path.name}") == 2
 
 
-def test_a_replaced_row_keeps_the_values_of_others_columns(tmp_path: Path) -> None:
+def test_a_replaced_row_keeps_columns_that_others_added(tmp_path: Path) -> None:
     put(tmp_path, [{"id": "a", "v": 1}, {"id": "b", "v": 1}])
     with_note = pl.DataFrame({"id": ["a", "b"], "v": [1, 1], "batch_id": [0, 0], "note": ["mine", "yours"]})
     with_note.write_delta(str(tmp_path), mode="overwrite", delta_write_options={"schema_mode": "overwrite"})
     new = pa.table({"id": ["a", "c"], "v": [2, 2], "batch_id": [1, 1], "deleted": [False, False]})
-    Committer("other/0", lambda: 0).upsert(tmp_path, new, 1, key=["id"])
+    Committer("other/0", Fence(clock=lambda: 0)).upsert(tmp_path, new, 1, key=["id"])
     found = scan(tmp_path).select("id", "v", "note").collect().sort("id").rows()
     assert found == [("a", 2, "mine"), ("b", 1, "yours"), ("c", 2, None)]
 
 
-def test_rows_beyond_the_size_of_a_file_lie_in_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.current_rows.AT_MOST", 2)
+def test_rows_beyond_the_size_of_a_file_go_to_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.storage.delta.current_rows.AT_MOST", 2)
     rows = [{"id": id_, "v": 0} for id_ in "abc"]
     assert put(tmp_path, rows, [{"id": "b", "v": 1}]) == [("a", None, 0), ("b", None, 1), ("c", None, 0)]
 
 
 def test_a_partitioned_table_is_refused(tmp_path: Path) -> None:
     create(tmp_path, KEYED, partitioned_by=["id"])
-    with pytest.raises(Contradiction, match="is not partitioned, and this table is, by id"):
+    with pytest.raises(Contradiction, match="the table is partitioned by id"):
         put(tmp_path, [{"id": "a", "v": 1}])

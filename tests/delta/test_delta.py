@@ -9,9 +9,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from tidemark.datasets import dataset_of
-from tidemark.delta import Committer, create, read_before
 from tidemark.errors import Contradiction
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.tables import Committer, create, read_before
+from tidemark.storage.fence import Fence
 
 SCHEMA = pa.schema([("batch_id", pa.int64()), ("n", pa.int64())])
 
@@ -32,23 +33,23 @@ def numbers(path) -> list[int]:
 
 
 def test_a_batch_that_is_tried_again_is_committed_once(table):
-    committer = Committer("flights/status", lambda: 1_000)
+    committer = Committer("flights/status", Fence(clock=lambda: 1_000))
     assert committer.commit(table, rows(0, 7), 0) == 1_000
-    again = Committer("flights/status", lambda: 9_000)
+    again = Committer("flights/status", Fence(clock=lambda: 9_000))
     first_at_ms = DeltaTable(str(table)).history(1)[0]["timestamp"]
     assert again.commit(table, rows(0, 7), 0) == first_at_ms
     assert numbers(table) == [7]
 
 
 def test_another_stream_with_the_same_batch_number_commits_too(table):
-    Committer("flights/status", lambda: 0).commit(table, rows(0, 1), 0)
-    Committer("flights/other", lambda: 0).commit(table, rows(0, 2), 0)
+    Committer("flights/status", Fence(clock=lambda: 0)).commit(table, rows(0, 1), 0)
+    Committer("flights/other", Fence(clock=lambda: 0)).commit(table, rows(0, 2), 0)
     assert numbers(table) == [1, 2]
 
 
-def test_of_two_commits_of_one_batch_at_once_the_log_takes_one(table):
-    slow, fast = (Committer("flights/status", lambda: 0) for _ in range(2))
-    slow._table(table)  # a driver that was paused after it had looked at the log
+def test_of_two_concurrent_commits_of_a_batch_one_succeeds(table):
+    slow, fast = (Committer("flights/status", Fence(clock=lambda: 0)) for _ in range(2))
+    slow.open_anew(table)  # a driver that was paused after it had looked at the log
     fast.commit(table, rows(0, 1), 0)
     with pytest.raises(Contradiction, match="another driver committed batch 0"):
         slow.commit(table, rows(0, 1), 0)
@@ -56,14 +57,14 @@ def test_of_two_commits_of_one_batch_at_once_the_log_takes_one(table):
 
 
 def test_reading_before_a_batch_leaves_that_batch_out(table):
-    committer = Committer("flights/status", lambda: 0)
+    committer = Committer("flights/status", Fence(clock=lambda: 0))
     for batch_id in range(3):
         committer.commit(table, rows(batch_id, batch_id * 10), batch_id)
     assert read_before(table, 2, ["n"]).rows() == [(0, 0), (1, 10)]
 
 
 def test_creating_a_table_twice_keeps_what_is_there(table):
-    Committer("flights/status", lambda: 0).commit(table, rows(0, 5), 0)
+    Committer("flights/status", Fence(clock=lambda: 0)).commit(table, rows(0, 5), 0)
     create(table, SCHEMA)
     assert numbers(table) == [5]
 

@@ -1,4 +1,4 @@
-"""What the demo waits for, and what it tells while it runs."""
+"""Conditions that the demo waits for, and findings that it prints."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from planted import TestWarehouse
 
-from tidemark.cli.demo import Demo, DemoSettings
-from tidemark.cli.story import Story
+from tidemark.cli.stack.demo import Demo, DemoSettings
+from tidemark.cli.stack.story import Story
 from tidemark.embedded.conductor import Conductor
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import OPERATOR_LATENCY, OUTCOMES, QUARANTINE, SLA_RESULTS, WATERMARKS
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import OPERATOR_LATENCY, OUTCOMES, QUARANTINE, SLA_RESULTS, WATERMARKS
 
 FLIGHTS = DemoSettings(first="2013-06-27", until="2013-06-28", speed=1, seed=1, slow=(), keep=False)
 
@@ -31,7 +31,7 @@ def test_streams_are_at_rest_when_every_source_is_idle(tmp_path: Path) -> None:
     assert not at(4, events="active")
 
 
-def test_each_finding_is_told_once_as_soon_as_its_table_has_it(warehouse: TestWarehouse) -> None:
+def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWarehouse) -> None:
     story = Story(warehouse.layout.warehouse)
     assert list(story.new()) == []
     warehouse.write(

@@ -1,4 +1,4 @@
-"""What is written about the tables is what they are."""
+"""The documentation of tables matches the tables."""
 
 from __future__ import annotations
 
@@ -10,25 +10,18 @@ from pathlib import Path
 
 import duckdb
 
-from tidemark.cli.docs import dictionary
-from tidemark.cli.sql import Warehouse, attach_script
-from tidemark.delta import create
-from tidemark.kernels.rollups import Scope
-from tidemark.kernels.schemas import arrow_schema
-from tidemark.spec.checks import CHECKS
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import BATCHES, LATENCY_ROLLUP
+from tidemark.cli.project.docs import dictionary
+from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import BATCHES
+from tidemark.query.sql import Warehouse, attach_script
+from tidemark.storage.delta.tables import create
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_data_dictionary_is_current():
     assert (DOCS / "tables.md").read_text(encoding="utf-8") == dictionary(), "run `tidemark docs`"
-
-
-def test_the_scopes_that_a_rollup_may_have_are_all_there_are():
-    listed = ", ".join(f"'{scope.value}'" for scope in Scope)
-    assert CHECKS[LATENCY_ROLLUP.name]["tidemark_known_scope"].endswith(f"({listed})")
 
 
 def warehouse(home: Path) -> Path:
@@ -48,7 +41,10 @@ def test_a_script_attaches_a_duckdb_without_a_download(tmp_path: Path) -> None:
 
 
 def test_the_cookbooks_line_runs_in_any_folder(tmp_path: Path) -> None:
-    """The line as it is printed, without a network, from another folder, and in a folder that was moved."""
+    """The printed line runs without a network and from other folders.
+
+    It runs in a folder that was moved, too.
+    """
     home, elsewhere = warehouse(tmp_path / "warehouse"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (home / "tidemark.sql").write_text(attach_script(home), encoding="utf-8")
@@ -60,7 +56,10 @@ def test_the_cookbooks_line_runs_in_any_folder(tmp_path: Path) -> None:
 
 
 def answered(home: Path, *, cwd: Path, before: str = "") -> int:
-    """The number of rows that the cookbook's line shows, run in *cwd*; *before*: SQL that comes before the script."""
+    """Returns the row count that the cookbook's line prints in *cwd*.
+
+    *before*: SQL that comes before the script.
+    """
     (line,) = re.findall(r'^python -c "(.*)"$', (DOCS / "cookbook.md").read_text(encoding="utf-8"), re.MULTILINE)
     program = line.replace("/srv/tidemark/warehouse", str(home)).replace("open(", f"{before!r} + open(")
     offline = ["unshare", "--map-root-user", "--net"]

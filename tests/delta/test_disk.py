@@ -1,4 +1,6 @@
-"""A disk that takes no writes, at every step of a batch: nothing is written in part, nothing twice, and it goes on.
+"""A full disk at any step loses and doubles nothing.
+
+The driver continues when there is space.
 
 The disk is a small one in memory, really full; where this user may not mount one, these tests are skipped.
 """
@@ -18,9 +20,10 @@ import pytest
 from playing import NEWEST_SENT, Crash, Play
 from small_disk import SmallDisk, small_disk
 
-from tidemark.control import Control, Heartbeat, StreamState
-from tidemark.delta import SETTINGS, Committer, create, scan
-from tidemark.disk import Disk
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.storage.delta.tables import SETTINGS, Committer, create, scan
+from tidemark.storage.disk import Disk
+from tidemark.storage.fence import Fence
 
 T = 1_400_000_000_000
 SUB = "events"
@@ -33,13 +36,16 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 def play_batch(play: Play, number: int) -> None:
-    """Batch *number*: two keys, the values of which are the batch; the second time around nothing changes."""
+    """Runs batch *number* with two keys whose values are the batch.
+
+    When it is run again, nothing changes.
+    """
     rows = [play.row("events", T + 1_000 * number + n, id=id_, v=number // 2) for n, id_ in enumerate("ab")]
     play.batch(rows, at_ms=T + 1_000 * number)
 
 
 def unused_files(home: Path) -> list[Path]:
-    """Data files that no commit of their table has added, and what was begun and not finished elsewhere."""
+    """Returns uncommitted data files and unfinished files elsewhere."""
     found = [path for path in home.rglob("*") if path.suffix == ".partial" or "#" in path.name]
     for log in home.rglob("_delta_log"):
         actions = [json.loads(line) for commit in log.glob("*.json") for line in commit.read_text().splitlines()]
@@ -57,7 +63,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 
 def start(play: Play, **hooks: Any) -> Disk:
-    """A driver of *play* whose waiting is *sleep_s*, and before each second of which *check* is called."""
+    """Starts a driver of *play* that waits by calling *sleep_s*.
+
+    It calls *check* before each second of waiting.
+    """
     waiting = Disk(hooks.pop("check", lambda: None), sleep_s=hooks.pop("sleep_s"))
     play.start(SUB, until_written=waiting.until_written, **hooks)
     return waiting
@@ -77,7 +86,7 @@ def start(play: Play, **hooks: Any) -> Disk:
         ("committed outcomes", 0),
     ],
 )
-def test_a_batch_that_finds_the_disk_full_is_written_once_when_there_is_space_again(
+def test_a_batch_waits_for_disk_space_and_is_written_once(
     disk: SmallDisk, undisturbed: Play, step: str, but_pages: int
 ) -> None:
     play, waited = Play(NEWEST_SENT, disk.home), []
@@ -104,9 +113,7 @@ def test_a_batch_that_finds_the_disk_full_is_written_once_when_there_is_space_ag
 
 
 @pytest.mark.parametrize("step", ["before", "decided", "committed changes", "measured"])
-def test_a_driver_that_is_drained_while_it_waits_leaves_the_batch_to_the_next(
-    disk: SmallDisk, undisturbed: Play, step: str
-) -> None:
+def test_a_driver_drained_on_a_full_disk_leaves_its_batch(disk: SmallDisk, undisturbed: Play, step: str) -> None:
     play = Play(NEWEST_SENT, disk.home)
 
     def reached(name: str) -> None:
@@ -131,9 +138,7 @@ def test_a_driver_that_is_drained_while_it_waits_leaves_the_batch_to_the_next(
     assert unused_files(disk.home) == []
 
 
-def test_a_commit_that_was_made_and_whose_checkpoint_found_no_space_is_not_made_again(
-    disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_without_space_for_a_checkpoint_is_kept_once(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SETTINGS, "delta.checkpointInterval", "2")
     table, waited = disk.home / "changes", []
     create(table, pa.schema([("batch_id", pa.int64())]))
@@ -142,7 +147,9 @@ def test_a_commit_that_was_made_and_whose_checkpoint_found_no_space_is_not_made_
         waited.append(scan(table).collect().height)
         disk.free()
 
-    committer = Committer("play/0", lambda: 0, until_written=Disk(lambda: None, sleep_s=sleep_s).until_written)
+    committer = Committer(
+        "play/0", Fence(until_written=Disk(lambda: None, sleep_s=sleep_s).until_written, clock=lambda: 0)
+    )
     for batch_id in range(4):
         if batch_id == 2:
             disk.fill(but_pages=3)  # of which rows and log take two
@@ -166,7 +173,7 @@ def test_the_pauses_between_two_tries_grow_to_half_a_minute() -> None:
     assert tried_at_s == [0, 1, 3, 7, 15, 31, 61, 91]
 
 
-def test_an_error_that_is_not_about_the_disk_is_not_waited_for() -> None:
+def test_an_error_unrelated_to_the_disk_is_not_retried() -> None:
     def refused() -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -174,7 +181,7 @@ def test_an_error_that_is_not_about_the_disk_is_not_waited_for() -> None:
         Disk(lambda: None, sleep_s=lambda _: None).until_written(refused)
 
 
-def test_a_driver_beats_on_a_full_disk_and_says_that_it_cannot_write(disk: SmallDisk) -> None:
+def test_a_heartbeat_on_a_full_disk_reports_the_full_disk(disk: SmallDisk) -> None:
     control = Control(disk.home / "control")
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=1, pid=1, offsets={"events/0": 9})
     control.beat(beat)

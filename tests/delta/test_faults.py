@@ -1,4 +1,4 @@
-"""Faults planted on purpose, each of which ends in the right verdict, on the right culprit, as docs/alerts.md has it.
+"""Injected faults end in the verdict and culprit of docs/alerts.md.
 
 A topology plays for a while as it should and goes on with a fault; then it is checked whether it keeps a promise. The
 engine, its tables, the paths and the check are the real ones.
@@ -23,29 +23,28 @@ from playing import NOON, Ends, Play, Row, bad, ms, record, tell
 from typed import can_be_typed, commands
 
 import critical_path
-from tidemark.cli.bound import bound_rows
-from tidemark.cli.path import READS
-from tidemark.cli.sql import Warehouse
-from tidemark.control import Control, Heartbeat, StreamState
-from tidemark.report.path_facts import windows_with_paths
-from tidemark.report.report_tables import opened
+from tidemark.cli.explain.bound import bound_rows
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.model.project.files import CHECKOUT as PROJECT
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_spec import Measure, parse
+from tidemark.model.tables.catalog import CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED
+from tidemark.query.sql import Warehouse
+from tidemark.reports.paths.path_facts import windows_with_paths
+from tidemark.reports.report_tables import opened
 from tidemark.semantics.skew import Skew
-from tidemark.sla.alert_text import alert
-from tidemark.sla.culprits import NO_EXPLANATION
-from tidemark.spark import PROJECT
-from tidemark.spec.intervals import Interval
-from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import Measure, parse
-from tidemark.spec.tables import CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED
-from tidemark.stream import decision
-from tidemark.stream.heartbeats import Heartbeats
-from tidemark.stream.measurement import Host
-from tidemark.why.findings import Cause
+from tidemark.sla.incidents.alert_text import alert
+from tidemark.sla.incidents.culprits import NO_EXPLANATION
+from tidemark.stream.decide import decision
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.write.measurement import Host
+from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
-    import check_sla
+    from tidemark.sla.check import run as run_check
 
 HOP = """
 name = "play"
@@ -80,7 +79,10 @@ kind = "sink"
 input = "sums"
 table = "totals"
 """
-"""`sums` and `totals` are run by a driver of their own, behind the hop `by_id`."""
+"""A driver of their own runs `sums` and `totals` after `by_id`.
+
+`by_id` is a hop.
+"""
 TABLES = (
     HOP
     + """
@@ -215,7 +217,10 @@ PROMISES = {
 
 
 class Flow:
-    """A topology in the warehouse *home*: two partitions, a batch of each driver every ten seconds."""
+    """A topology with two partitions and batches every ten seconds.
+
+    It is in the warehouse *home*; each driver has its batch.
+    """
 
     def __init__(self, toml: str, home: Path) -> None:
         self.play = Play(toml, home, partitions=2)
@@ -248,7 +253,7 @@ class Flow:
         self.sums(at_s + 0.5)
 
     def goes_on(self, *at_s: float) -> None:
-        """Batches as they should be: each partition has had a record a second ago."""
+        """Plays sound batches: each partition had a record a second ago."""
         for second in at_s:
             self.batch(second, *now(second, 0), *now(second, 1))
 
@@ -258,7 +263,10 @@ class Flow:
 
 
 def now(at_s: float, part: int, amount: float | None = None) -> list[Callable[[Play], Row]]:
-    """The record that *part* has in a batch at *at_s*, one second old; its amount is like none before."""
+    """Returns *part*'s record of a batch at *at_s*, with a new amount.
+
+    It is one second old.
+    """
     return [record(at_s - 1, "ab"[part], 100 + at_s + part / 2 if amount is None else amount, part=part)]
 
 
@@ -268,7 +276,7 @@ def rate(play: Play) -> Row:
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Flow]:
-    """A flow of each topology that has been well until 12:01:12; to be copied."""
+    """Returns a sound flow of each topology until 12:01:12, to copy."""
     home = tmp_path_factory.mktemp("healthy")
     flows = {toml: Flow(toml, home / name) for name, toml in (("hop", HOP), ("tables", TABLES))}
     for toml, flow in flows.items():
@@ -292,7 +300,10 @@ def producer_ahead(flow: Flow) -> float:
 
 
 def restarted_driver(flow: Flow) -> float:
-    """The first driver is killed after 12:01:12; the next one reads half a minute later what came meanwhile."""
+    """Kills the first driver after 12:01:12.
+
+    The next one reads half a minute later what came meanwhile.
+    """
     beats = Heartbeats(flow.layout.stream("play", "reads"), topology="play", sub_topology="reads")
     tell(beats, 73)
     tell(beats, 100, epoch=2)
@@ -303,7 +314,10 @@ def restarted_driver(flow: Flow) -> float:
 
 
 def driver_that_stood_still(flow: Flow) -> float:
-    """The first driver is stopped after 12:01:12, and reads half a minute later what came meanwhile."""
+    """Stops the first driver after 12:01:12.
+
+    It reads half a minute later what came meanwhile.
+    """
     flow.beat("reads", 73)
     flow.beat("reads", 112)
     waited = [found for second in (82, 92, 102) for part in (0, 1) for found in now(second, part)]
@@ -312,7 +326,10 @@ def driver_that_stood_still(flow: Flow) -> float:
 
 
 def restarted_reader(flow: Flow) -> float:
-    """The second driver is killed after 12:01:12; the next one reads half a minute later what came meanwhile."""
+    """Kills the second driver after 12:01:12.
+
+    The next one reads half a minute later what came meanwhile.
+    """
     beats = Heartbeats(flow.layout.stream("play", "sums"), topology="play", sub_topology="sums")
     tell(beats, 74)
     tell(beats, 100, epoch=2)
@@ -342,14 +359,14 @@ def waiting(flow: Flow) -> float:
 
 
 def late_device(flow: Flow) -> float:
-    """The records of partition 1 come more and more late, none behind its watermark."""
+    """Delays records of partition 1 more and more, never behind its watermark."""
     for second, behind_s in ((82, 9), (92, 13), (102, 10)):
         flow.batch(second, *now(second, 0), record(second - behind_s, "b", second, part=1))
     return 104
 
 
 def skewed_host(flow: Flow) -> float:
-    """The second driver runs on a host whose clock is 5 s ahead."""
+    """Runs the second driver on a host that is 5 s ahead."""
     flow.play.hosts["reads"] = Host("a", lambda: Skew(offset_ms=0, error_ms=3))
     flow.play.hosts["sums"] = Host("b", lambda: Skew(offset_ms=-5_000, error_ms=3))
     for second in (82, 92):
@@ -400,7 +417,7 @@ def dead_source(flow: Flow) -> float:
 
 
 def repeated(flow: Flow) -> float:
-    """A service sends on the records of 12:01:22 again and again, with their ids."""
+    """Sends the records of 12:01:22 again and again, with their ids."""
     for n, second in enumerate(range(82, 142, 10)):
         flow.batch(second, *(sent_as(found, f"shop/out/1/0/{part}") for part in (0, 1) for found in now(81 + n, part)))
     return 134 + 10
@@ -419,7 +436,7 @@ def starting_driver(flow: Flow) -> float:
 
 
 def just_killed(flow: Flow) -> float:
-    """Its last beat is four seconds old, and it holds its lease no more."""
+    """Writes a heartbeat of four seconds ago, without a lease."""
     driver = Control(flow.layout.control("play", "reads"))
     driver.beat(Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(130), pid=1))
     return 134
@@ -535,7 +552,7 @@ def full_disk(flow: Flow) -> float:
 
 
 def lost_update(flow: Flow) -> float:
-    """Of one batch the table `outcomes` has an update less than came in."""
+    """Removes an update of one batch from the table `outcomes`."""
     flow.goes_on(82)
     table = DeltaTable(flow.layout.stream_table("play", "reads", OUTCOMES.name))
     table.update({"emitted": "emitted - 1"}, predicate="operator = 'newest' AND batch_id = 8")
@@ -543,7 +560,7 @@ def lost_update(flow: Flow) -> float:
 
 
 def broken_contract(flow: Flow) -> float:
-    """Somebody writes a change of batch 8 once more."""
+    """Writes a change of batch 8 once more, as another writer."""
     flow.goes_on(82)
     path = flow.layout.stream_table("play", "reads", CHANGES.name)
     changes = DeltaTable(path).to_pyarrow_table()
@@ -552,7 +569,7 @@ def broken_contract(flow: Flow) -> float:
 
 
 def broken_proof(flow: Flow) -> float:
-    """Of a skip of batch 9 the proof is gone."""
+    """Removes the evidence of a skip of batch 9."""
     flow.goes_on(82)
     flow.batch(92, *now(92, 0, 182))
     DeltaTable(flow.layout.stream_table("play", "reads", SUPPRESSED.name)).delete("batch_id = 9")
@@ -561,7 +578,10 @@ def broken_proof(flow: Flow) -> float:
 
 @dataclass(frozen=True)
 class Fault:
-    """*plant* gives the second of the check that judges *promise*; *afresh*: nothing was well before."""
+    """A fault that *plant* injects; it returns the check's second.
+
+    The check judges *promise*; *afresh*: there was no sound time before.
+    """
 
     plant: Callable[[Flow], float]
     promise: str
@@ -577,7 +597,7 @@ class Fault:
 
     @property
     def measure(self) -> str:
-        """What is promised."""
+        """Returns the measure of the SLA that the fault breaks."""
         return str(PROMISES[self.toml][self.promise]["measure"])
 
 
@@ -586,7 +606,7 @@ FAULTS = {
     "operator that fills the trigger interval": Fault(
         very_slow_operator, "newest_is_quick", "error", "newest", "slow_operator: newest"
     ),
-    "slow operator behind a hop": Fault(
+    "slow operator downstream of a hop": Fault(
         slow_operator_behind_a_hop, "totals_in_time", "error", "sums", "slow_operator: sums"
     ),
     "error budget burning": Fault(
@@ -602,7 +622,7 @@ FAULTS = {
     "trigger too long": Fault(waiting, "totals_in_time", "error", "waiting"),
     "late device": Fault(late_device, "totals_in_time", "error", "late_producer", "late_producer: events partition 1"),
     "clock skew of a host": Fault(skewed_host, "the_hop_is_quick", "pass"),
-    "clock skew that nobody knows": Fault(skewed_host_of_unknown_skew, "the_hop_is_quick", "pass"),
+    "unknown clock skew": Fault(skewed_host_of_unknown_skew, "the_hop_is_quick", "pass"),
     "idle partition": Fault(
         idle_partition, "counts_are_fresh", "error", "events", "partition_idle_holds_back: events partition 1"
     ),
@@ -622,7 +642,7 @@ FAULTS = {
         producer_ahead, "board_is_fresh", "ahead_of_clock", "events", "producer_ahead: events partition 1"
     ),
     "stuck window": Fault(dead_source, "counts_are_fresh", "error", "events", "time_stands_still: per_minute ← events"),
-    "session that goes on": Fault(
+    "session that stays open": Fault(
         as_usual, "visits_are_fresh", "never_loaded", "visits", "session_kept_open: visits", afresh=True
     ),
     "allowed lateness too long": Fault(
@@ -643,7 +663,7 @@ FAULTS = {
     ),
     "burst of late records": Fault(late_burst, "enough_records", "error", "events", "bound_too_small: events"),
     "nothing changes": Fault(all_suppressed, "board_is_fresh", "error", "newest", "all_suppressed: newest"),
-    "condition that leaves all out": Fault(all_filtered, "large_is_fresh", "error", "large", "all_filtered: large"),
+    "condition that drops all": Fault(all_filtered, "large_is_fresh", "error", "large", "all_filtered: large"),
     "interval too long": Fault(
         held_until_interval, "ticker_is_fresh", "error", "ticking", "held_until_interval: ticking"
     ),
@@ -656,8 +676,8 @@ FAULTS = {
     "stream that stays in starting": Fault(
         starting_driver, "board_is_fresh", "error", "board", "driver_starting: board"
     ),
-    "records that were read before": Fault(repeated, "board_is_fresh", "error", "events", "all_duplicates: events"),
-    "dead stream before a hop": Fault(dead_upstream, "totals_are_fresh", "error", "by_id", "upstream_dead: by_id"),
+    "duplicate records": Fault(repeated, "board_is_fresh", "error", "events", "all_duplicates: events"),
+    "dead stream upstream of a hop": Fault(dead_upstream, "totals_are_fresh", "error", "by_id", "upstream_dead: by_id"),
     "batch that hangs": Fault(hanging_batch, "board_is_fresh", "error", "board", "slow_batch: board"),
     "driver short of memory": Fault(short_of_memory, "board_is_fresh", "error", "board", "short_of_memory: board"),
     "full disk": Fault(full_disk, "board_is_fresh", "error", "board", "cannot_write: board"),
@@ -680,7 +700,7 @@ COMMANDS = {
     "stream killed seconds ago": [LOGS, *START],
     "stream that stays in starting": [LOGS, *RESTART],
     "driver short of memory": RESTART,
-    "dead stream before a hop": RESTART,
+    "dead stream upstream of a hop": RESTART,
     "batch that hangs": ["tidemark topology play", LOGS],
     "full disk": ["tidemark tables", LOGS],
     "poison burst": [
@@ -693,11 +713,14 @@ COMMANDS = {
     "idle partition": [PROCESSING],
     "source without a record": ["tidemark check --live"],
 }  # fmt: skip
-"""By fault the commands that people read in the incident, as the shell reads them."""
+"""Maps faults to the commands that their incidents name.
+
+They are split as the shell splits them.
+"""
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_ends_in_the_right_verdict_and_the_right_culprit(
+def test_each_fault_gives_the_expected_verdict_and_culprit(
     healthy: dict[str, Flow], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     fault, home = FAULTS[name], tmp_path / "play"
@@ -723,7 +746,7 @@ def test_an_incident_of_time_ahead_names_topic_partition_and_key(healthy: dict[s
     assert found == [("producer_ahead: events partition 1", "events, of key b", "50 min")]
 
 
-def test_a_restart_behind_a_hop_is_to_blame(healthy: dict[str, Flow], tmp_path: Path) -> None:
+def test_a_restart_downstream_of_a_hop_is_the_culprit(healthy: dict[str, Flow], tmp_path: Path) -> None:
     flow = healthy[HOP].copy(tmp_path / "play")
     flow.beat("sums", 73)
     for second in (82, 92, 102):
@@ -737,7 +760,7 @@ def test_a_restart_behind_a_hop_is_to_blame(healthy: dict[str, Flow], tmp_path: 
 
 
 @pytest.mark.parametrize("toml", [HOP, TABLES], ids=["hop", "tables"])
-def test_without_a_fault_every_promise_holds(healthy: dict[str, Flow], tmp_path: Path, toml: str) -> None:
+def test_without_a_fault_every_sla_passes(healthy: dict[str, Flow], tmp_path: Path, toml: str) -> None:
     flow = healthy[toml].copy(tmp_path / "play")
     flow.goes_on(82, 92, 102, 112, 122, 132)
 
@@ -747,7 +770,7 @@ def test_without_a_fault_every_promise_holds(healthy: dict[str, Flow], tmp_path:
     assert told == []
 
 
-def test_the_faults_of_the_documentation_are_these_and_end_like_that() -> None:
+def test_the_documentation_lists_these_faults_and_verdicts() -> None:
     rows = [line.strip("| ").split(" | ") for line in section("Faults").splitlines() if line.startswith("|")][2:]
     found = {cells[0]: tuple(cell.strip("`") for cell in cells[1:]) for cells in rows}
     assert found == {
@@ -755,7 +778,7 @@ def test_the_faults_of_the_documentation_are_these_and_end_like_that() -> None:
     }
 
 
-def test_every_measure_and_every_cause_has_an_answer() -> None:
+def test_every_measure_and_every_cause_is_tested() -> None:
     questions = re.findall(r"^\| (.*?) \| ", section("What to do"), flags=re.MULTILINE)
     named = {word for question in questions for word in re.findall(r"`(\w+)`", question)}
     assert {*Measure, *Cause} - NO_EXPLANATION - named == set()
@@ -773,18 +796,18 @@ def begins(text: str | None, *, like: str) -> str:
 
 
 CHANGE = ("sla", "change", "verdict", "culprit", "held_by")
-"""What an incident says: of which SLA, what happened, the verdict and why."""
+"""Returns the incident's text: its SLA, what happened, verdict and reason."""
 
 
 def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
-    """That the alert, `why`, `path` and `bound` name what the check does, each where it has something to say.
+    """Checks that alert, `why`, `path` and `bound` agree with the check.
 
-    And that each command that `why` names can be typed.
+    It also checks that each command that `why` names is valid.
     """
     topology, at_ms = flow.play.topology, round(result["checked_at"].timestamp() * 1_000)
     for change in told:
         instants = {k: round(v.timestamp() * 1_000) if isinstance(v, datetime) else v for k, v in change.items()}
-        text = alert(instants, told_ms=at_ms, link="")["text"]
+        text = alert(instants, notified_ms=at_ms, link="")["text"]
         assert [name for name in ("culprit", "held_by") if (result[name] or "") not in text] == []
     for finding in why(topology, flow.layout, at_ms=at_ms):
         can_be_typed(finding, topology)
@@ -798,7 +821,7 @@ def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
         costs = bound_rows(flow.layout.warehouse, topology, source=result["culprit"])
         assert [share for _, choice, _, _, _, share, _ in costs if choice == "current"] > [0.0]
     if flow.play.toml == HOP and fault.verdict != "pass":
-        windows = windows_with_paths(Warehouse(flow.layout.warehouse, READS), topology.name, last=100)
+        windows = windows_with_paths(Warehouse(flow.layout.warehouse), topology.name, last=100)
         worst = max((w["blame"][0] for w in windows if w["blame"]), key=lambda part: part["excess_ms"])
         assert worst["operator"] == result["culprit"]
         if cause in {Cause.DRIVER_RESTARTED, Cause.BACKLOG}:
@@ -806,13 +829,13 @@ def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
 
 
 def checked(flow: Flow, at_s: float, *promises: str) -> tuple[list[Row], list[Row]]:
-    """The rows of `sla_results` of a check, and those of the changes of incidents that it makes."""
+    """Returns the check's rows of `sla_results` and its incident changes."""
     topology = flow.play.topology
     slas = {name: {**PROMISES[flow.play.toml][name], "owner": "o"} for name in promises}
     specs = parse({"play": slas}, topology, file="slas.toml")
     if flow.play.toml == HOP:
         critical_path.run(flow.layout, topology, specs, Interval(NOON, ms(at_s)))
-    check_sla.run(flow.layout, topology, specs, at_ms=ms(at_s), run_id="r")
+    run_check(flow.layout, topology, specs, at_ms=ms(at_s), run_id="r")
     results, changes = (
         opened(table, flow.layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
         for table in (SLA_RESULTS, INCIDENTS)

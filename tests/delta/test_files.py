@@ -1,4 +1,4 @@
-"""Files that others wrote become part of a table, and every reader finds their rows."""
+"""Files of other writers join a table and every reader finds them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tidemark.delta import Committer, create, scan
-from tidemark.files import Files, stats_of, write_file
+from tidemark.storage.delta.tables import Committer, create, scan
+from tidemark.storage.fence import Fence
+from tidemark.storage.files import Files, stats_of, write_file
 
 AT = datetime(2020, 1, 1, 1, 1, 1, 123_000, tzinfo=UTC)
 ROWS = pl.DataFrame(
@@ -28,7 +29,7 @@ ROWS = pl.DataFrame(
 ).with_columns(pl.col("at", "there").dt.cast_time_unit("us"))
 
 
-def test_the_log_says_something_of_every_column_that_can_be_compared() -> None:
+def test_the_log_has_statistics_of_every_comparable_column() -> None:
     assert stats_of(ROWS) == {
         "numRecords": 3,
         "minValues": {"text": "a", "told": False, "number": -2.5, "count": 1, "at": "2020-01-01T01:01:01.123Z",
@@ -40,13 +41,13 @@ def test_the_log_says_something_of_every_column_that_can_be_compared() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("0.1")])
-def test_of_a_file_with_a_value_for_which_json_has_no_word_the_log_says_how_long_it_is(
-    tmp_path: Path, value: float | Decimal
-) -> None:
+def test_a_file_with_values_not_in_json_has_its_row_count(tmp_path: Path, value: float | Decimal) -> None:
     rows = pl.DataFrame({"count": [1, 2], "value": [value, None]})
     assert stats_of(rows) == {"numRecords": 2}
     create(tmp_path, rows.to_arrow().schema)
-    Committer("app", lambda: 0).adopt(tmp_path, Files((write_file(tmp_path, rows.to_arrow(), batch_id=1),)), 1)
+    Committer("app", Fence(clock=lambda: 0)).adopt(
+        tmp_path, Files((write_file(tmp_path, rows.to_arrow(), batch_id=1),)), 1
+    )
     assert scan(tmp_path).filter(pl.col("count") == 2).collect().height == 1
 
 
@@ -66,10 +67,10 @@ def test_of_a_file_with_a_value_for_which_json_has_no_word_the_log_says_how_long
     ],
     ids=str,
 )
-def test_a_row_of_an_adopted_file_is_found_by_each_of_its_columns(tmp_path: Path, wanted: pl.Expr) -> None:
+def test_a_row_of_an_added_file_is_found_by_each_column(tmp_path: Path, wanted: pl.Expr) -> None:
     table = tmp_path / "table"
     create(table, ROWS.to_arrow().schema)
-    committer = Committer("app", lambda: 0)
+    committer = Committer("app", Fence(clock=lambda: 0))
     committer.commit(table, ROWS.head(0).to_arrow(), 0)
     for _ in range(2):  # once, however often it is tried
         committer.adopt(table, Files((write_file(table, ROWS.to_arrow(), batch_id=1),)), 1)

@@ -1,4 +1,4 @@
-"""A driver's beats are kept as history, and never stand in the way of its stream."""
+"""A driver's heartbeats are kept as history and never block its stream."""
 
 import logging
 from dataclasses import replace
@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from playing import EVENTS, NEWEST, Ends, Play
 
-import stream
-from tidemark.cli.sql import Warehouse
-from tidemark.control import Control, Heartbeat, StreamState
-from tidemark.delta import scan
-from tidemark.spec.layout import Layout
-from tidemark.stream.heartbeats import Heartbeats
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.model.project.layout import Layout
+from tidemark.query.sql import Warehouse
+from tidemark.storage.delta.tables import scan
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.pulse import Pulse
 
 NOON = 1_400_000_000_000
 BEAT = Heartbeat(state=StreamState.STARTING, epoch=3, launch_id="l", at_ms=NOON, pid=1)
@@ -27,7 +27,7 @@ def history(home: Path) -> Heartbeats:
     return Heartbeats(home, topology="flights", sub_topology="status")
 
 
-def test_the_first_beat_of_each_state_and_one_every_15_s_are_kept(tmp_path: Path) -> None:
+def test_the_first_beat_of_a_state_and_one_per_15_s_are_kept(tmp_path: Path) -> None:
     told = history(tmp_path)
     told.tell(BEAT, thread_id=None, batch_started_at_ms=None)
     running = replace(BEAT, state=StreamState.RUNNING, batch_id=7)
@@ -56,23 +56,23 @@ def test_a_clock_that_goes_back_does_not_end_the_history(tmp_path: Path) -> None
     assert len(rows(tmp_path, "at")) == 2
 
 
-def test_a_beat_that_cannot_be_written_is_logged_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_write_of_a_heartbeat_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "taken").touch()
     with caplog.at_level(logging.ERROR):
         history(tmp_path / "taken").tell(BEAT, thread_id=None, batch_started_at_ms=None)
-    assert "heartbeats: a row could not be written" in caplog.text
+    assert "heartbeats: cannot write rows" in caplog.text
 
 
-def test_a_driver_tells_of_its_start_and_of_its_end(tmp_path: Path) -> None:
+def test_a_driver_reports_its_start_and_end(tmp_path: Path) -> None:
     control = Control(tmp_path / "control")
-    pulse = stream.Pulse(control, history(tmp_path), control.acquire(), "l")
+    pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
     pulse.end(StreamState.FAILED, reason="ValueError: no")
     assert rows(tmp_path, "state", "reason") == [("starting", None), ("failed", "ValueError: no")]
 
 
-def test_a_beat_says_what_the_driver_takes(tmp_path: Path) -> None:
+def test_a_heartbeat_has_memory_and_cpu_of_the_driver(tmp_path: Path) -> None:
     control = Control(tmp_path / "control")
-    pulse = stream.Pulse(control, history(tmp_path), control.acquire(), "l")
+    pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
     pulse.end(StreamState.DRAINED)
     columns = ("cpu_share", "memory_bytes", "memory_free_bytes", "checkpoint_bytes", "records_waiting")
     (_, _, free, _, _), (cpu, memory, _, checkpoint, waiting) = rows(tmp_path, *columns)
@@ -82,7 +82,7 @@ def test_a_beat_says_what_the_driver_takes(tmp_path: Path) -> None:
     assert (checkpoint, waiting) == (0, None)
 
 
-def test_an_engine_tells_how_much_there_is_to_do(tmp_path: Path) -> None:
+def test_an_engine_reports_its_backlog(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     play.broker = Ends(1)
     play.broker.ends = {0: 9}
@@ -93,7 +93,7 @@ def test_an_engine_tells_how_much_there_is_to_do(tmp_path: Path) -> None:
     assert load["state_bytes"] > 0
 
 
-def test_how_much_of_a_hop_waits_is_not_known(tmp_path: Path) -> None:
+def test_the_backlog_of_a_hop_is_unknown(tmp_path: Path) -> None:
     hop = '[operators.by_v]\nkind = "repartition"\ninput = "events"\nkey = ["v"]\ncolumns = ["id"]\n'
     far = '[operators.all]\nkind = "sink"\ninput = "by_v"\ntable = "all_of_it"\nsub_topology = "far"\n'
     play = Play(EVENTS + hop + far, tmp_path)

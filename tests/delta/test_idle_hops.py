@@ -1,4 +1,4 @@
-"""Idleness crosses a hop: what an idle upstream feeds waits for it no longer than its other readers do."""
+"""Idleness crosses a hop and blocks readers no longer than elsewhere."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 from playing import NOON, Play, Row, ms
 
+from tidemark.model.project.layout import Layout
 from tidemark.semantics.idleness import Activity
-from tidemark.spec.layout import Layout
-from tidemark.why.findings import Cause
+from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
 SOURCE = """
@@ -67,7 +67,10 @@ input = "per_minute"
 table = "counts"
 """
 )
-"""Two drivers of a source each, and a third that reads both; `two` is no table input, for it has a sink of its own."""
+"""Runs a driver per source, and a third that reads both.
+
+`two` is no table input, for it has a sink of its own.
+"""
 
 
 def record(play: Play, source: str, second: float) -> Row:
@@ -75,7 +78,7 @@ def record(play: Play, source: str, second: float) -> Row:
 
 
 def both_at(play: Play, second: float) -> None:
-    """One record of each source, handed on and read."""
+    """Hands on one record of each source and reads it."""
     for source in ("one", "two"):
         play.batch([record(play, source, second)], at_ms=ms(second), sub=source)
     play.hop("both", at_ms=ms(second))
@@ -90,7 +93,7 @@ def input_of(play: Play, name: str) -> tuple[int | None, bool]:
     return None if of.watermark_ms is None else (of.watermark_ms + 1 - NOON) // 1_000, of.idle
 
 
-def test_results_go_on_while_one_of_two_upstreams_is_idle(tmp_path: Path) -> None:
+def test_results_continue_while_one_of_two_upstreams_is_idle(tmp_path: Path) -> None:
     play = Play(TWO, tmp_path)
     both_at(play, 1)
     play.batch([record(play, "one", 35)], at_ms=ms(35), sub="one")
@@ -141,7 +144,7 @@ def test_the_status_is_read_back_by_a_new_driver(tmp_path: Path) -> None:
     assert input_of(play, "two") == (0, True)
 
 
-def test_why_names_an_idle_upstream_where_all_is_idle(tmp_path: Path) -> None:
+def test_why_names_an_idle_upstream_when_all_are_idle(tmp_path: Path) -> None:
     play = Play(TWO, tmp_path)
     both_at(play, 1)
     for source in ("one", "two"):

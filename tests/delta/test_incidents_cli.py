@@ -1,4 +1,4 @@
-"""`tidemark incidents`: what is broken is shown, acknowledged once, and has its history."""
+"""`tidemark incidents` shows broken SLAs, acknowledges once and keeps history."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tidemark.cli.incidents import incidents
+from tidemark.cli.explain.incidents import incidents
 from tidemark.errors import InvalidArgument
-from tidemark.report.report_tables import replace_rows
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import DELIVERIES, INCIDENTS
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS
+from tidemark.reports.report_tables import replace_rows
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
@@ -36,28 +36,30 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_open_is_shown_until_somebody_looks_after_it_and_then_with_who_does(home: Path) -> None:
+def test_open_incidents_are_listed_with_their_acknowledgement(home: Path) -> None:
     (row,) = asked(home)
     assert (row["incident"], row["state"], row["verdict"], row["acknowledged_by"]) == ("board-1", "open", "error", None)
-    assert asked(home, acknowledge="board-1", by="Ann", note="on it") == "board-1 is looked after by Ann"
-    assert asked(home, acknowledge="board-1", by="Bob") == "somebody looks after it already"
+    assert asked(home, acknowledge="board-1", by="Ann", note="on it") == "board-1 is acknowledged by Ann"
+    assert asked(home, acknowledge="board-1", by="Bob") == "already acknowledged"
     (row,) = asked(home)
     assert (row["state"], row["acknowledged_by"]) == ("acknowledged", "Ann")
 
 
-def test_the_history_of_an_incident_has_its_changes_and_whom_they_were_told(home: Path) -> None:
+def test_the_history_of_an_incident_has_changes_and_recipients(home: Path) -> None:
     asked(home, acknowledge="board-1", by="Ann", note="on it")
     found = [(row["change"], row["said"], row["by"], row["told"]) for row in asked(home, history="board-1")]
     assert found == [("opened", "late", None, ["desk", "log"]), ("acknowledged", "on it", "Ann", None)]
 
 
-def test_what_is_not_there_is_said_in_words(home: Path, tmp_path: Path) -> None:
+def test_an_empty_list_and_an_unknown_incident_print_a_message(home: Path, tmp_path: Path) -> None:
     for format_ in ("table", "json"):
-        with pytest.raises(InvalidArgument, match="'another' is none; the newest of flights: board-1"):
+        with pytest.raises(InvalidArgument, match="there is no incident 'another'; the newest of flights: board-1"):
             asked(home, history="another", format=format_)
     with pytest.raises(InvalidArgument, match="the newest of flights: none"):
         asked(tmp_path / "empty", history="another")
-    assert asked(tmp_path / "empty", all=True, format="table") == "there is no incident"
-    assert asked(tmp_path / "empty", format="table") == "no SLA is broken that anybody checked"
-    with pytest.raises(InvalidArgument, match="'another' is not; open are: board-1"):
+    assert asked(tmp_path / "empty", all=True, format="table") == "No incidents."
+    assert asked(tmp_path / "empty", format="table") == "No open incidents."
+    with pytest.raises(
+        InvalidArgument, match="'another' is not open and cannot be acknowledged; open incidents: board-1"
+    ):
         asked(home, acknowledge="another", by="Ann")

@@ -1,4 +1,4 @@
-"""A field that is declared as `timestamp` is an instant with its microseconds: in values, keys, states and tables."""
+"""Fields declared as `timestamp` keep microseconds in values, keys, states, tables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 from playing import NOON, Play, ms
 
-from tidemark.delta import scan
-from tidemark.spec.layout import Layout
-from tidemark.stream.journal import Entry, packed, unpacked
-from tidemark.stream.state_files import MOVED
+from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.tables import scan
+from tidemark.stream.journal.entries import Entry, packed, unpacked
+from tidemark.stream.journal.notes import EntryNotes
+from tidemark.stream.state.files import MOVED
 
 SOURCE = """
 name = "play"
@@ -42,6 +43,7 @@ kind = "sink"
 input = "newest"
 table = "board"
 mode = "current"
+refresh = "0 s"
 key = ["id"]
 [operators.log]
 kind = "sink"
@@ -92,7 +94,10 @@ aggregates = {{ n = "count(*)" }}
 """
 TIMED = REST.format(where="seen > timestamptz '2014-05-13 11:00:00'", part="date_trunc('second', seen)")
 IN_MS = SOURCE.replace("seen timestamp", "seen bigint") + REST.format(where="seen > 0", part="seen")
-"""The same with the instants as an older version had them: epoch ms."""
+"""Returns the same rows with instants as epoch ms.
+
+An older version stored them in this form.
+"""
 AT = datetime.fromtimestamp(NOON / 1_000, UTC)
 
 
@@ -102,7 +107,7 @@ def us(microseconds: int) -> datetime:
 
 
 def take(play: Play, *seen: tuple[float, str, object]) -> None:
-    """One batch with records: record time in seconds, id, and what was seen."""
+    """Runs one batch of records: record time in s, id, seen instant."""
     play.batch([play.row("events", ms(at), id=id_, seen=at_) for at, id_, at_ in seen], at_ms=ms(seen[-1][0]))
 
 
@@ -118,7 +123,7 @@ def column(play: Play, table: str, *names: str) -> Sequence[tuple[Any, ...]]:
     return rows.sort("source_offset").select(*names).collect().rows()
 
 
-def test_microseconds_tell_two_values_apart(tmp_path: Path) -> None:
+def test_values_that_differ_by_a_microsecond_are_different(tmp_path: Path) -> None:
     play = Play(SOURCE + TIMED, tmp_path)
     take(play, (0, "a", us(1)), (1, "a", us(2)), (2, "a", us(2)))
     play.start(play.topology.sub_topologies[0].name)  # a new driver reads what was kept
@@ -141,7 +146,7 @@ def test_microseconds_tell_two_values_apart(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_microseconds_survive_a_hop_and_what_waits(tmp_path: Path) -> None:
+def test_microseconds_survive_a_hop_and_waiting_records(tmp_path: Path) -> None:
     play = Play(SOURCE + TIMED, tmp_path, partitions=2)
     main = play.topology.sub_topologies[0].name
     rows = [play.row("events", ms(0), partition=part, id="a", seen=us(1)) for part in (0, 1)]
@@ -160,17 +165,23 @@ def test_microseconds_survive_a_hop_and_what_waits(tmp_path: Path) -> None:
 
 
 def as_an_older_version_left_it(home: Path) -> None:
-    """Take what a driver keeps of its state out of the newest journal entry: it is in the tables alone."""
+    """Removes state from the newest journal entry.
+
+    It is in the tables alone then.
+    """
     (folder,) = (home / "control").rglob("journal")
     (*_, newest) = sorted(folder.glob("*.data.zip"))
     entry = unpacked(1, newest.read_bytes())
     tables = {name: rows for name, rows in entry.tables.items() if not name.startswith(MOVED)}
-    notes = {name: note for name, note in entry.notes.items() if name != "state"}
-    newest.write_bytes(packed(Entry(1, tables, notes)))
+    notes = {name: note for name, note in entry.notes.to_json().items() if name != "state"}
+    newest.write_bytes(packed(Entry(1, tables, EntryNotes.from_json(notes))))
 
 
-def test_what_an_older_version_kept_in_ms_is_read(tmp_path: Path) -> None:
-    """A field that was declared as bigint, epoch ms, has left the tables as the versions before left a timestamp."""
+def test_milliseconds_of_an_older_version_are_read(tmp_path: Path) -> None:
+    """A field of the older type bigint, epoch ms, is read.
+
+    It left in the tables what the versions before left for a timestamp.
+    """
     old = Play(IN_MS, tmp_path, partitions=2)
     old.batch([old.row("events", ms(n), partition=n, id="a", seen=NOON + n) for n in (0, 1)], at_ms=ms(1))
     # What comes after the one at 100 s waits for partition 1.

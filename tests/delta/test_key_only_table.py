@@ -1,4 +1,4 @@
-"""A table whose only column is its key says which keys there are."""
+"""A table whose only column is its key lists its keys."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ kind = "sink"
 input = "ids"
 table = "board"
 mode = "current"
+refresh = "0 s"
 key = ["id"]
 [operators.ids]
 kind = "table"
@@ -32,7 +33,7 @@ max_ahead = "unlimited"
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_table_of_keys_says_each_key_once(tmp_path: Path, *, restarts: bool) -> None:
+def test_a_table_of_keys_sends_each_key_once(tmp_path: Path, *, restarts: bool) -> None:
     play = Play(SEEN, tmp_path)
     play.batch([play.row("events", NOON, id="a"), play.row("events", NOON + 1_000, id="b")], at_ms=NOON + 2_000)
     if restarts:

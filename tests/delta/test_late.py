@@ -9,7 +9,7 @@ import pytest
 from playing import Play
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.model.tables.catalog import BECAME, CAME_IN
 
 T = 1_400_000_000_000
 EVENTS = """
@@ -111,7 +111,7 @@ def outcome(play: Play, operator: str, word: str, sub: str | None = None) -> int
 
 
 def reconnects(play: Play) -> None:
-    """Two devices report; then one sends a hundred readings from an hour ago."""
+    """Plays two devices; one then sends 100 readings of an hour ago."""
     play.batch([event(play, 0), event(play, 1, "b")], at_ms=T + 1500)
     play.batch([event(play, -3600 + n / 100, "c", n) for n in range(100)], at_ms=T + 2500)
 
@@ -136,7 +136,7 @@ def test_tables_rolling_aggregates_and_hops_drop_nothing_as_late(tmp_path: Path)
     assert {row["late"] for sub in (None, "second") for row in play.rows("outcomes", sub)} == {0}
 
 
-def test_a_window_finds_late_what_its_siblings_take(tmp_path: Path) -> None:
+def test_a_record_late_for_a_window_is_accepted_by_its_siblings(tmp_path: Path) -> None:
     play = Play(EVENTS + ALL + MINUTES, tmp_path)
     reconnects(play)
     assert len(play.rows("all_of_it")) == 102
@@ -157,7 +157,7 @@ def test_a_long_session_accepts_records_older_than_its_gap(tmp_path: Path) -> No
     assert outcome(play, "minutes", "late") == 1
 
 
-def test_a_strict_source_sets_aside_what_is_behind_its_watermark(tmp_path: Path) -> None:
+def test_a_strict_source_quarantines_records_behind_watermark(tmp_path: Path) -> None:
     play = Play(EVENTS + 'allowed_lateness = "10 s"' + ALL, tmp_path)
     play.batch([event(play, 20)], at_ms=T)  # watermark 16.999
     play.batch([event(play, 7), event(play, 6.999)], at_ms=T + 1000)
@@ -166,7 +166,7 @@ def test_a_strict_source_sets_aside_what_is_behind_its_watermark(tmp_path: Path)
     assert (late["operator"], late["offset"], late["lateness_ms"]) == ("events", 2, 10_000)
 
 
-def test_a_streaming_window_that_was_passed_is_not_opened_again(tmp_path: Path) -> None:
+def test_a_window_that_time_passed_is_not_opened_again(tmp_path: Path) -> None:
     play = Play(EVENTS + ALL, tmp_path)
     play.batch([event(play, 1), event(play, 15)], at_ms=T)
     before = play.rows("operator_windows")
@@ -206,7 +206,7 @@ def test_beyond_its_history_a_strict_join_finds_records_late(tmp_path: Path) -> 
     assert (outcome(play, "rated", "late"), outcome(play, "rated", "joined_beyond_history")) == (1, 0)
 
 
-def test_a_join_keeps_an_hour_of_versions_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_join_keeps_an_hour_of_versions_by_default(tmp_path: Path) -> None:
     play = Play(EVENTS + RATES.format(keys=""), tmp_path)
     play.batch([rate(play, -3590, 1), rate(play, -10, 2), event(play, 3)], at_ms=T)  # watermark −0.001
     play.batch([event(play, 4)], at_ms=T + 1000)
@@ -215,7 +215,7 @@ def test_a_join_keeps_an_hour_of_versions_unless_told_otherwise(tmp_path: Path) 
     assert outcome(play, "rated", "joined_beyond_history") == 1
 
 
-def test_a_table_that_no_join_asks_has_no_history(tmp_path: Path) -> None:
+def test_a_table_without_a_join_has_no_history(tmp_path: Path) -> None:
     for line, key in (('history = "1 h"', "history"), ('beyond_history = "late"', "beyond_history")):
-        with pytest.raises(InvalidSpec, match=f"operators.newest.{key}: is that of a table that no join asks"):
+        with pytest.raises(InvalidSpec, match=f"operators.newest.{key}: is set, but no join reads this table"):
             Play(EVENTS + NEWEST.replace('columns = ["v"]', line), tmp_path)

@@ -1,4 +1,4 @@
-"""A driver that has lost its lease writes nothing more, wherever it was."""
+"""A driver without its lease writes nothing more, at any step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from playing import NEWEST_SENT, Play
 
-from tidemark.control import SILENT_AFTER_MS, Control, Heartbeat, LeaseLost, StreamState
-from tidemark.delta import Committer, create, scan
-from tidemark.embedded.process import wait_until
+from tidemark.control.folder import SILENT_AFTER_MS, Control, Heartbeat, LeaseLost, StreamState
+from tidemark.control.process import wait_until
 from tidemark.errors import Contradiction
-from tidemark.spec.layout import Layout
+from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.tables import Committer, create, scan
+from tidemark.storage.fence import Fence
 
 SUB = "events"
 T = 1_400_000_000_000
@@ -30,7 +31,10 @@ def play_batch(play: Play, number: int) -> None:
 
 
 def drive(play: Play, **hooks: object) -> Control:
-    """Have a driver of *play* take the lease, from one that is silent if need be; it has beaten once, at 0."""
+    """Gives the lease, even of a silent driver, to *play*'s driver.
+
+    It has sent one heartbeat, at 0.
+    """
     control = Control(Layout(play.home).control("play", SUB))
     epoch = control.acquire(take_over_at_ms=SILENT_AFTER_MS)
     control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=0, pid=1))
@@ -48,9 +52,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]
 
 @pytest.mark.parametrize(
     "step",
-    ["decided", "committed changes", "committed board", "committed out", "measured", "committed outcomes"],
+    [
+        "decided",
+        "committed changes",
+        "committed changes_of_board",
+        "committed out",
+        "committed board",
+        "measured",
+        "committed outcomes",
+    ],
 )
-def test_a_driver_that_is_taken_over_between_two_commits_cannot_make_the_second(
+def test_a_driver_replaced_between_two_commits_makes_no_second(
     tmp_path: Path, undisturbed: dict[str, list[str]], step: str
 ) -> None:
     older, controls = Play(NEWEST_SENT, tmp_path), []
@@ -67,14 +79,14 @@ def test_a_driver_that_is_taken_over_between_two_commits_cannot_make_the_second(
 
     controls.append(drive(older, reached=reached))
     play_batch(older, 0)
-    with pytest.raises(LeaseLost, match="epoch 1, and the newest is 2"):
+    with pytest.raises(LeaseLost, match="taken over this stream with epoch 2; this driver, with epoch 1"):
         play_batch(older, 1)
     assert older.tables() == undisturbed
-    sent_before = step not in {"decided", "committed changes", "committed board"}
+    sent_before = step not in {"decided", "committed changes", "committed changes_of_board"}
     assert len(older.broker.published) == (4 if sent_before else 2)
 
 
-def test_a_driver_that_is_taken_over_between_two_batches_cannot_decide_the_next(
+def test_a_driver_replaced_between_batches_decides_no_next_one(
     tmp_path: Path, undisturbed: dict[str, list[str]]
 ) -> None:
     older = Play(NEWEST_SENT, tmp_path)
@@ -84,7 +96,7 @@ def test_a_driver_that_is_taken_over_between_two_batches_cannot_decide_the_next(
     held.append(drive(newer))
     journal = held[0].home / "journal"
     before = sorted(journal.iterdir())
-    with pytest.raises(LeaseLost, match="another one has taken over"):
+    with pytest.raises(LeaseLost, match="another driver has taken over this stream"):
         play_batch(older, 1)
     assert sorted(journal.iterdir()) == before
     for number in (1, 2):
@@ -94,7 +106,7 @@ def test_a_driver_that_is_taken_over_between_two_batches_cannot_decide_the_next(
 
 @pytest.mark.parametrize("is_current", [False, True])
 @pytest.mark.parametrize("later", [[0], [0, 1]])
-def test_a_driver_that_was_stopped_between_the_question_and_the_write_writes_nothing(
+def test_a_driver_paused_between_check_and_write_writes_nothing(
     tmp_path: Path, *, is_current: bool, later: list[int]
 ) -> None:
     table = tmp_path / "board"
@@ -109,12 +121,12 @@ def test_a_driver_that_was_stopped_between_the_question_and_the_write_writes_not
             committer.commit(table, rows, batch_id)
 
     def taken_over() -> None:
-        newer = Committer("play/0", lambda: 0)
+        newer = Committer("play/0", Fence(clock=lambda: 0))
         for batch_id in later:
             commit(newer, batch_id)
 
     with pytest.raises(Contradiction, match="another driver committed batch 0"):
-        commit(Committer("play/0", lambda: 0, check_lease=taken_over), 0)
+        commit(Committer("play/0", Fence(taken_over, clock=lambda: 0)), 0)
     rows = scan(table).collect().sort("batch_id")["batch_id"].to_list()
     assert rows == (later[-1:] if is_current else later)
 
@@ -124,20 +136,21 @@ import sys, time
 from functools import partial
 from pathlib import Path
 import pyarrow as pa
-from tidemark.control import Control, Heartbeat, StreamState
-from tidemark.delta import Committer
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.storage.delta.tables import Committer
+from tidemark.storage.fence import Fence
 home = Path(sys.argv[1])
 control = Control(home / "control")
 epoch = control.acquire()
 control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=0, pid=1))
-committer = Committer("t/s", lambda: 0, check_lease=partial(control.check_lease, epoch))
+committer = Committer("t/s", Fence(partial(control.check_lease, epoch), clock=lambda: 0))
 for batch_id in range(10_000):
     committer.commit(home / "changes", pa.table({"batch_id": [batch_id], "epoch": [epoch]}), batch_id)
     time.sleep(0.02)
 """
 
 
-def test_a_process_that_was_stopped_and_wakes_up_after_a_take_over_commits_nothing(tmp_path: Path) -> None:
+def test_a_process_that_resumes_after_a_takeover_commits_nothing(tmp_path: Path) -> None:
     table = tmp_path / "changes"
     create(table, pa.schema([("batch_id", pa.int64()), ("epoch", pa.int64())]))
     older = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stderr=subprocess.PIPE, text=True)
@@ -155,7 +168,7 @@ def test_a_process_that_was_stopped_and_wakes_up_after_a_take_over_commits_nothi
     assert "LeaseLost" in error, error
     last = scan(table).collect().height - 1
     assert last in {committed, committed + 1}  # it had been stopped in the middle of a commit
-    newer = Committer("t/s", lambda: 0, check_lease=partial(control.check_lease, 2))
+    newer = Committer("t/s", Fence(partial(control.check_lease, 2), clock=lambda: 0))
     newer.commit(table, pa.table({"batch_id": [last + 1], "epoch": [2]}), last + 1)
     assert scan(table).collect().sort("batch_id").rows() == [
         *((number, 1) for number in range(last + 1)),

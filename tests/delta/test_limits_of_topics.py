@@ -1,4 +1,4 @@
-"""One record that a topic does not take ends no stream: it is set aside at that sink, and all others keep it."""
+"""A record that a topic refuses is quarantined for that sink alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from playing import NEWEST_SENT, NOON, Crash, Play, Row, crash_at, ms
 
 from tidemark.errors import InvalidSpec
-from tidemark.kernels.limits import Limits
+from tidemark.kernels.records.limits import Limits
 
 HOUR_MS = 3_600_000
 WIDE = NEWEST_SENT.replace("v int", "v int, note string").replace('columns = ["v"]', 'columns = ["v", "note"]')
@@ -42,7 +42,7 @@ def outcome(play: Play, operator: str) -> tuple[int, int, int]:
         ("", -4_000, Limits(before_ms=HOUR_MS), "time_refused_by_topic"),
     ],
 )
-def test_what_a_topic_would_refuse_is_quarantined_there(
+def test_records_that_a_topic_would_refuse_are_quarantined(
     tmp_path: Path, note: str, second: float, limits: Limits, reason: str
 ) -> None:
     play = play_with(tmp_path, limits)
@@ -55,7 +55,7 @@ def test_what_a_topic_would_refuse_is_quarantined_there(
     assert (outcome(play, "out"), outcome(play, "board")) == ((3, 2, 1), (3, 3, 0))
 
 
-def test_headers_count_and_what_just_fits_is_sent(tmp_path: Path) -> None:
+def test_headers_count_and_a_record_at_the_limit_is_sent(tmp_path: Path) -> None:
     play = play_with(tmp_path, Limits(max_bytes=2_048, after_ms=HOUR_MS, before_ms=HOUR_MS))
     large = [{"key": "trace", "value": b"t" * 2_000}]
     play.batch([{**row(play, "a", 1), "headers": large}, row(play, "b", 2, "x" * 1_400)], at_ms=NOON)
@@ -63,7 +63,7 @@ def test_headers_count_and_what_just_fits_is_sent(tmp_path: Path) -> None:
     assert sent(play) == ["b", "c"]
 
 
-def test_limits_of_now_count_and_a_replay_sends_what_was_decided(tmp_path: Path) -> None:
+def test_current_limits_apply_and_a_replay_sends_decided_rows(tmp_path: Path) -> None:
     play = play_with(tmp_path, Limits())
     play.start(reached=crash_at("decided"))
     rows = [row(play, "a", 1), row(play, "b", 2, "x" * 3_000)]
@@ -106,7 +106,7 @@ AVRO = """{"type": "record", "name": "sent", "fields": [
     {"name": "id", "type": "string"}, {"name": "note", "type": "string"}, {"name": "v", "type": "int"}]}"""
 
 
-def test_what_does_not_fit_an_avro_schema_is_quarantined_there(tmp_path: Path) -> None:
+def test_records_that_do_not_fit_an_avro_schema_are_quarantined(tmp_path: Path) -> None:
     (tmp_path / "sent.avsc").write_text(AVRO)
     play = Play(f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n', tmp_path)
     rows = [row(play, "a", 1), play.row("events", ms(3), key="b", id="b", v=1, note=None), row(play, "c", 2)]
@@ -126,7 +126,7 @@ def test_what_does_not_fit_an_avro_schema_is_quarantined_there(tmp_path: Path) -
     assert sent(play) == ["a", "c", "d"]
 
 
-def test_a_schema_changed_before_a_replay_makes_rows_undeliverable(tmp_path: Path) -> None:
+def test_rows_refused_by_a_changed_schema_are_undeliverable(tmp_path: Path) -> None:
     (tmp_path / "sent.avsc").write_text(AVRO)
     sink = f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n'
     play = Play(sink, tmp_path)
@@ -143,7 +143,7 @@ def test_a_schema_changed_before_a_replay_makes_rows_undeliverable(tmp_path: Pat
     changed.start(epoch=3)
     changed.process(0, rows, at_ms=NOON)
     changed.process(1, [{**row(play, "d", 4, "none")}], at_ms=NOON)
-    assert sent(changed) == ["b", "b", "d"]
+    assert sent(changed) == ["b", "d"]  # what is carried out is not sent again
     bad = changed.rows("undeliverable")
     assert [(r["key"], r["value"], r["source_offset"]) for r in bad] == [
         (b"a", b'{"id":"a","v":1,"note":""}', 0), (b"c", b'{"id":"c","v":1,"note":""}', 2)
@@ -153,7 +153,7 @@ def test_a_schema_changed_before_a_replay_makes_rows_undeliverable(tmp_path: Pat
 
 
 @pytest.mark.parametrize("schema", ['{"type": "record"', '{"type": "recor", "name": "sent"}', '"string"'])
-def test_a_schema_that_is_none_is_refused_at_start(tmp_path: Path, schema: str) -> None:
+def test_an_invalid_schema_is_refused_at_start(tmp_path: Path, schema: str) -> None:
     (tmp_path / "sent.avsc").write_text(schema)
     play = Play(f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n', tmp_path)
     with pytest.raises(InvalidSpec, match=r"operators.out.avro_schema: is not an Avro schema of records"):

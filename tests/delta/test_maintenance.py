@@ -1,4 +1,4 @@
-"""A warehouse that is kept small: nothing that counts goes, whoever writes or stands still meanwhile."""
+"""Maintenance keeps a warehouse small and removes no needed data."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from deltalake import DeltaTable
 from playing import NEWEST, Crash, Play, crash_at
 
 import maintain
-from tidemark.cli.sql import Warehouse
 from tidemark.clock import wall_clock_ms
-from tidemark.delta import Reference, read_before, scan
 from tidemark.maintenance import upkeep
-from tidemark.maintenance.needed import needed_of_hop
+from tidemark.maintenance.live_rows import needed_of_hop
 from tidemark.maintenance.upkeep import maintain_stream
-from tidemark.report.report_tables import replace_rows
-from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Repartition
-from tidemark.spec.retention import DAY_MS
-from tidemark.spec.stream import Stream
-from tidemark.spec.tables import LATENCY_ROLLUP
-from tidemark.stream.evidence import evidence
-from tidemark.stream.journal import Journal
-from tidemark.stream.load import load_waiting
-from tidemark.stream.soundness import Fault, findings
-from tidemark.stream.steps import Steps
-from tidemark.table_files import DataFile, files_of, rows_of_each, written
+from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import LATENCY_ROLLUP
+from tidemark.query.sql import Warehouse
+from tidemark.reports.report_tables import replace_rows
+from tidemark.storage.delta.compaction import DataFile, files_of, rows_of_each, written
+from tidemark.storage.delta.tables import Reference, read_before, scan
+from tidemark.stream.journal.entries import Journal
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.load import load_waiting
+from tidemark.stream.startup.soundness import Fault, findings
 
 T = 1_400_000_000_000
 SUB = "events"
@@ -88,6 +87,7 @@ kind = "sink"
 input = "newest"
 table = "board"
 mode = "current"
+refresh = "0 s"
 key = ["id"]
 [operators.slow]
 kind = "table"
@@ -141,22 +141,28 @@ def streams(play: Play) -> list[Stream]:
 
 
 def maintained(play: Play, *, in_ms: int = 10_000) -> None:
-    """As the job does when all files are closed, so long from now; a play has no checkpoint, which is nobody's loss."""
+    """Runs maintenance as the job does, at a time after now.
+
+    All files are closed then; a play has no checkpoint, which loses nothing.
+    """
     for stream in streams(play):
         maintain_stream(stream, now_ms=wall_clock_ms() + in_ms, closed_after_ms=0)
 
 
 def waiting_in(stream: Stream) -> list[str]:
-    """The records of *stream* that a driver which starts now finds waiting for other partitions."""
+    """Returns records of *stream* that a new driver finds waiting.
+
+    They wait for other partitions.
+    """
     newest = Journal(stream.control / "journal", "data").newest()
     assert newest is not None
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
-    load_waiting(steps, stream.sub, stream.home, StreamProgress.from_json(newest.notes["progress"]))
+    load_waiting(steps, stream.sub, stream.home, newest.notes.decision.progress)
     return sorted(map(str, steps.memory.waiting["events"].rows()))
 
 
 def random_batch(play: Play, chance: random.Random, number: int) -> None:
-    """A batch of each sub-topology, some seconds after the one before; the same for the same chance."""
+    """Runs a batch per sub-topology, seconds apart, random by seed."""
     at_ms = T + 1_500 * number
     rows = []
     for _ in range(chance.randrange(6)):
@@ -171,7 +177,7 @@ def random_batch(play: Play, chance: random.Random, number: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [0])
-def test_a_driver_started_after_maintenance_does_the_same_as_one_without(tmp_path: Path, seed: int) -> None:
+def test_a_driver_behaves_the_same_after_maintenance(tmp_path: Path, seed: int) -> None:
     plain, kept = (Play(EVERYTHING, tmp_path / name) for name in ("plain", "kept"))
     chances = [random.Random(seed), random.Random(seed)]
     for number in range(8):
@@ -189,17 +195,17 @@ def test_a_driver_started_after_maintenance_does_the_same_as_one_without(tmp_pat
 
 
 def a_batch(play: Play, number: int) -> None:
-    """A new value of `a`, and one of each other id now and then."""
+    """Runs a batch: a new value of `a` and of another id."""
     at_ms = T + 1_000 * number
     rows = [play.row("events", at_ms, id=name, v=number) for name in ("a", "bcde"[number % 4])]
     play.batch(rows, at_ms=at_ms)
 
 
-IN_WINDOWS = long_run.TOPOLOGY
+IN_WINDOWS = long_run.TOPOLOGY.replace('mode = "current"', 'mode = "current"\nrefresh = "0 s"')
 STEPS = ("decided", "committed changes", "committed board", "measured", "committed outcomes", "committed batches")
 
 
-def test_maintenance_between_any_two_commits_of_a_driver_changes_nothing_of_what_it_does(tmp_path: Path) -> None:
+def test_maintenance_between_any_two_commits_changes_no_result(tmp_path: Path) -> None:
     plain, kept = Play(NEWEST, tmp_path / "plain"), Play(NEWEST + SOON, tmp_path / "kept")
     kept.start(SUB, lambda step: maintained(kept))
     for number in range(2):
@@ -209,7 +215,7 @@ def test_maintenance_between_any_two_commits_of_a_driver_changes_nothing_of_what
     assert {name for name in one if one[name] != other[name]} == {"changes"}
 
 
-def test_a_driver_that_ends_at_any_step_and_a_maintenance_before_the_next_one_lose_nothing(tmp_path: Path) -> None:
+def test_a_crash_followed_by_maintenance_loses_nothing(tmp_path: Path) -> None:
     plain, kept = Play(IN_WINDOWS, tmp_path / "plain"), Play(IN_WINDOWS + SOON, tmp_path / "kept")
     for number, step in enumerate(STEPS):
         a_batch(plain, number)
@@ -224,7 +230,7 @@ def test_a_driver_that_ends_at_any_step_and_a_maintenance_before_the_next_one_lo
     assert {name for name in one if one[name] != other[name]} == {"changes", "operator_state"}
 
 
-def test_what_waits_for_other_partitions_is_kept_however_long_it_waits(tmp_path: Path) -> None:
+def test_records_that_wait_for_partitions_are_kept_indefinitely(tmp_path: Path) -> None:
     play = Play(f'max_drift = "1 s"\n{NEWEST}', tmp_path, partitions=2)
     for number in range(4):
         ahead = play.row("events", T + 60_000 + number, partition=1, id="b", v=number)
@@ -236,7 +242,7 @@ def test_what_waits_for_other_partitions_is_kept_however_long_it_waits(tmp_path:
 
 
 def written_days_ago(monkeypatch: pytest.MonkeyPatch, play: Play, days: dict[int, int]) -> None:
-    """Have the files of each batch count as written so many days before now, a minute apart."""
+    """Dates the files of each batch days back, a minute apart."""
     now_ms = wall_clock_ms()
 
     def files(path: Path) -> list[DataFile]:
@@ -252,9 +258,7 @@ def batches_in(play: Play, table: str) -> list[int]:
     return sorted({row["batch_id"] for row in play.rows(table)})
 
 
-def test_rows_go_when_their_files_are_older_than_the_topology_keeps_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_older_than_the_retention_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(NEWEST.replace('bound = "1 s"', 'bound = "1 s"\nallowed_lateness = "0 ms"'), tmp_path)
     for number in range(4):
         late = [play.row("events", T - 60_000, id="a", v=0)] if number else []
@@ -263,7 +267,7 @@ def test_rows_go_when_their_files_are_older_than_the_topology_keeps_them(
     maintained(play, in_ms=0)
     assert batches_in(play, "outcomes") == [3]
     assert batches_in(play, "late_records") == [1, 2, 3]
-    assert batches_in(play, "changes") == [0, 1, 2, 3]  # for ever, unless somebody says otherwise
+    assert batches_in(play, "changes") == [0, 1, 2, 3]  # for ever, unless configured
     assert [row["v"] for row in play.rows("board")] == [3]
     assert [finding.fault for finding in findings(evidence(streams(play)[0]))] == [Fault.CHECKPOINT_GONE]  # of a play
 
@@ -313,7 +317,9 @@ def test_retention_keeps_assertions_that_history_needs(tmp_path: Path, monkeypat
     assert [row["v"] for row in play.rows("answers")] == [1]
 
 
-def test_the_values_of_assertions_stay_that_history_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_keeps_values_of_assertions_that_history_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     short = ASSERTED.replace('"1 min"', '"1 s"')
     short = short.replace('columns = ["v"]', 'columns = ["v"]\nhistory = "10 s"')
     play = Play(short + '[retention]\nchanges = "1 d"\n', tmp_path)
@@ -385,7 +391,7 @@ def test_retention_lets_no_key_be_seen_earlier_again(tmp_path: Path, monkeypatch
     assert {key for key in kept if "window_start" in key} == {f'{{"id":"z","window_start":{T + 160_000}}}'}
 
 
-def test_the_newest_file_stays_however_old(tmp_path: Path) -> None:
+def test_the_newest_file_is_kept_at_any_age(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     for number in range(3):
         a_batch(play, number)
@@ -394,9 +400,7 @@ def test_the_newest_file_stays_however_old(tmp_path: Path) -> None:
     assert [row["v"] for row in play.rows("board") if row["id"] == "a"] == [2]
 
 
-def test_closed_files_of_one_day_become_one_and_others_are_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closed_files_of_a_day_are_compacted_into_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(NEWEST, tmp_path)
     for number in range(6):
         a_batch(play, number)
@@ -424,7 +428,7 @@ aggregates = {{ n = "count(*)" }}
 """
 
 
-def test_what_the_reader_of_a_hop_has_not_read_is_neither_moved_nor_deleted(tmp_path: Path) -> None:
+def test_files_that_a_hop_reader_has_not_read_are_untouched(tmp_path: Path) -> None:
     play = Play(HOP, tmp_path)
     hop = Layout(tmp_path).hop("play", SUB, "by_v")
     for number in range(4):
@@ -439,7 +443,7 @@ def test_what_the_reader_of_a_hop_has_not_read_is_neither_moved_nor_deleted(tmp_
         assert sorted(read) == [(0, "b"), (1, "a"), (1, "c")]  # the newest row of each id
 
 
-def test_a_mark_of_a_hop_that_says_idle_alone_is_no_update() -> None:
+def test_a_hop_mark_that_only_says_idle_is_not_an_update() -> None:
     repartition = Play(HOP, Path("unused")).topology.operators["by_v"]
     assert isinstance(repartition, Repartition)
     rows = {
@@ -452,7 +456,7 @@ def test_a_mark_of_a_hop_that_says_idle_alone_is_no_update() -> None:
     assert needed_of_hop(repartition, pl.DataFrame(rows)).to_list() == [False, True, False, False, False]
 
 
-def test_two_maintenances_at_once_leave_what_one_does(tmp_path: Path) -> None:
+def test_two_concurrent_maintenance_runs_leave_the_same_as_one(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     for number in range(6):
         a_batch(play, number)
@@ -464,7 +468,7 @@ def test_two_maintenances_at_once_leave_what_one_does(tmp_path: Path) -> None:
     assert len(files_of(Layout(tmp_path).stream_table("play", SUB, "outcomes"))) == 1
 
 
-def test_a_maintenance_that_is_killed_leaves_files_that_the_next_one_removes(
+def test_files_of_killed_maintenance_are_removed_by_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play = Play(NEWEST + SOON, tmp_path)
@@ -479,7 +483,7 @@ def test_a_maintenance_that_is_killed_leaves_files_that_the_next_one_removes(
     assert not (changes / left[0].file.place).exists()
 
 
-def test_nothing_is_touched_of_a_stream_whose_tables_are_not_as_they_were(tmp_path: Path) -> None:
+def test_tables_of_an_inconsistent_stream_are_untouched(tmp_path: Path) -> None:
     play = Play(NEWEST + SOON, tmp_path)
     for number in range(3):
         a_batch(play, number)
@@ -490,7 +494,7 @@ def test_nothing_is_touched_of_a_stream_whose_tables_are_not_as_they_were(tmp_pa
     assert {path: files_of(path) for path in board.parent.iterdir()} == before
 
 
-def test_the_job_tells_files_and_sizes_before_and_after(tmp_path: Path) -> None:
+def test_the_job_prints_files_and_sizes_before_and_after(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     for number in range(3):
         a_batch(play, number)
@@ -507,7 +511,7 @@ def rolled_up(n: int) -> list[dict[str, Any]]:
     return [{"topology": "play", "scope": "operator", "grain": grain, "n": n} for grain in ("minute", "hour")]
 
 
-def test_a_report_whose_files_are_told_apart_becomes_small_and_forgets_as_others_do(tmp_path: Path) -> None:
+def test_a_partitioned_report_is_compacted_and_pruned(tmp_path: Path) -> None:
     topology = Play(NEWEST, tmp_path).topology
     path = Layout(tmp_path).report_table("play", LATENCY_ROLLUP.name)
     for n in range(3):

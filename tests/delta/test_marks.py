@@ -1,4 +1,7 @@
-"""What is suppressed stalls nobody: a topic carries marks of time, which its reader believes of its writer alone."""
+"""Topics carry marks of time, so suppression does not stall readers.
+
+A reader accepts marks of the named writer alone.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from playing import NEWEST, NOON, Crash, Play, Row, crash_at, ms
 
-from tidemark.control import TimeReset
+from tidemark.control.folder import TimeReset
 from tidemark.errors import InvalidSpec
-from tidemark.kernels.marks import mark_text
+from tidemark.kernels.records.marks import mark_text
+from tidemark.model.kinds.source import Source
+from tidemark.model.topology import parse
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress
-from tidemark.spec.operators import Source
-from tidemark.spec.topology import parse
-from tidemark.stream.table_marks import TableMarks
+from tidemark.stream.read.table_marks import TableMarks
 
 SENDING = (
     NEWEST.replace('bound = "1 s"', 'bound = "1 s"\nidle_after = "30 s"')
@@ -34,7 +37,10 @@ READING = NEWEST.replace('bound = "1 s"', 'bound = "2 s"\nwritten_by = "up/event
 
 
 def at(play: Play, second: float) -> None:
-    """A record that repeats the value: after the first one it is suppressed."""
+    """Runs a batch whose record repeats the value.
+
+    After the first batch it is suppressed.
+    """
     play.batch([play.row("events", ms(second), key="a", id="a", v=1)], at_ms=ms(second))
 
 
@@ -51,7 +57,7 @@ def test_a_mark_is_sent_when_time_moved_and_not_too_often(tmp_path: Path) -> Non
     assert len(play.broker.published) == 1
 
 
-def test_what_moved_since_is_sent_later_though_nothing_comes(tmp_path: Path) -> None:
+def test_progress_since_a_mark_is_sent_without_new_records(tmp_path: Path) -> None:
     play = Play(SENDING, tmp_path)
     for second in (1, 4):
         at(play, second)
@@ -97,7 +103,7 @@ def test_a_mark_moves_time_if_its_writer_is_the_one_named(tmp_path: Path, writer
     assert (outcome["records_in"], outcome["filtered"], outcome["quarantined"]) == (1, 1, 0)
 
 
-def test_of_two_writers_none_speaks_for_the_other(tmp_path: Path) -> None:
+def test_a_mark_of_one_writer_does_not_count_for_another(tmp_path: Path) -> None:
     play = Play(READING.replace('"up/events"', '["up/events", "up/1"]'), tmp_path)
     play.batch([play.row("events", ms(1), key="a", id="a", v=1)], at_ms=ms(1))
     play.batch([mark(play, "up/events", NOON + 40_000)], at_ms=ms(41))
@@ -121,7 +127,7 @@ def test_a_partition_is_idle_while_its_writer_says_so(tmp_path: Path) -> None:
 WRITING = (
     NEWEST.replace('name = "play"', 'name = "up"')
     .replace('bound = "1 s"', 'bound = "1 s"\nidle_after = "30 s"')
-    .replace('mode = "current"\nkey = ["id"]', 'mark_every = "5 s"')
+    .replace('mode = "current"\nrefresh = "0 s"\nkey = ["id"]', 'mark_every = "5 s"')
 )
 FOLLOWING = (
     NEWEST.replace('topic = "events"', 'delta = "streams/up/events/board"')
@@ -131,7 +137,7 @@ FOLLOWING = (
 
 
 def told(play: Play) -> list[str]:
-    """The mark of each commit of the board with a batch, oldest first."""
+    """Returns the mark of each batch commit of the board, oldest first."""
     history = DeltaTable(str(play.home / "streams" / "up" / "events" / "board")).history()
     return [commit["tidemark-mark"] for commit in reversed(history) if "batch_id" in commit]
 
@@ -140,7 +146,7 @@ def in_table(watermark_ms: int, status: str = "active") -> str:
     return f"up/events:{NOON + watermark_ms}:{status}"
 
 
-def test_a_table_is_told_time_by_commits_without_a_row(tmp_path: Path) -> None:
+def test_commits_without_rows_advance_the_time_of_a_reader(tmp_path: Path) -> None:
     play = Play(WRITING, tmp_path)
     for second in (1, 4, 5, 6, 7):
         at(play, second)
@@ -172,7 +178,7 @@ def behind_table(play: Play, home: Path, toml: str = FOLLOWING) -> Play:
     return behind
 
 
-def test_a_reader_of_a_table_goes_on_while_all_is_suppressed(tmp_path: Path) -> None:
+def test_a_reader_of_a_table_advances_while_all_is_suppressed(tmp_path: Path) -> None:
     play = Play(WRITING, tmp_path)
     at(play, 1)
     behind = behind_table(play, tmp_path)
@@ -194,7 +200,7 @@ def test_a_reader_of_a_table_goes_on_while_all_is_suppressed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("named", ['written_by = "up/1"', 'written_by = ["up/events", "other/0"]', ""])
-def test_a_table_is_believed_of_the_writer_named(tmp_path: Path, named: str) -> None:
+def test_marks_of_a_table_count_only_from_the_named_writer(tmp_path: Path, named: str) -> None:
     play = Play(WRITING, tmp_path)
     at(play, 1)
     behind = behind_table(play, tmp_path, FOLLOWING.replace('written_by = "up/events"', named))
@@ -235,7 +241,7 @@ def test_marks_are_for_topics(tmp_path: Path) -> None:
 
 
 def set_back(play: Play, to_s: float) -> None:
-    """Have the time of the source of *play* go back with its next batch."""
+    """Resets the time of the source of *play* with its next batch."""
     control = play.control
     reset = TimeReset(
         id=f"{to_s}", source="events", partition=0, to_ms=ms(to_s), from_offset=0, by="Ann", reason="2090", at_ms=ms(1)

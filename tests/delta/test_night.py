@@ -1,4 +1,7 @@
-"""Time on the flights, from the last departure of a day to the first one of the next, through the engine and Delta."""
+"""Time of flights through a night, by engine and Delta.
+
+The night is from the last departure of a day to the first one of the next.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from playing import Play, Silence
 
-from tidemark.spec.operators import Source
+from tidemark.model.kinds.source import Source
 
 T = 1_400_000_000_000
 EWR, JFK, LGA = 0, 1, 2
@@ -32,7 +35,7 @@ table = "departures_board"
 
 
 class Unread(Silence):
-    """A broker that has records which no batch has read yet, in the partitions of `flight_events` it is told."""
+    """A broker with unread records in given partitions of `flight_events`."""
 
     def __init__(self) -> None:
         super().__init__(3)
@@ -65,7 +68,7 @@ def watermark_s(night: Play) -> float:
     return (night.rows("batches", "status")[-1]["watermark"] - T) / 1000
 
 
-def test_in_the_quiet_of_night_no_result_is_held_back_for_ever(tmp_path: Path) -> None:
+def test_results_are_not_delayed_forever_in_a_quiet_night(tmp_path: Path) -> None:
     night = play(tmp_path)
     minute = -T % 60_000 / 1000  # a window starts so long after T
     evening = [
@@ -80,7 +83,7 @@ def test_in_the_quiet_of_night_no_result_is_held_back_for_ever(tmp_path: Path) -
     assert len(night.rows("batches", "status")) == 1 + 6, "each time the silence has doubled, and not every second"
 
 
-def test_when_one_airport_wakes_up_before_another_no_result_is_final_too_early(tmp_path: Path) -> None:
+def test_no_result_is_final_early_when_airports_wake_up_in_turn(tmp_path: Path) -> None:
     night = play(tmp_path)
     night.batch([flight(night, 1, airport) for airport in (EWR, JFK, LGA)], at_ms=T + 1_000, sub="status")
     morning = 8 * 3600
@@ -102,7 +105,7 @@ def test_when_one_airport_wakes_up_before_another_no_result_is_final_too_early(t
     assert sorted(in_morning) == [("EWR", 1), ("JFK", 1)], "the minute that both were in, with the flights of both"
 
 
-def test_an_aircraft_that_reconnects_shows_in_the_latency_of_the_source_and_moves_no_time(tmp_path: Path) -> None:
+def test_a_reconnected_aircraft_adds_latency_and_moves_no_time(tmp_path: Path) -> None:
     night = play(tmp_path)
     night.batch([flight(night, 100, airport) for airport in (EWR, JFK, LGA)], at_ms=T + 100_000, sub="status")
     before = watermark_s(night)

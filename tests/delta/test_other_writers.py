@@ -1,4 +1,7 @@
-"""Others write to a stream's tables between any two of its commits, and during one: retried or refused, never wrong."""
+"""Concurrent writers of a stream's tables cause retries or refusals.
+
+They write between any two of its commits, and during one.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,15 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 from playing import NEWEST, Crash, Play, crash_at
 
-from tidemark.control import LeaseLost
-from tidemark.delta import Committer, create, scan
+from tidemark.control.folder import LeaseLost
 from tidemark.errors import Contradiction
-from tidemark.files import Files, write_file
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import Fault, findings
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.storage.delta.tables import Committer, create, scan
+from tidemark.storage.fence import Fence
+from tidemark.storage.files import Files, write_file
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import Fault, findings
 
 T = 1_400_000_000_000
 SUB = "events"
@@ -70,7 +74,10 @@ def rows(batch_id: int, ids: str) -> pa.Table:
 
 
 def committed(table: Path, other: Other, *, at_batch: int, is_current: bool = False) -> list[tuple[str, int]]:
-    """What is in *table* after batches 0, 1 and 2, where *other* comes between reading and writing one of them."""
+    """Returns *table* after batches 0 to 2, with *other* before writes.
+
+    *other* comes between reading and writing one of them.
+    """
     asked: list[int] = []
 
     def check_lease() -> None:
@@ -79,7 +86,7 @@ def committed(table: Path, other: Other, *, at_batch: int, is_current: bool = Fa
             other(table)
 
     create(table, rows(0, "a").schema)
-    committer = Committer("play/0", lambda: 0, check_lease=check_lease, alone=["changes"], is_only_writer=True)
+    committer = Committer("play/0", Fence(check_lease, clock=lambda: 0), alone=["changes"], is_only_writer=True)
     for batch_id in range(3):
         if is_current:
             new = rows(batch_id, "ab").append_column("deleted", pa.array([False, False]))
@@ -103,7 +110,7 @@ ALL = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
         (update, [*ALL[:3], ("b", 1), ("b", 2), ("b", 7)]),
     ],
 )
-def test_rows_are_appended_once_on_top_of_what_others_did(
+def test_rows_are_appended_once_after_commits_of_others(
     tmp_path: Path, other: Other, left: list[tuple[str, int]]
 ) -> None:
     table = tmp_path / "kept"
@@ -115,34 +122,32 @@ def test_rows_are_appended_once_on_top_of_what_others_did(
 
 
 @pytest.mark.parametrize("other", [optimize, delete, add_column, set_property, insert, update])
-def test_current_rows_are_merged_into_what_others_left(tmp_path: Path, other: Other) -> None:
+def test_current_rows_are_merged_into_tables_others_changed(tmp_path: Path, other: Other) -> None:
     found = committed(tmp_path / "board", other, at_batch=1, is_current=True)
     assert found == [("a", 2), ("b", 2), *([("z", 7)] if other is insert else [])]
 
 
-def test_a_driver_ends_whose_table_somebody_restored(tmp_path: Path) -> None:
-    with pytest.raises(Contradiction, match="a table is restored while its stream stands still"):
+def test_a_driver_ends_when_its_table_was_restored(tmp_path: Path) -> None:
+    with pytest.raises(Contradiction, match="the table was restored while its stream was running"):
         committed(tmp_path / "kept", restore, at_batch=2)
     assert scan(tmp_path / "kept").collect()["batch_id"].unique().to_list() == [0]
 
 
 @pytest.mark.parametrize("other", [insert, update])
-def test_a_driver_ends_when_somebody_else_puts_rows_into_what_it_makes_its_memory_of(
-    tmp_path: Path, other: Other
-) -> None:
-    with pytest.raises(Contradiction, match="only its stream puts rows into this table"):
+def test_a_driver_ends_when_foreign_rows_enter_its_state_tables(tmp_path: Path, other: Other) -> None:
+    with pytest.raises(Contradiction, match="another writer added rows with version"):
         committed(tmp_path / "changes", other, at_batch=1)
 
 
-def test_whoever_is_always_beaten_gives_up_in_the_end(tmp_path: Path) -> None:
+def test_a_writer_that_loses_every_commit_stops_retrying(tmp_path: Path) -> None:
     table = tmp_path / "kept"
     create(table, rows(0, "a").schema)
-    committer = Committer("play/0", lambda: 0, check_lease=lambda: set_property(table))
-    with pytest.raises(Exception, match="Metadata changed"):
+    committer = Committer("play/0", Fence(lambda: set_property(table), clock=lambda: 0))
+    with pytest.raises(Exception, match="others changed more than files"):
         committer.commit(table, rows(0, "a"), 0)
 
 
-def test_a_driver_that_was_taken_over_removes_no_file_that_the_newer_one_is_about_to_commit(tmp_path: Path) -> None:
+def test_a_replaced_driver_keeps_files_of_its_successor(tmp_path: Path) -> None:
     table, newer = tmp_path / "kept", []
 
     def check_lease() -> None:
@@ -153,15 +158,15 @@ def test_a_driver_that_was_taken_over_removes_no_file_that_the_newer_one_is_abou
 
     create(table, rows(0, "a").schema)
     with pytest.raises(LeaseLost):
-        Committer("play/0", lambda: 0, check_lease=check_lease, is_only_writer=True).commit(table, rows(0, "a"), 0)
-    Committer("play/0", lambda: 0).adopt(table, Files(tuple(newer)), 0)
+        Committer("play/0", Fence(check_lease, clock=lambda: 0), is_only_writer=True).commit(table, rows(0, "a"), 0)
+    Committer("play/0", Fence(clock=lambda: 0)).adopt(table, Files(tuple(newer)), 0)
     assert scan(table).collect().rows() == [("a", 0)]
 
 
-def test_a_file_that_was_committed_may_be_gone_when_the_batch_is_carried_out_again(tmp_path: Path) -> None:
+def test_a_repeated_batch_does_not_need_its_committed_files(tmp_path: Path) -> None:
     table = tmp_path / "kept"
     create(table, rows(0, "a").schema)
-    committer = Committer("play/0", lambda: 0)
+    committer = Committer("play/0", Fence(clock=lambda: 0))
     for batch_id in range(2):
         file = write_file(table, rows(batch_id, "a"), batch_id=batch_id)
         committer.adopt(table, Files((file,)), batch_id)
@@ -176,12 +181,15 @@ def test_a_file_is_committed_where_its_table_is_now(tmp_path: Path) -> None:
     create(tmp_path / "old", rows(0, "a").schema)
     file = write_file(tmp_path / "old", rows(0, "a"), batch_id=0)
     moved = (tmp_path / "old").rename(tmp_path / "new")
-    Committer("play/0", lambda: 0).adopt(moved, Files((file,)), 0)
+    Committer("play/0", Fence(clock=lambda: 0)).adopt(moved, Files((file,)), 0)
     assert scan(moved).collect().rows() == [("a", 0)]
 
 
 class Analysed:
-    """A stream with three batches of one change each, and an analyst with a table of it."""
+    """A stream with three batches, and an analyst with its table.
+
+    Each batch has one change.
+    """
 
     def __init__(self, home: Path) -> None:
         self.play = Play(NEWEST + HOP, home)
@@ -194,12 +202,12 @@ class Analysed:
         self.play.batch([self.play.row("events", T + v, id="a", v=v)], at_ms=T + v)
 
     def insert(self, table: Path) -> None:
-        """What an analyst's INSERT … SELECT leaves: the rows of the first batch again."""
+        """Inserts the rows of the first batch again, as an analyst may."""
         again = DeltaTable(str(table)).to_pyarrow_table(filters=[("batch_id", "=", 0)])
         write_deltalake(str(table), again, mode="append")
 
     def faults(self) -> list[Fault]:
-        """Of all but the checkpoint, which a play has not."""
+        """Returns all faults but a missing checkpoint; a play has none."""
         return [f.fault for f in findings(evidence(self.stream)) if f.fault is not Fault.CHECKPOINT_GONE]
 
     def ways(self) -> tuple[str, ...]:
@@ -212,7 +220,7 @@ def analysed(tmp_path: Path) -> Analysed:
 
 
 @pytest.mark.parametrize("table", ["hop_sent", "held_records"])
-def test_a_row_of_somebody_else_in_what_a_driver_reads_is_refused(analysed: Analysed, table: str) -> None:
+def test_a_foreign_row_in_a_table_that_a_driver_reads_is_refused(analysed: Analysed, table: str) -> None:
     assert analysed.faults() == []
     write_deltalake(
         str(analysed.stream.home / table),
@@ -223,7 +231,7 @@ def test_a_row_of_somebody_else_in_what_a_driver_reads_is_refused(analysed: Anal
     assert analysed.faults() == [Fault.TABLE_OF_OTHERS]
 
 
-def test_rows_of_somebody_who_made_the_table_anew_are_refused_too(analysed: Analysed) -> None:
+def test_foreign_rows_of_a_recreated_table_are_refused(analysed: Analysed) -> None:
     analysed.insert(analysed.hop)
     commit = analysed.hop / "_delta_log" / f"{4:020d}.json"
     text = commit.read_text()
@@ -232,21 +240,23 @@ def test_rows_of_somebody_who_made_the_table_anew_are_refused_too(analysed: Anal
     assert analysed.faults() == [Fault.TABLE_OF_OTHERS]
 
 
-def test_a_stream_starts_again_when_the_rows_of_somebody_else_are_gone(analysed: Analysed) -> None:
+def test_a_stream_starts_after_foreign_rows_are_deleted(analysed: Analysed) -> None:
     analysed.insert(analysed.hop)
     restore, delete, _ = analysed.ways()
     assert restore.endswith(f'deltalake.DeltaTable("{analysed.hop}").restore(3)\'')
-    assert delete.startswith("delete those rows, and no others: ")
+    assert delete.startswith("delete those rows only: ")
     DeltaTable(str(analysed.hop)).restore(3)
     assert analysed.faults() == []
 
 
-def test_rows_of_somebody_else_behind_which_the_stream_went_on_are_found_and_can_be_deleted(analysed: Analysed) -> None:
+def test_older_foreign_rows_are_found_and_can_be_deleted(analysed: Analysed) -> None:
     table = DeltaTable(str(analysed.hop)).to_pyarrow_table(filters=[("batch_id", "=", 0)])
     keys = pa.array(["mine"] * table.num_rows, table.schema.field("key").type)
     mine = table.set_column(table.schema.get_field_index("key"), "key", keys)
     write_deltalake(str(analysed.hop), mine, mode="append")
-    with pytest.raises(Contradiction, match="somebody else did with version 4; tidemark doctor names the ways on"):
+    with pytest.raises(
+        Contradiction, match=r"another writer added rows with version 4, .*tidemark doctor lists the remedies"
+    ):
         analysed.batch(3)
     assert analysed.faults() == [Fault.TABLE_OF_OTHERS]
     assert len(analysed.ways()) == 2
@@ -257,7 +267,7 @@ def test_rows_of_somebody_else_behind_which_the_stream_went_on_are_found_and_can
     assert [(row["key"], row["value"]) for row in resumed.rows("changes")] == [("a", f'{{"v":{v}}}') for v in range(4)]
 
 
-def test_the_stream_goes_on_when_others_write_to_what_it_only_writes(analysed: Analysed) -> None:
+def test_foreign_rows_in_a_write_only_table_are_accepted(analysed: Analysed) -> None:
     changes = analysed.stream.home / "changes"
     analysed.insert(changes)
     DeltaTable(str(changes)).delete("batch_id = 0")
@@ -267,7 +277,7 @@ def test_the_stream_goes_on_when_others_write_to_what_it_only_writes(analysed: A
 
 
 @pytest.mark.parametrize("other", [optimize, set_property])
-def test_what_others_do_without_rows_of_theirs_is_no_fault(analysed: Analysed, other: Other) -> None:
+def test_commits_of_others_without_new_rows_are_accepted(analysed: Analysed, other: Other) -> None:
     other(analysed.hop)
     assert analysed.faults() == []
     analysed.batch(3)
@@ -281,10 +291,8 @@ def test_an_analyst_may_write_to_a_sink(analysed: Analysed) -> None:
     assert analysed.faults() == []
 
 
-def test_no_driver_starts_when_vacuum_took_what_a_decided_batch_is_to_be_carried_out_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tidemark.stream.commit.MANY", 1)
+def test_no_driver_starts_after_vacuum_of_files_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.stream.write.commit.MANY", 1)
     analysed = Analysed(tmp_path)
     assert analysed.faults() == []
     analysed.play.start(SUB, crash_at("decided"))

@@ -1,4 +1,4 @@
-"""One document says how a topology is doing: its verdict, its streams, how old its newest result is, and why."""
+"""Checks the document of a topology: verdict, streams, newest result, reasons."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from flights_reported import reported
 from playing import NEWEST, Play, bad, ms, tell
 
 from critical_path import run
-from tidemark.cli import path as path_command
-from tidemark.cli.sql import Warehouse
-from tidemark.control import StreamState
-from tidemark.kernels.schemas import rows_of
-from tidemark.report.page_model import READS, page_model
-from tidemark.spec.intervals import Interval, utc
-from tidemark.spec.layout import Layout
-from tidemark.spec.project import CHECKOUT
-from tidemark.spec.tables import SLA_RESULTS
-from tidemark.spec.topology import load
-from tidemark.stream.heartbeats import Heartbeats
+from tidemark.cli.explain import path as path_command
+from tidemark.control.folder import StreamState
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.tables.catalog import SLA_RESULTS
+from tidemark.model.topology import load
+from tidemark.query.sql import Warehouse
+from tidemark.reports.pages.page_model import page_model
+from tidemark.stream.driver.heartbeats import Heartbeats
 
 FINISHED = 1_767_268_800_000 + 5_000 + 1_400  # the window's end, and its age at its leaf
 
@@ -40,7 +40,7 @@ def beats(play: Play) -> Heartbeats:
 
 
 def checked(home: Path, at_s: float, **verdicts: str) -> None:
-    """A check at *at_s* that found these verdicts, by SLA; each SLA is about the table `board`."""
+    """Writes a check at *at_s* with verdicts by SLA about `board`."""
     run = {"topology": "play", "subject": "board", "measure": "staleness", "checked_at": ms(at_s), "run_id": str(at_s)}
     rows = [{**run, "sla": sla, "verdict": verdict, "said": f"{sla} is {verdict}"} for sla, verdict in verdicts.items()]
     path = Layout(home).report_table("play", SLA_RESULTS.name)
@@ -48,7 +48,7 @@ def checked(home: Path, at_s: float, **verdicts: str) -> None:
 
 
 def model(play: Play, at_s: float) -> dict[str, Any]:
-    return page_model(Warehouse(play.home, READS), Layout(play.home), play.topology, at_ms=ms(at_s))
+    return page_model(Warehouse(play.home), Layout(play.home), play.topology, at_ms=ms(at_s))
 
 
 def standing(play: Play, at_s: float) -> tuple[str, str, str | None]:
@@ -85,7 +85,7 @@ def test_the_newest_check_decides_and_its_subject_shows_it(tmp_path: Path) -> No
     assert found["operators"]["board"]["slas"] == ["fresh", "small"]
 
 
-def test_an_overdue_check_says_nothing_of_now(tmp_path: Path) -> None:
+def test_an_overdue_check_does_not_describe_the_present(tmp_path: Path) -> None:
     play = played(tmp_path)
     tell(beats(play), 12)
     checked(tmp_path, 12, fresh="pass")
@@ -115,7 +115,9 @@ def test_dead_producers_are_quiet_and_then_break_the_sla(tmp_path: Path) -> None
         (StreamState.RUNNING, 15 + 61, "failed"),
     ],
 )
-def test_the_state_is_what_the_driver_last_said(tmp_path: Path, state: StreamState, at_s: int, condition: str) -> None:
+def test_the_state_is_the_last_one_of_the_heartbeats(
+    tmp_path: Path, state: StreamState, at_s: int, condition: str
+) -> None:
     play = played(tmp_path)
     tell(beats(play), 15, state, "no space" if state is StreamState.FAILED else None)
     (stream,) = model(play, at_s)["streams"]
@@ -144,13 +146,13 @@ def test_the_path_has_the_whole_age_and_its_own_age(tmp_path: Path) -> None:
     layout.report_pages("flights").mkdir(parents=True)
     for name in ("2026-01-01", "2026-01-01T11", "2026-01-01T12", "slas"):
         (layout.report_pages("flights") / f"{name}.html").touch()
-    found = page_model(Warehouse(tmp_path, READS), layout, flights, at_ms=FINISHED + 60_000)
+    found = page_model(Warehouse(tmp_path), layout, flights, at_ms=FINISHED + 60_000)
     assert (found["path"]["age_ms"], found["path"]["leaf"]) == (1_400, "carrier_delays")
     assert (found["path"]["finished_at"], found["path"]["finished_ago_ms"]) == (utc(FINISHED), 60_000)
     assert found["report"] == "2026-01-01T12"
 
 
-def test_a_start_with_a_backlog_is_called_that(tmp_path: Path) -> None:
+def test_a_start_with_a_backlog_is_named_as_such(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     play.batch([play.row("events", ms(k), key="a", id="a", v=k) for k in range(60)], at_ms=ms(600))
     run(Layout(tmp_path), play.topology, [], Interval(ms(0), ms(3_600)))

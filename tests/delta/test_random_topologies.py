@@ -1,4 +1,4 @@
-"""Topologies and inputs drawn at random: the engine, its journal and Delta against a calculation in plain Python.
+"""Compares random topologies and inputs with a calculation in plain Python.
 
 Inputs are late, ahead of the clock, idle, unkeyed and suppressed; `plain.py` has the rules.
 """
@@ -14,11 +14,11 @@ from plain import MAX_AHEAD_MS, Event, PlainTopology, Shape
 from playing import Play
 from streaming.oracle_parts import Place
 
-from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.model.tables.catalog import BECAME, CAME_IN
 
 START = 1_400_000_000_000
 AGES_S = (0, 0, 1, 2, 3, 8, 25, 4_000, -5, -10, -11, -86_400)
-"""How long before the decision of its batch a record happened; negative: it is ahead of the clock."""
+"""Delay from a record to its batch's decision; negative is ahead."""
 
 shapes = st.builds(
     Shape,
@@ -139,7 +139,7 @@ def test_the_engine_agrees_with_plain_python(
 
 
 def check_set_aside(play: Play, plain: PlainTopology, windows: str) -> None:
-    """What was late, and what could not be used, with the reason."""
+    """Checks late and unusable records, with the reason."""
     late = {
         (row["operator"], Place("events", row["partition"], row["offset"]))
         for row in play.rows("late_records", windows)

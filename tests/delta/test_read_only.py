@@ -1,4 +1,4 @@
-"""Of all that DuckDB can do, a query of `tidemark sql` gets to do nothing but read the warehouse's tables and views."""
+"""A query of `tidemark sql` can only read tables and views."""
 
 import socket
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tidemark.cli import sql
-from tidemark.cli.read_only import OF_ARGUMENTS
-from tidemark.cli.sql import Warehouse
 from tidemark.errors import InvalidArgument
-from tidemark.spec.layout import Layout
+from tidemark.model.project.layout import Layout
+from tidemark.query import sql
+from tidemark.query.read_only import OF_ARGUMENTS
+from tidemark.query.sql import Warehouse
 
 CANARY = "canary_column"
 
@@ -51,25 +51,33 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def reading_logs(home: Path) -> Warehouse:
+    """A warehouse with all possible functions, those for Delta too."""
+    warehouse = Warehouse(home)
+    warehouse._connection = sql._connect(home, reads_logs=True)
+    return warehouse
+
+
 def functions(home: Path, kinds: str) -> list[tuple[str, list[str]]]:
-    """The names of DuckDB's functions of such *kinds*, with the types of their parameters, as a query has them."""
-    connection = sql._connect({}, home)
-    return connection.execute(
-        "SELECT DISTINCT function_name, list_transform(parameter_types, lambda t: coalesce(t, 'ANY')) "
-        f"FROM duckdb_functions() WHERE function_type IN ({kinds}) ORDER BY ALL"
-    ).fetchall()
+    """Returns DuckDB's functions of *kinds* with parameter types, as queries see them."""
+    return (
+        reading_logs(home)
+        ._connection.execute(
+            "SELECT DISTINCT function_name, list_transform(parameter_types, lambda t: coalesce(t, 'ANY')) "
+            f"FROM duckdb_functions() WHERE function_type IN ({kinds}) ORDER BY ALL"
+        )
+        .fetchall()
+    )
 
 
-def test_of_all_functions_that_give_rows_a_query_calls_those_that_make_them_of_their_arguments(
-    home: Path, listener: socket.socket
-) -> None:
+def test_a_query_may_call_only_pure_table_functions(home: Path, listener: socket.socket) -> None:
     names = {name for name, _ in functions(home, "'table', 'table_macro', 'pragma'")}
     assert {"delta_scan", "delta_list_files", "read_parquet", "read_blob", "glob", "copy_dir", "query"} <= names
-    warehouse = Warehouse(home)
+    warehouse = reading_logs(home)
     places = (f"'{home.parent / 'outside'}'", f"'{url(listener)}'", "'from batches'", "'/nosuch', '/nosuch'", "")
     for name, place in product(names - OF_ARGUMENTS, places):
         for text in ("from {}", "describe from {}", "select (select count(*) from {})", "explain analyze from {}"):
-            with pytest.raises(InvalidArgument, match=r"rows without a table are those of|one statement that reads"):
+            with pytest.raises(InvalidArgument, match=r"allowed table functions: |one read-only statement"):
                 warehouse.ask(text.format(f'"{name}"({place})'))
     assert not is_connected(listener)
     assert warehouse.ask("select count(*) from range(3), unnest([1, 2]), json_each('[1, 2]')").rows == ((12,),)
@@ -79,7 +87,7 @@ def test_no_function_of_values_reads_writes_or_connects(
     home: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(home.parent)  # where a name that is no path would be written
-    warehouse, before = Warehouse(home), files(home.parent)
+    warehouse, before = reading_logs(home), files(home.parent)
     outside, new = home.parent / "outside", home.parent / "new"
     scans = (f"from delta_scan(''{place}'')" for place in (outside, url(listener)))
     texts = (*scans, str(home.parent / "secret.txt"), str(new))
@@ -110,10 +118,8 @@ def test_no_function_of_values_reads_writes_or_connects(
         "select json_serialize_plan('from delta_scan(''{}'')')",
     ],
 )  # fmt: skip
-def test_a_place_elsewhere_is_neither_read_nor_looked_for_nor_connected_to(
-    home: Path, listener: socket.socket, text: str
-) -> None:
-    warehouse = Warehouse(home)
+def test_no_query_reads_or_connects_outside_of_the_warehouse(home: Path, listener: socket.socket, text: str) -> None:
+    warehouse = reading_logs(home)
     refused = []
     for place in (home.parent / "outside", home.parent, "/nosuch", url(listener)):
         with pytest.raises(InvalidArgument) as error:
@@ -124,19 +130,21 @@ def test_a_place_elsewhere_is_neither_read_nor_looked_for_nor_connected_to(
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json", "tsv", "duckdb", "db", "txt", "parquet?x=1"])
-def test_a_file_is_no_table_even_in_the_warehouse(home: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+def test_a_file_of_the_warehouse_cannot_be_queried_as_a_table(
+    home: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
     monkeypatch.chdir(home)
     for name in (f"main.{ending}", ending):
         (home / name).write_text(f"{CANARY}\n1\n")
-    warehouse = Warehouse(home, ())
+    warehouse = Warehouse(home)
     names = (f"'main.{ending}'", f'main."{ending}"', f'"{home}/main"."{ending}"', f"'{home}/*.{ending}'")
     for text, name in product(("from {}", "describe {}", "summarize {}", "select (from {})"), names):
-        with pytest.raises(InvalidArgument, match="a query reads tables and views, got") as refused:
+        with pytest.raises(InvalidArgument, match="a query may read only tables and views, got") as refused:
             warehouse.ask(text.format(name))
         assert CANARY not in str(refused.value)
 
 
-def test_nothing_is_written_by_a_query(home: Path) -> None:
+def test_a_query_writes_nothing(home: Path) -> None:
     warehouse, before = Warehouse(home), files(home.parent)
     for place in (home / "new", home.parent / "new"):
         for text in ("select write_blob('{}', 'x'::blob)", "explain analyze copy (select 1) to '{}'"):

@@ -1,4 +1,7 @@
-"""Each recipe of docs/recipes.md runs as its file stands: a small feed, and rows worked out by hand."""
+"""Each recipe of docs/recipes.md gives rows worked out by hand.
+
+It runs as its file is, over a small feed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 from playing import Play, Row, ms
 
-from tidemark.cli.check import check
+from tidemark.cli.project.check import check
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES = sorted((DOCS / "recipes").glob("*.toml"))
@@ -20,7 +23,8 @@ def recipe(name: str, home: Path, **options: Any) -> Play:
 
 
 def told(play: Play, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    """The *columns* of the rows of *table*, sorted; instants as seconds after the feed's beginning."""
+    """Returns sorted *columns* of *table*; instants as seconds after the start."""
+    play.settle()
     instants = {"window_start", "window_end", "timestamp", "last_seen_at"}
     return sorted(
         (tuple((row[c] - ms(0)) / 1_000 if c in instants else row[c] for c in columns) for row in play.rows(table)),

@@ -1,4 +1,4 @@
-"""What becomes of particular records: of deletions, keep-alives, records without a key, and look-ups."""
+"""Handling of deletions, keep-alives, records without a key, and look-ups."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def counts(play: Play, operator: str, sub: str | None = None) -> list[dict[str, 
     return [{k: v for k, v in row.items() if isinstance(v, int) and v and k != "batch_id"} for row in rows]
 
 
-def test_a_key_that_is_deleted_is_deleted_everywhere_and_counts_as_one_change(tmp_path: Path) -> None:
+def test_a_deleted_key_is_deleted_downstream_as_one_change(tmp_path: Path) -> None:
     toml = SOURCE + """
 [operators.seen]
 kind = "map"
@@ -76,6 +76,7 @@ kind = "sink"
 input = "now"
 table = "current"
 mode = "current"
+refresh = "0 s"
 key = ["id"]
 [operators.all]
 kind = "sink"
@@ -127,7 +128,7 @@ def test_a_key_that_comes_back_is_a_change(tmp_path: Path) -> None:
     ]
 
 
-def test_a_record_with_a_timestamp_and_nothing_else_moves_time_and_goes_no_further(tmp_path: Path) -> None:
+def test_a_record_with_only_a_timestamp_only_advances_time(tmp_path: Path) -> None:
     play = Play(SOURCE + '[operators.all]\nkind = "sink"\ninput = "events"\ntable = "all_of_it"\n', tmp_path)
     play.batch([event(play, 1), event(play, 60, None, None)], at_ms=T)
     assert len(play.rows("all_of_it")) == 1
@@ -136,7 +137,7 @@ def test_a_record_with_a_timestamp_and_nothing_else_moves_time_and_goes_no_furth
     assert play.rows("quarantine") == []
 
 
-def test_a_record_whose_column_for_a_key_is_null_is_quarantined_by_the_operator_that_needs_it(tmp_path: Path) -> None:
+def test_a_null_key_column_is_quarantined_by_its_operator(tmp_path: Path) -> None:
     toml = SOURCE.replace('key = "id"\n', "") + """
 [operators.now]
 kind = "table"
@@ -191,7 +192,7 @@ table = "all_of_it"
     assert counts(play, "known") == [{"records_in": 2, "filtered": 1, "passed": 1}, {"records_in": 2, "passed": 2}]
 
 
-def test_a_join_sees_no_row_where_the_key_had_been_deleted_by_then(tmp_path: Path) -> None:
+def test_a_join_finds_no_row_of_a_key_deleted_by_then(tmp_path: Path) -> None:
     toml = SOURCE.replace("1 s", "10 s") + TOLD
     play = Play(toml, tmp_path)
     told = play.row("facts", T + 1000, key="a", who="a", fact="x")
@@ -203,7 +204,7 @@ def test_a_join_sees_no_row_where_the_key_had_been_deleted_by_then(tmp_path: Pat
     assert [row["fact"] for row in play.rows("all_of_it")][3:] == ["x", None]
 
 
-def test_a_record_as_late_as_is_allowed_still_finds_the_row_that_was_valid_then(tmp_path: Path) -> None:
+def test_an_allowed_late_record_finds_the_row_valid_at_its_time(tmp_path: Path) -> None:
     toml = SOURCE + 'allowed_lateness = "10 s"' + TOLD
     play = Play(toml, tmp_path)
     facts = [play.row("facts", T + second * 1000, key="a", who="a", fact=fact) for second, fact in ((1, "x"), (8, "y"))]
@@ -213,11 +214,10 @@ def test_a_record_as_late_as_is_allowed_still_finds_the_row_that_was_valid_then(
     assert [row["fact"] for row in play.rows("all_of_it")] == ["y", "z", "x"]
 
 
-def test_a_sink_of_current_rows_may_have_a_key_of_several_columns(tmp_path: Path) -> None:
+def test_a_sink_of_current_rows_may_have_a_composite_key(tmp_path: Path) -> None:
     toml = SOURCE + '[operators.now]\nkind = "table"\ninput = "events"\nkey = ["id", "v"]\n'
-    toml += (
-        '[operators.current]\nkind = "sink"\ninput = "now"\ntable = "current"\nmode = "current"\nkey = ["id", "v"]\n'
-    )
+    toml += '[operators.current]\nkind = "sink"\ninput = "now"\ntable = "current"\n'
+    toml += 'mode = "current"\nrefresh = "0 s"\nkey = ["id", "v"]\n'
     play = Play(toml, tmp_path)
     play.batch([event(play, 1, "a", 1), event(play, 2, "a", 2)], at_ms=T)
     play.batch([event(play, 3, "a", 2), event(play, 4, "b", None)], at_ms=T + 1000)
@@ -225,7 +225,7 @@ def test_a_sink_of_current_rows_may_have_a_key_of_several_columns(tmp_path: Path
     assert rows == {("a", 1, 1000), ("a", 2, 3000), ("b", None, 4000)}
 
 
-def test_a_deletion_that_waits_is_one_after_a_restart_too(tmp_path: Path) -> None:
+def test_a_waiting_deletion_survives_a_restart(tmp_path: Path) -> None:
     toml = SOURCE + """
 [operators.now]
 kind = "table"
@@ -239,6 +239,7 @@ kind = "sink"
 input = "now"
 table = "current"
 mode = "current"
+refresh = "0 s"
 key = ["id"]
 """  # fmt: skip
     play = Play(toml, tmp_path)
@@ -254,7 +255,7 @@ key = ["id"]
     assert len(play.rows("batches")) == before, "without a result there is nothing to repeat"
 
 
-def test_an_update_that_loses_its_group_is_taken_back_and_one_that_finds_one_is_added(tmp_path: Path) -> None:
+def test_updates_that_change_group_are_retracted_and_added(tmp_path: Path) -> None:
     toml = SOURCE + """
 [operators.by_v]
 kind = "repartition"
@@ -276,7 +277,7 @@ aggregates = { n = "count(*)" }
     assert [row["value"] for row in play.rows("changes", "second")] == [f'{{"n":{n}}}' for n in (1, 2, 1, 2)]
 
 
-def test_an_update_that_has_no_match_any_more_takes_the_row_away(tmp_path: Path) -> None:
+def test_an_update_without_a_match_deletes_the_joined_row(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "reference" / "prices"), pl.DataFrame({"which": [1], "price": [10]}).to_arrow())
     toml = SOURCE + """
 [operators.now]
@@ -295,6 +296,7 @@ kind = "sink"
 input = "priced"
 table = "current"
 mode = "current"
+refresh = "0 s"
 key = ["id"]
 """  # fmt: skip
     play = Play(toml, tmp_path)
@@ -303,14 +305,14 @@ key = ["id"]
     assert [(row["id"], row["price"]) for row in play.rows("current")] == [("b", 10)]
 
 
-def test_what_has_nothing_but_a_key_and_a_time_is_a_record_where_nothing_else_is_declared(tmp_path: Path) -> None:
+def test_a_key_and_a_time_make_a_record_without_other_columns(tmp_path: Path) -> None:
     toml = SOURCE.replace(", v int", "") + '[operators.all]\nkind = "sink"\ninput = "events"\ntable = "all_of_it"\n'
     play = Play(toml, tmp_path)
     play.batch([play.row("events", T + 1000, key="a", id="a")], at_ms=T)
     assert [row["id"] for row in play.rows("all_of_it")] == ["a"]
 
 
-def test_a_table_whose_key_is_true_or_false_starts_again(tmp_path: Path) -> None:
+def test_a_table_with_a_boolean_key_restarts(tmp_path: Path) -> None:
     toml = SOURCE.replace("v int", "v int, on_sale boolean") + """
 [operators.now]
 kind = "table"

@@ -1,4 +1,4 @@
-"""`tidemark requeue --late --reopen`: closed windows take their late records in again, each of them once."""
+"""`tidemark requeue --late --reopen`: closed windows process late records once."""
 
 from __future__ import annotations
 
@@ -9,22 +9,18 @@ from pathlib import Path
 import pytest
 from playing import NOON, Crash, Play, Row, crash_at, ms
 
-from tidemark.cli.requeue import add_options, requeue
+from tidemark.cli.repair.requeue import add_options, requeue
 from tidemark.clock import wall_clock_ms
-from tidemark.control import Reopening, TimeReset
-from tidemark.delta import scan
+from tidemark.control.folder import Reopening, TimeReset
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.maintenance.upkeep import maintain_stream
-from tidemark.place import location
-from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.intervals import utc
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.tables import BECAME, CAME_IN
-from tidemark.stream.batch import Batch
-from tidemark.stream.journal import Journal
-from tidemark.stream.requests import Requests
-from tidemark.why.findings import Cause
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import utc
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import BECAME, CAME_IN
+from tidemark.storage.delta.tables import scan
+from tidemark.stream.journal.entries import Journal
+from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
 EVENTS = """
@@ -54,6 +50,7 @@ kind = "sink"
 input = "counts"
 table = "board"
 mode = "current"
+refresh = "0 s"
 key = ["id", "window_start"]
 """
 TOPS = """
@@ -86,7 +83,10 @@ def event(play: Play, second: float, v: int = 1, id_: str = "a") -> Row:
 
 
 def closed(toml: str, home: Path, *late: tuple[float, int]) -> Play:
-    """The window from 0 s closed with v = 5 and v = 3 of a, the watermark is at 23.999 s; then records are *late*."""
+    """Closes the window from 0 s, then sends *late* records.
+
+    It has v = 5 and v = 3 of a; the watermark is at 23.999 s.
+    """
     play = Play(toml, home)
     play.batch([event(play, 1, 5), event(play, 2, 3)], at_ms=ms(3))
     play.batch([event(play, 25)], at_ms=ms(26))
@@ -107,7 +107,7 @@ def results(play: Play, operator: str, start_s: int = 0) -> list[str]:
 
 
 def board(play: Play, table: str, column: str) -> list[tuple[float, int]]:
-    """Window start in seconds and result, in the order in which the sink got them."""
+    """Returns window start in seconds and result, in the sink's order."""
     return [((row["window_start"] - NOON) / 1_000, row[column]) for row in play.rows(table)]
 
 
@@ -117,7 +117,7 @@ def counted(play: Play, operator: str, word: str) -> list[tuple[int, int]]:
     return [(r["batch_id"], r[word]) for r in play.rows("outcomes") if r["operator"] == operator and r[word]]
 
 
-def test_a_closed_window_takes_its_late_records_in_again(tmp_path: Path) -> None:
+def test_a_reopened_window_counts_its_late_records(tmp_path: Path) -> None:
     play = closed(BOTH, tmp_path, (4, 9), (6, 2))
     assert ask(play, "--dry-run").splitlines()[0].startswith("counts: 2 of 2 late records would be taken in again")
     assert ask(play) == "\n".join(
@@ -138,12 +138,12 @@ def test_a_closed_window_takes_its_late_records_in_again(tmp_path: Path) -> None
     # 2 records, 1, 2 late ones, these 2 again, and 1
     of = "of the 8 updates that counts got in its last 5 batches"
     seen = why(play.topology, Layout(play.home), at_ms=ms(30), operator="counts")[0].seen
-    assert f"; 2 {of} had been late, and closed windows took them in again" in seen
+    assert f"; 2 {of} were late, and closed windows processed them again" in seen
     measured = {r["operator"] for r in play.rows("operator_latency") if r["batch_id"] == 3}
     assert measured == set(), "how late a window was reopened is no latency of the stream"
 
 
-def test_why_says_of_late_records_that_windows_took_some_in_again(tmp_path: Path) -> None:
+def test_why_counts_late_records_that_windows_recovered(tmp_path: Path) -> None:
     play = closed(EVENTS + COUNTS, tmp_path, (4, 9), (6, 2))
     ask(play)
     play.batch(at_ms=ms(28))
@@ -152,12 +152,12 @@ def test_why_says_of_late_records_that_windows_took_some_in_again(tmp_path: Path
     # 2 records, 1, 2 late ones, these 2 again, and 6 late ones
     assert finding.cause is Cause.BOUND_TOO_SMALL
     assert finding.seen.startswith("8 of the 13 records of its last 5 batches were late")
-    assert finding.seen.endswith("; 2 that had been late were taken in again by closed windows")
-    again = "`tidemark requeue play --late --reopen --operator counts` has closed windows take them in"
-    assert f"requeued those that were sent or taken in again; {again}" in finding.remedy
+    assert finding.seen.endswith("; 2 late records were processed again by closed windows")
+    again = "`tidemark requeue play --late --reopen --operator counts` adds them to closed windows"
+    assert f"requeued those that were sent or processed again; {again}" in finding.remedy
 
 
-def test_what_was_reopened_is_not_taken_in_twice(tmp_path: Path) -> None:
+def test_a_late_record_is_recovered_only_once(tmp_path: Path) -> None:
     play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
     ask(play)
     again = "counts: 0 of 1 late records are taken in again with the next batch of events"
@@ -219,7 +219,7 @@ def test_closed_windows_outlive_maintenance_and_a_restart(tmp_path: Path) -> Non
     assert all(row["old_timestamp"] is not None for row in newest), "what was sent on is known"
 
 
-def test_a_closed_window_is_not_repeated_but_corrected(tmp_path: Path) -> None:
+def test_a_closed_window_sends_corrections_and_no_repetitions(tmp_path: Path) -> None:
     periodic = EVENTS + TOPS.replace('"on_window_close"', '"periodic"\ninterval = "10 s"')
     play = closed(periodic, tmp_path, (4, 9))
     play.batch(at_ms=ms(41))
@@ -229,7 +229,7 @@ def test_a_closed_window_is_not_repeated_but_corrected(tmp_path: Path) -> None:
     assert board(play, "top_board", "top") == [(0, 5), (20, 1), (20, 1), (0, 9), (20, 1)]
 
 
-def test_windows_behind_a_hop_are_reopened(tmp_path: Path) -> None:
+def test_windows_downstream_of_a_hop_are_reopened(tmp_path: Path) -> None:
     hop = '[operators.by_id]\nkind = "repartition"\ninput = "events"\nkey = ["id"]\ncolumns = ["v"]\npartitions = 4\n'
     behind = COUNTS.replace('input = "events"\nkey = ["id"]', 'sub_topology = "second"\ninput = "by_id"')
     play = closed(EVENTS + hop + behind, tmp_path)
@@ -244,7 +244,7 @@ def test_windows_behind_a_hop_are_reopened(tmp_path: Path) -> None:
     assert values == ['{"n":1}', '{"n":2}', '{"n":3}']
 
 
-def test_a_request_that_is_carried_out_is_removed(tmp_path: Path) -> None:
+def test_a_completed_request_is_removed(tmp_path: Path) -> None:
     play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
     control = play.control
     ask(play)
@@ -263,14 +263,14 @@ def test_a_request_that_is_carried_out_is_removed(tmp_path: Path) -> None:
     assert results(play, "counts") == ['{"n":1}', '{"n":2}', '{"n":3}']
     newest = Journal(control.home / "journal", "data").newest()
     assert newest is not None
-    assert newest.notes["progress"]["reopened"] == {}
+    assert newest.notes.decision.progress.reopened == {}
 
 
-def test_a_request_stays_until_its_records_are_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_kept_until_its_records_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
     control = play.control
     with monkeypatch.context() as killed:
-        killed.setattr("tidemark.cli.reopen.append", lambda *_: crash_at("written")("written"))
+        killed.setattr("tidemark.cli.repair.reopen.append", lambda *_: crash_at("written")("written"))
         with pytest.raises(Crash):
             ask(play)
     for second in (28, 29):
@@ -282,27 +282,6 @@ def test_a_request_stays_until_its_records_are_written_down(tmp_path: Path, monk
     rows = scan(Layout(play.home).report_table("play", "requeued")).collect()
     assert rows.select("source", "partition", "offset", "late_batch").rows() == [("counts", 0, 3, 2)]
     assert results(play, "counts") == ['{"n":1}', '{"n":2}', '{"n":3}']
-
-
-def test_an_object_store_is_asked_for_requests_seldom() -> None:
-    def batch(number: int, at_s: float) -> Batch:
-        at_ms = ms(at_s)
-        return Batch(batch_id=number, epoch=1, decided_at_ms=at_ms, started_at_ms=at_ms, read_at_ms=at_ms)
-
-    def looks(home: Path) -> list[int]:
-        seen: list[int] = []
-
-        def applied(was: StreamProgress, batch_id: int) -> StreamProgress:
-            seen.append(batch_id)
-            return was
-
-        requests = Requests(home, applied)
-        for number, at_s in enumerate([0, 1, 9.999, 10, 11, 30]):
-            requests(StreamProgress(), batch(number, at_s))
-        return seen
-
-    assert looks(Path("control")) == [0, 1, 2, 3, 4, 5]
-    assert looks(location("s3a://bucket/control")) == [0, 3, 5]
 
 
 def test_windows_longer_closed_than_reopen_for_are_refused(tmp_path: Path) -> None:
@@ -330,7 +309,7 @@ def test_a_window_forgotten_meanwhile_finds_records_late_again(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("jump_s", [45, 2_000_000])
-def test_time_that_went_back_does_not_bring_states_back(tmp_path: Path, jump_s: int) -> None:
+def test_resetting_time_does_not_restore_deleted_states(tmp_path: Path, jump_s: int) -> None:
     play = Play(EVENTS + COUNTS, tmp_path)
     play.batch([event(play, 1), event(play, 2)], at_ms=ms(3))
     play.batch([event(play, jump_s)], at_ms=ms(jump_s + 1))
@@ -366,7 +345,7 @@ def test_windows_from_before_reopen_for_was_set_are_refused(tmp_path: Path) -> N
     assert results(later, "counts") == ['{"n":1}', '{"n":2}'], "which would be 1 without the state that is gone"
 
 
-def test_what_cannot_be_reopened_is_refused_by_name(tmp_path: Path) -> None:
+def test_windows_that_cannot_be_reopened_are_refused_by_name(tmp_path: Path) -> None:
     play = closed(EVENTS + VISITS, tmp_path, (1, 1))
     with pytest.raises(InvalidArgument, match=r"operators.visits: a closed session cannot be reopened"):
         ask(play)
@@ -385,9 +364,7 @@ def test_what_cannot_be_reopened_is_refused_by_name(tmp_path: Path) -> None:
     [('{ tumbling = "10 s" }', 0), ('{ hopping = "10 s", every = "5 s" }', 0), ('{ session = "3 s" }', 1)],
 )
 @pytest.mark.parametrize("strategy", ["on_change", "on_window_close"])
-def test_a_longer_lateness_opens_no_window_that_is_gone(
-    tmp_path: Path, window: str, start_s: int, strategy: str
-) -> None:
+def test_a_longer_lateness_opens_no_deleted_window(tmp_path: Path, window: str, start_s: int, strategy: str) -> None:
     plain = (EVENTS + COUNTS).replace('reopen_for = "1 min"', f'strategy = "{strategy}"')
     plain = plain.replace('{ tumbling = "10 s" }', window)
     was = results(closed(plain, tmp_path), "counts", start_s)
@@ -406,7 +383,7 @@ def test_a_longer_lateness_opens_no_window_that_is_gone(
     assert [(row["timestamp"] - NOON) // 1_000 for row in play.rows("late_records")] == [4, 5]
 
 
-def test_what_a_longer_lateness_found_gone_stays_so_when_time_goes_back(tmp_path: Path) -> None:
+def test_a_window_found_deleted_stays_deleted_after_a_time_reset(tmp_path: Path) -> None:
     plain = (EVENTS + COUNTS).replace('reopen_for = "1 min"\n', "")
     closed(plain, tmp_path)
     play = Play(plain.replace('kind = "aggregate"', 'kind = "aggregate"\nallowed_lateness = "1 min"'), tmp_path)
@@ -419,7 +396,7 @@ def test_what_a_longer_lateness_found_gone_stays_so_when_time_goes_back(tmp_path
     assert results(play, "counts", 10) == ['{"n":1}']
 
 
-def test_late_timestamps_are_taken_in_again_to_the_microsecond(tmp_path: Path) -> None:
+def test_late_timestamps_are_recovered_to_the_microsecond(tmp_path: Path) -> None:
     seen = COUNTS.replace('key = ["id"]\nwindow', 'key = ["id", "shift"]\nwindow').replace("count(*)", "max(at)")
     seen = seen.replace('key = ["id", "window_start"]', 'key = ["id", "shift", "window_start"]')
     fields = EVENTS.replace("v int, event_time bigint", "shift timestamp, at timestamp, event_time timestamp")

@@ -1,4 +1,4 @@
-"""Whose latency a result has that says again what was known, or that has the time of a window's end."""
+"""Latency of results that repeat, or that end with a window."""
 
 from __future__ import annotations
 
@@ -76,21 +76,24 @@ def counted(play: Play, operator: str, word: str) -> list[int]:
 
 
 def ticked(toml: str, home: Path) -> Play:
-    """Key a comes once, b in each interval, and both are sent on at its end; an hour later b comes again."""
+    """Sends a once and b per interval; an hour later b again.
+
+    Both are sent on at the end of an interval.
+    """
     play = Play(toml, home)
     for at_ms, ids in ((T + 1_000, "ab"), (T + 11_000, ""), (T + 12_000, "b"), (T + 21_000, ""), (T + 3_600_000, "b")):
         play.batch([play.row("events", at_ms - 500, id=id_, v=at_ms % 97) for id_ in ids], at_ms=at_ms)
     return play
 
 
-def test_a_sink_behind_a_periodic_table_measures_what_is_new(tmp_path: Path) -> None:
+def test_a_sink_after_a_periodic_table_measures_new_results(tmp_path: Path) -> None:
     play = ticked(TICKING + SINK.format("ticking"), tmp_path)
     assert latency(play, "board") == [(1, 2, 10_500, 10_500), (3, 1, 9_500, 9_500), (4, 1, 500, 500)]
     assert counted(play, "ticking", "repeated")[1:] == [0, 0, 1, 1]
     assert counted(play, "board", "passed") == [2, 2, 2]
 
 
-def test_so_does_a_map_and_a_second_table_on_the_way(tmp_path: Path) -> None:
+def test_a_map_and_a_second_table_measure_only_new_results(tmp_path: Path) -> None:
     twice = """
 [operators.again]
 kind = "table"
@@ -102,7 +105,7 @@ strategy = "on_update"
     assert latency(play, "board") == [(1, 2, 10_500, 10_500), (3, 1, 9_500, 9_500), (4, 1, 500, 500)]
 
 
-def test_a_new_driver_knows_what_was_sent_on(tmp_path: Path) -> None:
+def test_a_new_driver_knows_the_results_already_sent(tmp_path: Path) -> None:
     play = ticked(TICKING + SINK.format("ticking"), tmp_path)
     play.start(epoch=2)
     play.batch(at_ms=T + 3_611_000)
@@ -124,7 +127,7 @@ def test_a_window_s_result_has_the_latency_of_its_newest_record(tmp_path: Path, 
     assert (50_000, 1) in windows
 
 
-def test_so_it_has_behind_a_hop(tmp_path: Path) -> None:
+def test_a_windows_result_keeps_its_latency_across_a_hop(tmp_path: Path) -> None:
     play = Play(PER_MINUTE + HOP.format("per_minute", "n"), tmp_path)
     play.batch([play.row("events", T + 50_000, id="a")], at_ms=T + 51_000)
     play.batch([play.row("events", T + 62_000, id="b")], at_ms=T + 63_000)
@@ -132,14 +135,17 @@ def test_so_it_has_behind_a_hop(tmp_path: Path) -> None:
     assert latency(play, "board", "far") == [(0, 1, 15_000, 15_000)]
 
 
-def test_a_repetition_behind_a_hop_is_not_measured(tmp_path: Path) -> None:
-    """Of a and b one row each, then two for each new value of b, and one for each time that a is repeated."""
+def test_a_repetition_downstream_of_a_hop_is_not_measured(tmp_path: Path) -> None:
+    """The table has a row of a and of b, then repetitions.
+
+    Two for each new value of b, and one for each time that a is repeated.
+    """
     play = ticked(TICKING + HOP.format("ticking", "v"), tmp_path)
     play.hop("far", at_ms=T + 3_601_000)
     assert [n for _, n, _, _ in latency(play, "board", "far")] == [6]
 
 
-def test_the_value_of_a_periodic_table_is_its_columns_alone(tmp_path: Path) -> None:
+def test_the_value_of_a_periodic_table_is_only_its_columns(tmp_path: Path) -> None:
     play = ticked(TICKING, tmp_path)
     # a and b at the first tick, then b whenever it was new.
     values = [set(json.loads(row["value"])) for row in play.rows("changes")]

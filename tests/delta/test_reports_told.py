@@ -1,4 +1,7 @@
-"""What `tidemark path`, `topology` and `whatif` say: of Apex's worked example, and of a small play."""
+"""Output of `tidemark path`, `topology` and `whatif` for known plays.
+
+The plays are Apex's worked example and a small topology.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,15 @@ import pytest
 from deltalake import write_deltalake
 from playing import Play
 
-from tidemark.cli import path as path_command
-from tidemark.cli import topology as topology_command
-from tidemark.cli import whatif as whatif_command
+from tidemark.cli.explain import path as path_command
+from tidemark.cli.explain import topology as topology_command
+from tidemark.cli.explain import whatif as whatif_command
 from tidemark.cli.main import _parser
-from tidemark.cli.sql import Warehouse
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.schemas import rows_of
-from tidemark.report.batch_job import topology
-from tidemark.report.page import write_pages
-from tidemark.report.page_facts import READS, page_facts
-from tidemark.spec.intervals import Interval
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import (
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.tables.catalog import (
     CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
@@ -30,6 +29,10 @@ from tidemark.spec.tables import (
     OPERATOR_WINDOWS,
     WINDOW_PARTS,
 )
+from tidemark.query.sql import Warehouse
+from tidemark.reports.batch_job import topology
+from tidemark.reports.pages.interval_facts import page_facts
+from tidemark.reports.pages.interval_page import write_pages
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 WINDOW = {"topology": "flights", "window_start": NOON, "window_end": NOON + 5_000}
@@ -64,7 +67,10 @@ LEAVES = [
 
 
 def parts(*, over: bool) -> list[dict[str, Any]]:
-    """What the age of the window at E was spent on; C worked for 10 ms more than it promises."""
+    """Parts of the age of the window at E.
+
+    C worked for 10 ms more than it promises.
+    """
     spent = {"bound": 1_500, "blocking_partition": 500, "C": 70, "queued": 30, "E": 20}
     same = {**WINDOW, "subject": "E", "age_ms": 2_120, "finished_at": NOON + 7_120, "over_sla": over}
     return [
@@ -91,7 +97,7 @@ def told_path(home: Path, *arguments: str) -> str:
     return path_command.path(options, home / "warehouse", "flights")
 
 
-def test_a_path_is_told_as_in_the_worked_example(tmp_path: Path) -> None:
+def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
     lines = [line.strip() for line in told_path(reported(tmp_path)).splitlines()]
     when = "flights, window 2026-01-01 12:00:00 to 2026-01-01 12:00:05 (record time)"
     assert lines[0] == f"{when}: 2,120 ms old when E had finished it"
@@ -120,15 +126,15 @@ def test_a_path_is_told_as_in_the_worked_example(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[15:18]] == ["B", "D", "F"]
 
 
-def test_the_last_line_names_who_is_to_blame(tmp_path: Path) -> None:
+def test_the_last_line_names_the_culprit(tmp_path: Path) -> None:
     seen = "it took 2,120 ms from the window's end to E, where records are promised 5,000 ms"
     over = told_path(reported(tmp_path / "over"))  # C worked 70 ms and promised 60
     assert over.splitlines()[-1].strip() == f"C is to blame: 10 ms too many; {seen}"
     kept = told_path(reported(tmp_path / "kept", PATH | {"over_sla": False}, promised_ms=70))
-    assert kept.splitlines()[-1].strip() == f"nobody is to blame: {seen}"
+    assert kept.splitlines()[-1].strip() == f"no operator is to blame: {seen}"
 
 
-def test_a_path_in_json_has_every_leaf_and_what_is_off_the_path(tmp_path: Path) -> None:
+def test_a_path_in_json_has_leaves_and_operators_off_the_path(tmp_path: Path) -> None:
     told = json.loads(told_path(reported(tmp_path), "--at", "2026-01-01T12:00:04.999Z", "--format", "json"))
     (window,) = told["windows"]
     assert told["topology"] == "flights"
@@ -145,8 +151,8 @@ def test_a_path_in_json_has_every_leaf_and_what_is_off_the_path(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("instant", ["2026-01-01T11:59:59.999Z", "2026-01-01T12:00:05Z"])
-def test_an_instant_outside_of_every_window_is_answered_by_those_that_are_known(tmp_path: Path, instant: str) -> None:
-    known = "those known lie between 2026-01-01T12:00:00.000Z and 2026-01-01T12:00:05.000Z; ask for one of them"
+def test_an_instant_outside_of_all_windows_lists_known_windows(tmp_path: Path, instant: str) -> None:
+    known = "the closed ones lie between 2026-01-01T12:00:00.000Z and 2026-01-01T12:00:05.000Z; ask for one of them"
     with pytest.raises(InvalidArgument, match=known):
         told_path(reported(tmp_path), "--at", instant)
 
@@ -154,18 +160,20 @@ def test_an_instant_outside_of_every_window_is_answered_by_those_that_are_known(
 def test_the_newest_windows_are_at_least_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         told_path(tmp_path, "--last", "0")
-    assert "a number of windows is 1 or more, got '0'" in capsys.readouterr().err
+    assert "the number of windows must be 1 or more, got '0'" in capsys.readouterr().err
 
 
-def test_where_no_window_is_closed_the_way_on_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="seen none of its windows; run the DAG tidemark_flights_reports"):
+def test_without_a_closed_window_the_next_step_is_printed(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidArgument, match="no report has seen a window of it; run the DAG tidemark_flights_reports"
+    ):
         told_path(tmp_path)
     open_path = {**dict.fromkeys(PATH), **WINDOW, "state": "no_window_yet"}
-    with pytest.raises(InvalidArgument, match=r"1 were seen, and none .* every operator; `tidemark why flights`"):
+    with pytest.raises(InvalidArgument, match=r"1 were seen, but none .* every operator; `tidemark why flights`"):
         told_path(reported(tmp_path, open_path))
 
 
-def test_what_a_terminal_would_obey_is_shown_and_not_sent(tmp_path: Path) -> None:
+def test_control_characters_are_shown_escaped(tmp_path: Path) -> None:
     hostile = "A\x1b[31m\x9b2J\u202e (0 ms)"
     told = told_path(reported(tmp_path, PATH | {"path": hostile}))
     assert r"A\u001b[31m\u009b2J\u202e (0 ms)" in told
@@ -218,9 +226,7 @@ def told_topology(play: Play, at_ms: int) -> dict[str, Any]:
     return told
 
 
-def test_operators_are_told_with_rates_watermark_and_what_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operators_are_listed_with_rates_watermark_and_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(PLAY, tmp_path)
     first = [play.row("events", NOON + s * 1_000, id=str(s), v=1) for s in range(6)]
     play.batch([*first, play.row("events", NOON + 9, id="0", v=1)], at_ms=NOON + 10_000)  # this one is suppressed
@@ -254,7 +260,7 @@ def test_operators_are_told_with_rates_watermark_and_what_waits(
     assert (events["moving_average_ms"], events["kind"], newest["kind"]) == (0.0, "source", "table")
 
 
-def test_a_driver_that_has_not_beaten_for_a_minute_is_silent_and_one_never_seen_has_never_started(
+def test_drivers_are_silent_after_a_minute_or_never_started(
     tmp_path: Path,
 ) -> None:
     play = Play(PLAY, tmp_path)
@@ -266,7 +272,10 @@ def test_a_driver_that_has_not_beaten_for_a_minute_is_silent_and_one_never_seen_
 
 
 def finished(home: Path, window: int, ewt_ms: dict[str, int]) -> None:
-    """A window that the operators of PLAY finished at *ewt_ms* after NOON; both drivers began their batch at NOON."""
+    """Writes a window that operators finished at *ewt_ms* after NOON.
+
+    The operators are those of PLAY; both drivers began their batch at NOON.
+    """
     for sub, names in (("first", ("events", "newest", "by_v")), ("second", ("by_v_source", "counts", "out"))):
         rows = [
             {
@@ -310,7 +319,7 @@ def test_whatif_compares_the_median_and_p90_of_windows(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_whatif_says_what_it_cannot_compare(tmp_path: Path) -> None:
+def test_whatif_refuses_operators_that_it_cannot_compare(tmp_path: Path) -> None:
     play = Play(PLAY, tmp_path)
     with pytest.raises(InvalidArgument, match="no operator nobody; known: by_v"):
         told_whatif(play, "--operator", "nobody", "--scale", "2")
@@ -318,7 +327,7 @@ def test_whatif_says_what_it_cannot_compare(tmp_path: Path) -> None:
         told_whatif(play, "--operator", "counts", "--scale", "2")
 
 
-def test_a_page_is_told_the_paths_blame_and_slowest_windows_of_its_interval_alone(tmp_path: Path) -> None:
+def test_a_page_has_paths_and_culprits_only_of_its_interval(tmp_path: Path) -> None:
     tables = Warehouse(reported(tmp_path, PATH | {"path": "A \x1b[2J"}) / "warehouse")
     told = page_facts(tables, topology("flights"), Interval(NOON + 5_000, NOON + 6_000))
     assert told.summary == {
@@ -333,7 +342,7 @@ def test_a_page_is_told_the_paths_blame_and_slowest_windows_of_its_interval_alon
     assert (before.summary["windows"], before.paths, before.blame, before.slowest) == (0, [], [], [])
 
 
-def test_a_page_says_how_well_clocks_are_known_only_where_all_are(tmp_path: Path) -> None:
+def test_a_page_shows_clock_errors_only_if_all_are_known(tmp_path: Path) -> None:
     home = reported(tmp_path)
     other = PATH | {"window_start": NOON + 500, "window_end": NOON + 5_500, "skew_error_ms": None}
     paths = Layout(home / "warehouse").report_table("flights", CRITICAL_PATHS.name)
@@ -342,7 +351,7 @@ def test_a_page_says_how_well_clocks_are_known_only_where_all_are(tmp_path: Path
     assert (told.summary["windows"], told.summary["skew_error_ms"]) == (2, None)
 
 
-def test_the_lag_of_a_watermark_grows_until_it_moves_and_idle_spans_end_where_records_come(tmp_path: Path) -> None:
+def test_watermark_lag_grows_until_it_moves_and_idle_spans_end(tmp_path: Path) -> None:
     play = Play(PLAY, tmp_path)
     play.batch([play.row("events", NOON, id="0", v=1)], at_ms=NOON + 1_000)
     play.batch(at_ms=NOON + 10_000)  # idle: silent for more than 5 s, and read to its end
@@ -360,8 +369,8 @@ def test_the_lag_of_a_watermark_grows_until_it_moves_and_idle_spans_end_where_re
     ]  # fmt: skip
 
 
-def test_a_folder_gets_the_page_of_an_hour_and_that_of_its_day_and_a_file_gets_one(tmp_path: Path) -> None:
-    tables, hour = Warehouse(reported(tmp_path) / "warehouse", READS), Interval(NOON, NOON + 3_600_000)
+def test_a_folder_gets_pages_of_hour_and_day_and_a_file_one(tmp_path: Path) -> None:
+    tables, hour = Warehouse(reported(tmp_path) / "warehouse"), Interval(NOON, NOON + 3_600_000)
     folder, file = tmp_path / "html", tmp_path / "elsewhere" / "one.html"
     for _ in range(2):
         write_pages(tables, topology("flights"), hour, folder)

@@ -1,4 +1,4 @@
-"""`tidemark reshard` deals a state out to other shards; the next driver has it, and leaves what one without leaves."""
+"""`tidemark reshard` redistributes a state without changing later results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import logging
 import re
 import weakref
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,14 @@ import pytest
 from apart import Apart
 from playing import EVENTS, Play, ms
 
-from tidemark.cli.reshard import reshard_streams
-from tidemark.control import AlreadyRunning, Control
+from tidemark.cli.repair.reshard import reshard_streams
+from tidemark.control.folder import AlreadyRunning, Control
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.spec.layout import Layout
-from tidemark.stream import state_files
+from tidemark.model.project.layout import Layout
 from tidemark.stream.distributed import resharding, sharding
 from tidemark.stream.distributed.sharding import NotSharded
-from tidemark.stream.state import Memory
+from tidemark.stream.state import files as state_files
+from tidemark.stream.state.memory import Memory
 
 COUNTS = """
 [operators.newest]
@@ -55,11 +56,11 @@ def changes(play: Play) -> list[tuple[Any, ...]]:
     return sorted((r["batch_id"], r["operator"], r["key"], r["value"], str(r["old_timestamp"])) for r in rows)
 
 
-def test_a_driver_begins_with_what_was_dealt_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_starts_with_the_redistributed_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, play = Play(TOML, tmp_path / "one"), Play(TOML, tmp_path / "play")
     read: list[Path] = []
     really = state_files._read
-    monkeypatch.setattr(state_files, "_read", lambda path: read.append(path) or really(path))
+    monkeypatch.setattr(state_files, "_read", lambda path, keys: read.append(path) or really(path, keys))
     before = 1
     for number, shards in enumerate((1, 4, 2, 7, 1)):
         if number:
@@ -67,25 +68,29 @@ def test_a_driver_begins_with_what_was_dealt_out(tmp_path: Path, monkeypatch: py
             assert f" after batch {number - 1} went from {before} shard" in reshard(play, shards)
             read.clear()
         play.in_shards(shards, Apart).start()
-        batch(one, number)
         batch(play, number)
         assert {path.parts[-3] for path in read} <= {str(shards)}, "files of its own shards alone"
-        assert {path.parts[-3] for path in play.home.rglob("state/*/*/*.zip")} <= {str(shards)}, "others are removed"
+        assert {path.parts[-3] for path in play.home.rglob("state/*/*/*.run")} <= {str(shards)}, "others are removed"
         before = shards
+    for number in range(5):
+        batch(one, number)
     assert changes(play) == changes(one)
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException) -> None:
     """Raise *error* in place of the write number *at*."""
-    writes, really = count(), state_files.put_once
+    writes = count()
 
-    def put(*arguments: Any, **more: Any) -> None:
-        if next(writes) == at:
-            raise error
-        really(*arguments, **more)
+    def interrupted(really: Callable[..., None]) -> Callable[..., None]:
+        def put(*arguments: Any, **more: Any) -> None:
+            if next(writes) == at:
+                raise error
+            really(*arguments, **more)
 
-    for module in (state_files, resharding):
-        monkeypatch.setattr(module, "put_once", put)
+        return put
+
+    for module, name in ((state_files, "put_written"), (resharding, "put_once")):
+        monkeypatch.setattr(module, name, interrupted(getattr(module, name)))
 
 
 def in_state(play: Play) -> set[Path]:
@@ -94,13 +99,16 @@ def in_state(play: Play) -> set[Path]:
 
 
 WRITES = 2 * 2 + 1
-"""Of two shards that are dealt out to three: a file for each pair that has keys, none of which is in the first of three
-(MD5), and the one that names them."""
+"""Number of writes that redistribute a state of two shards to three.
+
+Each old shard has a file for each new shard with keys, and one more file names them. By MD5 no key is in the first of
+the three.
+"""
 
 
 @pytest.mark.parametrize("at", range(WRITES))
 @pytest.mark.parametrize("shards", [2, 3])
-def test_a_command_that_ends_between_two_writes_changes_nothing(
+def test_a_crash_of_reshard_between_two_writes_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int, at: int
 ) -> None:
     one, play = Play(TOML, tmp_path / "one"), Play(TOML, tmp_path / "play").in_shards(2, Apart)
@@ -120,9 +128,7 @@ def test_a_command_that_ends_between_two_writes_changes_nothing(
     assert {path.parts[-3] for path in in_state(play)} <= {str(shards)}
 
 
-def test_a_command_that_was_interrupted_is_done_again_and_leaves_no_file_of_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reshard_repeated_after_a_crash_leaves_no_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(TOML, tmp_path).in_shards(2, Apart)
     batch(play, 0)
     batch(play, 1)
@@ -138,16 +144,16 @@ def test_a_command_that_was_interrupted_is_done_again_and_leaves_no_file_of_befo
     assert len(in_state(play) - before) == WRITES
 
 
-def test_a_full_disk_is_told_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(TOML, tmp_path)
     batch(play, 0)
     interrupt(monkeypatch, 1, OSError(28, "No space left on device"))
-    with pytest.raises(TidemarkError, match=r"play/events: .*No space left on device.*as it was"):
+    with pytest.raises(TidemarkError, match=r"play/events: .*No space left on device.*the state is unchanged"):
         reshard(play, 2)
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_what_was_dealt_out_and_is_damaged_is_not_used(
+def test_a_damaged_redistributed_state_is_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, shards: int
 ) -> None:
     one, play = Play(TOML, tmp_path / "one"), Play(TOML, tmp_path / "play").in_shards(2, Apart)
@@ -155,16 +161,14 @@ def test_what_was_dealt_out_and_is_damaged_is_not_used(
         batch(one, number)
     batch(play, 0)
     reshard(play, shards)
-    next(play.home.rglob(f"state/{shards}/*/*.zip")).write_bytes(b"torn")
+    next(play.home.rglob(f"state/{shards}/*/*.run")).write_bytes(b"torn")
     play.in_shards(shards, Apart).start()
     batch(play, 1)
     assert changes(play) == changes(one)
-    assert "is not whole" in caplog.text
+    assert "is incomplete" in caplog.text
 
 
-def test_one_old_shard_is_in_memory_at_a_time_and_its_keys_are_placed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reshard_loads_one_old_shard_and_places_keys_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(TOML, tmp_path).in_shards(4, Apart)
     batch(play, 0)
     alive: list[int] = []
@@ -196,7 +200,7 @@ def test_one_old_shard_is_in_memory_at_a_time_and_its_keys_are_placed_once(
     assert sum(placed) == 7 * 3
 
 
-def test_what_was_dealt_out_before_another_batch_is_of_no_use(tmp_path: Path) -> None:
+def test_a_redistributed_state_expires_with_the_next_batch(tmp_path: Path) -> None:
     one, play = Play(TOML, tmp_path / "one"), Play(TOML, tmp_path / "play")
     for number in range(3):
         batch(one, number)
@@ -217,22 +221,22 @@ def test_the_file_of_the_topology_must_have_the_same_number(tmp_path: Path) -> N
     assert reshard(play, 2).endswith("to 2 shards; start its driver")
 
 
-def test_nothing_is_dealt_out_while_a_driver_lives(tmp_path: Path) -> None:
+def test_reshard_is_refused_while_a_driver_runs(tmp_path: Path) -> None:
     play = Play(TOML, tmp_path)
     batch(play, 0)
     Control(Layout(tmp_path).control("play", "events")).acquire()
-    with pytest.raises(InvalidArgument, match="play/events: its driver lives; drain it first"):
+    with pytest.raises(InvalidArgument, match="play/events: its driver is running; drain it first"):
         reshard(play, 2)
 
 
-def test_what_cannot_run_in_shards_is_refused(tmp_path: Path) -> None:
+def test_a_topology_unfit_for_shards_is_refused(tmp_path: Path) -> None:
     play = Play(f'max_drift = "1 s"\n{TOML}', tmp_path)
     batch(play, 0)
     with pytest.raises(NotSharded, match="max_drift makes partitions wait for each other"):
         reshard(play, 2)
 
 
-def test_no_driver_starts_while_a_state_is_dealt_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_driver_starts_while_reshard_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = Play(TOML, tmp_path)
     batch(play, 0)
     refused: list[str] = []
@@ -248,13 +252,13 @@ def test_no_driver_starts_while_a_state_is_dealt_out(tmp_path: Path, monkeypatch
     assert not play.control.is_held()
 
 
-def test_it_says_what_it_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reshard_prints_its_steps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tidemark.stream")
     play = Play(TOML, tmp_path).in_shards(2, Apart)
     batch(play, 0)
     told: list[str] = []
     (line,) = reshard_streams(play.topology, play.home, None, 3, told.append)
-    named = list(play.home.rglob("state/3/*/*.zip"))
+    named = list(play.home.rglob("state/3/*/*.run"))
     size = sum(path.stat().st_size for path in named)
     # Seven keys, three rows each.
     assert re.sub(r"[\d,]+ bytes", "N bytes", line) == (
@@ -263,15 +267,15 @@ def test_it_says_what_it_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     )
     assert f"({size:,} bytes)" in line
     assert [re.sub(r": \d+ rows", ": n rows", each) for each in told] == [
-        "play/events: 1 of 2 shards is dealt out: n rows",
-        "play/events: 2 of 2 shards are dealt out: n rows",
+        "play/events: partitioned the state of 1 of 2 shards: n rows",
+        "play/events: partitioned the state of 2 of 2 shards: n rows",
     ]
     play.in_shards(3, Apart).start()
     batch(play, 1)
-    assert "the driver begins with 3 shards that `tidemark reshard` made" in caplog.text
+    assert "starting with 3 shards written by `tidemark reshard`" in caplog.text
 
 
-def test_nothing_is_done_where_one_of_several_streams_cannot(tmp_path: Path) -> None:
+def test_reshard_changes_no_stream_if_one_is_unsuitable(tmp_path: Path) -> None:
     hop = """
 [operators.by_v]
 kind = "repartition"

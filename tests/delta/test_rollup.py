@@ -17,15 +17,15 @@ from measuring import facts
 from playing import NEWEST_SENT, Play
 
 import rollup
-from tidemark.delta import create
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.rollups import NO_OUTLINE, Outline
-from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.report.outline import outline
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.kernels.reports.rollups import NO_OUTLINE, Outline
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Grain, Interval, instant_ms
+from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
+from tidemark.reports.rollups.outline import outline
 from tidemark.semantics.buckets import bucket_of, quantile
-from tidemark.spec.intervals import Grain, Interval, instant_ms
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
+from tidemark.storage.delta.tables import create
 
 MINUTE, HOUR, DAY = (grain.length_ms for grain in Grain)
 MIDNIGHT = instant_ms("2026-03-01")
@@ -64,7 +64,7 @@ def test_minutes_hours_and_days_by_hand(warehouse):
     assert day["p99_ms"] == pytest.approx(400, rel=0.01)  # rank ⌊0.99 · 6⌋ = 5
 
 
-def test_the_same_records_are_counted_by_operator_task_topology_and_path(warehouse):
+def test_all_scopes_count_the_same_records(warehouse):
     measured(warehouse, MIDNIGHT, [100, 3_000], operator="events", batch_id=0)
     measured(warehouse, MIDNIGHT, [200], operator="board", batch_id=1, task=0)
     measured(warehouse, MIDNIGHT, [4_000], operator="board", batch_id=2, task=1)
@@ -88,12 +88,12 @@ def test_the_same_records_are_counted_by_operator_task_topology_and_path(warehou
     ]
 
 
-def test_what_a_driver_measured_is_rolled_up_by_the_paths_of_its_topology(tmp_path):
+def test_measurements_are_rolled_up_by_paths_of_the_topology(tmp_path):
     play = Play(NEWEST_SENT, tmp_path, partitions=2)
     rows = [play.row("events", MIDNIGHT, id="a"), play.row("events", MIDNIGHT - 500, partition=1, id="b")]
     play.batch(rows, at_ms=MIDNIGHT + 1_000)
 
-    rollup.run(Layout(tmp_path), "play", known=outline(play.topology, ()))
+    rollup.run(Layout(tmp_path), "play", topology_outline=outline(play.topology, ()))
 
     found = DeltaTable(Layout(tmp_path).report_table("play", LATENCY_ROLLUP.name)).to_pyarrow_table().to_pylist()
     of = ("scope", "operator", "task_id", "path", "n", "min_ms", "max_ms")
@@ -120,7 +120,7 @@ def test_percentiles_are_those_of_ring_zero(warehouse):
         assert math.isclose(minute[column], quantile(buckets, q) or 0, rel_tol=1e-12)
 
 
-def test_in_whatever_pieces_and_order_facts_are_rolled_up_the_tables_are_the_same(warehouse):
+def test_rollups_do_not_depend_on_pieces_or_order_of_facts(warehouse):
     rng = random.Random(3)
     for piece in range(4):
         for batch_id in range(3):
@@ -137,7 +137,7 @@ def test_in_whatever_pieces_and_order_facts_are_rolled_up_the_tables_are_the_sam
     assert both(warehouse) == in_pieces
 
 
-def test_late_facts_open_their_minute_hour_and_day_again_and_nothing_else(warehouse):
+def test_late_facts_recompute_only_their_minute_hour_and_day(warehouse):
     for batch_id, hour in enumerate((9, 10, 11)):
         measured(warehouse, MIDNIGHT + hour * HOUR, [hour], batch_id=batch_id)
         measured(warehouse, MIDNIGHT + hour * HOUR + MINUTE, [hour], batch_id=batch_id, operator="p")
@@ -163,7 +163,7 @@ def test_late_facts_open_their_minute_hour_and_day_again_and_nothing_else(wareho
     ]
 
 
-def test_without_new_facts_no_data_is_read_and_nothing_is_committed(warehouse):
+def test_without_new_facts_a_rollup_reads_and_commits_nothing(warehouse):
     measured(warehouse, MIDNIGHT, [1], "a")
     measured(warehouse, MIDNIGHT, [1], "b")
     roll_up(warehouse)
@@ -175,7 +175,7 @@ def test_without_new_facts_no_data_is_read_and_nothing_is_committed(warehouse):
     assert versions(warehouse) == were
 
 
-def test_an_interval_is_rolled_up_again_whatever_was_done_before(warehouse):
+def test_an_explicit_interval_is_always_rolled_up_again(warehouse):
     for batch_id, minute in enumerate((0, 30, 59, 60)):
         measured(warehouse, MIDNIGHT + minute * MINUTE, [minute], batch_id=batch_id)
     roll_up(warehouse)
@@ -191,7 +191,7 @@ def test_an_interval_is_rolled_up_again_whatever_was_done_before(warehouse):
 
 
 @pytest.mark.parametrize("commits", range(4))
-def test_a_rollup_that_was_killed_is_made_good_by_the_next_one(warehouse, monkeypatch, commits):
+def test_the_next_rollup_completes_a_killed_one(warehouse, monkeypatch, commits):
     measured(warehouse, MIDNIGHT, [1])
     roll_up(warehouse)
     measured(warehouse, MIDNIGHT + 1, [2], batch_id=1)
@@ -228,7 +228,7 @@ def test_a_batch_is_rolled_up_when_both_tables_have_it(warehouse):
     assert {row["n"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {2}
 
 
-def test_what_a_second_operator_tells_of_a_batch_afterwards_is_not_missed(warehouse):
+def test_later_facts_of_a_second_operator_are_not_missed(warehouse):
     measured(warehouse, MIDNIGHT, [1], operator="inner")
     roll_up(warehouse)
     measured(warehouse, MIDNIGHT, [1], operator="outer")
@@ -238,7 +238,7 @@ def test_what_a_second_operator_tells_of_a_batch_afterwards_is_not_missed(wareho
     assert {row["operator"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {"inner", "outer"}
 
 
-def test_a_stream_that_begins_anew_with_batch_0_is_rolled_up_beside_what_was(warehouse):
+def test_a_stream_restarted_at_batch_0_adds_to_old_rollups(warehouse):
     measured(warehouse, MIDNIGHT, [1], batch_id=7)
     roll_up(warehouse)
     for table in FACTS:
@@ -254,7 +254,7 @@ def test_a_stream_that_begins_anew_with_batch_0_is_rolled_up_beside_what_was(war
     assert versions(warehouse) == were
 
 
-def test_facts_whose_files_were_put_together_are_rolled_up_once(warehouse):
+def test_facts_of_compacted_files_are_rolled_up_once(warehouse):
     for batch_id in range(3):
         measured(warehouse, MIDNIGHT + batch_id * MINUTE, [batch_id], batch_id=batch_id)
     roll_up(warehouse)
@@ -274,7 +274,7 @@ def test_facts_whose_files_were_put_together_are_rolled_up_once(warehouse):
     assert versions(warehouse) == were
 
 
-def test_an_interval_whose_facts_are_gone_is_refused_and_its_rows_stay(warehouse):
+def test_an_interval_of_deleted_facts_is_refused_and_rows_stay(warehouse):
     for batch_id, minute in enumerate((0, 1, 2)):
         measured(warehouse, MIDNIGHT + minute * MINUTE, [minute], batch_id=batch_id)
     roll_up(warehouse)
@@ -282,7 +282,7 @@ def test_an_interval_whose_facts_are_gone_is_refused_and_its_rows_stay(warehouse
     for table in FACTS:
         opened(warehouse, table).delete("batch_id < 2")
 
-    gone = r"of \[2026-03-01T00:00:00.000Z, 2026-03-01T00:02:00.000Z\) there are fewer facts .* left: 2 of s; choose a"
+    gone = r"\[2026-03-01T00:00:00.000Z, 2026-03-01T00:02:00.000Z\) have fewer facts .* batches: 2 of s; choose a"
     with pytest.raises(InvalidArgument, match=gone):
         roll_up(warehouse, MIDNIGHT, MIDNIGHT + HOUR)
 
@@ -292,7 +292,7 @@ def test_an_interval_whose_facts_are_gone_is_refused_and_its_rows_stay(warehouse
     assert {row["n"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {1}
 
 
-def test_facts_that_come_late_for_a_minute_whose_facts_are_gone_change_nothing_stored(warehouse, caplog):
+def test_late_facts_of_a_deleted_minute_change_no_rollup(warehouse, caplog):
     measured(warehouse, MIDNIGHT, [1, 2])
     measured(warehouse, MIDNIGHT + MINUTE, [3], batch_id=1)
     roll_up(warehouse)
@@ -306,7 +306,7 @@ def test_facts_that_come_late_for_a_minute_whose_facts_are_gone_change_nothing_s
         roll_up(warehouse)
 
     (message,) = (record.getMessage() for record in caplog.records)
-    assert "of [2026-03-01T00:00:00.000Z, 2026-03-01T00:01:00.000Z) there are fewer facts" in message
+    assert "[2026-03-01T00:00:00.000Z, 2026-03-01T00:01:00.000Z) have fewer facts" in message
     rows = [row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["scope"] == "operator"]
     assert sorted((row["grain"], row["n"], row["max_ms"]) for row in rows) == [
         ("day", 4, 5), ("hour", 4, 5), ("minute", 2, 2), ("minute", 2, 5),
@@ -321,7 +321,7 @@ def test_a_topology_without_facts_gets_empty_tables(warehouse, interval):
 
 
 @pytest.mark.parametrize("second_hour", [10, 11])
-def test_two_rollups_at_once_leave_what_one_after_the_other_would(warehouse, monkeypatch, second_hour):
+def test_concurrent_rollups_leave_the_same_as_consecutive_ones(warehouse, monkeypatch, second_hour):
     for batch_id, hour in enumerate((10, 11)):
         measured(warehouse, MIDNIGHT + hour * HOUR, [hour], batch_id=batch_id)
     roll_up(warehouse)
@@ -365,7 +365,7 @@ def warehouse(tmp_path):
 
 
 def measured(warehouse, finished_at_ms, latencies, sub_topology="s", *, batch_id=0, operator="o", task=0, tables=FACTS):
-    """What one batch has of *operator*."""
+    """Writes facts of *operator* for one batch."""
     of_batch = facts(finished_at_ms, latencies, batch_id=batch_id, operator=operator, task_id=f"{sub_topology}_{task}")
     for table, rows in of_batch.items():
         if table in tables:
@@ -419,7 +419,7 @@ def batches(file):
 
 @contextmanager
 def without(warehouse, *, keep):
-    """Nobody can read a data file of facts but those to *keep*."""
+    """Makes all data files of facts unreadable but those to *keep*."""
     streams = warehouse.warehouse / "streams"
     hidden = [path for path in streams.rglob("*.parquet") if path not in keep and "_delta_log" not in path.parts]
     assert hidden

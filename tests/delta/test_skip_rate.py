@@ -1,4 +1,4 @@
-"""How many unchanged updates a second were not sent on, over the last minute."""
+"""Rate of suppressed unchanged updates per second, over the last minute."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ def rates(play: Play) -> list[tuple[int, float]]:
 
 
 def played(home: Path, *batches: tuple[int, int]) -> Play:
-    """Batches at so many ms after T, each with so many records of one value; the first of all is no repetition."""
+    """Runs batches at ms after T, each with records of one value.
+
+    The first of all is no repetition.
+    """
     play = Play(f'level = "debug"{NEWEST}', home)
     for after_ms, n in batches:
         at_ms = T + after_ms
@@ -33,7 +36,7 @@ def test_batches_of_less_than_a_second_do_not_raise_it(tmp_path: Path) -> None:
     assert rates(play)[-1] == (23, 23 / 60)
 
 
-def test_in_silence_it_is_0_and_said_once(tmp_path: Path) -> None:
+def test_in_silence_the_rate_is_0_and_written_once(tmp_path: Path) -> None:
     play = played(tmp_path, (0, 7), (59_999, 0), (60_000, 0), (60_001, 0), (500_000, 0))
     assert rates(play) == [(6, 0.1), (6, 0.0)]
 

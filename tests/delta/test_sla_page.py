@@ -1,4 +1,7 @@
-"""The page of SLAs, incidents and contracts says what the newest check found, the broken first."""
+"""The page lists results of the newest check, broken SLAs first.
+
+It has SLAs, incidents and contracts.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.report.report_tables import replace_rows
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.page import sla_page, write_sla_page
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import DQ_RESULTS, INCIDENTS, SLA_RESULTS
 
 NOON = 1_767_268_800_000
 CHECK = {"topology": "flights", "run_id": "newest", "checked_at": NOON}
@@ -34,7 +37,7 @@ def layout(tmp_path: Path) -> Layout:
     for table, rows in tables.items():
         replace_rows(rows, table, layout.report_table("flights", table.name), where="true")
     for place in (layout.stream_table("flights", "status", "board"), layout.report_table("others", SLA_RESULTS.name)):
-        (place / "_delta_log").mkdir(parents=True)  # which nobody can read, and the page does not need
+        (place / "_delta_log").mkdir(parents=True)  # unreadable, and not needed by the page
     return layout
 
 
@@ -69,14 +72,14 @@ def test_an_incident_is_found_by_its_name(layout: Layout) -> None:
     assert incident == ["quick-20260101T120000", "open", noon, "–", "error", "too slow", "–", "–", "–"]
 
 
-def test_a_topology_that_nobody_has_checked_has_a_page_that_says_so(tmp_path: Path) -> None:
+def test_the_page_of_an_unchecked_topology_says_so(tmp_path: Path) -> None:
     page = sla_page(tmp_path, "flights")
 
     assert "Not checked yet. The DAG <code>tidemark_flights_sla_check</code> checks them." in page
     assert [cells(page, table) for table in ("slas", "contracts", "expectations")] == [[], [], []]
 
 
-def test_the_page_lies_among_the_reports(layout: Layout) -> None:
+def test_the_page_is_written_among_the_reports(layout: Layout) -> None:
     write_sla_page(layout, "flights")
 
     (file,) = layout.report_pages("flights").iterdir()

@@ -1,4 +1,4 @@
-"""Checkpoint, journal and tables: everything that breaks between two drivers is named, and what is sound starts."""
+"""Damage to checkpoint, journal or tables is named; sound streams start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,22 +15,22 @@ import pytest
 from deltalake import DeltaTable
 from playing import NEWEST, Crash, Play, crash_at
 
-from tidemark.cli.doctor import doctor
-from tidemark.control import AlreadyRunning, Control
-from tidemark.delta import scan
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.topology import parse
-from tidemark.stream.evidence import evidence
-from tidemark.stream.meanings import meanings
-from tidemark.stream.soundness import Fault, Finding, Unsound, findings, refuse_unless_sound
+from tidemark.cli.repair.doctor import doctor
+from tidemark.control.folder import AlreadyRunning, Control
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.topology import parse
+from tidemark.storage.delta.tables import scan
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import Fault, Inconsistency, Unsound, findings, refuse_unless_sound
+from tidemark.stream.startup.state_compatibility import meanings
 
 T = 1_400_000_000_000
 SUB = "events"
 
 
 class Checkpointed:
-    """A stream whose checkpoint is written as Spark does: a plan before each batch, a commit after it.
+    """A stream with Spark's checkpoint: a plan and a commit per batch.
 
     A batch reads `rows` records of the one partition of `events`; the board gets a row for each that is new.
     """
@@ -44,7 +45,7 @@ class Checkpointed:
             (self.checkpoint / log).mkdir(parents=True)
 
     def plan(self, batch_id: int, end: int, topic: str = "events") -> None:
-        """The first source is the ticks; one that has nothing yet has a hyphen."""
+        """Writes a plan; ticks come first, an empty source is a hyphen."""
         lines = ["v1", '{"batchWatermarkMs":0}', str(batch_id), "-", json.dumps({topic: {"0": end}})]
         (self.checkpoint / "offsets" / str(batch_id)).write_text("\n".join(lines))
         (self.checkpoint / "offsets" / f".{batch_id}.crc").write_bytes(b"crc")
@@ -62,7 +63,7 @@ class Checkpointed:
         self.plan(batch_id, self.read)
         self.play.process(batch_id, records, at_ms=T + batch_id)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[Inconsistency]:
         return findings(evidence(self.stream))
 
     def faults(self) -> list[Fault]:
@@ -90,7 +91,7 @@ def put_back(kept: Path, path: Path) -> None:
     shutil.copytree(kept, path)
 
 
-def test_a_stream_is_sound_before_its_first_batch_and_after_every_later_one(tmp_path: Path) -> None:
+def test_a_stream_is_sound_before_and_after_every_batch(tmp_path: Path) -> None:
     stream = Checkpointed(tmp_path / "warehouse")
     assert stream.faults() == []
     stream.plan(0, 0)
@@ -105,7 +106,7 @@ def test_a_stream_is_sound_before_its_first_batch_and_after_every_later_one(tmp_
 @pytest.mark.parametrize(
     "step", ["decided", "committed changes", "committed board", "measured", "committed outcomes", "committed batches"]
 )
-def test_a_batch_that_was_decided_and_is_in_some_tables_only_is_sound(stream: Checkpointed, step: str) -> None:
+def test_a_decided_batch_in_only_some_tables_is_sound(stream: Checkpointed, step: str) -> None:
     stream.play.start(reached=crash_at(step))
     with pytest.raises(Crash):
         stream.decide(3, 1)
@@ -119,17 +120,21 @@ def test_a_batch_that_was_decided_and_is_in_some_tables_only_is_sound(stream: Ch
 
 @pytest.fixture
 def in_parts(tmp_path: Path) -> Checkpointed:
-    """Two records; then five, of which a driver has decided a first part of two and was killed."""
+    """Plays two records, then a killed batch of five in parts.
+
+    A driver has decided a first part of two of them.
+    """
     stream = Checkpointed(tmp_path / "warehouse")
     stream.batch(0, 2)
-    stream.play.topology = parse(tomllib.loads(NEWEST.replace("bound", "max_records = 2\nbound")), file="play.toml")
+    cut = parse(tomllib.loads(NEWEST.replace("bound", "max_records = 2\nbound")), file="play.toml")
+    stream.play.topology = replace(cut, facts_every_ms=0)
     stream.play.start(reached=crash_at("measured"))
     with pytest.raises(Crash):
         stream.decide(1, 5)
     return stream
 
 
-def test_a_batch_of_which_a_part_was_decided_is_sound_until_spark_has_done_with_it(in_parts: Checkpointed) -> None:
+def test_a_partly_decided_batch_is_sound_until_it_completes(in_parts: Checkpointed) -> None:
     assert in_parts.faults() == []
     kept = in_parts.keep(in_parts.stream.control)
     in_parts.play.start()
@@ -145,12 +150,12 @@ def test_a_batch_of_which_a_part_was_decided_is_sound_until_spark_has_done_with_
     assert Fault.CHECKPOINT_AHEAD in in_parts.faults()
 
 
-def test_a_checkpoint_that_is_gone_is_missed(stream: Checkpointed) -> None:
+def test_a_missing_checkpoint_is_reported(stream: Checkpointed) -> None:
     shutil.rmtree(stream.checkpoint)
     assert stream.faults() == [Fault.CHECKPOINT_GONE]
 
 
-def test_a_checkpoint_that_was_rolled_back_is_behind(stream: Checkpointed) -> None:
+def test_a_rolled_back_checkpoint_is_behind(stream: Checkpointed) -> None:
     kept = stream.keep(stream.checkpoint)
     stream.batch(3, 1)
     put_back(kept, stream.checkpoint)
@@ -159,27 +164,28 @@ def test_a_checkpoint_that_was_rolled_back_is_behind(stream: Checkpointed) -> No
     assert found.seen == "the checkpoint has planned batches until 2, but batch 3 was decided"
 
 
-def test_a_copied_checkpoint_that_has_read_less_is_behind_whatever_its_batches_are_called(stream: Checkpointed) -> None:
+def test_a_copied_checkpoint_that_has_read_less_is_behind(stream: Checkpointed) -> None:
     for batch_id in range(7):
         stream.plan(batch_id, 2)
         stream.commit(batch_id)
     (found,) = stream.findings()
     assert found.fault is Fault.CHECKPOINT_BEHIND
     assert found.seen == (
-        "topic 'events', partition 0: by batch 6 the checkpoint has read until offset 2, and the stream until 3"
+        "topic 'events', partition 0: by batch 6 the checkpoint has read until offset 2, "
+        "but the stream has read until 3"
     )
 
 
-def test_a_checkpoint_that_has_read_what_the_stream_has_not_is_ahead(stream: Checkpointed) -> None:
+def test_a_checkpoint_that_has_read_more_is_ahead(stream: Checkpointed) -> None:
     stream.plan(3, 9)
     assert stream.faults() == []  # planned alone is not read
     stream.commit(3)
     (found,) = stream.findings()
     assert found.fault is Fault.CHECKPOINT_AHEAD
-    assert "has read until offset 9, and the stream until 3" in found.seen
+    assert "has read until offset 9, but the stream has read until 3" in found.seen
 
 
-def test_everything_but_the_checkpoint_put_back_from_a_backup_is_a_checkpoint_ahead(stream: Checkpointed) -> None:
+def test_restoring_all_but_the_checkpoint_leaves_it_ahead(stream: Checkpointed) -> None:
     journal, tables = stream.keep(stream.journal), stream.keep(stream.stream.home)
     stream.batch(3, 1)
     put_back(journal, stream.journal)
@@ -193,14 +199,14 @@ def test_the_checkpoint_of_another_stream_reads_other_topics(stream: Checkpointe
     stream.commit(3)
     (found,) = stream.findings()
     assert found.fault is Fault.CHECKPOINT_OF_ANOTHER
-    assert found.seen == "the checkpoint reads orders, and the stream events"
+    assert found.seen == "the checkpoint reads orders, but the stream reads events"
 
 
 WHOLE = 'v1\n{"batchWatermarkMs":0}\n3\n-\n{"events":{"0":4}}'
 
 
 @pytest.mark.parametrize("torn", ["", "v1", WHOLE[:20], WHOLE[:-1], WHOLE[:-18]])
-def test_a_torn_plan_with_which_nothing_was_done_can_be_removed(stream: Checkpointed, torn: str) -> None:
+def test_an_unused_torn_plan_can_be_removed(stream: Checkpointed, torn: str) -> None:
     (stream.checkpoint / "offsets" / "3").write_text(torn)
     (stream.checkpoint / "offsets" / ".3.crc").write_bytes(b"crc")
     (found,) = stream.findings()
@@ -214,7 +220,7 @@ def test_a_torn_plan_with_which_nothing_was_done_can_be_removed(stream: Checkpoi
     assert stream.faults() == []
 
 
-def test_a_torn_commit_can_be_removed_for_the_batch_is_then_carried_out_again(stream: Checkpointed) -> None:
+def test_a_torn_commit_can_be_removed_and_its_batch_repeated(stream: Checkpointed) -> None:
     (stream.checkpoint / "commits" / "2").write_text("v1\n")
     assert stream.faults() == [Fault.CHECKPOINT_TORN]
     assert doctor(stream.play.topology, Layout(stream.play.home), None, remove_torn=True) == {SUB: ""}
@@ -233,7 +239,7 @@ def test_a_torn_plan_that_was_decided_is_not_removed(stream: Checkpointed) -> No
     assert plan.exists()
 
 
-def test_nothing_is_removed_while_a_driver_lives(stream: Checkpointed) -> None:
+def test_nothing_is_removed_while_a_driver_runs(stream: Checkpointed) -> None:
     plan = stream.checkpoint / "offsets" / "3"
     plan.write_text("")
     driver = Control(stream.stream.control)
@@ -243,12 +249,12 @@ def test_nothing_is_removed_while_a_driver_lives(stream: Checkpointed) -> None:
     assert plan.exists()
 
 
-def test_a_plan_that_is_missing_although_its_batch_is_done_is_torn(stream: Checkpointed) -> None:
+def test_a_missing_plan_of_a_completed_batch_is_torn(stream: Checkpointed) -> None:
     (stream.checkpoint / "offsets" / "2").unlink()
     assert Fault.CHECKPOINT_TORN in stream.faults()
 
 
-def test_a_journal_that_is_gone_is_missed(stream: Checkpointed) -> None:
+def test_a_missing_journal_is_reported(stream: Checkpointed) -> None:
     shutil.rmtree(stream.journal)
     assert stream.faults() == [Fault.JOURNAL_GONE]
     shutil.rmtree(stream.stream.home)
@@ -269,25 +275,23 @@ def test_tables_that_are_ahead_of_the_journal_are_named(stream: Checkpointed) ->
         (stream.journal / f"{2:020d}.{kind}.zip").unlink()
     found = {finding.fault: finding.seen for finding in stream.findings()}
     assert set(found) == {Fault.TABLES_AHEAD, Fault.CHECKPOINT_AHEAD}
-    assert found[Fault.TABLES_AHEAD].startswith(
-        "the newest decided batch is 0, but there are newer ones in batches, bo"
-    )
+    assert found[Fault.TABLES_AHEAD].startswith("the newest decided batch is 0, but newer batches are in batches, bo")
 
 
 @pytest.mark.parametrize("name", ["changes", "board", "batches", "outcomes"])
-def test_a_table_that_was_deleted_is_missed(stream: Checkpointed, name: str) -> None:
+def test_a_deleted_table_is_reported(stream: Checkpointed, name: str) -> None:
     shutil.rmtree(stream.table(name))
     (found,) = stream.findings()
     assert found.fault is Fault.TABLE_DELETED
-    assert found.seen == f"{stream.table(name)} is no table any more, and had rows of batch 2"
+    assert found.seen == f"{stream.table(name)} no longer exists, but had rows of batch 2"
 
 
-def test_a_table_that_never_had_a_row_is_not_missed(stream: Checkpointed) -> None:
+def test_a_missing_table_that_never_had_rows_is_sound(stream: Checkpointed) -> None:
     shutil.rmtree(stream.table("quarantine"))
     assert stream.faults() == []
 
 
-def test_an_older_copy_of_a_table_is_told_however_long_ago_its_rows_came(stream: Checkpointed) -> None:
+def test_an_older_copy_of_a_table_is_reported_at_any_age(stream: Checkpointed) -> None:
     bad = {
         "source": "events", "partition": 0, "offset": 3, "value": b"?", "reason": "null_key", "timestamp_ms": None,
     }  # fmt: skip
@@ -302,31 +306,29 @@ def test_an_older_copy_of_a_table_is_told_however_long_ago_its_rows_came(stream:
     put_back(kept, stream.table("quarantine"))
     (found,) = stream.findings()
     assert found.fault is Fault.TABLE_RESTORED
-    assert "was 3 and is none" in found.seen
+    assert "was 3, but now is none" in found.seen
 
 
 @pytest.mark.parametrize("name", ["changes", "board"])
-def test_a_table_that_was_restored_is_told_and_sound_again_when_that_is_taken_back(
-    stream: Checkpointed, name: str
-) -> None:
+def test_a_restored_table_is_reported_until_it_is_undone(stream: Checkpointed, name: str) -> None:
     DeltaTable(str(stream.table(name))).restore(1)
     (found,) = stream.findings()
     assert found.fault is Fault.TABLE_RESTORED
-    assert found.seen == f"{stream.table(name)} was restored to version 1, and rows that came after it are not seen"
+    assert found.seen == f"{stream.table(name)} was restored to version 1, so that newer rows are missing"
     way, _, command = found.ways[0].partition(": ")
     assert way == "restore it to version 2, the one with its newest batch"
     subprocess.run(command.replace("python", sys.executable, 1), shell=True, check=True)
     assert stream.faults() == []
 
 
-def test_a_table_that_was_restored_to_an_instant_is_told_too(stream: Checkpointed) -> None:
+def test_a_table_restored_to_an_instant_is_reported(stream: Checkpointed) -> None:
     table = DeltaTable(str(stream.table("changes")))
     made_at_ms = {commit["version"]: commit["timestamp"] for commit in table.history()}[1]
     table.restore(datetime.fromtimestamp(made_at_ms / 1000, UTC))
     assert stream.faults() == [Fault.TABLE_RESTORED]
 
 
-def test_rows_that_were_deleted_are_not_missed(stream: Checkpointed) -> None:
+def test_deleted_rows_are_sound(stream: Checkpointed) -> None:
     DeltaTable(str(stream.table("late_records"))).delete()
     DeltaTable(str(stream.table("disorder_buckets"))).delete("batch_id < 2")
     assert stream.faults() == []
@@ -340,19 +342,22 @@ def test_a_table_whose_log_is_damaged_is_named(stream: Checkpointed) -> None:
     assert found.seen.startswith(f"{stream.table('changes')}: DeltaError: ")
 
 
-def test_a_driver_is_not_started_on_a_contradiction_and_says_all_of_it(stream: Checkpointed) -> None:
+def test_a_driver_does_not_start_on_contradictions_and_lists_all(stream: Checkpointed) -> None:
     refuse_unless_sound(evidence(stream.stream))
     shutil.rmtree(stream.checkpoint)
     shutil.rmtree(stream.table("changes"))
     with pytest.raises(Unsound) as refused:
         refuse_unless_sound(evidence(stream.stream))
-    for told in ("tidemark doctor play events", "checkpoint_gone: ", "table_deleted: ", "way on: start anew"):
+    for told in (
+        "tidemark doctor play events",
+        "checkpoint_gone: ",
+        "table_deleted: ",
+        "remedy: start from the beginning",
+    ):
         assert told in str(refused.value)
 
 
-def test_the_job_ends_with_1_before_its_first_batch_and_its_heartbeat_says_why(
-    stream: Checkpointed, tmp_path: Path
-) -> None:
+def test_the_job_exits_1_before_a_batch_and_heartbeats_say_why(stream: Checkpointed, tmp_path: Path) -> None:
     file = tmp_path / "play.toml"
     file.write_text(NEWEST)
     shutil.rmtree(stream.checkpoint)
@@ -364,11 +369,11 @@ def test_the_job_ends_with_1_before_its_first_batch_and_its_heartbeat_says_why(
     heartbeat = Control(stream.stream.control).heartbeat()
     assert heartbeat is not None
     assert heartbeat.reason is not None
-    assert heartbeat.reason.startswith("Unsound: checkpoint, journal and tables tell different stories")
+    assert heartbeat.reason.startswith("Unsound: checkpoint, journal and tables are inconsistent")
     assert not stream.checkpoint.exists()
 
 
-def test_the_command_says_sound_or_what_is_wrong_by_its_exit_status_too(stream: Checkpointed, tmp_path: Path) -> None:
+def test_the_exit_status_of_the_command_tells_soundness(stream: Checkpointed, tmp_path: Path) -> None:
     file = tmp_path / "play.toml"
     file.write_text(NEWEST)
     code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
@@ -381,7 +386,7 @@ def test_the_command_says_sound_or_what_is_wrong_by_its_exit_status_too(stream: 
     assert ill.stdout.startswith("events: unsound\njournal_gone: ")
 
 
-def test_a_stream_under_another_name_is_refused_with_the_line_that_gives_it_the_old_one(tmp_path: Path) -> None:
+def test_a_renamed_stream_is_refused_with_the_line_to_restore_it(tmp_path: Path) -> None:
     numbered = NEWEST.replace('kind = "source"', 'kind = "source"\nsub_topology = "0"', 1)
     before = Play(numbered, tmp_path)
     before.batch([before.row("events", T, id="a", v=1)], at_ms=T)
@@ -400,7 +405,7 @@ def test_a_stream_under_another_name_is_refused_with_the_line_that_gives_it_the_
     assert [(row["id"], row["v"]) for row in before.rows("board")] == [("a", 2)]
 
 
-def test_a_source_of_another_name_does_not_make_a_stream_begin_anew(tmp_path: Path) -> None:
+def test_renaming_a_source_does_not_restart_its_stream(tmp_path: Path) -> None:
     before = Play(NEWEST, tmp_path)
     before.batch([before.row("events", T, id="a", v=1)], at_ms=T)
     before.control.keep_meanings(meanings(before.topology.sub_topologies[0]))  # as its driver does at the start

@@ -1,4 +1,4 @@
-"""Every Delta table of a name answers as one table, and nothing can be changed."""
+"""All Delta tables of a name answer as one, read only."""
 
 import json
 from datetime import UTC, datetime
@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tidemark.cli.inventory import inventory
-from tidemark.cli.sql import Answer, Warehouse
-from tidemark.cli.text_table import aligned, as_csv, as_json
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.schemas import rows_of
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import BATCHES, EMISSION_METRICS, OPERATOR_LATENCY, Table
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import BATCHES, EMISSION_METRICS, OPERATOR_LATENCY, Table
+from tidemark.query.inventory import inventory
+from tidemark.query.sql import Answer, Warehouse
+from tidemark.query.text_table import aligned, as_csv, as_json
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -39,7 +39,7 @@ def test_a_table_is_the_union_of_all_that_write_it(home: Path) -> None:
     assert answer.rows == (("status", 0, None), ("status", 1, None), ("carriers", 7, 2))
 
 
-def test_sink_tables_and_empty_tables_can_be_asked(home: Path) -> None:
+def test_sink_tables_and_empty_tables_can_be_queried(home: Path) -> None:
     warehouse = Warehouse(home)
     assert warehouse.ask("select * from flight_board").rows == (("UA 1",),)
     assert warehouse.ask("select * from sla_results").rows == ()
@@ -58,8 +58,8 @@ def test_an_unknown_table_is_answered_with_the_known_ones(home: Path) -> None:
         "pragma import_database('x')", "import database 'x'", "export database 'x'", "attach 'x.db'", "set threads = 1",
     ],
 )  # fmt: skip
-def test_only_one_statement_that_reads_is_taken(home: Path, text: str) -> None:
-    with pytest.raises(InvalidArgument, match="one statement that reads"):
+def test_only_a_single_reading_statement_is_accepted(home: Path, text: str) -> None:
+    with pytest.raises(InvalidArgument, match="one read-only statement"):
         Warehouse(home).ask(text)
 
 
@@ -83,7 +83,7 @@ def test_a_query_sees_nothing_but_the_warehouse(home: Path, text: str) -> None:
     assert "canary" not in str(refused.value)
 
 
-def test_a_warehouse_may_be_named_by_a_link_or_from_the_working_folder(
+def test_a_warehouse_may_be_a_link_or_a_relative_path(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "link").symlink_to(home)
@@ -92,7 +92,7 @@ def test_a_warehouse_may_be_named_by_a_link_or_from_the_working_folder(
         assert Warehouse(name).ask("select count(*) from batches").rows == ((3,),)
 
 
-def test_what_confines_a_query_cannot_be_undone_by_one(home: Path) -> None:
+def test_a_query_cannot_lift_its_restrictions(home: Path) -> None:
     warehouse = Warehouse(home)
     for text in ("SET enable_external_access = true", "LOAD httpfs", "INSTALL httpfs", "ATTACH 'x.db'"):
         with pytest.raises(InvalidArgument):
@@ -101,7 +101,7 @@ def test_what_confines_a_query_cannot_be_undone_by_one(home: Path) -> None:
         warehouse.ask("from read_text('/etc/hostname')")
 
 
-def test_a_table_that_nobody_has_written_has_its_columns_and_no_rows(tmp_path: Path) -> None:
+def test_an_unwritten_table_has_its_columns_and_no_rows(tmp_path: Path) -> None:
     answer = Warehouse(tmp_path / "nowhere").ask("select * from batches")
     assert answer == Answer(BATCHES.names, ())
 
@@ -110,7 +110,7 @@ def test_a_column_that_an_older_version_did_not_write_is_null(home: Path) -> Non
     assert Warehouse(home).ask("select records_in from batches").rows == ((None,), (None,), (None,))
 
 
-def test_latency_and_emission_are_there_under_kafka_s_names(tmp_path: Path) -> None:
+def test_latency_and_emission_have_the_names_of_kafka(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     stream = {"topology": "flights", "sub_topology": "status", "batch_id": 3}
     task = {**stream, "thread_id": "app-1", "task_id": "status_0"}
@@ -181,3 +181,55 @@ def test_values_are_written_for_people_and_for_programs(home: Path) -> None:
     )
     assert json.loads(as_json(columns, rows))[0]["at"] == "2026-01-01T12:00:00.250Z"
     assert json.loads(as_json(columns, rows))[0]["missing"] is None
+
+
+@pytest.fixture
+def torn(tmp_path: Path) -> Path:
+    """A warehouse of two topologies in which unneeded tables are torn.
+
+    Only `batches` of a can be opened; opening another one raises.
+    """
+    layout = Layout(tmp_path)
+    for topology in ("a", "b"):
+        rows = rows_of(BATCHES, [{"batch_id": 1}], topology=topology, sub_topology="s")
+        write_deltalake(layout.stream_table(topology, "s", "batches"), rows)
+    for path in (layout.stream_table("b", "s", "batches"), layout.stream_table("a", "s", "outcomes")):
+        log = path / "_delta_log"
+        log.mkdir(parents=True, exist_ok=True)
+        (log / f"{0:020d}.json").write_text("torn")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select batch_id from batches where topology = 'a'", "from batches b where batch_id > 0 and 'a' = b.Topology",
+        "select sub_topology from freshness_now where topology = 'a'",
+    ],
+)  # fmt: skip
+def test_a_query_opens_only_the_tables_that_it_names(torn: Path, text: str) -> None:
+    assert len(Warehouse(torn).ask(text).rows) == ("batches" in text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select batch_id from batches", "from batches where topology = 'a' or batch_id = 1",
+        "from batches where topology = 'a' and batch_id in (select batch_id from batches where topology = 'b')",
+        "with x as (from batches) from x where topology = 'a'",
+        "from batches where topology = 'a' union all from batches",
+        "from batches a, batches b where a.topology = 'a'", "from batches where topology != 'a'",
+        "from batches, outcomes",
+    ],
+)  # fmt: skip
+def test_a_query_that_may_be_about_others_opens_them(torn: Path, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"_delta_log|Delta|delta"):
+        Warehouse(torn).ask(text)
+
+
+@pytest.mark.parametrize("topology", ["../../outside", "/etc", "*", "", "[ab]"])
+def test_no_topology_of_a_query_is_a_path(torn: Path, topology: str) -> None:
+    log = torn.parent / "outside" / "s" / "batches" / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    (log / f"{0:020d}.json").write_text("torn")
+    assert Warehouse(torn).ask(f"from batches where topology = '{topology}'").rows == ()

@@ -1,4 +1,4 @@
-"""SQL that fails for one record quarantines that record, says what failed, and lets all others go on."""
+"""SQL that fails for a record quarantines only that record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playing import NOON, Crash, Play, crash_at
 
-from tidemark.spec.tables import BECAME, CAME_IN
+from tidemark.model.tables.catalog import BECAME, CAME_IN
 
 SOURCE = """
 name = "play"
@@ -81,7 +81,7 @@ def some(play: Play) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def test_only_the_record_whose_sql_fails_is_set_aside(tmp_path: Path) -> None:
+def test_only_the_record_whose_sql_fails_is_quarantined(tmp_path: Path) -> None:
     play = Play(SOURCE + MAPPED + NEWEST, tmp_path)
     play.batch(some(play), at_ms=NOON)
     play.batch([event(play, 6, "a", 7)], at_ms=NOON + 1_000)
@@ -117,7 +117,7 @@ i = "if(v = 9, 'infinity', t)::timestamp_ms"
 """
 
 
-def test_a_time_in_a_year_that_no_text_has_is_set_aside(tmp_path: Path) -> None:
+def test_a_time_in_a_year_without_a_text_form_is_quarantined(tmp_path: Path) -> None:
     play = Play(SOURCE + OUT_OF_YEARS + NEWEST, tmp_path)
     rows = [event(play, v, f"id{v}", v) for v in range(1, 11)] + [event(play, 11, "id11", 11, "infinity")]
     play.batch(rows, at_ms=NOON)
@@ -129,7 +129,7 @@ def test_a_time_in_a_year_that_no_text_has_is_set_aside(tmp_path: Path) -> None:
     check_accounting(play)
 
 
-def test_an_identity_that_fails_sets_its_record_aside(tmp_path: Path) -> None:
+def test_a_failing_identity_quarantines_its_record(tmp_path: Path) -> None:
     play = Play(SOURCE + TOLD, tmp_path)
     play.batch([event(play, 1, "a", 1), event(play, 2, "a", LARGE), event(play, 3, "a", 1)], at_ms=NOON)
     (row,) = quarantined(play)
@@ -138,7 +138,7 @@ def test_an_identity_that_fails_sets_its_record_aside(tmp_path: Path) -> None:
     check_accounting(play)
 
 
-def test_a_sum_that_leaves_64_bits_is_not_shown_until_it_is_back(tmp_path: Path) -> None:
+def test_a_sum_outside_of_64_bits_is_hidden_until_it_fits(tmp_path: Path) -> None:
     play = Play(SOURCE + TOTALS, tmp_path)
     play.batch([event(play, 1, "a", LARGE), event(play, 2, "a", LARGE), event(play, 3, "b", 1)], at_ms=NOON)
     play.start()
@@ -150,7 +150,7 @@ def test_a_sum_that_leaves_64_bits_is_not_shown_until_it_is_back(tmp_path: Path)
 
 
 @pytest.mark.parametrize("strategy", ["periodic", "on_change"])
-def test_a_result_that_fails_is_set_aside_once(tmp_path: Path, strategy: str) -> None:
+def test_a_failing_result_is_quarantined_once(tmp_path: Path, strategy: str) -> None:
     more = f'strategy = "{strategy}"\n' + ('interval = "10 s"\n' if strategy == "periodic" else "")
     totals = TOTALS.replace('select = { total = "total" }\n', 'select = { total = "total * 2" }\n' + more)
     play = Play(SOURCE + totals, tmp_path)
@@ -162,7 +162,7 @@ def test_a_result_that_fails_is_set_aside_once(tmp_path: Path, strategy: str) ->
     check_accounting(play)
 
 
-def test_the_same_records_are_set_aside_after_a_crash(tmp_path: Path) -> None:
+def test_the_same_records_are_quarantined_after_a_crash(tmp_path: Path) -> None:
     undisturbed, crashed = (Play(SOURCE + MAPPED + NEWEST, tmp_path / name) for name in ("undisturbed", "crashed"))
     undisturbed.batch(some(undisturbed), at_ms=NOON)
     rows = some(crashed)

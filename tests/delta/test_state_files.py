@@ -1,4 +1,4 @@
-"""A driver that starts has the state that the one before it had, from files and what was written since."""
+"""A starting driver restores its predecessor's state from files and journal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from random import Random
 import pytest
 from playing import EVENTS, NOON, Play, Row
 
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.stream import load, state_files
-from tidemark.stream.evidence import evidence
-from tidemark.stream.journal import Journal
-from tidemark.stream.soundness import Fault, findings
-from tidemark.stream.state import Memory
-from tidemark.stream.state_files import StateRuns, StateUnreadable
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.state_runs import StateRuns
+from tidemark.stream.startup import load
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import Fault, findings
+from tidemark.stream.state import files as state_files
+from tidemark.stream.state.files import StateUnreadable
+from tidemark.stream.state.memory import Memory
 
 TOPOLOGY = (
     EVENTS
@@ -64,7 +66,10 @@ def play(home: Path, *, flush_keys: int = 50_000, flush_batches: int = 200) -> P
 
 
 def batch(play: Play, number: int, random: Random) -> None:
-    """Records of five keys, one of them deleted, and two that ask; three seconds later than the batch before."""
+    """Runs a batch of five keys, one deleted, and two look-ups.
+
+    It comes three seconds after the batch before.
+    """
     at_ms = NOON + 3_000 * number
     rows = [play.row("events", at_ms, id=random.choice("abcde"), v=random.randint(0, 2)) for _ in range(6)]
     asks = [play.row("asks", at_ms, id=random.choice("abcde")) for _ in range(2)]
@@ -73,7 +78,7 @@ def batch(play: Play, number: int, random: Random) -> None:
 
 
 def state(play: Play) -> dict[str, list[str]]:
-    """What the driver keeps, as text."""
+    """Returns the driver's state as text."""
     memory: Memory = play._engines[play.sub]._steps.memory
     kept = {place: rows.all() for place, rows in memory.kept()}
     for name, rows in memory.versions.items():
@@ -81,7 +86,9 @@ def state(play: Play) -> dict[str, list[str]]:
     return {place: sorted(map(str, rows.rows())) for place, rows in kept.items()} | {"held": [str(memory.held)]}
 
 
-@pytest.mark.parametrize("flushes", [{"flush_keys": 1}, {"flush_keys": 9}, {"flush_batches": 3}])
+@pytest.mark.parametrize(
+    "flushes", [pytest.param({"flush_keys": 1}, marks=pytest.mark.long), {"flush_keys": 9}, {"flush_batches": 3}]
+)
 def test_a_start_has_the_state_of_the_driver_before(tmp_path: Path, flushes: dict[str, int]) -> None:
     without, with_files = play(tmp_path / "one"), play(tmp_path / "two", **flushes)
     for number in range(12):
@@ -93,7 +100,7 @@ def test_a_start_has_the_state_of_the_driver_before(tmp_path: Path, flushes: dic
 
 
 def files(play: Play) -> list[Path]:
-    return sorted((play.home / "control").rglob("state/1/0/*.zip"))
+    return sorted((play.home / "control").rglob("state/1/0/*.run"))
 
 
 def journal(play: Play) -> Journal:
@@ -101,7 +108,7 @@ def journal(play: Play) -> Journal:
     return Journal(home, "data")
 
 
-@pytest.mark.parametrize(("harm", "seen"), [("torn", "is not whole"), ("gone", "is gone")])
+@pytest.mark.parametrize(("harm", "seen"), [("torn", "is incomplete"), ("gone", "is missing")])
 def test_a_start_is_refused_where_a_file_cannot_be_read(tmp_path: Path, harm: str, seen: str) -> None:
     of_files = play(tmp_path, flush_keys=1)
     for number in range(4):
@@ -113,15 +120,15 @@ def test_a_start_is_refused_where_a_file_cannot_be_read(tmp_path: Path, harm: st
         last.unlink()
     stream = Stream(of_files.topology, of_files.topology.sub_topologies[0], Layout(tmp_path))
     (found,) = [each for each in findings(evidence(stream)) if each.fault is Fault.JOURNAL_UNREADABLE]
-    assert f"{last}, with states, {seen}" in found.seen
+    assert f"{last}, with states of the stream, {seen}" in found.seen
     before = of_files.tables()
     of_files.start()
-    with pytest.raises(StateUnreadable, match=f"{last.name}: this file has states of the stream"):
+    with pytest.raises(StateUnreadable, match=f"{last.name}: cannot read this file with states of the stream"):
         batch(of_files, 4, Random(4))
     assert of_files.tables() == before
 
 
-def test_states_are_read_as_the_topology_file_now_has_their_columns(tmp_path: Path) -> None:
+def test_states_are_read_with_current_columns_of_the_topology(tmp_path: Path) -> None:
     before = play(tmp_path, flush_keys=4)
     for number in range(3):
         at_ms = NOON + number
@@ -138,19 +145,19 @@ def test_states_are_read_as_the_topology_file_now_has_their_columns(tmp_path: Pa
     }
 
 
-def test_a_file_has_what_moved_until_one_has_all(tmp_path: Path) -> None:
+def test_a_file_is_larger_than_all_files_after_it(tmp_path: Path) -> None:
     of_files = play(tmp_path, flush_keys=1)
     sizes = []
-    for number, ids in enumerate(["abcdef", "a", "b", "cd", "e", "f"]):
+    for number, ids in enumerate(["abcdef", "a", "b", "cd", "e", "f", "abcd"]):
         rows = [of_files.row("events", NOON + number, id=id_, v=number) for id_ in ids]
         of_files.batch(rows, at_ms=NOON + number)
         sizes.append([run.rows for run in runs(of_files).runs])
-    # Of a key what the table and the aggregate sent on, the state of its window, and a version: four rows. As many rows
-    # as in the first file would make it all in one: three rows a key and every version, as many as there were records.
-    assert sizes == [[24], [24, 4], [24, 4, 4], [24, 4, 4, 8], [24, 4, 4, 8, 4], [6 * 3 + 11, 4]]
+    # Of a key what the table and the aggregate sent on, the state of its window, and a version: four rows. Files that
+    # are no larger become one with the next; the last has all: three rows a key, a version for each record.
+    assert sizes == [[24], [24, 4], [24, 8], [24, 16], [24, 16, 4], [24, 16, 8], [6 * 3 + 16]]
 
 
-def test_what_moved_since_the_newest_file_is_in_the_journal(tmp_path: Path) -> None:
+def test_changes_since_the_newest_file_are_in_the_journal(tmp_path: Path) -> None:
     of_files = play(tmp_path, flush_keys=9)
     found = []
     for number, ids in enumerate(["ab", "a", "c", "abc", "b"]):
@@ -160,13 +167,13 @@ def test_what_moved_since_the_newest_file_is_in_the_journal(tmp_path: Path) -> N
         assert newest is not None
         moved = sum(rows.num_rows for name, rows in newest.tables.items() if name.startswith(state_files.MOVED))
         found.append((runs(of_files).batch_id, [run.rows for run in runs(of_files).runs], moved))
-    # Four rows a key: 8 and 4 make a file due before batch 2. Those of batch 3 are too many for the journal, and with
-    # them there is more than the first file has: one file has all of the state before, three rows a key and 4 versions.
-    assert found == [(-1, [], 8), (-1, [], 4), (1, [9], 4), (3, [13, 12], 0), (3, [13, 12], 4)]
+    # Three rows a key and a version a record make a file due before batch 2. Those of batch 3 are too many for the
+    # journal: with the key before they are more than the first file has, which becomes one with them.
+    assert found == [(-1, [], 8), (-1, [], 4), (1, [2 * 3 + 3], 4), (3, [3 * 3 + 7], 0), (3, [3 * 3 + 7], 4)]
     assert journal(of_files).batches() == [0, 1, 2, 3, 4]
 
 
-def test_the_journal_is_kept_until_a_file_has_what_moved(tmp_path: Path) -> None:
+def test_the_journal_is_kept_until_a_file_has_its_changes(tmp_path: Path) -> None:
     of_files = play(tmp_path, flush_batches=10)
     kept = []
     for number in range(25):
@@ -180,7 +187,7 @@ def test_the_journal_is_kept_until_a_file_has_what_moved(tmp_path: Path) -> None
 def runs(play: Play) -> StateRuns:
     newest = journal(play).newest()
     assert newest is not None
-    (found,) = StateRuns.of(newest.notes) or ()
+    (found,) = newest.notes.decision.states or ()
     return found
 
 
@@ -188,15 +195,11 @@ def test_files_that_no_entry_names_are_removed(tmp_path: Path) -> None:
     of_files = play(tmp_path, flush_keys=1)
     for number in range(20):
         batch(of_files, number, Random(number))
-    entries = [journal(of_files).read(batch_id) for batch_id in journal(of_files).batches()[-2:]]
-    of_entries = [StateRuns.of(entry.notes) for entry in entries if entry]
-    named = {run.name for states in of_entries if states for run in states[0].runs}
-    before = len(files(of_files))
-    stray = files(of_files)[0].with_name("00000000000000000099-stray.zip")
+    stray = files(of_files)[0].with_name("00000000000000000099-stray.run")
     stray.write_bytes(b"")
     batch(of_files, 20, Random(20))
     assert not stray.exists()
-    assert before == len(named)
+    assert [file.name for file in files(of_files)] == [run.name for run in runs(of_files).runs]
 
 
 @pytest.mark.parametrize("number", [1, 14])

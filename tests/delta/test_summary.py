@@ -1,4 +1,4 @@
-"""The summary tells what the tables say, and what is wrong is found."""
+"""The summary reports the tables' content and finds errors."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tidemark.cli.summary import problems, summary
-from tidemark.kernels.schemas import arrow_schema, rows_of
+from tidemark.cli.stack.summary import problems, summary
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import HOP, TABLES, Table
 from tidemark.semantics.buckets import bucket_of
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import HOP, TABLES, Table
 
 AT_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 STREAM = {"topology": "flights", "sub_topology": "status", "batch_id": 3}
@@ -55,7 +55,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
 
 
 def warehouse(home: Path, rows: Mapping[str, list[dict[str, Any]]]) -> Path:
-    """Every table at *home*: with these *rows*, or else with one row of nulls."""
+    """Writes every table at *home* with *rows* or one null row."""
     layout = Layout(home)
     for name, table in {**TABLES, "hop_by_carrier": HOP}.items():
         report = table.written_by == "report"
@@ -93,7 +93,7 @@ def test_the_summary_is_read_from_the_tables(tmp_path: Path) -> None:
     assert max(map(len, told.splitlines())) <= 120
 
 
-def test_nothing_is_wrong_with_tables_that_agree(tmp_path: Path) -> None:
+def test_consistent_tables_give_no_errors(tmp_path: Path) -> None:
     assert list(problems(warehouse(tmp_path, ROWS), injected=1)) == []
 
 
@@ -113,7 +113,7 @@ def test_nothing_is_wrong_with_tables_that_agree(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_found(tmp_path: Path, rows: dict[str, list[dict[str, Any]]], problem: str) -> None:
+def test_inconsistent_tables_give_errors(tmp_path: Path, rows: dict[str, list[dict[str, Any]]], problem: str) -> None:
     assert list(problems(warehouse(tmp_path, {**ROWS, **rows}), injected=1)) == [problem]
 
 

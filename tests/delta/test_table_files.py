@@ -1,4 +1,7 @@
-"""Files of a table are replaced or removed on top of what others did meanwhile, or not at all."""
+"""Files are replaced or removed on top of concurrent commits, or not.
+
+There is no partial result.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,21 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from tidemark import table_files
-from tidemark.control import LeaseLost
-from tidemark.delta import Committer, create, rows_of_others, scan
+from tidemark.control.folder import LeaseLost
 from tidemark.errors import TidemarkError
-from tidemark.maintenance.unused import remove_unused
-from tidemark.table_files import Busy, Written, files_of, remove_files, replace_files, rows_of_each, written
+from tidemark.maintenance.orphan_files import remove_unused
+from tidemark.storage.delta import compaction
+from tidemark.storage.delta.compaction import (
+    Busy,
+    Written,
+    files_of,
+    remove_files,
+    replace_files,
+    rows_of_each,
+    written,
+)
+from tidemark.storage.delta.tables import Committer, create, rows_of_others, scan
+from tidemark.storage.fence import Fence
 
 ALL = [("a", 0), ("b", 0), ("c", 1), ("d", 2)]
 
@@ -30,7 +42,7 @@ def table(tmp_path: Path) -> Path:
     """Three files, of batches 0, 1 and 2."""
     path = tmp_path / "changes"
     create(path, rows(0, "a").schema)
-    committer = Committer("play/0", lambda: 0)
+    committer = Committer("play/0", Fence(clock=lambda: 0))
     for batch_id, ids in enumerate(["ab", "c", "d"]):
         committer.commit(path, rows(batch_id, ids), batch_id)
     return path
@@ -51,11 +63,11 @@ def together(path: Path, meanwhile: Callable[[], object] = lambda: None) -> Iter
     meanwhile()
 
 
-def test_files_are_those_of_the_log_with_their_newest_batches(table: Path) -> None:
+def test_files_are_read_from_the_log_with_their_newest_batch(table: Path) -> None:
     assert [(file.rows, file.newest_batch) for file in files_of(table)] == [(2, 0), (1, 1), (1, 2)]
 
 
-def test_rows_that_were_put_together_are_as_old_as_they_were_and_nobody_elses(table: Path) -> None:
+def test_compacted_rows_keep_their_age_and_writer(table: Path) -> None:
     replace_files(table, files_of(table), together(table))
     (file,) = files_of(table)
     assert (file.rows, file.newest_batch, file.written_at_ms) == (4, 2, 7)
@@ -64,7 +76,7 @@ def test_rows_that_were_put_together_are_as_old_as_they_were_and_nobody_elses(ta
 
 
 def append(path: Path) -> None:
-    Committer("play/0", lambda: 0).commit(path, rows(3, "e"), 3)
+    Committer("play/0", Fence(clock=lambda: 0)).commit(path, rows(3, "e"), 3)
 
 
 def delete(path: Path) -> None:
@@ -79,15 +91,13 @@ def maintain(path: Path) -> None:
     replace_files(path, files_of(path), together(path))
 
 
-def test_what_a_stream_appends_meanwhile_is_there_too(table: Path) -> None:
+def test_rows_appended_during_compaction_are_kept(table: Path) -> None:
     replace_files(table, files_of(table), together(table, lambda: append(table)))
     assert contents(table) == [*ALL, ("e", 3)]
 
 
 @pytest.mark.parametrize("other", [delete, optimize, maintain])
-def test_whoever_finds_its_files_gone_does_nothing_and_leaves_nothing(
-    table: Path, other: Callable[[Path], None]
-) -> None:
+def test_a_compaction_whose_files_are_gone_leaves_nothing(table: Path, other: Callable[[Path], None]) -> None:
     with pytest.raises(Busy):
         replace_files(table, files_of(table), together(table, lambda: other(table)))
     assert contents(table) == (ALL[1:] if other is delete else ALL)
@@ -96,7 +106,7 @@ def test_whoever_finds_its_files_gone_does_nothing_and_leaves_nothing(
     assert len(unused) == {delete: 1, optimize: 3, maintain: 3}[other]  # those that the other one replaced
 
 
-def test_an_optimize_that_was_opened_before_is_refused_and_no_row_is_there_twice(table: Path) -> None:
+def test_an_older_optimize_is_refused_and_doubles_no_row(table: Path) -> None:
     stale = DeltaTable(str(table))
     replace_files(table, files_of(table), together(table))
     with pytest.raises(CommitFailedError, match="Metadata changed"):
@@ -104,7 +114,7 @@ def test_an_optimize_that_was_opened_before_is_refused_and_no_row_is_there_twice
     assert contents(table) == ALL
 
 
-def test_rows_that_were_deleted_do_not_come_back_with_an_optimize_that_was_opened_before(table: Path) -> None:
+def test_an_older_optimize_restores_no_deleted_rows(table: Path) -> None:
     stale = DeltaTable(str(table))
     remove_files(table, files_of(table)[:1])
     with pytest.raises(CommitFailedError, match="Metadata changed"):
@@ -112,7 +122,7 @@ def test_rows_that_were_deleted_do_not_come_back_with_an_optimize_that_was_opene
     assert contents(table) == ALL[2:]
 
 
-def test_what_the_log_says_of_a_table_is_the_same_afterwards(tmp_path: Path) -> None:
+def test_compaction_keeps_the_metadata_of_a_table(tmp_path: Path) -> None:
     path = tmp_path / "t"
     who = pa.field("id", pa.string(), metadata={"comment": "who"})
     schema = pa.schema([who, pa.field("batch_id", pa.int64())])
@@ -141,7 +151,7 @@ def in_newest_commit(path: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def test_a_checkpoint_is_made_when_one_is_due(table: Path) -> None:
-    committer = Committer("play/0", lambda: 0)
+    committer = Committer("play/0", Fence(clock=lambda: 0))
     for batch_id in range(3, 98):
         committer.commit(table, rows(batch_id, "x"), batch_id)
     replace_files(table, files_of(table), together(table))
@@ -150,36 +160,36 @@ def test_a_checkpoint_is_made_when_one_is_due(table: Path) -> None:
     assert len(contents(table)) == 99
 
 
-def test_a_table_with_a_feature_that_is_not_known_here_keeps_its_files(table: Path) -> None:
+def test_a_table_with_an_unknown_feature_keeps_its_files(table: Path) -> None:
     DeltaTable(str(table)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     before = files_of(table)
-    with pytest.raises(Busy, match="its files stay as they are: somebody gave the table features: "):
+    with pytest.raises(Busy, match="files not changed: the table has unsupported features: "):
         replace_files(table, before, together(table))
     assert files_of(table) == before
     assert len(list(table.glob("*.parquet"))) == len(before)
 
 
-def test_a_table_that_is_only_appended_to_keeps_its_rows(table: Path) -> None:
+def test_an_append_only_table_keeps_its_rows(table: Path) -> None:
     DeltaTable(str(table)).alter.set_table_properties({"delta.appendOnly": "true"})
-    with pytest.raises(Busy, match="only appended to"):
+    with pytest.raises(Busy, match=r"rows not deleted: the table has delta\.appendOnly set"):
         remove_files(table, files_of(table)[:1])
     replace_files(table, files_of(table), together(table))
     assert contents(table) == ALL
 
 
 @pytest.mark.parametrize("value", [3, True, date(2026, 1, 1), "a b"])
-def test_a_partition_that_the_log_writes_otherwise_keeps_its_files(tmp_path: Path, value: object) -> None:
+def test_a_partition_encoded_differently_keeps_its_files(tmp_path: Path, value: object) -> None:
     path = tmp_path / "t"
     for _ in range(2):
         write_deltalake(str(path), pa.table({"p": [value], "batch_id": [1]}), mode="append", partition_by=["p"])
     before = files_of(path)
-    with pytest.raises(Busy, match="its files stay as they are"):
+    with pytest.raises(Busy, match="files not changed: "):
         replace_files(path, before, together(path))
     assert files_of(path) == before
     assert len(list(path.rglob("*.parquet"))) == 2
 
 
-def test_whoever_may_not_write_any_more_changes_nothing_and_leaves_nothing(table: Path) -> None:
+def test_a_replaced_writer_changes_nothing_and_leaves_nothing(table: Path) -> None:
     def check() -> None:
         raise LeaseLost
 
@@ -191,7 +201,7 @@ def test_whoever_may_not_write_any_more_changes_nothing_and_leaves_nothing(table
 
 
 @pytest.mark.parametrize("other", [append, optimize])
-def test_whoever_commits_between_the_last_look_and_the_commit_is_looked_at_too(
+def test_a_commit_just_before_ours_is_checked_too(
     table: Path, other: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [other]
@@ -202,30 +212,30 @@ def test_whoever_commits_between_the_last_look_and_the_commit_is_looked_at_too(
             others.pop()(table)
         return 0
 
-    monkeypatch.setattr(table_files, "wall_clock_ms", clock)
+    monkeypatch.setattr(compaction, "wall_clock_ms", clock)
     with pytest.raises(Busy) if other is optimize else nullcontext():
         replace_files(table, files_of(table), together(table))
     assert contents(table) == (ALL if other is optimize else [*ALL, ("e", 3)])
     assert len(files_of(table)) == (1 if other is optimize else 2)
 
 
-def test_files_with_fewer_rows_take_nobodys_place(table: Path) -> None:
+def test_files_with_fewer_rows_replace_no_other_file(table: Path) -> None:
     before = files_of(table)
     fewer = written(table, [rows(0, "a")], prefix="", like=before[-1])
-    with pytest.raises(TidemarkError, match="4 became 1"):
+    with pytest.raises(TidemarkError, match="1 in the new files instead of 4"):
         replace_files(table, before, fewer)
     assert files_of(table) == before
     assert len(list(table.glob("*.parquet"))) == 3
 
 
-def test_rows_of_a_file_that_others_replaced_are_not_taken_for_none(table: Path) -> None:
+def test_rows_of_a_replaced_file_are_not_counted_as_none(table: Path) -> None:
     stale = files_of(table)
     optimize(table)
     with pytest.raises(Busy):
         list(rows_of_each(table, stale))
 
 
-def test_rows_are_removed_with_their_files_unless_somebody_changed_these(table: Path) -> None:
+def test_rows_are_removed_with_their_files_unless_changed(table: Path) -> None:
     oldest, *_ = stale = files_of(table)
     remove_files(table, [oldest])
     assert contents(table) == ALL[2:]
@@ -234,26 +244,26 @@ def test_rows_are_removed_with_their_files_unless_somebody_changed_these(table: 
     assert contents(table) == ALL[2:]
 
 
-def test_a_stream_that_looked_before_its_merge_merges_into_files_that_it_did_not_see(tmp_path: Path) -> None:
+def test_a_stream_merges_into_files_added_after_its_check(tmp_path: Path) -> None:
     board = tmp_path / "board"
     create(board, rows(0, "a").schema)
     asked: list[int] = []
 
     def stopped() -> None:
-        """Before its second commit the driver stands still for so long that all it has seen is removed."""
+        """The driver pauses before its second commit until its files are removed."""
         asked.append(0)
         if len(asked) == 3:
             maintain(board)
             assert remove_unused(board, 0) == 2
 
-    committer = Committer("play/0", lambda: 0, check_lease=stopped)
+    committer = Committer("play/0", Fence(stopped, clock=lambda: 0))
     for batch_id, id_ in enumerate("aba"):
         new = rows(batch_id, id_).append_column("deleted", pa.array([False]))
         committer.upsert(board, new, batch_id, key=["id"])
     assert contents(board) == [("a", 2), ("b", 1)]
 
 
-def test_what_a_stopped_driver_may_still_commit_is_not_removed(table: Path) -> None:
+def test_files_that_a_paused_driver_may_commit_are_kept(table: Path) -> None:
     for name in ("batch-00000000000000000003-a", "batch-00000000000000000002-b", "left"):
         (table / f"{name}.parquet").write_bytes(b"")
     since_ms = (table / "left.parquet").stat().st_mtime_ns // 1_000_000
@@ -263,7 +273,7 @@ def test_what_a_stopped_driver_may_still_commit_is_not_removed(table: Path) -> N
     assert remove_unused(table, 0, done=None) == 0
 
 
-def test_a_table_that_nobody_touched_for_long_loses_nothing_that_it_names(table: Path) -> None:
+def test_a_table_untouched_for_long_keeps_all_its_files(table: Path) -> None:
     write_deltalake(str(table), rows(9, "z"), mode="append")
     assert remove_unused(table, 0) == 0
     assert contents(table) == [*ALL, ("z", 9)]

@@ -1,4 +1,7 @@
-"""What a union makes of two flows: their records, the lowest of their watermarks, and no update lost."""
+"""A union has all records of two flows and their lowest watermark.
+
+It loses no update.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ import pytest
 from playing import Play
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import BECAME, CAME_IN
-from tidemark.why.findings import Cause
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import BECAME, CAME_IN
+from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
 T = 1_400_000_000_000 - 1_400_000_000_000 % 60_000
@@ -111,7 +114,7 @@ def test_a_union_has_all_records_and_the_lowest_watermark(tmp_path: Path) -> Non
     check_accounting(play)
 
 
-def test_an_idle_input_of_a_union_holds_nobody_back(tmp_path: Path) -> None:
+def test_an_idle_input_of_a_union_does_not_hold_time_back(tmp_path: Path) -> None:
     play = Play(SOURCES + UNITED, tmp_path)
     play.batch([visit(play, "app", 1), visit(play, "web", 1)], at_ms=T)
     play.batch([visit(play, "web", 40)], at_ms=T + 31_000)  # app has been silent for more than 30 s
@@ -125,7 +128,7 @@ def test_an_idle_input_of_a_union_holds_nobody_back(tmp_path: Path) -> None:
     check_accounting(play)
 
 
-def test_a_union_takes_what_a_hop_brings(tmp_path: Path) -> None:
+def test_a_union_reads_rows_of_a_hop(tmp_path: Path) -> None:
     play = Play(SOURCES + HOP, tmp_path)
     first, second = (sub.name for sub in play.topology.sub_topologies)
     play.batch([visit(play, "web", 1), visit(play, "web", 25)], at_ms=T, sub=first)
@@ -157,10 +160,10 @@ def test_a_critical_path_goes_through_a_union(tmp_path: Path) -> None:
     [
         (('fields = "id string, v int,', 'fields = "id string, v bigint,'), "columns of web and app differ in v Int"),
         (('inputs = ["web", "app"]', 'inputs = ["web"]'), "name two operators or more"),
-        (('inputs = ["web", "app"]', 'inputs = ["web", "now"]'), "has the updates of now beside a stream"),
+        (('inputs = ["web", "app"]', 'inputs = ["web", "now"]'), "mixes the table updates of now with a stream"),
     ],
 )
-def test_a_union_of_what_does_not_fit_is_refused(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+def test_a_union_of_different_columns_is_refused(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     now = '[operators.now]\nkind = "table"\ninput = "app"\nkey = ["id"]\n'
     toml = (SOURCES + now + UNITED).replace(*change, 1)
     with pytest.raises(InvalidSpec, match=said):

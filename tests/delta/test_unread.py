@@ -1,30 +1,34 @@
-"""Whatever kills a driver while it reads is named by topic, partition and offsets."""
+"""A kill during reading is named by topic, partition and offsets."""
 
 from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playing import NEWEST, NOON, Crash, Play, crash_at, ms, tell
 
-from tidemark.cli.doctor import begun
-from tidemark.control import Control, Heartbeat, StreamState
-from tidemark.spec.layout import Layout
-from tidemark.spec.topology import parse
-from tidemark.stream.fatal import Deaths, Unknown, counted, passed_over
-from tidemark.stream.heartbeats import Heartbeats
-from tidemark.stream.parts import Ranges
-from tidemark.stream.unread import unread
-from tidemark.why.findings import Cause
+from tidemark.cli.repair.doctor import begun
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import parse
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.read.parts import Ranges
+from tidemark.stream.startup.fatal import Deaths, Unknown, counted, passed_over
+from tidemark.stream.startup.unread import unread
+from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
 BOMB = ["topic 'events', partition 0, offsets 2 until 7", "topic 'events', partition 1, offsets 0 until 3"]
 
 
 def plan(play: Play, batch_id: int, **ends: int) -> None:
-    """Have Spark's checkpoint plan a batch up to the offsets *ends* of partitions p0, p1, …"""
+    """Plans a batch up to *ends* in Spark's checkpoint.
+
+    The offsets are those of partitions p0, p1, …
+    """
     offsets = control(play) / "checkpoint" / "offsets"
     offsets.mkdir(parents=True, exist_ok=True)
     until = {"events": {name[1:]: end for name, end in ends.items()}}
@@ -36,7 +40,7 @@ def control(play: Play) -> Path:
 
 
 def killed(home: Path) -> Play:
-    """A stream of two partitions whose driver was killed over its second batch."""
+    """A stream of two partitions whose driver was killed in batch two."""
     play = Play(NEWEST, home, partitions=2)
     rows = [play.row("events", ms(n), key="a", id="a", v=n) for n in range(2)]
     plan(play, 0, p0=2, p1=0)
@@ -45,23 +49,23 @@ def killed(home: Path) -> Play:
     return play
 
 
-def test_a_batch_that_nobody_decided_is_named_by_its_offsets(tmp_path: Path) -> None:
+def test_an_undecided_batch_is_named_by_its_offsets(tmp_path: Path) -> None:
     play = killed(tmp_path)
     assert unread(control(play), play.topology.sub_topologies[0]) == BOMB
-    assert begun(play.topology, Layout(tmp_path), None) == {play.sub: f"it had begun to read {'; '.join(BOMB)}"}
+    assert begun(play.topology, Layout(tmp_path), None) == {play.sub: f"it was reading {'; '.join(BOMB)}"}
 
 
-def test_nothing_is_named_once_it_is_decided(tmp_path: Path) -> None:
+def test_a_decided_batch_is_not_named(tmp_path: Path) -> None:
     play = killed(tmp_path)
     play.batch([play.row("events", ms(3), key="a", id="a", v=3)], at_ms=ms(3))
     assert unread(control(play), play.topology.sub_topologies[0]) == []
     assert begun(play.topology, Layout(tmp_path), None) == {}
 
 
-def test_of_a_batch_in_parts_the_rest_is_named(tmp_path: Path) -> None:
+def test_only_the_undecided_rest_of_a_batch_in_parts_is_named(tmp_path: Path) -> None:
     play = killed(tmp_path)
     limited = NEWEST.replace("bound", "max_records = 3\nbound")
-    play.topology = parse(tomllib.loads(limited), file="play.toml")
+    play.topology = replace(parse(tomllib.loads(limited), file="play.toml"), facts_every_ms=0)
     play.start(reached=crash_at("decided"))
     rows = [play.row("events", ms(n), key="a", id="a", v=n) for n in range(5)]
     rows += [play.row("events", ms(n), key="a", id="a", v=n, partition=1) for n in range(3)]
@@ -73,7 +77,7 @@ def test_of_a_batch_in_parts_the_rest_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_a_batch_that_changed_nothing_and_was_done_is_not_named(tmp_path: Path) -> None:
+def test_a_completed_batch_without_changes_is_not_named(tmp_path: Path) -> None:
     play = killed(tmp_path)
     commits = control(play) / "checkpoint" / "commits"
     commits.mkdir()
@@ -81,7 +85,7 @@ def test_a_batch_that_changed_nothing_and_was_done_is_not_named(tmp_path: Path) 
     assert unread(control(play), play.topology.sub_topologies[0]) == []
 
 
-def test_drivers_that_were_killed_with_one_batch_in_a_row_are_counted(tmp_path: Path) -> None:
+def test_consecutive_kills_of_drivers_by_one_batch_are_counted(tmp_path: Path) -> None:
     play = killed(tmp_path)
     sub = play.topology.sub_topologies[0]
 
@@ -120,23 +124,23 @@ def test_a_batch_without_such_a_record_is_read_one_by_one(tmp_path: Path) -> Non
     assert passed_over(Control(tmp_path), deaths, is_not_known) == {}
 
 
-def test_why_says_what_a_dead_driver_had_begun_to_read(tmp_path: Path) -> None:
+def test_why_names_the_offsets_that_a_dead_driver_was_reading(tmp_path: Path) -> None:
     play = killed(tmp_path)
     home = Layout(tmp_path).stream("play", "events")
     tell(Heartbeats(home, topology="play", sub_topology="events"), 5)
     found = why(play.topology, Layout(tmp_path), at_ms=ms(300))
     dead = next(finding for finding in found if finding.cause is Cause.DRIVER_DEAD)
     assert all(place in dead.seen for place in BOMB)
-    assert "too large unpacked" in dead.remedy
+    assert "too large when unpacked" in dead.remedy
 
 
 @pytest.mark.parametrize("state", [StreamState.RUNNING, StreamState.FAILED])
-def test_why_says_it_too_seconds_after_the_jvm_was_killed(tmp_path: Path, state: StreamState) -> None:
+def test_why_names_the_batch_seconds_after_the_jvm_was_killed(tmp_path: Path, state: StreamState) -> None:
     play = killed(tmp_path)
-    reason = f"ConnectionRefusedError: [Errno 111]\nit had begun to read {'; '.join(BOMB)}"
+    reason = f"ConnectionRefusedError: [Errno 111]\nit was reading {'; '.join(BOMB)}"
     said = {"reason": reason} if state is StreamState.FAILED else {}
     Control(control(play)).beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(5), pid=1, batch_id=0, **said))
     found = why(play.topology, Layout(tmp_path), at_ms=ms(20))
     dead = next(finding for finding in found if finding.cause is Cause.DRIVER_DEAD)
     assert all(dead.seen.count(place) == 1 for place in BOMB)
-    assert "too large unpacked" in dead.remedy
+    assert "too large when unpacked" in dead.remedy

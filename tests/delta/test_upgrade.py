@@ -1,4 +1,4 @@
-"""Streams that an older version wrote and stopped go on under this one, with nothing lost and nothing repeated.
+"""Streams of an older version continue with nothing lost or repeated.
 
 `warehouses/before_issue_18.tar.xz` was written by real drivers with a real broker: shop.toml, an operator of each kind.
 Devices a, b and c at two sites reported temperatures; record times are seconds after START, in order of arrival:
@@ -19,16 +19,16 @@ import pytest
 from apart import Apart
 from playing import Play
 
-from tidemark.cli.reshard import reshard_streams
+from tidemark.cli.repair.reshard import reshard_streams
 from tidemark.clock import wall_clock_ms
 from tidemark.maintenance.upkeep import maintain_stream
-from tidemark.spec.layout import Layout
-from tidemark.spec.operators import HopSource
-from tidemark.spec.stream import Stream
-from tidemark.spec.tables import BECAME, CAME_IN
-from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import Fault, findings, refuse_unless_sound
-from tidemark.table_files import files_of
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import BECAME, CAME_IN
+from tidemark.storage.delta.compaction import files_of
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import Fault, findings, refuse_unless_sound
 
 WAREHOUSES = Path(__file__).parent / "warehouses"
 START = 1_795_168_800_000  # 2026-11-20 10:00 UTC
@@ -53,18 +53,21 @@ def reading(play: Play, device: str, temp_c: float, site: str, second: int) -> d
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Play:
-    """The streams after some more batches: partition 0 comes to 390 s, which closes windows, then to 395 s, when what
-    waited is released."""
+    """Continues the streams until time reaches 390 s, then 395 s.
+
+    Partition 0 reaches 390 s, which closes windows, then 395 s, which releases waiting records.
+    """
     play = stopped(tmp_path_factory.mktemp("shop"))
     play.batch([reading(play, "b", 21.5, "south", 130), reading(play, "a", 22.5, "south", 390)], at_ms=STOPPED)
     play.batch([reading(play, "a", 35.0, "north", 395)], at_ms=STOPPED + 1_000)
     play.hop("sites", at_ms=STOPPED + 7_200_000)  # more than an interval of site_pulse later
     play.hop("regions", at_ms=STOPPED + 2_000)
+    play.settle()
     return play
 
 
 def new_rows(play: Play, table: str, sub: str, *columns: str) -> list[tuple[Any, ...]]:
-    """The *columns* of what was written after the upgrade, window starts as seconds."""
+    """Returns *columns* written after the upgrade, window starts in seconds."""
     seconds = {"window_start"} & {*columns}
     return [
         tuple((row[c] - START) // 1_000 if c in seconds else row[c] for c in columns)
@@ -79,7 +82,7 @@ def test_streams_of_an_older_version_are_sound(tmp_path: Path) -> None:
         refuse_unless_sound(evidence(Stream(shop.topology, sub, Layout(shop.home))))
 
 
-def test_streams_that_lost_their_names_are_refused_with_the_lines_that_name_them(tmp_path: Path) -> None:
+def test_unnamed_streams_are_refused_with_the_lines_to_add(tmp_path: Path) -> None:
     shop = stopped(tmp_path)
     unnamed = Play(re.sub(r"^sub_topology.*\n", "", shop.toml, flags=re.MULTILINE), shop.home, partitions=2).topology
     found = [findings(evidence(Stream(unnamed, sub, Layout(shop.home)))) for sub in unnamed.sub_topologies]
@@ -100,7 +103,7 @@ def test_maintenance_leaves_streams_of_an_older_version(tmp_path: Path, caplog: 
         assert f"shop/{sub.name} is left as it is: its tables are of an older version" in caplog.text
 
 
-def test_streams_of_an_older_version_go_on(shop: Play) -> None:
+def test_streams_of_an_older_version_continue(shop: Play) -> None:
     board = {row["device"]: (row["temp_c"], row["site"]) for row in shop.rows("devices_board")}
     assert board == {"a": (35.0, "north"), "b": (21.5, "south"), "c": (34.0, "north")}
     placed = new_rows(shop, "placed_board", "devices", "device", "temp_c", "region", "owner")
@@ -127,7 +130,7 @@ def test_states_of_an_older_version_are_kept(shop: Play) -> None:
     assert {row["key"]: row["value"] for row in pulses} == {"north": '{"n":2}', "south": '{"n":1}'}
 
 
-def test_what_an_older_version_sent_is_not_sent_again(shop: Play) -> None:
+def test_results_sent_by_an_older_version_are_not_sent_again(shop: Play) -> None:
     assert [(topic, row["device"], row["temp_c"]) for topic, row in shop.broker.published] == [("bands", "a", 35.0)]
     suppressed = [
         row["key"] for row in shop.rows("suppressed") if row["batch_id"] >= 14 and row["operator"] == "device_now"
@@ -144,7 +147,7 @@ def test_accounting_closes_across_an_upgrade(shop: Play) -> None:
 
 
 @pytest.mark.parametrize("is_dealt_out_before", [True, False])
-def test_an_older_version_is_taken_over_into_shards(
+def test_a_stream_of_an_older_version_continues_in_shards(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, shop: Play, *, is_dealt_out_before: bool
 ) -> None:
     caplog.set_level(logging.INFO, "tidemark.stream")
@@ -165,7 +168,7 @@ def test_an_older_version_is_taken_over_into_shards(
     for table, sub in (("site_board", "sites"), ("region_board", "regions")):
         found, expected = ([tuple(sorted(row.items())) for row in each.rows(table, sub)] for each in (play, shop))
         assert sorted(map(str, found)) == sorted(map(str, expected))
-    assert f"{play.home}/streams/shop/sites: the state is taken over from the tables of an older version" in caplog.text
+    assert f"{play.home}/streams/shop/sites: loading the state from the tables of an older version" in caplog.text
     if is_dealt_out_before:
         assert [re.sub(r"\d+ rows \([\d,]+ bytes\)", "n rows", line) for line in lines] == [
             "shop/sites: n rows of its state after batch 18 went from the tables of an older version to 3 shards; "
@@ -174,4 +177,4 @@ def test_an_older_version_is_taken_over_into_shards(
             "start its driver",
         ]
     else:
-        assert "the state is dealt out to 3 shards; `tidemark reshard` does it before a start" in caplog.text
+        assert "partitioning the state into 3 shards; `tidemark reshard` does this before a start" in caplog.text

@@ -1,4 +1,7 @@
-"""When a result counts as there: once others can see it, by a clock that goes on while a batch is worked on."""
+"""A result counts as finished once others can see it.
+
+The clock continues while a batch is worked on.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ from tidemark.clock import wall_clock_ms
 
 T = 1_770_033_600_000
 NOBODY_READS = NEWEST.partition("[operators.board]")[0].replace('name = "play"', 'name = "play"\nwindow = "5 s"')
-"""The table `newest`, which nobody reads."""
+"""The table `newest`, which has no readers."""
 PER_5_S = NOBODY_READS.replace("table", "aggregate").replace('columns = ["v"]', 'aggregates = { n = "count(*)" }')
 CLOSED = 'window = { tumbling = "5 s" }\nstrategy = "on_window_close"\n'
 
 
 def played(toml: str, home: Path) -> Play:
-    """Each write takes a second: the journal's from T + 1 s to 2 s, that of `changes` from then to 3 s."""
+    """Each write takes a second.
+
+    The journal's from T + 1 s to 2 s, that of `changes` from then to 3 s.
+    """
     play = Play(toml, home)
     play.write_ms = 1_000
     play.batch([play.row("events", T, id="a", v=1)], at_ms=T + 1_000)
@@ -31,13 +37,13 @@ def latency(play: Play, operator: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("toml", [NOBODY_READS, PER_5_S])
-def test_what_nobody_reads_has_finished_when_its_rows_are_seen(tmp_path: Path, toml: str) -> None:
+def test_an_unread_table_finishes_when_its_rows_are_visible(tmp_path: Path, toml: str) -> None:
     play = played(toml, tmp_path)
     assert latency(play, "newest") == [(0, 1, 3_000, 3_000, 1_000, False)]
     assert latency(play, "events") == [(0, 1, 1_000, 1_000, 0, False)]
 
 
-def test_so_has_its_window(tmp_path: Path) -> None:
+def test_a_window_of_an_unread_table_finishes_when_visible(tmp_path: Path) -> None:
     play = played(NOBODY_READS, tmp_path)
     play.batch([play.row("events", T + 6_000, id="a", v=2)], at_ms=T + 10_000)
     ewt = {row["operator"]: (row["ewt_at"], row["queued_ms"]) for row in play.rows("operator_windows")}
@@ -50,13 +56,13 @@ def test_without_a_new_row_it_has_finished_with_its_work(tmp_path: Path) -> None
     assert latency(play, "newest")[1] == (1, 1, 9_500, 9_500, 0, False)
 
 
-def test_a_table_that_is_read_has_finished_with_its_work(tmp_path: Path) -> None:
+def test_a_table_with_readers_finishes_with_its_work(tmp_path: Path) -> None:
     play = played(NEWEST.replace('name = "play"', 'name = "play"\nlevel = "trace"'), tmp_path)
     assert latency(play, "newest") == [(0, 1, 1_000, 1_000, 0, False)]
     assert latency(play, "board") == [(0, 1, 4_000, 4_000, 1_000, False)]
 
 
-def test_after_a_crash_the_recovery_tells_when(tmp_path: Path) -> None:
+def test_after_a_crash_recovery_records_the_visible_time(tmp_path: Path) -> None:
     play = Play(NOBODY_READS, tmp_path)
     play.start(reached=crash_at("decided"))
     rows = [play.row("events", T, id="a", v=1)]
@@ -68,7 +74,7 @@ def test_after_a_crash_the_recovery_tells_when(tmp_path: Path) -> None:
     assert latency(play, "events") == [(0, 1, 1_000, 1_000, 0, False)]
 
 
-def test_what_was_committed_before_a_crash_did_not_wait_for_the_recovery(tmp_path: Path) -> None:
+def test_rows_committed_before_a_crash_keep_their_visible_time(tmp_path: Path) -> None:
     play, now_ms = Play(NOBODY_READS, tmp_path), wall_clock_ms()
     play.start(reached=crash_at("committed changes"))
     rows = [play.row("events", now_ms, id="a", v=1)]
@@ -81,7 +87,7 @@ def test_what_was_committed_before_a_crash_did_not_wait_for_the_recovery(tmp_pat
     assert (queued_ms, is_recovered) == (shown_ms, True)
 
 
-def test_what_is_held_is_measured_when_it_is_sent_on(tmp_path: Path) -> None:
+def test_held_results_are_measured_when_they_are_sent(tmp_path: Path) -> None:
     play = played(PER_5_S + CLOSED, tmp_path)
     assert latency(play, "newest") == []
     play.batch([play.row("events", T + 6_000, id="a", v=1)], at_ms=T + 8_000)

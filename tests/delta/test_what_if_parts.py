@@ -1,13 +1,13 @@
-"""What another bound or trigger would have changed of stored ages."""
+"""Effects of another bound or trigger on stored ages."""
 
 import pytest
 from planted import WINDOW_MS, reading
 
-from tidemark.cli.sql import Warehouse
 from tidemark.errors import InvalidArgument
-from tidemark.report.what_if_parts import Setting, what_if_setting
+from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
+from tidemark.query.sql import Warehouse
+from tidemark.reports.what_if.parts import Setting, what_if_setting
 from tidemark.semantics.blame import AgeCause
-from tidemark.spec.tables import CRITICAL_PATHS, WINDOW_PARTS
 
 TOPOLOGY = reading({"A": (), "B": ("A",)})
 

@@ -1,4 +1,7 @@
-"""Situations in which a stream gives nothing, planted on purpose: each is named first, and was not there before."""
+"""Injected causes of missing results are named first, not before.
+
+No cause is named before it is injected.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ import pytest
 from playing import Ends, Play, Row, bad, ms, record, tell
 from typed import can_be_typed, commands
 
-from tidemark.cli.sql import Warehouse
-from tidemark.control import Control, Heartbeat, StreamState
+from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
-from tidemark.spec.layout import Layout
-from tidemark.spec.topology import Topology
-from tidemark.stream import decision
-from tidemark.stream.heartbeats import Heartbeats
-from tidemark.why.findings import Cause, Finding
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import Topology
+from tidemark.query.sql import Warehouse
+from tidemark.stream.decide import decision
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.why.evidence.findings import Cause, WhyFinding
 from tidemark.why.walk import why
 
 SOURCE = """
@@ -62,7 +65,7 @@ table = "board"
 
 
 class Asked:
-    """A play in which every clock of a batch is that of its tick, and that can be asked why."""
+    """A play for `why`; all clocks of a batch are its tick's."""
 
     def __init__(self, home: Path, toml: str, *, partitions: int = 1) -> None:
         self._play = Play(toml, home, partitions=partitions)
@@ -77,7 +80,7 @@ class Asked:
 
     @property
     def topology(self) -> Topology:
-        """What runs."""
+        """Returns the topology that runs."""
         return self._play.topology
 
     @property
@@ -99,7 +102,7 @@ class Asked:
         for sub in self._play.topology.sub_topologies:
             self._play.start(sub.name)
 
-    def why(self, at_s: float, operator: str | None = None) -> list[Finding]:
+    def why(self, at_s: float, operator: str | None = None) -> list[WhyFinding]:
         """The findings, of which each command can be typed."""
         topology = self._play.topology
         found = why(topology, Layout(self._play.home), at_ms=ms(at_s), operator=operator)
@@ -112,7 +115,10 @@ BEHIND_A_HOP = {"sums", "minutes"}
 
 
 def windows(home: Path, *, source: str = "", partitions: int = 2) -> Asked:
-    """Counts per minute, given out when the minute is over; each minute needs a watermark of its last millisecond."""
+    """Plays counts per minute, sent when the minute is over.
+
+    Each minute needs a watermark of its last millisecond.
+    """
     return Asked(home, SOURCE.format(top="", source=source) + WINDOWS, partitions=partitions)
 
 
@@ -122,11 +128,11 @@ def newest(home: Path, *, top: str = "", source: str = "", table: str = "", part
     return Asked(home, toml, partitions=partitions)
 
 
-def first(play: Asked, at_s: float) -> Finding:
+def first(play: Asked, at_s: float) -> WhyFinding:
     return play.why(at_s)[0]
 
 
-def place(finding: Finding) -> tuple[Any, ...]:
+def place(finding: WhyFinding) -> tuple[Any, ...]:
     return finding.cause, finding.operator, finding.input, finding.partition, finding.since_ms
 
 
@@ -143,7 +149,7 @@ def test_an_idle_partition_that_holds_the_watermark_back(tmp_path: Path) -> None
     assert "the first for a watermark of 2014-05-13T12:00:59.999Z" in waiting.seen
 
 
-def test_a_partition_that_is_not_idle_yet_says_when_it_will_be(tmp_path: Path) -> None:
+def test_a_partition_that_is_not_idle_yet_names_when_it_will_be(tmp_path: Path) -> None:
     play = windows(tmp_path, source='idle_after = "90 s"')
     play.batch(10, record(5, part=0), record(5, part=1))
     play.batch(70, record(65, part=0))
@@ -152,7 +158,7 @@ def test_a_partition_that_is_not_idle_yet_says_when_it_will_be(tmp_path: Path) -
     assert first(play, 101).cause is Cause.NOTHING_WRONG
 
 
-def test_a_partition_that_never_had_a_record_while_others_had(tmp_path: Path) -> None:
+def test_a_partition_without_records_while_others_have_some(tmp_path: Path) -> None:
     play = windows(tmp_path)
     play.batch(10, record(5))
     play.batch(70, record(65))
@@ -251,9 +257,12 @@ def test_a_driver_that_was_killed_seconds_ago(tmp_path: Path) -> None:
     control = Control(play.control)
     control.beat(Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(12), pid=1))
     assert first(play, 13).cause is Cause.NOTHING_WRONG
-    finding = first(play, 16)  # nobody holds the lease, and four beats are missing
+    finding = first(play, 16)  # the lease is free, and four beats are missing
     assert place(finding) == (Cause.DRIVER_DEAD, "board", None, None, ms(12))
-    assert "was killed" in finding.seen
+    assert finding.seen == "the driver of events was killed"
+    control.kill_for("", "play/hung")
+    finding = first(play, 16)
+    assert finding.seen == "the driver of events was killed because play/hung hung in the same process"
 
 
 def test_a_driver_that_holds_its_lease_is_not_dead(tmp_path: Path) -> None:
@@ -305,7 +314,7 @@ def test_a_driver_that_restarted(tmp_path: Path) -> None:
     assert play.why(125)[0].cause is not Cause.DRIVER_RESTARTED
 
 
-def test_a_restart_is_told_of_the_time_without_a_driver(tmp_path: Path) -> None:
+def test_a_restart_names_the_time_without_a_driver(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
     history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
@@ -321,7 +330,7 @@ def test_a_restart_is_told_of_the_time_without_a_driver(tmp_path: Path) -> None:
         assert "from 2014-05-13T12:00:12.000Z to 2014-05-13T12:01:00.000Z, and 3 records waited" in finding.seen
 
 
-def test_a_restart_in_a_quiet_night_explains_nothing(tmp_path: Path) -> None:
+def test_a_restart_in_a_quiet_night_is_not_a_cause(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
     history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
@@ -334,7 +343,10 @@ def test_a_restart_in_a_quiet_night_explains_nothing(tmp_path: Path) -> None:
 
 
 def on_wall_time(home: Path, *, partitions: int = 1) -> Asked:
-    """As `newest`, and records may be an hour ahead of the clock, as without `max_ahead`."""
+    """Plays `newest` with records up to an hour ahead.
+
+    As without `max_ahead`.
+    """
     source = SOURCE.replace('max_ahead = "unlimited"', 'max_ahead = "1 h"').format(top="", source="")
     return Asked(home, source + NEWEST.format(table=""), partitions=partitions)
 
@@ -406,7 +418,7 @@ def test_a_healthy_open_window_is_not_a_finding(tmp_path: Path) -> None:
     assert (finding.cause, finding.seen) == (
         Cause.NOTHING_WRONG,
         "1 results wait, the first for a watermark of 2014-05-13T12:01:59.999Z (window end 2014-05-13T12:02:00.000Z); "
-        "it is at 2014-05-13T12:01:13.999Z; its records come",
+        "it is at 2014-05-13T12:01:13.999Z; its records are coming",
     )
 
 
@@ -418,7 +430,7 @@ def test_the_last_window_of_the_evening(tmp_path: Path) -> None:
     assert place(finding) == (Cause.TIME_STANDS_STILL, "per_minute", "events", None, ms(10))
     assert finding.seen.endswith("and no source has had a record for 61 s: only records move time")
     assert finding.remedy.startswith(
-        "look whether the producer of events runs; so that windows close in silence, set idle_"
+        "check that the producer of events runs; so that windows close in silence, set idle_"
     )
     assert finding.remedy.endswith("`tidemark run play --time processing`")
 
@@ -427,7 +439,7 @@ def test_the_remedy_for_the_last_window_works(tmp_path: Path) -> None:
     play = windows(tmp_path, source='idle_after = "30 s"\nidle_advances = true', partitions=1)
     play.batch(10, record(5))
     play.batch(80)
-    assert first(play, 81).cause is Cause.SOURCE_QUIET  # all that had come gave results
+    assert first(play, 81).cause is Cause.SOURCE_QUIET  # all earlier records gave results
 
 
 def test_allowed_lateness_that_holds_results_back(tmp_path: Path) -> None:
@@ -452,7 +464,7 @@ def test_a_session_that_its_own_records_keep_open(tmp_path: Path) -> None:
         play.batch(second, record(second - 5))
     finding = first(play, 71)
     assert place(finding) == (Cause.SESSION_KEPT_OPEN, "per_minute", None, None, None)
-    assert "has gone on since 2014-05-13T12:00:05.000Z: records keep coming, the newest of 2014-05-13T12:01:05" in (
+    assert "has been open since 2014-05-13T12:00:05.000Z: records keep coming, the newest of 2014-05-13T12:01:05" in (
         finding.seen
     )
 
@@ -468,7 +480,7 @@ def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
     assert finding.seen == (
         "3 of the 5 records of its last 2 batches were late, by up to 13,999 ms, with a bound of 1 s"
     )
-    assert finding.remedy.startswith("a bound of 15 s takes them in; `tidemark bound play --source events` shows")
+    assert finding.remedy.startswith("a bound of 15 s would accept them; `tidemark bound play --source events` shows")
     assert "; `tidemark requeue play --late --source events` sends them again; for results" in finding.remedy
     assert finding.remedy.endswith("`tidemark run play --time processing`")
 
@@ -516,14 +528,14 @@ def test_records_that_wait_for_a_slower_partition(tmp_path: Path) -> None:
     assert first(play, 51).cause is Cause.NOTHING_WRONG
 
 
-def test_records_that_went_on_because_enough_wait_are_told(tmp_path: Path) -> None:
+def test_records_released_by_max_held_are_named(tmp_path: Path) -> None:
     play = newest(tmp_path, top='max_drift = "1 min"\nmax_held = 2', partitions=2)
     play.batch(10, record(5, part=0), record(4, part=1))
     play.batch(20, *(record(3_600 + n, part=0) for n in range(6)))
     finding = first(play, 21)
     assert place(finding) == (Cause.ALIGNMENT_WAIT, "events", "events", 0, ms(20))
     assert finding.seen.startswith("2 records wait; ")
-    assert finding.seen.endswith("; 3 went on all the same in the last 5 batches (max_held = 2)")
+    assert finding.seen.endswith("; 3 were released early in the last 5 batches (max_held = 2)")
 
 
 def test_a_source_that_is_empty(tmp_path: Path) -> None:
@@ -577,10 +589,10 @@ table = "totals"
     ("state", "asked_s", "seen"),
     [
         (StreamState.DRAINED, 21, "the driver of events was drained"),
-        (StreamState.RUNNING, 81, "the driver of events does not beat any more"),
+        (StreamState.RUNNING, 81, "the driver of events sends no heartbeat any more"),
     ],
 )
-def test_a_driver_that_is_gone(tmp_path: Path, state: StreamState, asked_s: float, seen: str) -> None:
+def test_a_driver_that_no_longer_runs(tmp_path: Path, state: StreamState, asked_s: float, seen: str) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
     tell(Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events"), 20, state)
@@ -602,7 +614,7 @@ def test_a_batch_that_has_been_running_for_long(tmp_path: Path) -> None:
     assert finding.seen == "one batch of events has been running for 60,001 ms"
 
 
-def test_a_driver_that_waits_for_a_full_disk_says_so_where_its_tables_cannot(tmp_path: Path) -> None:
+def test_a_driver_on_a_full_disk_reports_it_outside_of_tables(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
     control = Control(Layout(tmp_path).control("play", "events"))
@@ -624,11 +636,11 @@ def test_a_driver_without_a_batch(tmp_path: Path) -> None:
     (finding,) = newest(tmp_path).why(21)
     assert (finding.cause, finding.seen) == (
         Cause.NEVER_STARTED,
-        "the driver of events lives and has not finished a batch yet",
+        "the driver of events is alive and has not finished a batch yet",
     )
 
 
-def test_all_that_came_in_was_suppressed(tmp_path: Path) -> None:
+def test_all_updates_were_suppressed(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
     play.batch(20, record(6), record(7))
@@ -639,7 +651,7 @@ def test_all_that_came_in_was_suppressed(tmp_path: Path) -> None:
     assert finding.seen == "3 of 3 updates since its newest result were suppressed"
 
 
-def test_what_a_hop_has_not_read_yet_is_a_backlog(tmp_path: Path) -> None:
+def test_rows_that_a_hop_has_not_read_are_a_backlog(tmp_path: Path) -> None:
     play = Asked(tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS)
     play.batch(10, record(5), sub="reads")
     play.batch(11, sub="sums")
@@ -648,10 +660,10 @@ def test_what_a_hop_has_not_read_yet_is_a_backlog(tmp_path: Path) -> None:
     assert play.why(30, "totals")[0].cause is Cause.NOTHING_WRONG
     finding = play.why(31, "totals")[0]
     assert place(finding) == (Cause.BACKLOG, "by_amount_source", "by_amount", None, ms(20))
-    assert finding.seen == "2 batches that by_amount handed on wait unread"
+    assert finding.seen == "2 batches that by_amount sent on wait unread"
 
 
-def test_a_window_behind_a_hop_leads_to_the_partition_that_holds_it_back(tmp_path: Path) -> None:
+def test_a_window_after_a_hop_leads_to_the_blocking_partition(tmp_path: Path) -> None:
     hop = '[operators.by_id]\nkind = "repartition"\ninput = "events"\nkey = ["id"]\ncolumns = ["amount"]\n'
     behind = WINDOWS.replace('input = "events"\nkey = ["id"]', 'input = "by_id"\nsub_topology = "minutes"')
     toml = SOURCE.format(top="", source='sub_topology = "reads"') + hop + behind
@@ -677,7 +689,7 @@ def test_results_that_wait_for_an_interval(tmp_path: Path) -> None:
     assert first(play, 62).cause is Cause.NOTHING_WRONG
 
 
-def test_all_that_came_in_was_left_out_by_a_condition(tmp_path: Path) -> None:
+def test_all_records_were_dropped_by_a_condition(tmp_path: Path) -> None:
     toml = SOURCE.format(top="", source="") + (
         '[operators.large]\nkind = "map"\ninput = "events"\nselect = { id = "id" }\nwhere = "amount > 10"\n'
         '[operators.board]\nkind = "sink"\ninput = "large"\ntable = "board"\n'
@@ -687,7 +699,7 @@ def test_all_that_came_in_was_left_out_by_a_condition(tmp_path: Path) -> None:
     assert place(first(play, 11)) == (Cause.ALL_FILTERED, "large", None, None, ms(10))
 
 
-def test_an_inner_join_with_an_empty_table_leads_to_the_table_s_source(tmp_path: Path) -> None:
+def test_an_inner_join_with_an_empty_table_leads_to_its_source(tmp_path: Path) -> None:
     toml = SOURCE.format(top="", source="") + (
         '[operators.rates]\nkind = "source"\ntopic = "rates"\nfields = "id string, rate double, at bigint"\n'
         'timestamp = "at"\nbound = "1 s"\n'
@@ -702,20 +714,20 @@ def test_an_inner_join_with_an_empty_table_leads_to_the_table_s_source(tmp_path:
     assert (empty.cause, empty.operator) == (Cause.SOURCE_EMPTY, "rates")
 
 
-def test_a_source_from_which_nothing_comes_any_more(tmp_path: Path) -> None:
+def test_a_source_that_stopped_sending_is_named(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
     assert first(play, 70).cause is Cause.NOTHING_WRONG
     assert place(first(play, 71)) == (Cause.SOURCE_QUIET, "board", "events", None, ms(10))
 
 
-def test_a_partition_with_one_bad_record_among_good_ones_is_no_poison(tmp_path: Path) -> None:
+def test_one_bad_record_among_good_ones_is_not_poison(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5), bad("null_key"))
     assert [finding.cause for finding in play.why(11)] == [Cause.NOTHING_WRONG]
 
 
-def test_late_and_quarantined_records_beside_good_ones_are_told(tmp_path: Path) -> None:
+def test_late_and_quarantined_records_are_named(tmp_path: Path) -> None:
     play = newest(tmp_path, source='allowed_lateness = "0 ms"')
     play.batch(10, record(5))
     play.batch(20, record(-10), record(6, amount=2.0), bad("malformed_json"))
@@ -726,13 +738,13 @@ def test_late_and_quarantined_records_beside_good_ones_are_told(tmp_path: Path) 
     told = [f"1 {of} were late, by up to 13,999 ms", f"1 {of} are quarantined (1 malformed_json)"]
     assert finding.seen.split("; ")[1:] == told
     assert finding.remedy == (
-        "late_records has them, and requeued those that were sent or taken in again; "
+        "late_records has them, and requeued those that were sent or processed again; "
         "`tidemark requeue play --late --source events` sends them again; look at what is quarantined: "
         "`tidemark sql \"from quarantine where topology = 'play' and source = 'events'\"`, and "
         "`tidemark requeue play --source events` sends them again"
     )
 
 
-def test_an_operator_that_is_not_there_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_a_missing_operator_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="play has no operator 'bord'; known: events, newest, board"):
         newest(tmp_path).why(0, "bord")

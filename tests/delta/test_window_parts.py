@@ -1,4 +1,4 @@
-"""Promises about records are judged by records, and each on the path of the operator that they are about."""
+"""SLAs of records are judged by records, on their operator's path."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import pytest
 from playing import NEWEST, NOON, Ends, Play, ms, tell
 
 import critical_path
-from tidemark.report.report_tables import opened
-from tidemark.spec.intervals import Interval
-from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import parse
-from tidemark.spec.tables import CRITICAL_PATHS, WINDOW_PARTS
-from tidemark.stream import decision
-from tidemark.stream.heartbeats import Heartbeats
-from tidemark.why.findings import Cause
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_spec import parse
+from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
+from tidemark.reports.report_tables import opened
+from tidemark.stream.decide import decision
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.journal.batch import Queued
+from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
 BOARD = NEWEST.replace('bound = "1 s"', 'bound = "3 s"')
@@ -47,7 +48,10 @@ def promise(subject: str) -> dict[str, dict[str, str]]:
 
 
 class Played:
-    """A topology of two partitions, one batch a second, whose clock goes on while operators are slow."""
+    """A play of two partitions and a batch per second.
+
+    Its clock continues while operators are slow.
+    """
 
     def __init__(self, toml: str, home, monkeypatch: pytest.MonkeyPatch) -> None:
         self.play = Play(toml, home, partitions=2)
@@ -58,7 +62,7 @@ class Played:
         self.play.now_ms += round(seconds * 1_000)
 
     def goes_on(self, first_s: int, last_s: int, *parts: int, every_s: int = 1) -> None:
-        """A batch each *every_s* with a record of each of *parts*, which is 200 ms old."""
+        """Runs a batch each *every_s* with 200 ms old records of *parts*."""
         for second in range(first_s, last_s, every_s):
             self.play.batch(
                 [self.play.row("events", ms(second - 0.2), partition=part, id="ab"[part], v=second) for part in parts],
@@ -80,7 +84,7 @@ class Played:
 
 
 def blamed(parts: list) -> list[str]:
-    """Who is to blame for each window over its promise."""
+    """Returns the culprit of each window over its SLA."""
     worst = {}
     for row in parts:
         if row["over_sla"] and row["excess_ms"] > worst.get(row["window_end"], row)["excess_ms"] - 1e-9:
@@ -88,7 +92,7 @@ def blamed(parts: list) -> list[str]:
     return [row["operator"] for row in worst.values()]
 
 
-def test_quick_records_keep_a_promise_shorter_than_windows_age(tmp_path, monkeypatch):
+def test_fast_records_meet_an_sla_shorter_than_the_window_age(tmp_path, monkeypatch):
     flow = Played(BOARD, tmp_path, monkeypatch)
     flow.goes_on(1, 15, 0, 1)
     paths, parts = flow.reported("board")
@@ -97,7 +101,7 @@ def test_quick_records_keep_a_promise_shorter_than_windows_age(tmp_path, monkeyp
     assert {row["operator"]: row["ms"] for row in parts} == {"bound": 3_000, "blocking_partition": 800, "trigger": 200}
 
 
-def test_a_slow_operator_is_to_blame_and_not_the_bound(tmp_path, monkeypatch):
+def test_a_slow_operator_is_the_culprit_and_not_the_bound(tmp_path, monkeypatch):
     flow = Played(BOARD, tmp_path, monkeypatch)
     flow.goes_on(1, 12, 0, 1)
     flow.play.slow_ms = {"newest": 4_500}
@@ -109,7 +113,7 @@ def test_a_slow_operator_is_to_blame_and_not_the_bound(tmp_path, monkeypatch):
     assert set(blamed(parts)) == {"newest"}
 
 
-def test_a_slow_sibling_is_to_blame_and_not_who_queued(tmp_path, monkeypatch):
+def test_a_slow_sibling_is_the_culprit_and_not_the_queued_one(tmp_path, monkeypatch):
     flow = Played(BESIDE, tmp_path, monkeypatch)
     flow.goes_on(1, 12, 0, 1)
     flow.play.slow_ms = {"slow": 4_500}
@@ -119,7 +123,24 @@ def test_a_slow_sibling_is_to_blame_and_not_who_queued(tmp_path, monkeypatch):
     assert set(blamed(parts)) == {"slow"}
 
 
-def test_a_silent_partition_is_named_where_results_wait(tmp_path, monkeypatch):
+def test_another_stream_of_the_process_is_named(tmp_path, monkeypatch):
+    flow = Played(BOARD, tmp_path, monkeypatch)
+    flow.goes_on(1, 12, 0, 1)
+
+    def queued(since_ms: int) -> Queued:
+        flow.play.now_ms += 4_500
+        return Queued(4_500, ("flights/status",))
+
+    flow.play.queued = queued
+    flow.play._engines.clear()
+    flow.goes_on(16, 40, 0, 1, every_s=5)
+    _, parts = flow.reported("board")
+    assert set(blamed(parts)) == {"queued"}
+    named = {(row["ms"], row["input"]) for row in parts if row["operator"] == "queued" and row["ms"] > 100}
+    assert named == {(4_500, "flights/status")}
+
+
+def test_a_silent_partition_is_named_when_results_wait(tmp_path, monkeypatch):
     flow = Played(COUNTS, tmp_path, monkeypatch)
     flow.goes_on(1, 5, 0, 1)
     flow.goes_on(5, 80, 0, every_s=15)
@@ -141,11 +162,14 @@ SILENCES = {
     "hung": (31, "backlog", 31),  # they go on while a batch is running since 12:00:31
     "waiting": (None, "late_producer", None),
 }
-"""By what the driver did from 12:00:30 to 12:01:10: when its batch began, whom to blame, and since when it is known."""
+"""Gives the culprit by the driver's state around 12:00:30 to 12:01:10.
+
+When its batch began, the culprit, and since when it is known.
+"""
 
 
 @pytest.mark.parametrize("name", SILENCES)
-def test_who_is_to_blame_for_what_came_after_a_silence(tmp_path, monkeypatch, name):
+def test_the_culprit_of_results_after_a_silence_is_named(tmp_path, monkeypatch, name):
     batch_s, culprit, since_s = SILENCES[name]
     flow = Played(BOARD, tmp_path, monkeypatch)
     topology, layout = flow.play.topology, Layout(tmp_path)

@@ -1,4 +1,7 @@
-"""Paths of windows that wait, stand still, are reopened, or ran under another topology, with drivers that are real."""
+"""Paths of windows that wait, stall, reopen or outlive a topology.
+
+The drivers are real.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ import pytest
 from playing import Play, ms
 
 import critical_path as job
-from tidemark.cli.topology import document
-from tidemark.report.report_tables import opened, rows_in
-from tidemark.spec.intervals import Interval
-from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import parse
-from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, WINDOW_PARTS, Table
+from tidemark.cli.explain.topology import document
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_spec import parse
+from tidemark.model.tables.catalog import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, WINDOW_PARTS, Table
+from tidemark.reports.report_tables import opened, rows_in
 
 FLOW = """
 name = "play"
@@ -74,14 +77,17 @@ table = "out"
 
 
 def found(play: Play, table: Table = CRITICAL_PATHS) -> list[dict[str, Any]]:
-    """The rows of a report, by their windows; instants in seconds of the play."""
+    """Returns a report's rows by window; instants in seconds of the play."""
     path = Layout(play.home).report_table("play", table.name)
     rows = rows_in(opened(table, path)).sort("window_end").to_dicts()
     return [{**row, "window_start": (row["window_start"].timestamp() * 1000 - ms(0)) / 1000} for row in rows]
 
 
 def paths(play: Play, until_s: float = 3_600, since_s: float = 0) -> dict[float, str | None]:
-    """The paths of the windows that end in an interval, found again, by when the windows start."""
+    """Recomputes the paths of an interval, by window start.
+
+    The interval is that of the windows' ends.
+    """
     job.run(Layout(play.home), play.topology, (), Interval(ms(since_s), ms(until_s)))
     return {row["window_start"]: row["path"] for row in found(play)}
 
@@ -91,7 +97,7 @@ def first(play: Play, *times: float, at_s: float, source: str = "events") -> Non
     play.batch([play.row(source, ms(s), id="a") for s in times], at_ms=ms(at_s), sub=sub)
 
 
-def test_a_join_does_not_wait_for_its_table_behind_a_hop(tmp_path: Path) -> None:
+def test_a_join_does_not_wait_for_a_table_read_over_a_hop(tmp_path: Path) -> None:
     play = Play(FLOW + OTHER + JOINED, tmp_path)
     first(play, 1, at_s=2)
     play.hop("second", at_ms=ms(3))
@@ -122,7 +128,7 @@ def test_a_window_in_which_one_flow_had_no_record_has_a_path(tmp_path: Path) -> 
     assert (leaves["seen"]["before_source_ms"], leaves["seen"]["latency_ms"]) == (15_000, 0)
 
 
-def test_a_driver_without_a_record_in_a_window_has_parts_of_its_age(tmp_path: Path) -> None:
+def test_a_driver_without_records_has_parts_of_a_windows_age(tmp_path: Path) -> None:
     play = Play(FLOW + SUMS + OTHER.replace("second", "third") + SEEN, tmp_path)
     first(play, 1, 12, at_s=13)
     first(play, 1, source="other", at_s=14)
@@ -165,7 +171,7 @@ def united(tmp_path: Path) -> Play:
 
 
 @pytest.mark.parametrize(("late", "early"), [("events", "other"), ("other", "events")])
-def test_a_union_waits_for_the_flow_that_comes_last(tmp_path: Path, late: str, early: str) -> None:
+def test_a_union_waits_for_the_last_flow(tmp_path: Path, late: str, early: str) -> None:
     play = united(tmp_path)
     for source in ("events", "other"):
         first(play, 1, source=source, at_s=2)
@@ -205,7 +211,7 @@ table = "seen"
 """
 
 
-def test_a_driver_that_stands_still_is_on_the_path(tmp_path: Path) -> None:
+def test_a_stalled_driver_is_on_the_path(tmp_path: Path) -> None:
     play = Play(FLOW + SUMS + COPY, tmp_path)
     first(play, 1, at_s=2)
     first(play, 12, at_s=13)
@@ -263,7 +269,7 @@ def test_windows_are_measured_by_the_topology_they_ran_under(tmp_path: Path) -> 
     assert {row["leaf"] for row in found(again, CRITICAL_PATH_LEAVES) if row["window_start"] == 40} == {"copy", "out"}
 
 
-def test_a_driver_that_was_removed_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_removed_driver_delays_no_window(tmp_path: Path) -> None:
     play = Play(FLOW + SUMS + OTHER.replace("second", "third") + SEEN, tmp_path)
     for at_s in (1, 12, 23):
         first(play, at_s, source="other", at_s=at_s + 1)
@@ -293,7 +299,7 @@ def test_a_window_finished_after_its_report_is_reported_then(tmp_path: Path) -> 
     }
 
 
-def test_a_past_topology_is_what_was_known_then(tmp_path: Path) -> None:
+def test_a_past_topology_has_only_what_was_known_then(tmp_path: Path) -> None:
     play = Play(FLOW + SUMS, tmp_path)
     ran(play, 2, 32)
     grown = Play(FLOW + SUMS + COPY, tmp_path)

@@ -1,4 +1,4 @@
-"""Sinks of windowed aggregates: bounds are timestamps, and `window_final` says whether a window's row is final."""
+"""Windowed sinks have timestamp bounds, and `window_final` marks final rows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from playing import EVENTS, Crash, Play, crash_at, ms
 
-from tidemark.cli.sql import Warehouse
-from tidemark.delta import create, scan
-from tidemark.spec.layout import Layout
+from tidemark.model.project.layout import Layout
+from tidemark.query.sql import Warehouse
+from tidemark.storage.delta.tables import create, scan
 
 COUNTS = """
 [operators.counts]
@@ -40,6 +40,7 @@ kind = "sink"
 input = "counts"
 table = "board"
 mode = "current"
+refresh = "0 s"
 key = ["id", "window_start"]
 """
 ALL = EVENTS + COUNTS + SINKS
@@ -50,7 +51,7 @@ def table(play: Play, name: str) -> Path:
 
 
 def rows(play: Play, name: str, *columns: str) -> list[tuple[Any, ...]]:
-    """The *columns* of the sink's table *name* as they are, in order of the rows' offsets and windows."""
+    """Returns *columns* of sink table *name* by offsets and windows."""
     return scan(table(play, name)).sort("source_offset", columns[0]).select(columns).collect().rows()
 
 
@@ -59,7 +60,7 @@ def types(play: Play, name: str) -> dict[str, str]:
 
 
 def take(play: Play, *seconds: float, at_s: float | None = None) -> None:
-    """One batch with a record of `a` at each of *seconds*."""
+    """Runs one batch with a record of `a` at each of *seconds*."""
     events = [play.row("events", ms(second), id="a", v=1) for second in seconds]
     play.batch(events, at_ms=ms(max(seconds) if at_s is None else at_s))
 
@@ -139,7 +140,7 @@ def test_rows_of_closed_windows_are_final_when_written(tmp_path: Path, strategy:
     assert found == expected
 
 
-def test_sessions_without_their_end_do_not_say_it(tmp_path: Path) -> None:
+def test_sessions_without_an_end_column_have_a_null_final_flag(tmp_path: Path) -> None:
     windows: Mapping[str, str] = {"tumbling": "session", 'until = "window_end"': 'm = "n"', '"until"': '"m"'}
     toml = ALL
     for old, new in windows.items():
@@ -149,7 +150,7 @@ def test_sessions_without_their_end_do_not_say_it(tmp_path: Path) -> None:
     assert [final for (final,) in rows(play, "log", "window_final")] == [None, None]
 
 
-def test_a_table_with_bounds_in_ms_goes_on(tmp_path: Path) -> None:
+def test_a_table_with_bounds_in_ms_continues(tmp_path: Path) -> None:
     play = Play(ALL, tmp_path)
     old = pa.schema([
         ("id", pa.string()), ("window_start", pa.int64()), ("n", pa.int64()), ("until", pa.int64()),

@@ -1,4 +1,4 @@
-"""An S3-compatible server on this machine, and a warehouse in it for each test."""
+"""Starts an S3-compatible server, with a warehouse for each test."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.embedded.process import wait_until
-from tidemark.place import location
+from tidemark.control.process import wait_until
+from tidemark.storage.location import location
 
 PROJECT = Path(__file__).resolve().parents[2]
 SERVER = PROJECT / ".venv-s3" / "bin" / "python"
@@ -21,8 +21,17 @@ BUCKET = "tests"
 
 
 @pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the server, which the environment names; skipped where it is not installed, or required."""
+def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server notes each request."""
+    return tmp_path_factory.mktemp("store") / "server.log"
+
+
+@pytest.fixture(scope="session")
+def store(server_log: Path) -> Iterator[str]:
+    """Returns the address of the server that the environment names.
+
+    The test is skipped where it is not installed, unless it is required.
+    """
     if not SERVER.exists() or not list((PROJECT / ".jars" / "s3").glob("*.jar")):
         if os.environ.get("TIDEMARK_OBJECT_STORE") == "required":
             pytest.fail("no server was found; `make object-store` installs it")
@@ -30,9 +39,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
-    log = tmp_path_factory.mktemp("store") / "server.log"
     command = [str(SERVER), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with pytest.MonkeyPatch.context() as env, log.open("w") as said:
+    with pytest.MonkeyPatch.context() as env, server_log.open("w") as said:
         env.setenv("AWS_ACCESS_KEY_ID", "test")
         env.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test")
         env.setenv("AWS_REGION", "us-east-1")
@@ -47,7 +55,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _made(bucket: str) -> bool:
-    """Whether *bucket* could be made."""
+    """Tries to create *bucket* and returns true on success."""
     try:
         urllib.request.urlopen(urllib.request.Request(bucket, method="PUT"), timeout=10).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""A driver of the flights topology, and reports about it, with a warehouse in an object store."""
+"""Runs the flights driver and its reports in an object store."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from typing import Any
 import polars as pl
 import pytest
 from confluent_kafka import Producer
+from objectstore.counting import Requests
 from streaming.drivers import PATIENCE_S, PROJECT, Driver
 
-from tidemark.cli.sql import Warehouse
 from tidemark.clock import wall_clock_ms
-from tidemark.control import Control, StreamState
-from tidemark.delta import scan
+from tidemark.control.folder import Control, StreamState
 from tidemark.embedded import broker as embedded
-from tidemark.place import location
-from tidemark.spec.layout import Layout
+from tidemark.model.project.layout import Layout
+from tidemark.query.sql import Warehouse
+from tidemark.storage.delta.tables import scan
+from tidemark.storage.location import location
 
 TOPICS = {"flight_events": 2, "weather": 1, "carrier_delays": 1}
 SECRET = "secret-of-the-test"
@@ -33,17 +34,22 @@ JFK, LGA = ("AA1", "AA", "JFK"), ("DL2", "DL", "LGA")
 BEFORE = [(*JFK, "scheduled", None, 0), (*LGA, "scheduled", None, 1_000), (*JFK, "departed", 5.0, 2_000)]
 AFTER = [(*LGA, "cancelled", None, 3_000), (*JFK, "arrived", -2.0, 4_000)]
 FLIGHTS = [*BEFORE, *AFTER]
+IDLE_AT_MOST, MINUTE_MS = 10, 60_000
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What is left when the first driver was killed, a third one refused, and the second one drained."""
+    """Results after one driver was killed, one refused and one drained.
+
+    The first was killed, the third refused and the second drained.
+    """
 
     warehouse: Path
     exits: list[int]
     epochs: list[int]
     state: StreamState | None
     said: str
+    idle_minute: int
 
     def rows(self, table: str) -> pl.DataFrame:
         return scan(Layout(self.warehouse).stream_table("flights", "status", table)).collect()
@@ -65,7 +71,28 @@ def send_flights(address: str, flights: list[tuple[str, str, str, str, float | N
     send(address, "flight_events", *((f[0], int(f[0] == "DL2"), flight(*f)) for f in flights))
 
 
-def play(home: Path, warehouse: Path, stack: ExitStack) -> Flow:
+def fewest_of_a_minute(driver: Driver, requests: Requests) -> int:
+    """Returns requests of an idle minute, which must come within five."""
+    counted: dict[int, int] = {}  # by the instant of a beat, since the one before
+    requests.since_last()
+    begun_ms = last_ms = _beat_ms(driver)
+    while True:
+        driver.wait(lambda before_ms=last_ms: _beat_ms(driver) > before_ms, "a beat")  # type: ignore[misc]
+        last_ms = _beat_ms(driver)
+        counted[last_ms] = sum(requests.since_last().values())
+        of_minute = sum(n for at_ms, n in counted.items() if at_ms > last_ms - MINUTE_MS)
+        passed_ms = last_ms - begun_ms
+        if passed_ms >= MINUTE_MS and (of_minute <= IDLE_AT_MOST or passed_ms > 5 * MINUTE_MS):
+            return of_minute
+
+
+def _beat_ms(driver: Driver) -> int:
+    beat = driver.control.heartbeat()
+    assert beat is not None
+    return beat.at_ms
+
+
+def play(home: Path, warehouse: Path, stack: ExitStack, server_log: Path) -> Flow:
     toml = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text()
     (home / "flights.toml").write_text(re.sub(r'(?m)^window = "5 s"', 'window = "1 s"', toml))
     stack.callback(embedded.stop, home / "broker")
@@ -93,27 +120,32 @@ def play(home: Path, warehouse: Path, stack: ExitStack) -> Flow:
     exits = [third.exit()]
     second.read_everything(address, {"flight_events": "flight_events", "weather": "weather"})
     epochs.append(second.control.epoch())
+    idle_minute = fewest_of_a_minute(second, Requests(server_log, warehouse))
     arguments = Path(f"/proc/{second.pid}/cmdline").read_text()
     exits.append(second.drain())
     beat = second.control.heartbeat()
     said = arguments + (home / "status.log").read_text()
-    return Flow(warehouse, exits, epochs, beat and beat.state, said)
+    return Flow(warehouse, exits, epochs, beat and beat.state, said, idle_minute)
 
 
 @pytest.fixture(scope="module")
-def flow(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
+def flow(store: str, server_log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
     with ExitStack() as stack:
-        yield play(tmp_path_factory.mktemp("flow"), location("s3a://tests/flow/warehouse"), stack)
+        yield play(tmp_path_factory.mktemp("flow"), location("s3a://tests/flow/warehouse"), stack, server_log)
 
 
-def test_a_driver_waits_for_one_that_was_killed_and_is_not_joined_by_another(flow):
+def test_an_idle_driver_asks_at_most_ten_requests_a_minute(flow):
+    assert 0 < flow.idle_minute <= IDLE_AT_MOST
+
+
+def test_a_driver_waits_for_a_killed_one_and_runs_alone(flow):
     assert flow.exits == [3, 0]
     assert flow.epochs == [1, 2]
     assert flow.state is StreamState.DRAINED
-    assert "one process writes to an object store, and another one still gives signs of life" in flow.said
+    assert "another process with this lease is still alive, and only one process writes these tables" in flow.said
 
 
-def test_every_update_became_one_change_whatever_was_killed(flow):
+def test_every_update_is_one_change_despite_kills(flow):
     changes = flow.rows("changes").filter(pl.col("operator") == "flight_status").sort("timestamp")
     values = [json.loads(value) for value in changes["value"]]
     assert [(key, value["status"], value["delay_min"]) for key, value in zip(changes["key"], values, strict=True)] == [
@@ -137,19 +169,19 @@ def test_the_sink_has_each_flight_with_its_weather_once(flow):
     ]
 
 
-def test_no_credential_is_in_arguments_logs_or_the_control_folder(flow):
+def test_no_credential_is_in_arguments_logs_or_control_folder(flow):
     assert SECRET not in flow.said
     kept = [file.read_bytes() for file in (flow.warehouse / "control").rglob("*") if file.is_file()]
     assert kept
     assert not any(SECRET.encode() in content for content in kept)
 
 
-def test_reports_are_made_of_what_the_driver_left(flow):
+def test_reports_are_written_from_tables_of_the_driver(flow):
     hour = datetime.fromtimestamp(NOW_MS / 1_000, UTC).replace(minute=0, second=0, microsecond=0)
     interval = ["--from", hour.isoformat(), "--to", (hour + timedelta(hours=2)).isoformat()]
     run("rollup", flow, *interval)
     run("check_sla", flow, "--at", datetime.now(UTC).isoformat(), "--run-id", "of the test")
-    tables = Warehouse(flow.warehouse, {"latency_rollup", "sla_results"})
+    tables = Warehouse(flow.warehouse)
     counted = "select sum(n) from latency_rollup where grain = 'minute' and scope = 'operator' and operator = "
     assert tables.ask(counted + "'flight_board'").rows == ((5,),)
     assert tables.ask("select distinct run_id from sla_results").rows == (("of the test",),)

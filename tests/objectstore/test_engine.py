@@ -1,4 +1,7 @@
-"""The real engine leaves the same tables in an object store as in a folder, whoever ends, wakes up or comes between."""
+"""The engine leaves the same tables in object stores and folders.
+
+Drivers end, resume or interfere with each other meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,25 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from playing import NEWEST_SENT, Crash, Play, crash_at
 
-import maintain
-from tidemark.cli import accept_loss, doctor, topology
-from tidemark.cli.sql import Warehouse, attach_script
+from tidemark.cli.explain import topology
+from tidemark.cli.repair import accept_loss, doctor
 from tidemark.clock import wall_clock_ms
-from tidemark.control import Control, Heartbeat, LeaseLost, StreamState
-from tidemark.delta import scan
+from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import Contradiction, InvalidArgument
-from tidemark.files import Files
-from tidemark.place import location
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.stream.evidence import evidence
-from tidemark.stream.journal import Entry, Journal
-from tidemark.stream.soundness import Fault, findings
-from tidemark.table_files import files_of
+from tidemark.maintenance.upkeep import maintain_stream
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.query.sql import Warehouse, attach_script
+from tidemark.storage.delta.compaction import files_of
+from tidemark.storage.delta.tables import scan
+from tidemark.storage.files import Files
+from tidemark.storage.location import location
+from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import Fault, findings
 from tidemark.why import walk
 
 SUB = "events"
@@ -49,16 +53,20 @@ def play_all(home: Path) -> Play:
 
 
 def drive(play: Play, **hooks: object) -> Control:
-    """Have a driver of *play* take the lease from one that has ended; it has beaten once, now."""
+    """Gives the lease of an ended driver to one of *play*.
+
+    It has sent one heartbeat, now.
+    """
     control = Control(Layout(play.home).control("play", SUB))
     epoch = control.acquire()
     control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=wall_clock_ms(), pid=1))
-    play.start(SUB, epoch=epoch, check_lease=partial(control.check_lease, epoch), **hooks)  # type: ignore[arg-type]
+    hooks = {"check_lease": partial(control.check_lease, epoch), **hooks}
+    play.start(SUB, epoch=epoch, **hooks)  # type: ignore[arg-type]
     return control
 
 
 def silence(control: Control) -> None:
-    """Make the holder of the lease one that was not heard of for years."""
+    """Makes the holder of the lease silent for years."""
     newest = control.home / "epochs" / f"{control.epoch():020d}"
     newest.write_text(json.dumps({"at_ms": 0, "released": False}))
     (control.home / "heartbeat.json").unlink()
@@ -69,12 +77,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]
     return play_all(tmp_path_factory.mktemp("undisturbed")).tables()
 
 
-def test_a_driver_that_ends_in_a_batch_is_followed_by_one_that_leaves_what_a_folder_has(
+def test_a_crash_in_a_batch_leaves_the_same_tables_as_a_folder(
     warehouse: Path, undisturbed: dict[str, list[str]]
 ) -> None:
     play = Play(f"flush_keys = 1\n{NEWEST_SENT}", warehouse)
     play_batch(play, 0)
-    play.start(SUB, reached=crash_at("committed board"))
+    play.start(SUB, reached=crash_at("committed changes_of_board"))
     with pytest.raises(Crash):
         play_batch(play, 1)
     play.start(SUB)
@@ -85,7 +93,16 @@ def test_a_driver_that_ends_in_a_batch_is_followed_by_one_that_leaves_what_a_fol
     assert [*(Layout(warehouse).control("play", SUB) / "state").iterdir()]
 
 
-def test_an_older_driver_that_wakes_up_commits_nothing_more(warehouse: Path, undisturbed: dict[str, list[str]]) -> None:
+@pytest.mark.parametrize(
+    ("hooks", "said"),
+    [
+        ({}, "another driver has taken over this stream with epoch 2; this driver, with epoch 1"),
+        ({"check_lease": lambda: None}, "another driver (committed|decided)"),  # it has asked just before
+    ],
+)
+def test_an_older_driver_that_resumes_commits_nothing(
+    warehouse: Path, undisturbed: dict[str, list[str]], hooks: dict[str, object], said: str
+) -> None:
     older, newer = Play(NEWEST_SENT, warehouse), []
 
     def reached(name: str) -> None:
@@ -98,17 +115,17 @@ def test_an_older_driver_that_wakes_up_commits_nothing_more(warehouse: Path, und
             for number in (1, 2):
                 play_batch(newer[0], number)
 
-    control = drive(older, reached=reached)
+    control = drive(older, reached=reached, **hooks)
     play_batch(older, 0)
-    with pytest.raises(LeaseLost, match="epoch 1, and the newest is 2"):
+    with pytest.raises(Contradiction, match=said):
         play_batch(older, 1)
     assert older.tables() == undisturbed
 
 
-def test_of_two_drivers_that_decide_one_batch_the_second_finds_it_taken(warehouse: Path) -> None:
+def test_of_two_drivers_only_one_decides_a_batch(warehouse: Path) -> None:
     one, other = Journal(warehouse, "data"), Journal(warehouse, "data")
     one.write(Entry(1, {"changes": pa.table({"v": [1]})}))
-    with pytest.raises(Contradiction, match="a batch is decided once, and another driver decided this one"):
+    with pytest.raises(Contradiction, match="another driver already decided this batch"):
         other.write(Entry(1, {"changes": pa.table({"v": [2]})}))
     newest = other.newest()
     assert newest is not None
@@ -126,55 +143,56 @@ def test_a_batch_whose_rows_lie_in_files_is_committed_from_them(warehouse: Path)
     assert Counter(row["operator"] for row in play.rows("changes")) == {"newest": MANY}
 
 
-def test_a_stream_ends_when_somebody_else_puts_rows_into_any_of_its_tables(warehouse: Path) -> None:
+def test_a_stream_ends_when_foreign_rows_enter_its_tables(warehouse: Path) -> None:
     play = Play(NEWEST_SENT, warehouse)
     drive(play)
     play_batch(play, 0)
     board = Layout(warehouse).stream_table("play", SUB, "board")
     write_deltalake(str(board), scan(board).collect().to_arrow(), mode="append")
-    with pytest.raises(Contradiction, match="only its stream puts rows into this table"):
+    with pytest.raises(Contradiction, match="another writer added rows with version"):
         play_batch(play, 1)
     stream = Stream(play.topology, play.topology.sub_topologies[0], Layout(warehouse))
     assert Fault.TABLE_OF_OTHERS in {finding.fault for finding in findings(evidence(stream))}
 
 
-def test_maintenance_leaves_a_stream_that_runs_and_makes_the_tables_of_one_that_stands_still_small(
-    warehouse: Path,
-    undisturbed: dict[str, list[str]],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def optimize(table: Path) -> None:
+    DeltaTable(str(table)).optimize.compact()
+
+
+def test_a_stream_continues_when_others_compact_its_tables(warehouse: Path, undisturbed: dict[str, list[str]]) -> None:
     play = Play(NEWEST_SENT, warehouse)
-    control = drive(play)
+    drive(play)
     for number in range(3):
         play_batch(play, number)
-    stream = Stream(play.topology, play.topology.sub_topologies[0], Layout(warehouse))
-    in_a_while = {"now_ms": wall_clock_ms() + 10_000, "closed_after_ms": 0}
-
-    def beats(_: Control) -> Heartbeat:
-        return Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=wall_clock_ms(), pid=1)
-
-    with monkeypatch.context() as driver:
-        driver.setattr(Control, "heartbeat", beats)  # as one does in a thread of its own
-        maintain.maintain_unless_held(stream, **in_a_while)
-    assert "play/events is left as it is" in caplog.text
-    assert len(files_of(stream.home / "outcomes")) == 3
-    control.release()
-    maintain.maintain_unless_held(stream, **in_a_while)
-    assert len(files_of(stream.home / "outcomes")) == 1
+        if number:
+            for name in ("changes", "board"):
+                optimize(Layout(warehouse).stream_table("play", SUB, name))
     assert play.tables() == undisturbed
-    assert not control.is_held()
+
+
+def test_maintenance_makes_tables_small_beside_a_running_stream(
+    warehouse: Path, undisturbed: dict[str, list[str]]
+) -> None:
+    play = Play(NEWEST_SENT, warehouse)
+    drive(play)
+    stream = Stream(play.topology, play.topology.sub_topologies[0], Layout(warehouse))
+    for number in range(2):
+        play_batch(play, number)
+    maintain_stream(stream, now_ms=wall_clock_ms() + 10_000, closed_after_ms=0)
+    assert len(files_of(stream.home / "outcomes")) == 1
+    play_batch(play, 2)
+    assert play.tables() == undisturbed
 
 
 @pytest.fixture(scope="module")
 def played(store: str) -> Play:
-    """Three batches in an object store, which nobody changes."""
+    """Three batches in an object store that no test changes."""
     return play_all(location("s3://tests/played/warehouse"))
 
 
-def test_commands_answer_from_an_object_store_what_they_do_from_a_folder(tmp_path: Path, played: Play) -> None:
+def test_commands_answer_alike_from_object_store_and_folder(tmp_path: Path, played: Play) -> None:
     there, here = played, play_all(tmp_path)
-    tables = Warehouse(there.home, {"changes", "operator_state"})
+    tables = Warehouse(there.home)
     query = "select operator, count(*) n, sum(epoch_ms(timestamp)) from changes group by all"
     assert tables.ask(query).rows == (("newest", 6, 6 * T + 2 * (0 + 1_000 + 2_000) + 3),)
     assert tables.ask("select count(*) from latest_state").rows == ((2,),)

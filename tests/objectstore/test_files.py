@@ -1,13 +1,13 @@
-"""Rows that are in files already are read from an object store as from a disk."""
+"""Rows in existing files are read alike from store and disk."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from tidemark.files import Files, files_of, lazy, write_file
+from tidemark.storage.files import Files, files_of, lazy, write_file
 
 
-def test_rows_in_files_of_an_object_store_come_one_file_after_the_other(warehouse):
+def test_rows_in_files_of_an_object_store_come_file_by_file(warehouse):
     table = warehouse / "table"
     files = Files(tuple(write_file(table, pa.table({"v": values}), batch_id=7) for values in ([1, 2], [3])))
     assert files.num_rows == 3

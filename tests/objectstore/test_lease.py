@@ -1,4 +1,4 @@
-"""Where no lock tells whether a writer lives, its epoch and its signs of life do."""
+"""Epochs and signs of life tell whether a writer without lock lives."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
+from tidemark.control.folder import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
+from tidemark.control.lease import Held, Lease
 from tidemark.errors import InvalidArgument
-from tidemark.lease import Held, Lease
-from tidemark.object_path import ObjectPath
+from tidemark.storage.object_path import ObjectPath
 
 MINUTE_MS = 60_000
 
 
 class Holder:
-    """A lease of *home* whose clock goes on only when it waits, or is told to."""
+    """A lease of *home* whose clock moves only by waits and tests."""
 
     def __init__(self, home: Path, now_ms: int = 0) -> None:
         self.now_ms = now_ms
@@ -41,7 +41,7 @@ def test_every_holder_gets_a_higher_epoch_and_gives_it_back(warehouse):
     assert second.now_ms == 0
 
 
-def test_a_holder_that_is_silent_is_waited_for_until_it_has_been_so_for_long(warehouse):
+def test_a_silent_holder_is_waited_for_until_its_time_is_over(warehouse):
     assert Holder(warehouse, now_ms=5_000).lease.acquire(MINUTE_MS) == 1
     newer = Holder(warehouse, now_ms=20_000)
     assert newer.lease.acquire(MINUTE_MS) == 2
@@ -52,12 +52,12 @@ def test_a_holder_that_beats_meanwhile_is_not_replaced(warehouse):
     Holder(warehouse).lease.acquire(MINUTE_MS)
     newer = Holder(warehouse, now_ms=1_000)
     newer.beats = True
-    with pytest.raises(Held, match="still gives signs of life"):
+    with pytest.raises(Held, match="another process with this lease is still alive"):
         newer.lease.acquire(MINUTE_MS)
     assert newer.lease.epoch() == 1
 
 
-def test_of_two_who_start_at_once_one_gets_the_epoch(warehouse):
+def test_of_two_drivers_that_start_at_once_one_gets_the_epoch(warehouse):
     late = Holder(warehouse)
     late.lease.acquire(MINUTE_MS)
     late.lease.release(1)
@@ -67,13 +67,13 @@ def test_of_two_who_start_at_once_one_gets_the_epoch(warehouse):
         return 1
 
     late.lease.epoch = _another_is_faster  # type: ignore[method-assign]
-    with pytest.raises(Held, match="is starting right now"):
+    with pytest.raises(Held, match="another process is taking this lease"):
         late.lease.acquire(MINUTE_MS)
 
 
 def test_a_store_that_makes_an_object_twice_is_refused(warehouse, monkeypatch):
     monkeypatch.setattr(ObjectPath, "create", ObjectPath.write_bytes)
-    with pytest.raises(InvalidArgument, match="a store refuses to make an object twice"):
+    with pytest.raises(InvalidArgument, match="this object store overwrites an object"):
         Holder(warehouse).lease.acquire(MINUTE_MS)
 
 
@@ -85,7 +85,7 @@ def test_old_epochs_are_forgotten(warehouse):
     assert sorted(int(path.name) for path in (warehouse / "epochs").iterdir()) == [3, 4, 5]
 
 
-def test_a_driver_that_was_taken_over_may_not_write_and_speaks_for_nobody(warehouse):
+def test_a_replaced_driver_may_not_write(warehouse):
     older, newer = Control(warehouse), Control(warehouse)
     epoch = older.acquire()
     older.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=1, pid=1))
@@ -93,7 +93,9 @@ def test_a_driver_that_was_taken_over_may_not_write_and_speaks_for_nobody(wareho
     (warehouse / "epochs" / f"{1:020d}").write_text(json.dumps({"at_ms": 1, "released": False}))
     assert newer.acquire() == 2
     newer.check_lease(2)
-    with pytest.raises(LeaseLost, match="this one has epoch 1, and the newest is 2"):
+    with pytest.raises(
+        LeaseLost, match="another driver has taken over this stream with epoch 2; this driver, with epoch 1"
+    ):
         older.check_lease(1)
     older.release()
     assert newer.is_held()
@@ -105,17 +107,17 @@ def test_a_lease_that_is_held_for_some_work_is_free_afterwards(warehouse):
     assert not Control(warehouse).is_held()
 
 
-def test_whoever_wants_what_another_holds_alone_waits_or_gives_up(warehouse, monkeypatch):
-    monkeypatch.setattr("tidemark.lease.RENEWED_EVERY_S", 0.1)
+def test_a_second_exclusive_holder_waits_or_fails(warehouse, monkeypatch):
+    monkeypatch.setattr("tidemark.control.lease.RENEWED_EVERY_S", 0.1)
     with (
         Control(warehouse).held_alone(),
-        pytest.raises(AlreadyRunning, match="one process writes to an object store, and another one still gives"),
+        pytest.raises(AlreadyRunning, match="is still alive, and only one process writes these tables"),
         Control(warehouse).held_alone(),
     ):
         pass
     assert SILENT_AFTER_MS == MINUTE_MS
 
 
-def test_on_a_disk_nothing_is_held_for_it(tmp_path):
+def test_on_a_disk_holding_alone_creates_no_file(tmp_path):
     with Control(tmp_path).held_alone(), Control(tmp_path).held_alone():
         assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A place in an object store answers what a path on a disk does."""
+"""A place in an object store answers like a path on disk."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from objectstore.lossy import lossy
 
 from tidemark.errors import InvalidArgument
-from tidemark.place import location, new_file, put_once, remove_folder, replace
+from tidemark.storage.location import location, new_file, put_once, remove_folder, replace
+from tidemark.storage.object_path import _store
 
 
-def test_a_place_has_the_names_of_a_path_and_the_scheme_that_spark_knows():
+def test_a_place_has_names_of_a_path_and_sparks_scheme():
     place = location("s3://bucket/warehouse/") / "streams" / "a=1"
     assert str(place) == "s3a://bucket/warehouse/streams/a=1"
     assert (place.name, str(place.parent)) == ("a=1", "s3a://bucket/warehouse/streams")
@@ -29,11 +31,11 @@ def test_a_place_of_another_kind_is_refused(text):
         location(text)
 
 
-def test_what_takes_a_local_file_refuses_an_object():
+def test_functions_of_local_files_refuse_an_object():
     place = location("s3a://bucket/file")
-    with pytest.raises(TypeError, match="where there are no local files"):
+    with pytest.raises(TypeError, match="without local files"):
         os.stat(place)
-    with pytest.raises(ValueError, match="is opened to read its bytes"):
+    with pytest.raises(ValueError, match="can only be opened to read bytes"):
         place.open("w")
 
 
@@ -51,7 +53,7 @@ def test_an_object_is_found_by_its_folders_and_by_patterns(warehouse):
     assert [path.name for path in warehouse.rglob("*")] == ["3.txt"]
 
 
-def test_bytes_are_read_as_they_are_asked_for(warehouse):
+def test_requested_ranges_of_bytes_are_read(warehouse):
     place = warehouse / "numbers"
     place.write_bytes(bytes(range(100)))
     assert place.stat().st_size == 100
@@ -65,7 +67,7 @@ def test_bytes_are_read_as_they_are_asked_for(warehouse):
         place.read_text()
 
 
-def test_of_several_who_make_the_same_object_one_succeeds(warehouse):
+def test_of_several_writers_of_one_object_one_succeeds(warehouse):
     def makes(number: int) -> bool:
         try:
             put_once(warehouse / "epoch", str(number).encode())
@@ -79,7 +81,7 @@ def test_of_several_who_make_the_same_object_one_succeeds(warehouse):
     assert (warehouse / "epoch").read_text() == str(made.index(True))
 
 
-def test_a_new_file_is_whole_or_not_there(warehouse):
+def test_a_new_file_is_complete_or_absent(warehouse):
     with pytest.raises(ZeroDivisionError), new_file(warehouse / "half") as file:
         file.write(bytes(1 // 0))
     assert not (warehouse / "half").exists()
@@ -90,10 +92,27 @@ def test_a_new_file_is_whole_or_not_there(warehouse):
     assert (warehouse / "whole").read_text() == "whole"
 
 
-def test_nothing_is_put_after_a_check_that_failed(warehouse):
+def test_a_failed_check_prevents_a_put(warehouse):
     def check() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         put_once(warehouse / "entry", b"entry", check=check)
     assert not (warehouse / "entry").exists()
+
+
+@pytest.mark.parametrize("status", [None, 503])
+def test_a_put_whose_response_was_lost_belongs_to_its_writer(store, warehouse, monkeypatch, status):
+    """A driver must recognise its own journal entry in the store.
+
+    Otherwise it would take the entry for that of another driver.
+    """
+    with lossy(store, status) as address, monkeypatch.context() as env:
+        env.setenv("AWS_ENDPOINT_URL", address)
+        _store.cache_clear()
+        put_once(warehouse / "entry", b"ours")
+        (warehouse / "other").create(b"theirs")
+        with pytest.raises(FileExistsError):
+            put_once(warehouse / "other", b"ours")
+    _store.cache_clear()
+    assert ((warehouse / "entry").read_text(), (warehouse / "other").read_text()) == ("ours", "theirs")

@@ -1,4 +1,7 @@
-"""One Spark for all tests, and a warehouse in which they lay down the tables that a stream would have written."""
+"""Provides one Spark for all tests, and a warehouse for tables.
+
+Tests write the tables that a stream would have written.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,35 @@ from pathlib import Path
 
 import pytest
 from flights_day import STARTED_AT_MS, TOPOLOGY, FlightsDay, play_day
+from one_spark import one_spark
 from planted import TestWarehouse
 from pyspark.sql import SparkSession
 
 import critical_path
 import maintain
 import rollup
-from tidemark.report.outline import outline
-from tidemark.report.report_tables import replace_rows
-from tidemark.spark import PROJECT, session
-from tidemark.spec.intervals import Interval
-from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import load as load_slas
-from tidemark.spec.tables import DELIVERIES, DQ_RESULTS, INCIDENTS, SLA_RESULTS
-from tidemark.spec.topology import load
+from tidemark.model.project.files import CHECKOUT as PROJECT
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_spec import load as load_slas
+from tidemark.model.tables.catalog import DELIVERIES, DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.model.topology import load
+from tidemark.reports.report_tables import replace_rows
+from tidemark.reports.rollups.outline import outline
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PySpark leaves sockets to the garbage collector, which may come in any test that runs afterwards."""
+    """Ignores PySpark's open sockets.
+
+    PySpark leaves them to the garbage collector, which may come in any later test.
+    """
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    spark = session("tests")
-    yield spark
-    spark.stop()
+    with one_spark() as spark:
+        yield spark
 
 
 @pytest.fixture
@@ -42,17 +48,20 @@ def warehouse(tmp_path: Path) -> TestWarehouse:
 
 @pytest.fixture(scope="module")
 def shared_warehouse(tmp_path_factory: pytest.TempPathFactory) -> TestWarehouse:
-    """One for all tests of a module."""
+    """Returns one warehouse for all tests of a module."""
     return TestWarehouse(Layout(tmp_path_factory.mktemp("warehouse")))
 
 
 @pytest.fixture(scope="session")
 def flights_day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[FlightsDay, Layout]:
-    """A day of flights, reports on it, SLA checks written by hand, all maintained; none of it is to be changed."""
+    """Returns a maintained day of flights with reports and checks.
+
+    SLA checks are written by hand. No test may change any of it.
+    """
     layout = Layout(tmp_path_factory.mktemp("flights_day"))
     day, topology = play_day(layout.warehouse), load(TOPOLOGY)
     slas = load_slas(PROJECT / "expectations" / "slas.toml", topology)
-    rollup.run(layout, topology.name, known=outline(topology, slas))
+    rollup.run(layout, topology.name, topology_outline=outline(topology, slas))
     critical_path.run(layout, topology, slas, Interval(STARTED_AT_MS, day.ended_at_ms))
     kept = {
         SLA_RESULTS: SLA_CHECKS,
@@ -81,7 +90,7 @@ OPENED = {
     "opened_at": STARTED_AT_MS + 600_000,
     "verdict": "error",
 }
-"""The incident that follows, and that it was told."""
+"""The incident that follows, and its notification."""
 DQ_CHECKS = [
     {"suite": "outcomes", "expectation": "expect_table_row_count_to_be_between", "topology": "flights", "success": True}
     | {"severity": "critical", "checked_at": STARTED_AT_MS, "run_id": "run 0", "observed": "11"}

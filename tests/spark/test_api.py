@@ -1,4 +1,7 @@
-"""What a team's own queries get from `tidemark.api`: real streams from files, real Delta tables, replays by hand."""
+"""Queries of teams with `tidemark.api`: real streams, tables and replays.
+
+Streams come from files; replays are done by hand.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from pyspark.sql import functions as F
 import rollup
 from tidemark import api
 from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.semantics.change import Rule
-from tidemark.spec.intervals import instant_ms, iso
-from tidemark.spec.layout import Layout
 
 NOON = instant_ms("2026-03-01T12:00")
 SCHEMA = "order_id string, status string, ordered_at timestamp, partition int, offset bigint"
@@ -42,7 +45,7 @@ class Clock:
 
 @dataclass
 class Shop:
-    """A query `orders` of the topology `shop` that reads one file per batch."""
+    """A query `orders` of the topology `shop`, one file per batch."""
 
     spark: SparkSession
     home: Path
@@ -56,7 +59,10 @@ class Shop:
         return {"warehouse": self.home / "warehouse", "topology": "shop", "sub_topology": "orders"}
 
     def orders(self, *rows: tuple[str | None, str, int | None]) -> None:
-        """The next batch: order, status, and record time in ms after noon; each has the next offset of partition 0."""
+        """Writes the next batch: order, status, and record time.
+
+        Record time is in ms after noon; each record has the next offset of partition 0.
+        """
         first = self.files * 100
         lines = [
             {"order_id": order, "status": status, "partition": 0, "offset": first + n}
@@ -78,7 +84,10 @@ class Shop:
         writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 
     def forget_end_of(self, batch_id: int) -> None:
-        """Leave the checkpoint as a crash would have, right before Spark noted the end of the batch."""
+        """Restores the checkpoint to the moment before a batch's end.
+
+        A crash right before Spark noted the end would leave it so.
+        """
         for file in (self.home / "checkpoint" / "commits").glob(f"*{batch_id}*"):
             file.unlink()
 
@@ -105,7 +114,7 @@ def offsets(rows: DataFrame) -> list[int]:
 
 
 class Written:
-    """A team's function that writes what changed, and can be made to fail right after it has."""
+    """A team's function that writes changes and can fail afterwards."""
 
     def __init__(self, shop: Shop, state: api.State | None = None) -> None:
         self.state = state or api.State(**shop.names, operator="status")
@@ -143,7 +152,7 @@ def test_latency_is_measured_when_the_work_is_done(shop):
     assert shop.rows("batches", "batch_id", "records_in", "duration_ms", "finished_at") == [(0, 3, 250, 0)]
 
 
-def test_a_record_without_a_usable_time_is_counted_and_has_no_latency(shop, caplog):
+def test_a_record_without_a_usable_time_counts_without_latency(shop, caplog):
     shop.orders(("a", "new", -1_000), ("b", "new", None), ("c", "new", -NOON - 1))
 
     shop.run(api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", clock=Clock()))
@@ -167,7 +176,7 @@ def test_partitions_are_tasks(shop):
     assert shop.rows("operator_latency", "task_id", "n", "sum_ms") == [("orders_0", 1, 10), ("orders_3", 2, 60)]
 
 
-def test_a_batch_that_runs_again_is_told_once_with_the_first_clock(shop):
+def test_a_repeated_batch_is_recorded_once_with_the_first_clock(shop):
     shop.orders(("a", "new", -1_000))
     shop.orders(("b", "new", -2_000))
     clock, ran = Clock(), []
@@ -190,7 +199,7 @@ def test_a_batch_that_runs_again_is_told_once_with_the_first_clock(shop):
     assert shop.rows("outcomes", "batch_id") == [(0,), (1,)]
 
 
-def test_what_was_not_committed_yet_is_committed_by_the_batch_that_runs_again(shop):
+def test_an_uncommitted_batch_is_committed_by_its_repetition(shop):
     shop.orders(("a", "new", -1_000))
     clock = Clock()
     names = {**shop.names, "operator": "board", "timestamp": "ordered_at"}
@@ -217,12 +226,12 @@ def test_a_batch_that_cannot_be_measured_goes_on_and_says_so(shop, caplog):
 
     assert done == [[0]]
     assert "batch 0 of orders/board was not measured" in caplog.text
-    assert "a record time is a TIMESTAMP, got offset: bigint" in caplog.text
+    assert "a record time must be a TIMESTAMP, got offset: bigint" in caplog.text
 
 
 def test_a_strict_batch_that_cannot_be_measured_fails(shop):
     shop.orders(("a", "new", -1_000))
-    with pytest.raises(StreamingQueryException, match="a record time is a TIMESTAMP"):
+    with pytest.raises(StreamingQueryException, match="a record time must be a TIMESTAMP"):
         shop.run(api.measured(ignore, **shop.names, operator="board", timestamp="offset", strict=True))
 
 
@@ -244,7 +253,7 @@ def test_a_batch_without_records_writes_nothing(shop):
     assert not shop.path("batches").exists()
 
 
-def test_two_operators_of_one_query_share_its_tables_and_its_batches(shop):
+def test_two_operators_of_one_query_share_tables_and_batches(shop):
     shop.orders(("a", "new", -1_000))
     shop.orders(("b", "new", -2_000))
     names = {**shop.names, "timestamp": "ordered_at", "clock": Clock(), "strict": True}
@@ -265,7 +274,7 @@ def test_a_new_checkpoint_under_an_old_name_is_refused(shop):
     each_batch = api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", strict=True)
     shop.run(each_batch)
     shutil.rmtree(shop.home / "checkpoint")
-    with pytest.raises(StreamingQueryException, match="goes on with batch 0, but batch 1 was told of before"):
+    with pytest.raises(StreamingQueryException, match="continues with batch 0, but batch 1 was recorded before"):
         shop.run(each_batch)
 
 
@@ -330,7 +339,7 @@ def test_an_update_whose_output_failed_is_handed_out_again(shop):
 
 
 @pytest.mark.parametrize("restarted", [True, False], ids=["in a new process", "in the same one"])
-def test_a_batch_that_runs_again_after_its_state_moved_hands_out_the_same_rows(shop, restarted):
+def test_a_batch_repeated_after_its_state_moved_gives_its_rows(shop, restarted):
     shop.orders(("a", "new", 1))
     shop.orders(("a", "paid", 5), ("a", "paid", 2))  # the first would be unchanged, were the second known already
     written = Written(shop)
@@ -360,32 +369,32 @@ def test_a_state_that_missed_a_batch_is_read_anew(shop):
     assert shop.rows("changes", "batch_id", "old_timestamp") == [(0, None), (1, 0), (2, 1)]
 
 
-def test_a_batch_that_has_other_rows_when_it_runs_again_is_refused_before_its_output(shop):
+def test_a_repeated_batch_with_other_rows_is_refused_early(shop):
     state, reached = api.State(**shop.names, operator="status"), []
     write(order(shop, "new", at=0), 0, state, reached)
-    with pytest.raises(Contradiction, match="batch 0 of status sent other updates on"):
+    with pytest.raises(Contradiction, match="batch 0 of status sent other updates"):
         write(order(shop, "paid", at=0), 0, state, reached)
     assert reached == [[0]]
 
 
-def test_a_batch_before_those_that_the_state_knows_is_refused_before_its_output(shop):
+def test_a_batch_before_those_of_the_state_is_refused_early(shop):
     shop.orders(("a", "new", 1))
     shop.orders(("a", "paid", 2))
     written = Written(shop)
     shop.run(written)
     shutil.rmtree(shop.home / "checkpoint")
-    with pytest.raises(StreamingQueryException, match="goes on with batch 0, but batch 1 was told of before"):
+    with pytest.raises(StreamingQueryException, match="continues with batch 0, but batch 1 was recorded before"):
         shop.run(Written(shop))
     assert written.batches == [[0], [100]]
 
 
-def test_rows_that_cannot_be_judged_are_refused_before_anything_is_written(shop):
+def test_rows_that_cannot_be_judged_are_refused_before_writing(shop):
     state = api.State(**shop.names, operator="status")
     timeless = shop.spark.createDataFrame([("a", "new", None, 0, 0)], SCHEMA)
     with pytest.raises(InvalidTimestamp, match="got 1 rows without a usable ordered_at"):
         write(timeless, 0, state, [])
     nameless = shop.spark.createDataFrame([(None, "new", None, 0, 7), (None, "new", None, 0, 7)], SCHEMA)
-    with pytest.raises(InvalidArgument, match="partition and offset name a row of the batch"):
+    with pytest.raises(InvalidArgument, match="partition and offset must identify a row of the batch"):
         write(nameless, 0, state, [])
 
 
@@ -402,7 +411,7 @@ def test_states_of_two_operators_do_not_mix(shop):
 # listen
 
 
-def test_a_listener_records_the_batches_of_a_query_that_knows_nothing_of_it(shop):
+def test_a_listener_records_batches_of_an_unchanged_query(shop):
     shop.orders(("a", "new", 1_000), ("b", "new", 3_000))
     shop.orders(("c", "new", 9_000))
     with api.listen(shop.spark, warehouse=shop.home / "warehouse", topology="shop"):
@@ -418,7 +427,7 @@ def test_a_listener_records_the_batches_of_a_query_that_knows_nothing_of_it(shop
     assert shop.rows("watermarks", "batch_id", "source", "partition", "watermark")[0] == (1, None, None, 2_000)
 
 
-def test_a_measured_query_that_is_listened_to_has_one_row_per_batch_the_listeners(shop):
+def test_a_measured_query_with_a_listener_has_one_row_per_batch(shop):
     shop.orders(("a", "new", -1_000))
     shop.orders(("b", "new", -1_000))
     each_batch = api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", clock=Clock())
@@ -434,7 +443,7 @@ def test_a_measured_query_that_is_listened_to_has_one_row_per_batch_the_listener
 
 
 @pytest.mark.parametrize("name", [None, "nightly orders"])
-def test_a_query_whose_name_cannot_be_a_folder_is_filed_under_its_id(shop, name):
+def test_a_query_with_an_unusable_name_is_filed_under_its_id(shop, name):
     shop.orders(("a", "new", 1))
     with api.listen(shop.spark, warehouse=shop.home / "warehouse", topology="shop"):
         writer = shop.stream().writeStream.foreachBatch(ignore)
@@ -482,7 +491,7 @@ def test_of_more_than_32_hops_the_oldest_are_forgotten(spark):
     assert hops_of(rows) == [*(("h", n) for n in range(1, 31)), ("late", 100), ("late", 101)]
 
 
-def test_a_hop_of_a_tidemark_stream_is_read_and_the_id_of_its_record_is_not_sent_on(spark):
+def test_a_hop_of_a_stream_is_read_and_its_id_not_sent_on(spark):
     sent = [("tidemark-id", b"shop/orders/1/7/0"), ("tidemark-hop", b"shop/alerts:50")]
     noted = api.with_hop(spark.createDataFrame([("a", sent)], HEADERS), "mine", clock=lambda: 60)
     assert hops_of(noted) == [("shop/alerts", 50), ("mine", 60)]
@@ -535,7 +544,10 @@ def ignore(rows: DataFrame, batch_id: int) -> None:
 
 
 def order(shop: Shop, status: str, at: int) -> DataFrame:
-    """One row of order a, whose offset is its record time in ms after noon."""
+    """Returns a row of order a; its offset equals its record time.
+
+    The record time is in ms after noon.
+    """
     rows = shop.spark.createDataFrame([("a", status, NOON + at, 0, at)], SCHEMA.replace("timestamp", "bigint"))
     return rows.withColumn("ordered_at", F.timestamp_millis("ordered_at"))
 

@@ -1,4 +1,4 @@
-"""What `tidemark.api` does with Kafka: hops through a topic, and the backlog of a query."""
+"""`tidemark.api` with Kafka: hops through a topic, and a query's backlog."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from streaming.conftest import broker  # noqa: F401 - a fixture
 from tidemark import api
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded.broker import create_topics
-from tidemark.spec.layout import Layout
+from tidemark.model.project.layout import Layout
 
 
-def test_the_documented_hop_passes_a_topic_and_the_backlog_is_told(spark, broker, tmp_path):  # noqa: F811
+def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_path):  # noqa: F811
     create_topics(broker, {"orders": 1, "enriched": 1})
     producer = Producer({"bootstrap.servers": broker})
     for n in range(5):

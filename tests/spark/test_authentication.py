@@ -1,4 +1,4 @@
-"""Whoever does not know its secret cannot talk to a driver through the port by which executors do."""
+"""Without its secret no client can use a driver's executor port."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tidemark import spark as edge
+from tidemark import spark_session
 from tidemark.errors import InvalidArgument
 
 RPC_REQUEST = 3
@@ -17,14 +17,14 @@ RPC_REQUEST = 3
 
 
 def answer_to(body: bytes, *, port: int) -> bytes:
-    """What the server at *port* answers to *body*, sent without having proved anything before."""
+    """Returns the server's answer at *port* to an unauthenticated *body*."""
     message = struct.pack(">bqi", RPC_REQUEST, 1, len(body)) + body
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(struct.pack(">q", 8 + len(message)) + message)
         return connection.recv(65_536)
 
 
-def test_a_driver_does_not_talk_to_who_has_no_secret(spark: SparkSession) -> None:
+def test_a_driver_rejects_a_client_without_its_secret(spark: SparkSession) -> None:
     conf = spark.sparkContext.getConf()
     assert conf.get("spark.authenticate") == "true"
     port = int(conf.get("spark.driver.port") or 0)
@@ -44,9 +44,9 @@ def test_the_secret_of_a_driver_is_in_no_arguments(spark: SparkSession) -> None:
 def test_a_clusters_secret_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "secrets.conf"
     file.write_text("spark.authenticate true\nspark.authenticate.secret s3cret\n")
-    monkeypatch.setenv(edge.SECRETS, str(file))
-    assert edge._secret("spark://there:7077") == {"spark.authenticate.secret": "s3cret"}
-    assert edge._secret("local[2]") == edge._secret("yarn") == {}
+    monkeypatch.setenv(spark_session.SECRETS, str(file))
+    assert spark_session._secret("spark://there:7077") == {"spark.authenticate.secret": "s3cret"}
+    assert spark_session._secret("local[2]") == spark_session._secret("yarn") == {}
 
 
 @pytest.mark.parametrize("content", [None, "spark.authenticate true\n"])
@@ -56,8 +56,8 @@ def test_a_cluster_without_a_secret_is_refused(
     file = tmp_path / "secrets.conf"
     if content is not None:
         file.write_text(content)
-        monkeypatch.setenv(edge.SECRETS, str(file))
+        monkeypatch.setenv(spark_session.SECRETS, str(file))
     with pytest.raises(
         InvalidArgument, match=r"TIDEMARK_SPARK_SECRETS must name a properties file .* spark://there:7077"
     ):
-        edge._secret("spark://there:7077")
+        spark_session._secret("spark://there:7077")

@@ -1,4 +1,7 @@
-"""Who is to blame for windows over their SLA: the view, in Spark and in DuckDB, on rows by hand and on real batches."""
+"""Culprits of windows over their SLA, in Spark and in DuckDB.
+
+The view is checked on rows by hand and on real batches.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,16 @@ import pytest
 from playing import Play
 
 import critical_path as job
-from tidemark.cli.sql import Warehouse
-from tidemark.report.what_if import Change, what_if
-from tidemark.spark import PROJECT, read_table
-from tidemark.spec.intervals import Interval
-from tidemark.spec.layout import Layout
-from tidemark.spec.sla_spec import load
-from tidemark.spec.stream import Stream
-from tidemark.spec.tables import BATCHES, CRITICAL_PATHS, OPERATOR_WINDOWS, SLA_RESULTS, WINDOW_PARTS
+from tidemark.model.project.files import CHECKOUT as PROJECT
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_spec import load
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATHS, OPERATOR_WINDOWS, SLA_RESULTS, WINDOW_PARTS
+from tidemark.query.spark import read_table
+from tidemark.query.sql import Warehouse
+from tidemark.reports.what_if.estimates import WorkChange, what_if
+from tidemark.storage.fence import Fence
 from tidemark.stream.wiring import build_engine
 
 VIEW = (files("tidemark") / "views" / "critical_path_blame.sql").read_text(encoding="utf-8")
@@ -79,7 +84,10 @@ def test_spark_says_the_same(spark, warehouse):
 
 
 def window(warehouse, number, *, subject="b", over=True, **excess_ms):
-    """A window that *subject* finished a second after its end; parts, usually 100 ms long, were too long."""
+    """Writes a window of *subject*, finished after a second, with long parts.
+
+    The parts take usually 100 ms.
+    """
     end_ms = NOON + (number + 1) * WINDOW_MS
     same = {
         "topology": "t", "window_start": end_ms - WINDOW_MS, "window_end": end_ms, "finished_at": end_ms + 1_000,
@@ -101,7 +109,10 @@ def who(warehouse):
 
 
 def blamed(rows, grain=None):
-    """Start of the interval (epoch ms), who, rank, excess, what it used, what is usual, and windows."""
+    """Returns culprits by interval, with rank, excess, usage and windows.
+
+    The start of the interval is in epoch ms.
+    """
     columns = ("operator", "rank", "excess_ms", "used_ms", "usual_ms", "windows")
     return [
         (round(row["interval_start"].timestamp() * 1_000), *(row[c] for c in columns))
@@ -111,7 +122,7 @@ def blamed(rows, grain=None):
 
 
 class Slowed(Play):
-    """The demo's flights, with time going on while a batch runs, and an operator that sleeps."""
+    """The demo's flights with a running clock and a sleeping operator."""
 
     slow_ms: dict[str, int] = {}  # noqa: RUF012
 
@@ -126,7 +137,7 @@ class Slowed(Play):
             return self.now_ms + round((time.monotonic() - offset["began"]) * 1_000)
 
         self._engines[sub] = build_engine(
-            stream, self.broker, thread_id="t", epoch=1, slow_ms=self.slow_ms, clock=clock
+            stream, self.broker, thread_id="t", epoch=1, slow_ms=self.slow_ms, fence=Fence(clock=clock)
         )
 
 
@@ -134,7 +145,10 @@ WINDOWS = 6
 
 
 def flown(home, **slow_ms):
-    """Windows of flights whose carriers' driver begins 3 s after the first driver; carrier_state sleeps."""
+    """Plays flights whose second driver starts 3 s later.
+
+    It is that of the carriers; carrier_state sleeps.
+    """
     play = Slowed((PROJECT / "jobs" / "topologies" / "flights.toml").read_text(), home)
     play.slow_ms = slow_ms
     for number in range(WINDOWS + 1):
@@ -153,9 +167,7 @@ def reported(spark, warehouse, play):
 
 
 @pytest.mark.parametrize("slow", [400, 0])
-def test_the_demos_slowed_operator_is_named_though_a_hop_waits_longer_and_is_not_when_it_is_quick(
-    spark, warehouse, slow
-):
+def test_the_demos_slowed_operator_is_blamed_only_while_slow(spark, warehouse, slow):
     play = flown(warehouse.layout.warehouse, **({"carrier_state": slow} if slow else {}))
     reported(spark, warehouse, play)
 
@@ -168,7 +180,7 @@ def test_the_demos_slowed_operator_is_named_though_a_hop_waits_longer_and_is_not
     assert names == ({("carrier_state", 1)} if slow else set())
 
 
-def test_what_if_without_the_delay_agrees_with_the_run_without_it(tmp_path):
+def test_what_if_without_the_delay_agrees_with_a_real_run(tmp_path):
     def windows(play, *changes):
         finished, batches = (
             pl.concat(
@@ -179,7 +191,7 @@ def test_what_if_without_the_delay_agrees_with_the_run_without_it(tmp_path):
         )
         return what_if(finished, batches, play.topology.upstreams, changes, trigger_ms=play.topology.trigger_ms)
 
-    slowed = windows(flown(tmp_path / "slow", carrier_state=400), Change(operator="carrier_state", less_ms=400))
+    slowed = windows(flown(tmp_path / "slow", carrier_state=400), WorkChange(operator="carrier_state", less_ms=400))
     quick = windows(flown(tmp_path / "quick"))
     assert [w.start_ms for w in slowed] == [w.start_ms for w in quick]
     then_ms = sorted(window.then.latency_ms for window in slowed)[len(slowed) // 2]

@@ -1,4 +1,7 @@
-"""The questions of docs/cookbook.md: Spark and DuckDB give the same answer, and the feed alone explains it."""
+"""Questions of docs/cookbook.md have equal answers in Spark and DuckDB.
+
+The feed alone explains them.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ import pytest
 from asking import Asked, Rows
 from flights_day import Arrived, FlightsDay
 
-from tidemark.delta import scan
-from tidemark.feed.feed_record import FLIGHT_EVENTS, Kind
-from tidemark.spec.layout import Layout
+from tidemark.feed.feed_record import FLIGHT_EVENTS, RecordKind
+from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.tables import scan
 
 COOKBOOK = (Path(__file__).parents[2] / "docs" / "cookbook.md").read_text(encoding="utf-8")
 QUESTIONS = {int(number): text for number, text in re.findall(r"## (\d+)\. .*?```sql\n(.*?)```", COOKBOOK, re.DOTALL)}
@@ -25,7 +28,7 @@ WEATHER = ("temp_f", "wind_mph", "precip_in", "visibility_mi")
 
 @dataclass(frozen=True)
 class Told:
-    """An update that says something new: its key, its value, and the record that brought it."""
+    """A changed update: its key, its value, and its record."""
 
     key: str
     value: tuple[object, ...]
@@ -33,7 +36,7 @@ class Told:
 
 
 class Expected:
-    """What the feed of *day* says by itself, given which of its records came too late."""
+    """Expected results from the feed of *day* and its late records."""
 
     def __init__(self, day: FlightsDay, layout: Layout) -> None:
         self.day = day
@@ -45,7 +48,7 @@ class Expected:
 
 
 def told(updates: list[tuple[str, tuple[object, ...], Arrived]]) -> list[Told]:
-    """Those of *updates* that are not the same value at a later instant."""
+    """Returns *updates* without repetitions of a value at a later instant."""
     stored: dict[str, Told] = {}
     sent = []
     for key, value, arrived in updates:
@@ -104,7 +107,7 @@ def test_02_all_batches_close(answers):
     assert answers(2) == []
 
 
-def test_03_quarantine_has_the_broken_records_by_what_is_wrong_with_them(answers):
+def test_03_quarantine_has_the_broken_records_by_reason(answers):
     # Twelve, one fault after the other: of the seven the first five came twice.
     assert answers(3) == [
         ("flight_events", "timestamp_out_of_range", 6),
@@ -126,7 +129,7 @@ def test_04_late_are_records_of_aircraft_that_were_offline(answers, expected):
 
 
 def statuses_of_flight(expected: Expected) -> list[Arrived]:
-    return [a for a in expected.flights if a.record.key == FLIGHT and a.record.kind is Kind.STATUS]
+    return [a for a in expected.flights if a.record.key == FLIGHT and a.record.kind is RecordKind.STATUS]
 
 
 def test_05_a_flight_is_where_its_last_status_says(answers, expected):
@@ -143,7 +146,7 @@ def test_06_a_flight_was_in_each_status_until_the_next(answers, expected):
     ]
 
 
-def test_07_in_the_air_are_flights_that_had_departed_and_not_arrived(answers, expected):
+def test_07_in_the_air_are_departed_flights_without_arrival(answers, expected):
     at_ms = 1_772_359_200_000 + 90 * 60_000  # 11:30
     known: dict[str, Told] = {}
     for one in sorted(expected.told, key=lambda one: one.arrived.at_ms):
@@ -174,7 +177,7 @@ def test_09_every_carrier_of_the_feed_has_had_a_delay_band(answers, expected):
     assert all(changes >= 1 for _, changes, _ in rows)
 
 
-def test_10_arrivals_and_their_delays_are_all_there_whatever_the_weather(answers, expected):
+def test_10_arrivals_and_delays_are_complete_in_any_weather(answers, expected):
     delays = [one.value[4] for one in expected.told if one.value[3] == "arrived"]
     rows = answers(10)
     assert [weather for weather, *_ in rows] == ["dry", "rain"]
@@ -182,7 +185,7 @@ def test_10_arrivals_and_their_delays_are_all_there_whatever_the_weather(answers
     assert sum(arrivals * average for _, arrivals, average in rows) == pytest.approx(sum(delays))
 
 
-def test_11_latency_of_a_source_is_the_age_of_its_records_when_their_batch_was_read(answers, expected):
+def test_11_latency_of_a_source_is_the_age_when_read(answers, expected):
     ages_ms = [a.read_at_ms - a.at_ms for a in expected.day.flights()]
     (row,) = (row for row in answers(11) if row[1] == "flight_events")
     _, _, records, min_ms, avg_ms, max_ms = row
@@ -221,7 +224,7 @@ def test_14_saved_is_what_was_said_again(answers, expected):
 
 def test_15_not_sent_on_was_what_repeated_the_status_before(answers, expected):
     of_flight = [a for a in expected.flights if a.record.key == FLIGHT]
-    repeats = [(was, a) for was, a in pairwise(of_flight) if a.record.kind is Kind.REPEAT]
+    repeats = [(was, a) for was, a in pairwise(of_flight) if a.record.kind is RecordKind.REPEAT]
     assert answers(15) == [(1, a.partition, a.offset, a.offset, was.at_ms, a.at_ms) for was, a in repeats]
 
 
@@ -232,7 +235,7 @@ def test_16_a_watermark_is_held_by_partitions_of_its_source(answers):
 
 
 def critical(layout: Layout) -> list[tuple[int, str]]:
-    """Latency in ms and leaf of each window that has a critical path."""
+    """Returns latency in ms and leaf of windows with a critical path."""
     paths = scan(layout.report_table("flights", "critical_paths")).collect()
     return [(latency_ms, leaf) for latency_ms, leaf in paths.select("latency_ms", "leaf").rows() if leaf]
 
@@ -250,14 +253,14 @@ def test_18_operators_share_the_time_of_the_critical_paths(answers, flights_day)
     assert sum(share for *_, share in rows) == pytest.approx(1)
 
 
-def test_19_everything_is_as_fresh_as_the_newest_record_that_it_has_had(answers, expected):
+def test_19_everything_is_as_fresh_as_its_newest_record(answers, expected):
     newest = {operator: newest_at for _, operator, newest_at, *_ in answers(19)}
     assert newest["flight_events"] == max(a.at_ms for a in expected.flights)
     assert newest["weather"] == max(a.at_ms for a in expected.day.weather)
     assert newest["flight_status"] == max(one.arrived.at_ms for one in expected.told)
 
 
-def test_20_a_broken_promise_lasts_from_the_first_check_that_says_so_to_the_last(answers):
+def test_20_a_broken_sla_lasts_from_its_first_to_its_last_check(answers):
     first_ms = 1_772_359_200_000 + 600_000
     broken = ("board_in_time", "error", first_ms, first_ms + 600_000, 2, 595_000.0, 120_000.0)
     assert answers(20) == [broken]

@@ -8,13 +8,14 @@ import pytest
 from planted import WINDOW_MS, reading
 
 import critical_path as job
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_spec import parse
+from tidemark.model.tables.catalog import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
 from tidemark.semantics.critical_path import in_order
-from tidemark.spec.intervals import Interval
-from tidemark.spec.sla_spec import parse
-from tidemark.spec.tables import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
 
 TABLES = (CRITICAL_PATHS, CRITICAL_PATH_STEPS, CRITICAL_PATH_LEAVES)
 WINDOWS = 40
+HOUR_MS = 3_600_000
 HOSTS = [
     {"host": None, "skew_ms": None, "skew_error_ms": None},
     {"host": "x", "skew_ms": None, "skew_error_ms": None},
@@ -24,7 +25,7 @@ HOSTS = [
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_on_a_random_topology_spark_and_one_process_write_the_same(spark, warehouse, seed):
+def test_on_a_random_topology_spark_and_one_process_agree(spark, warehouse, seed):
     rng = random.Random(seed)
     upstreams = random_topology(rng)
     topology = reading(upstreams)
@@ -42,6 +43,38 @@ def test_on_a_random_topology_spark_and_one_process_write_the_same(spark, wareho
     assert len(written[0][0]) == len(ends) > 10
 
 
+def test_hours_are_found_alike_in_one_process_and_on_spark(spark, warehouse):
+    topology = reading({"a": (), "b": ("a",), "z": ("b",)})
+    hours = [hour * HOUR_MS + number * WINDOW_MS for hour in (0, 1, 4) for number in range(5)]
+    seldom = {hours[0], hours[-1]}  # `z` has no record in the other windows
+    ewts = {
+        end_ms: {"a": end_ms + 100, "b": end_ms + 130 + place, "z": end_ms + 200 + 3 * place}
+        for place, end_ms in enumerate(hours)
+    }
+    rows = [
+        {"batch_id": end_ms // WINDOW_MS, "operator": name, "window_start": end_ms - WINDOW_MS, "window_end": end_ms,
+         "ewt_adjusted_at": ewt, "batch_started_at": ewt, "queued_ms": 0}
+        for end_ms, of_window in ewts.items() for name, ewt in of_window.items()
+        if name != "z" or end_ms in seldom
+    ]  # fmt: skip
+    warehouse.write(OPERATOR_WINDOWS, rows)
+
+    written = {}
+    for spark_above in (len(rows), 0):
+        job.run(warehouse.layout, topology, (), Interval(0, 5 * HOUR_MS), spark_above=spark_above)
+        written[spark_above] = [warehouse.report(table) for table in TABLES]
+
+    assert written[0] == written[len(rows)]
+    found = {ms_of(row["window_end"]): row["latency_ms"] for row in written[0][0]}
+    assert found == {
+        end_ms: of["z"] - of["a"] if end_ms in seldom else None for end_ms, of in ewts.items()
+    }  # a window without `z` is open, as it has no time of `z`
+
+
+def ms_of(at):
+    return round(at.timestamp() * 1000)
+
+
 def random_topology(rng):
     names = [f"o{n}" for n in rng.sample(range(10), rng.randint(2, 7))]
     dag = {name: tuple(rng.sample(names[:n], rng.randint(0, min(n, 3)))) for n, name in enumerate(names)}
@@ -49,7 +82,10 @@ def random_topology(rng):
 
 
 def random_window(rng, upstreams, number):
-    """Rows whose EWTs mostly grow downstream, often tie, and sometimes are missing, or told by two batches."""
+    """Writes a window whose EWTs mostly grow downstream, and often tie.
+
+    Some are missing, or reported by two batches.
+    """
     ewts = {}
     shifted_ms = 1_234 if number > WINDOWS // 2 else 0  # as after a change of the length of windows
     gap, start_ms = rng.choice((0, 0, 0.2)), number * WINDOW_MS + shifted_ms

@@ -1,4 +1,4 @@
-"""How much of a folder, a Delta table or a hop real Spark takes into one batch."""
+"""Amounts that real Spark reads per batch from folders, tables, hops."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark.delta import create
-from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Source
-from tidemark.spec.tables import HOP
-from tidemark.spec.topology import SubTopology, Topology, parse
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import HOP
+from tidemark.model.topology import SubTopology, Topology, parse
+from tidemark.storage.delta.tables import create
+from tidemark.stream.driver.ticks import Ticks
+from tidemark.stream.journal.checkpoint import last_tick
 from tidemark.stream.read import sources
 from tidemark.stream.read.sources import collect, stream
 
@@ -55,13 +57,13 @@ def row(n: int) -> dict[str, int]:
 
 
 def batches(spark: SparkSession, topology: Topology, sub: SubTopology, warehouse: Path) -> list[list[int]]:
-    """The numbers that each batch reads until there are no more; it goes on where the last call ended."""
+    """Returns numbers per batch until the end, continuing the last call."""
     found: list[pl.DataFrame] = []
 
     def take(rows: DataFrame, _: int) -> None:
         found.append(collect(rows, sub.operators))
 
-    read = stream(spark, sub, Layout(warehouse), topology.name, {})
+    read = stream(spark, sub, Layout(warehouse), topology.name, {}, Ticks(spark, last_tick(warehouse / "checkpoint")))
     writer = read.writeStream.foreachBatch(take).option("checkpointLocation", str(warehouse / "checkpoint"))
     query = writer.trigger(processingTime="100 milliseconds").start()
     try:

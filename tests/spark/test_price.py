@@ -1,4 +1,4 @@
-"""What a batch costs, in counts that are the same on every machine."""
+"""Cost of a batch, in counts that are equal on every machine."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ COMMITS = {
     "outcomes",
     "batches",
 }
-"""The tables that a batch of one source and one table writes, each once, when everything is measured."""
+"""Tables that a batch of a source and a table writes.
+
+Each is written once when everything is measured.
+"""
 
 
-def test_a_batch_is_one_spark_job_and_one_commit_and_file_for_each_table_that_gets_rows(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_batch_is_one_spark_job_and_one_commit_per_table(spark: SparkSession, tmp_path: Path) -> None:
     ours = Ours(spark, tmp_path, Feed(2_000, updates=500, changes=50))
     ours.batch()
     before = versions(ours)
@@ -39,7 +40,7 @@ def test_a_batch_is_one_spark_job_and_one_commit_and_file_for_each_table_that_ge
         assert (version - was_version, files - had_files) == (1, 1), table
 
 
-def test_what_did_not_change_costs_its_proof_and_what_did_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_unchanged_update_costs_its_proof_alone(spark: SparkSession, tmp_path: Path) -> None:
     ours = Ours(spark, tmp_path, Feed(60_000, updates=50_000, changes=25_000))
     ours.batch()
     # Key, JSON and timestamp are some 110 bytes; the hash alone, which no compression makes smaller, is 32.
@@ -47,7 +48,7 @@ def test_what_did_not_change_costs_its_proof_and_what_did_is_written_once(spark:
     assert ours.bytes_per_skip[0] < 64
 
 
-def test_a_look_up_reads_the_states_of_the_keys_asked_for_and_no_others(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_look_up_reads_only_the_states_of_its_keys(spark: SparkSession, tmp_path: Path) -> None:
     ours = Ours(spark, tmp_path, Feed(5_000, updates=500, changes=50))
     stored = ours.engine._steps.memory.stored["latest"]
     read, look_up = [], stored.of

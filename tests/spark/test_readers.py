@@ -1,4 +1,7 @@
-"""Spark, DuckDB, Polars and delta-rs read the same of every table, whatever was done to it."""
+"""Spark, DuckDB, Polars and delta-rs read the same from every table.
+
+Tables are compacted and their current rows changed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,13 @@ from asking import Rows, in_order, plain
 from deltalake import DeltaTable, write_deltalake
 from playing import NEWEST, Play
 
-from tidemark.cli.sql import Warehouse
-from tidemark.delta import create
-from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.spark import read
-from tidemark.spec.tables import HOP, TABLES
-from tidemark.warehouse import delta_tables
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.model.tables.catalog import HOP, TABLES
+from tidemark.query.spark import read
+from tidemark.query.sql import _connect, _source
+from tidemark.storage.delta.snapshots import snapshot_of
+from tidemark.storage.delta.tables import create
+from tidemark.storage.warehouse import delta_tables
 
 STREAM_TABLES = [table for table in [*TABLES.values(), HOP] if table.written_by == "stream"]
 REPORTS = [table for table in TABLES.values() if table.written_by == "report" and table.name != "requeued"]
@@ -29,10 +33,11 @@ Seen = tuple[dict[str, str], Rows]
 
 
 def by_all_readers(spark, path: Path) -> Seen:
-    """What each of the four sees at *path*, which is the same."""
+    """Returns the rows at *path*, which all readers must agree on."""
     readers = {
         "Spark": read(spark, path).toArrow(),
-        "DuckDB": Warehouse(path)._connection.execute(f"FROM delta_scan('{path}')").to_arrow_table(),
+        "DuckDB": _connect(path, reads_logs=True).execute(f"FROM delta_scan('{path}')").to_arrow_table(),
+        "queries": _connect(path).execute(f"FROM {_source(path, snapshot_of(path))}").to_arrow_table(),
         "Polars": pl.scan_delta(str(path)).collect().to_arrow(),
         "delta-rs": pa.table(DeltaTable(path).to_pyarrow_table()),
     }
@@ -49,7 +54,10 @@ def seen_of(table: pa.Table) -> Seen:
 
 
 def word(kind: pa.DataType) -> str:
-    """The word of `tables.py` for a type of Arrow's, of which readers take one or the other."""
+    """Returns the word of `tables.py` for an Arrow type.
+
+    Readers use one or the other of two Arrow types.
+    """
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"array<{word(kind.value_type)}>"
     if pa.types.is_struct(kind):
@@ -76,7 +84,7 @@ VALUES: dict[str, list[Any]] = {
     "double": [0.1, -1e300, 0.0],
     "timestamp": [T, -1, 253_370_764_800_000],
 }
-"""An ordinary value of each type, and two that a reader may get wrong."""
+"""Values per type: an ordinary one, and two that readers may misread."""
 
 
 def value(ddl: str, place: int) -> Any:
@@ -116,7 +124,7 @@ def test_every_value_of_a_stream_s_table_is_read_alike(spark, tmp_path, table):
 
 
 @pytest.mark.parametrize("table", REPORTS, ids=lambda table: table.name)
-def test_every_report_is_read_alike_before_and_after_it_was_tidied(spark, flights_day, tmp_path, table):
+def test_every_report_reads_alike_before_and_after_compaction(spark, flights_day, tmp_path, table):
     (written,) = delta_tables(flights_day[1].warehouse)[table.name]
     path = Path(shutil.copytree(written, tmp_path / table.name))
     types, before = by_all_readers(spark, path)
@@ -132,7 +140,7 @@ def test_every_report_is_read_alike_before_and_after_it_was_tidied(spark, flight
     assert (protocol.min_reader_version, protocol.reader_features) == (1, None)
 
 
-def test_current_rows_are_read_alike_after_each_thing_that_is_done_to_them(spark, tmp_path):
+def test_current_rows_read_alike_after_each_operation(spark, tmp_path):
     play = Play(NEWEST, tmp_path)
     board = play.table("board")
 

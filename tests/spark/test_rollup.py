@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections import defaultdict
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from deltalake import write_deltalake
 from measuring import facts
 
 import rollup
-from tidemark.kernels.schemas import rows_of
-from tidemark.report import latency_facts
-from tidemark.spec.intervals import Grain, instant_ms
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Grain, instant_ms
+from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
+from tidemark.reports.rollups import large_facts
 
 MINUTE, HOUR, DAY = (grain.length_ms for grain in Grain)
 MIDNIGHT = instant_ms("2026-03-01")
@@ -22,40 +24,49 @@ FACTS, ROLLUPS = (OPERATOR_LATENCY, LATENCY_BUCKETS), (LATENCY_ROLLUP, LATENCY_B
 
 def test_spark_counts_what_one_process_counts(spark, warehouse):
     rng = random.Random(3)
-    for batch_id in range(6):
-        for task_id in ("0_0", "0_1"):
-            at_ms = MIDNIGHT + rng.choice([0, 59_999, MINUTE, HOUR - 1, HOUR, DAY])
-            latencies = [rng.randrange(-50, 9_000) for _ in range(9)]
-            measured(warehouse, at_ms, latencies, batch_id=batch_id, task_id=task_id)
+    known = []
+    for batch_id, operator, task_id in product(range(6), "op", ("0_0", "0_1")):
+        at_ms = MIDNIGHT + rng.choice([0, 59_999, MINUTE, HOUR - 1, HOUR, DAY])
+        latencies = [rng.randrange(-50, 9_000) for _ in range(9)]
+        measured(warehouse, at_ms, latencies, batch_id=batch_id, task_id=task_id, operator=operator)
+        known += [(operator, task_id, at_ms, latency) for latency in latencies]
+    measured(
+        warehouse, MIDNIGHT, [400], batch_id=6, tables=[OPERATOR_LATENCY]
+    )  # of which the buckets are not there yet
 
     in_process = rolled_up(warehouse)
     in_spark = rolled_up(warehouse, spark_above=0)
 
     assert in_spark == in_process
-    assert sum(row["n"] for row in in_spark[0] if row["scope"] == "operator" and row["grain"] == "day") == 6 * 2 * 9
-
-
-def test_spark_counts_by_hand(spark, warehouse):
-    measured(warehouse, MIDNIGHT + MINUTE - 1, [100, -5])
-    measured(warehouse, MIDNIGHT + MINUTE, [300], batch_id=1)
-    measured(warehouse, MIDNIGHT + MINUTE, [7], batch_id=1, operator="p")
-    measured(warehouse, MIDNIGHT + MINUTE, [400], batch_id=2, tables=[OPERATOR_LATENCY])
-
-    rows, _ = rolled_up(warehouse, spark_above=0)
-
-    of = ("operator", "grain", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
-    assert {(f"{row['interval_start']:%H:%M}", *(row[c] for c in of)) for row in rows if row["scope"] == "task"} == {
-        ("00:00", "o", "minute", 2, -5, 100, 95, 1),
-        ("00:01", "o", "minute", 1, 300, 300, 300, 0),
-        ("00:01", "p", "minute", 1, 7, 7, 7, 0),
-        ("00:00", "o", "hour", 3, -5, 300, 395, 1),
-        ("00:00", "p", "hour", 1, 7, 7, 7, 0),
-        ("00:00", "o", "day", 3, -5, 300, 395, 1),
-        ("00:00", "p", "day", 1, 7, 7, 7, 0),
+    found = {
+        (row["grain"], row["operator"], row["task_id"], ms_of(row["interval_start"])): statistics_of(row)
+        for row in in_spark[0]
+        if row["scope"] == "task"
     }
+    assert found == counted_one_by_one(known)
 
 
-def test_spark_counts_files_of_before_a_column_was_added_and_files_that_others_wrote(spark, warehouse, tmp_path):
+def counted_one_by_one(known):
+    """Computes statistics of *known* latencies one by one.
+
+    Count, least, largest, sum and negatives by grain, operator, task and interval.
+    """
+    of: dict[tuple[str, str, str, int], list[int]] = defaultdict(list)
+    for operator, task_id, at_ms, latency in known:
+        for grain in Grain:
+            of[grain.value, operator, task_id, at_ms // grain.length_ms * grain.length_ms].append(latency)
+    return {key: (len(ms), min(ms), max(ms), sum(ms), sum(each < 0 for each in ms)) for key, ms in of.items()}
+
+
+def statistics_of(row):
+    return tuple(row[column] for column in ("n", "min_ms", "max_ms", "sum_ms", "negative_n"))
+
+
+def ms_of(at):
+    return round(at.timestamp() * 1000)
+
+
+def test_spark_counts_old_files_and_those_of_other_writers(spark, warehouse, tmp_path):
     warehouse = replace(warehouse, layout=Layout(tmp_path / "it's {here}*"))
     for table, rows in facts(MIDNIGHT, [100, 200]).items():
         old = rows_of(table, rows, topology="t", sub_topology="s").drop_columns(["topology", "task_id"])
@@ -77,13 +88,13 @@ def test_spark_counts_files_of_before_a_column_was_added_and_files_that_others_w
     ]
 
 
-def test_spark_is_started_for_more_rows_of_facts_than_it_is_said_and_not_for_fewer(warehouse, monkeypatch):
+def test_spark_is_started_for_more_rows_than_it_is_said(warehouse, monkeypatch):
     measured(warehouse, MIDNIGHT, [1, 2, 3])  # a row of latency and three of buckets
 
     def asked(name):
         raise InterruptedError(name)
 
-    monkeypatch.setattr(latency_facts, "session", asked)
+    monkeypatch.setattr(large_facts, "session", asked)
     rolled_up(warehouse)
     rolled_up(warehouse, spark_above=4)
     with pytest.raises(InterruptedError, match="tidemark-rollup"):

@@ -1,4 +1,4 @@
-"""What real Spark has of a table, and what becomes of it."""
+"""Table rows as real Spark reads them: microseconds and renamed fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark.spec.operators import Kind, Source
+from tidemark.model.kinds.source import Source
 from tidemark.stream.read.sources import RAW, collect
 from tidemark.stream.read.table_rows import table_rows
 
@@ -19,7 +19,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 def source(**changes: Any) -> Source:
     range_ms = (946_684_800_000, 4_102_444_800_000)  # 2000 to 2100
-    common = {"name": "t", "kind": Kind.SOURCE, "delta": "t", "timestamp_range_ms": range_ms, "bound_ms": 0}
+    common = {"name": "t", "delta": "t", "timestamp_range_ms": range_ms, "bound_ms": 0}
     return Source(**{**common, "fields": {"id": "string", "n": "int", "at": "bigint"}, "timestamp": "at", **changes})
 
 
@@ -42,7 +42,7 @@ def test_a_timestamp_of_a_table_keeps_its_microseconds(spark: SparkSession) -> N
     assert json.loads(row["value"])["at"] == "2014-05-13T16:53:20.000001Z"
 
 
-def test_a_column_of_a_table_is_filled_by_a_field_of_another_name(spark: SparkSession) -> None:
+def test_a_column_of_a_table_is_read_from_a_renamed_field(spark: SparkSession) -> None:
     named = {"id": "ID", "at": "event Time"}
     written = "struct(1L as at_ms, 'f' as file, 0L as start) as written"
     raw = spark.sql(f"select 'a' as ID, {NOON}L as `event Time`, 7 as n, 'z' as zone, {written}")

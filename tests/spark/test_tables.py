@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import os
+import subprocess
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tidemark.report.report_tables import replace_rows
-from tidemark.spark import PROJECT, read_table, register, settings
-from tidemark.spec.intervals import Interval
-from tidemark.spec.tables import CRITICAL_PATHS, OUTCOMES, SLA_RESULTS
+from tidemark.model.project.spark_settings import WITHOUT_A_WORD
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.tables.catalog import CRITICAL_PATHS, OUTCOMES, SLA_RESULTS
+from tidemark.query.spark import read_table, register
+from tidemark.reports.report_tables import replace_rows
 
 
 def test_a_table_of_a_topology_is_that_of_all_its_sub_topologies(spark, warehouse):
@@ -27,14 +30,19 @@ def test_one_view_has_instants_of_old_and_new_sinks(spark, warehouse):
         path = warehouse.layout.stream_table("t", stream, "minutes")
         write_deltalake(path, pa.table({"window_start": pa.array([value], kind)}))
 
-    register(spark, warehouse.layout)
+    torn = warehouse.layout.stream_table("t", "new", "hours") / "_delta_log"
+    torn.mkdir(parents=True)
+    (torn / f"{0:020d}.json").write_text("torn")
+    text = "SELECT unix_millis(window_start) AS ms FROM minutes ORDER BY ms"
 
-    rows = spark.sql("SELECT unix_millis(window_start) AS ms FROM minutes ORDER BY ms").collect()
+    register(spark, warehouse.layout, text)  # `hours` is not named, and cannot be opened
+
+    rows = spark.sql(text).collect()
     assert [row.ms for row in rows] == [1_399_982_400_000, 1_399_982_410_000]
 
 
 @pytest.mark.parametrize("table", [OUTCOMES, SLA_RESULTS], ids=str)
-def test_a_table_that_nobody_has_written_is_empty_and_has_its_columns(spark, warehouse, table):
+def test_an_unwritten_table_is_empty_and_has_its_columns(spark, warehouse, table):
     frame = read_table(spark, warehouse.layout, "t", table)
 
     assert tuple(frame.columns) == table.names
@@ -62,7 +70,7 @@ def test_replaced_rows_are_those_of_the_interval_and_no_others(warehouse):
     assert paths(warehouse) == ["until 1999", "until 3000"]
 
 
-def test_a_row_outside_of_what_is_replaced_is_refused_and_nothing_is_written(warehouse):
+def test_a_row_outside_of_the_replaced_interval_is_refused(warehouse):
     path = warehouse.layout.report_table("t", CRITICAL_PATHS.name)
     between = Interval(2_000, 3_000).holds("window_end")
     replace_rows(windows(2_500), CRITICAL_PATHS, path, where=between)
@@ -73,7 +81,7 @@ def test_a_row_outside_of_what_is_replaced_is_refused_and_nothing_is_written(war
     assert paths(warehouse) == ["until 2500"]
 
 
-def test_a_report_has_comments_and_no_feature_that_a_reader_may_lack(warehouse):
+def test_a_report_has_comments_and_no_rare_table_feature(warehouse):
     path = warehouse.layout.report_table("t", CRITICAL_PATHS.name)
     replace_rows(windows(1), CRITICAL_PATHS, path, where=Interval(0, 2).holds("window_end"))
 
@@ -83,7 +91,11 @@ def test_a_report_has_comments_and_no_feature_that_a_reader_may_lack(warehouse):
     assert table.protocol().min_reader_version == 1
 
 
-def test_settings_are_those_of_the_file_that_jobs_are_submitted_with():
-    found = dict(settings(PROJECT / "docker" / "spark-defaults.conf"))
-    assert found["spark.sql.session.timeZone"] == "UTC"
-    assert not any(key.startswith("#") or not value for key, value in found.items())
+@pytest.mark.parametrize("content", [b"", b"of another JVM"])
+def test_a_jvm_says_nothing_of_an_archive_it_cannot_use(tmp_path, content):
+    archive = tmp_path / "classes.jsa"
+    archive.write_bytes(content)
+    java = ["java", f"-XX:SharedArchiveFile={archive}", *WITHOUT_A_WORD.split(), "--version"]
+    ran = subprocess.run(java, capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
+    assert (ran.stdout.count("openjdk"), ran.stderr) == (1, "")
+    assert "warning" not in ran.stdout

@@ -1,4 +1,7 @@
-"""Each view gives the same rows in Spark and DuckDB, and those that follow from the tables by hand."""
+"""Views give the same rows in Spark and DuckDB.
+
+They are those that follow from the tables by hand.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import pytest
 from asking import Asked
 
 from tidemark.clock import wall_clock_ms
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import (
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,
     CRITICAL_PATH_STEPS,
@@ -19,7 +22,7 @@ from tidemark.spec.tables import (
     SLA_RESULTS,
     WATERMARKS,
 )
-from tidemark.warehouse import views
+from tidemark.storage.warehouse import views
 
 HOUR = 3_600_000
 TEN = 1_772_359_200_000  # 2026-03-01T10:00:00Z
@@ -27,7 +30,7 @@ TEN = 1_772_359_200_000  # 2026-03-01T10:00:00Z
 
 @pytest.fixture(scope="module")
 def ask(spark, shared_warehouse):
-    """To register a warehouse in Spark takes longer than the tests, so all ask the same one."""
+    """Registers one warehouse in Spark for all tests, as that is slow."""
     for part in (changed, measured, finished, watched, judged_by_sla, counted):
         part(shared_warehouse)
     return Asked(spark, shared_warehouse.layout)
@@ -38,7 +41,7 @@ def change(batch_id, seq, key, at_ms, value, **more):
 
 
 def changed(warehouse):
-    """Batch numbers that say nothing of each other, equal instants, an update from the past, a deletion."""
+    """Writes unordered batches, equal instants, a past update and a deletion."""
     window = {"window_start": 0, "window_end": 5_000}
     rows = [
         change(1, 0, "twice", 1_000, "1"),
@@ -54,7 +57,7 @@ def changed(warehouse):
     warehouse.write(CHANGES, [change(3, 0, "late", 2_600, "b's")], "b")
 
 
-def test_the_state_of_a_key_is_what_its_stream_sent_on_last_and_a_deleted_one_has_none(ask):
+def test_the_state_of_a_key_is_its_last_update_unless_deleted(ask):
     assert ask("SELECT sub_topology, key, value, timestamp, window_end FROM latest_state WHERE operator = 'o'") == [
         ("a", "late", "newest of a", 2_500, None),
         ("a", "twice", "2", 1_000, None),
@@ -63,7 +66,7 @@ def test_the_state_of_a_key_is_what_its_stream_sent_on_last_and_a_deleted_one_ha
     ]
 
 
-def test_a_value_was_valid_until_the_next_one_by_record_time_and_until_its_deletion(ask):
+def test_a_value_is_valid_until_the_next_one_or_its_deletion(ask):
     assert ask("SELECT sub_topology, key, value, valid_from, valid_to FROM change_history WHERE operator = 'o'") == [
         ("a", "gone", "1", 1_000, 3_000),
         ("a", "late", "new", 2_000, 2_500),
@@ -95,13 +98,13 @@ def measured(warehouse):
     warehouse.write(LATENCY_ROLLUP, rows)
 
 
-def test_latency_by_hour_has_the_hours_with_negative_latencies_as_they_are(ask):
+def test_latency_by_hour_keeps_hours_with_negative_latencies(ask):
     text = "SELECT operator, hour, n, negative_n, min_ms, avg_ms, max_ms, p50_ms FROM latency_by_hour"
     assert ask(text) == [("o", TEN, 2, 1, -5, 2.5, 10, None)]
 
 
 def closed(end_ms, leaf, latencies):
-    """A window's rows: its path, and a step for each operator of *latencies*."""
+    """Writes a window's path, and a step per operator of *latencies*."""
     window = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms}
     total = sum(latencies.values()) if leaf else None
     path = {**window, "latency_ms": total, "queued_ms": 1, "leaf": leaf, "state": "measured"}
@@ -123,7 +126,7 @@ def finished(warehouse):
     warehouse.write(CRITICAL_PATH_STEPS, [step for _, steps in windows for step in steps])
 
 
-def test_paths_by_hour_count_windows_by_leaf_and_name_the_operator_that_took_most(ask):
+def test_paths_by_hour_count_windows_and_name_the_slowest(ask):
     text = """SELECT hour, leaf, windows, avg_ms, p50_ms, max_ms, queued_ms, waited_ms, over_sla_windows,
               slowest_operator, slowest_share"""
     assert ask(f"{text} FROM paths_by_hour") == [
@@ -134,7 +137,7 @@ def test_paths_by_hour_count_windows_by_leaf_and_name_the_operator_that_took_mos
 
 
 def watched(warehouse):
-    """A stream that has come some way, and one that has read nothing yet."""
+    """Writes a stream with progress, and one that has read nothing."""
     rows = [change(1, 0, "k", TEN, "1"), change(2, 0, "k", TEN - 5, "2")]
     warehouse.write(CHANGES, [{**row, "operator": "table"} for row in rows], "watched")
     mark = {"source": "in", "decided_at": TEN}
@@ -150,7 +153,7 @@ def watched(warehouse):
     warehouse.write(HEARTBEATS, beats, "watched")
 
 
-def test_freshness_is_how_far_the_newest_record_and_the_watermark_are_behind_now(ask):
+def test_freshness_is_how_far_record_and_watermark_are_behind(ask):
     before_ms = wall_clock_ms()
     told = "operator, newest_at, watermark, activity, held_by, last_beat_at, driver_state"
     assert ask(f"SELECT {told} FROM freshness_now WHERE sub_topology = 'watched'") == [
@@ -195,7 +198,7 @@ def judged_by_sla(warehouse):
     warehouse.write(INCIDENTS, changes)
 
 
-def test_the_attainment_of_a_week_is_of_the_checks_that_could_judge(ask):
+def test_the_attainment_of_a_week_is_of_checks_with_a_verdict(ask):
     text = "SELECT sla, week, checks, held, broken, unknown, attainment, owner FROM sla_attainment_by_week"
     monday = TEN - 10 * HOUR - 6 * 24 * HOUR  # TEN is on a Sunday
     assert ask(text) == [
@@ -204,14 +207,14 @@ def test_the_attainment_of_a_week_is_of_the_checks_that_could_judge(ask):
     ]
 
 
-def test_how_fast_a_budget_burns_is_there_for_each_check_that_counts(ask):
+def test_the_burn_rate_of_a_budget_is_there_for_each_check(ask):
     assert ask("SELECT sla, checked_at, over_ms, burn_rate, budget_left, verdict FROM burn_rates") == [
         ("budget", TEN + 24 * HOUR, HOUR, 3.0, -2.0, "warn"),
         ("budget", TEN + 25 * HOUR, HOUR, None, None, "unknown"),
     ]
 
 
-def test_an_incident_is_one_row_with_what_was_said_of_it_at_its_worst(ask):
+def test_an_incident_is_one_row_with_its_worst_text(ask):
     text = """SELECT incident, state, severity, broken_since, opened_at, escalated_at, acknowledged_at, acknowledged_by,
               resolved_at, worst_verdict, culprit, said FROM incident_history"""
     times = (TEN, TEN + 1, TEN + 2, TEN + 3, "Ann", TEN + 4)
@@ -221,7 +224,7 @@ def test_an_incident_is_one_row_with_what_was_said_of_it_at_its_worst(ask):
     ]
 
 
-def test_the_history_of_an_sla_is_its_verdicts_as_long_as_they_lasted(ask):
+def test_the_history_of_an_sla_is_its_verdicts_with_durations(ask):
     assert ask("SELECT since, until, verdict, checks, worst_observed_ms FROM sla_history WHERE sla = 's'") == [
         (TEN, TEN, "pass", 1, 0.0),
         (TEN + 1, TEN + 2, "error", 2, 20.0),
@@ -241,7 +244,7 @@ def counted(warehouse):
     warehouse.write(OUTCOMES, counts, "a")
 
 
-def test_savings_are_counted_where_changes_are_judged_by_the_hour_of_the_decision(ask):
+def test_savings_are_counted_by_the_hour_of_the_decision(ask):
     text = "SELECT operator, hour, judged, emitted, suppressed, suppressed_share FROM savings_by_hour"
     assert ask(text) == [
         ("table", TEN, 4, 1, 3, 0.75),
@@ -250,7 +253,7 @@ def test_savings_are_counted_where_changes_are_judged_by_the_hour_of_the_decisio
     ]
 
 
-def test_an_empty_warehouse_has_every_view_without_rows_and_with_the_same_columns(spark, tmp_path):
+def test_an_empty_warehouse_has_every_view_without_rows(spark, tmp_path):
     ask = Asked(spark, Layout(tmp_path))
     for view in views():
         assert view.row, view.name

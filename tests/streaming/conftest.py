@@ -1,12 +1,12 @@
-"""One real broker, and one Spark, for all streaming tests."""
+"""Starts one real broker and one Spark for all streaming tests."""
 
 from collections.abc import Iterator
 
 import pytest
+from one_spark import one_spark
 from pyspark.sql import SparkSession
 
 from tidemark.embedded import broker as embedded
-from tidemark.spark import session
 
 AUTHORIZER = """\
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
@@ -15,21 +15,25 @@ allow.everyone.if.no.acl.found=true
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PySpark leaves sockets to the garbage collector, which may come in any test that runs afterwards."""
+    """Ignores PySpark's open sockets.
+
+    PySpark leaves them to the garbage collector, which may come in any later test.
+    """
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """For tests that read without a driver of their own."""
-    spark = session("tests")
-    yield spark
-    spark.stop()
+    with one_spark() as spark:
+        yield spark
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Kafka broker that lives as long as the session; topics are the tests' own business.
+    """Yields the address of a Kafka broker for the session.
+
+    Each test creates its own topics.
 
     Everyone may do everything with a topic, as at the broker of `tidemark up`, until the topic has an ACL.
     """

@@ -1,4 +1,4 @@
-"""What the flow tests share: drivers as users start them, and the tables and topics that they leave."""
+"""Provides drivers as users start them, with their tables and topics."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import polars.selectors as cs
 from confluent_kafka import Consumer, TopicPartition
 from streaming.oracle_parts import Batch, Message, Place, Read
 
-from tidemark.control import Control
-from tidemark.embedded.process import wait_until
-from tidemark.spec.layout import Layout
-from tidemark.spec.topology import parse
+from tidemark.control.driver_folder import DriverFolder, Start
+from tidemark.control.folder import Control
+from tidemark.control.process import wait_until
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import parse
+from tidemark.stream.journal.unflushed import scan_facts
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180
@@ -43,7 +44,9 @@ Row = dict[str, Any]
 
 
 class Driver:
-    """A `jobs/stream.py` as a user starts it; its output goes to a file. The topology's file lies in *home*.
+    """A user's `jobs/stream.py` with output in a file.
+
+    The topology's file is in *home*.
 
     So does the *warehouse*, unless it is given.
     """
@@ -72,11 +75,11 @@ class Driver:
 
     @property
     def pid(self) -> int:
-        """Of the leader of its session, in which its JVM is."""
+        """Returns the pid of its session's leader, in which its JVM is."""
         return self._process.pid
 
     def wait(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-        """Return as soon as *condition* holds; fail as soon as the driver has ended before."""
+        """Waits for *condition*; fails as soon as the driver has ended."""
 
         def holds() -> bool:
             assert self._process.poll() is None, f"{what}: the driver ended\n{self._log.read_text()[-5_000:]}"
@@ -85,17 +88,23 @@ class Driver:
         wait_until(holds, what, patience_s)
 
     def offsets(self) -> dict[str, int]:
-        """How far it has come per `source/partition`; a driver before it does not count."""
+        """Returns its progress per `source/partition`.
+
+        That of an earlier driver does not count.
+        """
         heartbeat = self.control.heartbeat()
         return heartbeat.offsets if heartbeat is not None and heartbeat.pid == self._process.pid else {}
 
     def read_everything(self, address: str, topics: dict[str, str], patience_s: float = PATIENCE_S) -> None:
-        """Return when it has come to the end of every partition of *topics*, which are given by source."""
+        """Waits until it has read all partitions of *topics*, by source."""
         ends = ends_of(address, topics)
         self.wait(lambda: ends.items() <= self.offsets().items(), f"offsets {ends}", patience_s)
 
     def kill_in_the_middle_of_a_batch(self) -> None:
-        """SIGKILL at a seeded instant at which it has decided a batch and not carried all of it out."""
+        """Kills it at a seeded instant within a batch.
+
+        The batch has been decided, but not completed.
+        """
         chance = random.Random(SEED)
 
         def is_caught() -> bool:
@@ -140,7 +149,10 @@ class Driver:
 
 
 class OnlyDriver(Driver):
-    """The driver of a topology that a test writes by hand, with one sub-topology; ends with the `with` block."""
+    """The driver of a topology by hand, with one sub-topology.
+
+    It ends with the `with` block.
+    """
 
     def __init__(
         self, home: Path, toml: str, address: str, *arguments: str, program: Sequence[str] = (sys.executable,)
@@ -166,20 +178,48 @@ class OnlyDriver(Driver):
         return rows_of(self._warehouse, self._topology, self._name, table) if there else []
 
     def wait_for(self, table: str, number: int) -> list[Row]:
-        """The rows of *table* once there are *number* of them; fails as soon as the driver has ended before."""
+        """Waits for *number* rows of *table* and returns them.
+
+        Fails as soon as the driver has ended.
+        """
         self.wait(lambda: len(self.rows(table)) >= number, f"{number} rows of {table}")
         return self.rows(table)
 
     def reason_to_fail(self) -> str:
-        """What it says of its failure, once it has failed."""
+        """Returns the reason for its failure, once it has failed."""
         assert self._process.wait(PATIENCE_S) == 1
         heartbeat = self.control.heartbeat()
         assert heartbeat is not None
         return heartbeat.reason or ""
 
 
+@contextmanager
+def one_process(home: Path, file: Path, streams: Sequence[str], address: str) -> Iterator[int]:
+    """Runs *streams* of *file* in one process, writing to *home*.
+
+    Yields its process id.
+    """
+    folder, warehouse = DriverFolder(home / "driver"), home / "warehouse"
+    same = ("--warehouse", str(warehouse), "--topology", str(file), "--bootstrap", address)
+    with folder.asking(within_s=PATIENCE_S):
+        for name in streams:
+            control = Layout(warehouse).control(file.stem, name)
+            folder.ask(Start(name, str(control), (*same, "--sub-topology", name, "--launch-id", name)))
+    command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--driver", str(folder.home)]
+    with (home / "driver.log").open("a") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_S)
+
+
 def ends_of(address: str, topics: dict[str, str]) -> dict[str, int]:
-    """Where the partitions of *topics*, which are given by source, end, per `source/partition`."""
+    """Returns the end of each partition of *topics*, per `source/partition`.
+
+    *topics* are given by source.
+    """
     consumer = Consumer({"bootstrap.servers": address, "group.id": "test"})
     ends = {
         f"{source}/{place.partition}": consumer.get_watermark_offsets(place)[1]
@@ -191,9 +231,12 @@ def ends_of(address: str, topics: dict[str, str]) -> dict[str, int]:
 
 
 def rows_of(warehouse: Path, topology: str, sub_topology: str, table: str) -> list[Row]:
-    """The rows of one table, instants as epoch ms, in the order of batches and within them."""
+    """Returns a table's rows by batch, including those in the journal.
+
+    Instants are epoch ms; within a batch rows keep their order.
+    """
     path = Layout(warehouse).stream_table(topology, sub_topology, table)
-    frame = pl.read_delta(str(path)).with_columns(cs.datetime().dt.epoch("ms"))
+    frame = scan_facts(path).collect().with_columns(cs.datetime().dt.epoch("ms"))
     return frame.sort([name for name in ("batch_id", "seq") if name in frame.columns], maintain_order=True).to_dicts()
 
 
@@ -205,7 +248,10 @@ def batch_of(row: Row) -> Batch:
 
 
 def in_kafka(address: str, topic: str, *, source: str | None = None) -> list[Message]:
-    """All records of a topic, those of one partition in their order, each placed in *source* if given."""
+    """Returns a topic's records, in order per partition.
+
+    Each is placed in *source* if given.
+    """
     consumer = Consumer({"bootstrap.servers": address, "group.id": "test", "enable.auto.commit": False})
     places = _partitions(consumer, topic)
     number = sum(consumer.get_watermark_offsets(place)[1] for place in places)

@@ -1,4 +1,4 @@
-"""What holds of every topology's tables, whatever it calculates."""
+"""Laws that hold for every topology's tables."""
 
 from __future__ import annotations
 
@@ -39,13 +39,19 @@ def counted(outcomes: Mapping[int, Mapping[str, Mapping[str, int]]]) -> Outcomes
 
 
 def check_accounting(outcomes: Iterable[Row]) -> None:
-    """What came in, or waited, has become something, in every batch and operator."""
+    """Checks that each input has an outcome, per batch and operator.
+
+    Inputs are records that came in, or waited.
+    """
     for row in outcomes:
         assert row["records_in"] + row["held_before"] == sum(row[word] for word in BECAME), row
 
 
 def check_suppressed(outcomes: Iterable[Row], suppressed: Iterable[Row]) -> None:
-    """The proofs of what was not sent on add up to the count, in every batch and operator."""
+    """Checks that evidence of suppressed updates equals their count.
+
+    This holds for every batch and operator.
+    """
     proofs: Counter[tuple[int, str]] = Counter()
     for row in suppressed:
         proofs[row["batch_id"], row["operator"]] += row["n"]
@@ -53,7 +59,7 @@ def check_suppressed(outcomes: Iterable[Row], suppressed: Iterable[Row]) -> None
 
 
 def check_never_back(watermarks: Iterable[Row]) -> None:
-    """No watermark, of a partition, a source or the whole, is behind what it was."""
+    """Checks that no watermark goes back: partition, source or whole."""
     reached_ms: dict[tuple[str | None, int | None], int] = {}
     for row in watermarks:
         place = (row["source"], row["partition"])
@@ -63,7 +69,10 @@ def check_never_back(watermarks: Iterable[Row]) -> None:
 
 
 def check_final(batches: Iterable[Row], changes: Iterable[Row], *, closed_after_ms: int) -> None:
-    """A window's result comes once, with the first batch whose watermark is *closed_after_ms* past its last instant."""
+    """Checks that windows have one result, in their closing batch.
+
+    It is the first batch whose watermark is *closed_after_ms* past the window's last instant.
+    """
     watermarks_ms = {row["batch_id"]: row["watermark"] or 0 for row in batches}
     before_ms = dict(zip(list(watermarks_ms)[1:], watermarks_ms.values(), strict=False))
     rows = list(changes)
@@ -74,12 +83,15 @@ def check_final(batches: Iterable[Row], changes: Iterable[Row], *, closed_after_
 
 
 def updates_of(changes: Iterable[Row], operator: str) -> list[Update]:
-    """What an operator sent on, in its order."""
+    """Returns the updates that an operator sent, in order."""
     return [Update(*(row[name] for name in UPDATE)) for row in changes if row["operator"] == operator]
 
 
 def by_batch(changes: Iterable[Row], operator: str) -> dict[int, list[Update]]:
-    """What an operator sent on with each batch, by key: for those that do so with many keys at once."""
+    """Returns an operator's updates per batch, by key.
+
+    For operators that send many keys at once.
+    """
     found: dict[int, list[Update]] = defaultdict(list)
     for row in changes:
         found[row["batch_id"]] += updates_of([row], operator)
@@ -95,7 +107,7 @@ def skips_of(suppressed: Iterable[Row], operator: str) -> Counter[str]:
 
 
 def late_of(late_records: Iterable[Row], operator: str) -> list[Late]:
-    """What an operator found late, by place."""
+    """Returns an operator's late records, by place."""
     rows = [row for row in late_records if row["operator"] == operator]
     assert all(row["lateness_ms"] == row["watermark"] - row["timestamp"] for row in rows)
     return sorted(
@@ -104,7 +116,10 @@ def late_of(late_records: Iterable[Row], operator: str) -> list[Late]:
 
 
 def times_of(watermarks: Iterable[Row], batches: Iterable[Row], source: str) -> dict[int, dict[int | None, Reached]]:
-    """How far *source* and its partitions had come after each batch; the table says what a batch changed."""
+    """Returns the time of *source* and its partitions after each batch.
+
+    The table has what a batch changed.
+    """
     rows: dict[int, list[Row]] = defaultdict(list)
     for row in watermarks:
         rows[row["batch_id"]] += [row] if row["source"] == source else []

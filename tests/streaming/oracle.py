@@ -1,4 +1,4 @@
-"""What the topology `flights` makes of the records in Kafka, calculated once more, in plain Python.
+"""Recomputes the topology `flights` from Kafka's records in plain Python.
 
 Purpose: the flow test compares the engine's tables with this. So it shares nothing with the engine, neither code nor
 style: standard library only, every rule written out, one record after the other through the whole topology.
@@ -51,7 +51,7 @@ TYPES: Mapping[str, Mapping[str, type]] = {
 
 @dataclass
 class Carrier:
-    """One carrier at one airport."""
+    """State of one carrier at one airport."""
 
     flights: int = 0
     departed: int = 0
@@ -94,7 +94,7 @@ class Oracle:
 
     @property
     def watermark_ms(self) -> int | None:
-        """Of `flight_events`, combined, and so of all that reads it."""
+        """Returns the watermark of `flight_events`, combined, and of its readers."""
         return self._time[FLIGHTS].watermark_ms
 
     def usable(self, read: Read) -> Iterator[tuple[Place, Fields]]:
@@ -155,7 +155,10 @@ class Oracle:
 
 
 def fields_of(message: Message) -> Fields | None:
-    """The fields of a record, numbers as floats where the topology says double; None when it cannot be used."""
+    """Returns a record's fields; None if unusable.
+
+    Numbers are floats where the topology has double.
+    """
     if message.value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the oracles share: records, batches, emit-on-change, and how far record time has come.
+"""Shared parts of oracles: records, batches, emit-on-change and record time.
 
 Standard library only, and nothing of the engine's, as in the oracles themselves. Instants are epoch ms, UTC.
 """
@@ -27,7 +27,10 @@ class Place(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A record as Kafka has it; `timestamp_ms` is Kafka's own. Of several headers with one name it has the last."""
+    """A record of Kafka with Kafka's own `timestamp_ms`.
+
+    Of several headers with one name it has the last.
+    """
 
     place: Place
     key: bytes | None
@@ -37,7 +40,10 @@ class Message(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a batch read of one partition: offsets from (inclusive) until (exclusive), the broker's end if asked."""
+    """Offsets that a batch read of one partition.
+
+    From (inclusive) until (exclusive), and the broker's end if asked.
+    """
 
     topic: str
     partition: int
@@ -59,7 +65,7 @@ class Batch(NamedTuple):
 
 
 class Update(NamedTuple):
-    """An update that was sent on: what became of which key, when in record time, and because of which record."""
+    """A sent update: key, value, record time, and its record."""
 
     key: str
     value: str | None
@@ -78,7 +84,10 @@ class Late(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """What a repartition hands on: a value to take back, one to add, or both, and the record that caused it."""
+    """Rows of a repartition: value to retract, value to add, their record.
+
+    It may be either or both.
+    """
 
     key: str
     old: Fields | None
@@ -90,7 +99,7 @@ class Handed(NamedTuple):
 
 @dataclass
 class EmitOnChange:
-    """One operator's stored values, and what it sent on and what it did not."""
+    """Stored values of an operator, and its sent and suppressed updates."""
 
     rule: str = "strictly_newer"
     stored: dict[str, tuple[str | None, int]] = field(default_factory=dict)
@@ -101,7 +110,10 @@ class EmitOnChange:
     def offer(
         self, key: str, value: str | None, timestamp_ms: int, place: Place, *, identity: str | None = None
     ) -> bool:
-        """Whether the update is sent on, and so stored. None deletes; values are compared by *identity* if given."""
+        """Returns true if the update is sent, and so stored.
+
+        None deletes; values are compared by *identity* if given.
+        """
         compared = value if identity is None else identity
         _, old_ms = self.stored.get(key, (None, None))
         if compared == self.identities.get(key) and self._is_old_news(compared, timestamp_ms, old_ms):
@@ -112,7 +124,10 @@ class EmitOnChange:
         return True
 
     def _is_old_news(self, value: str | None, timestamp_ms: int, old_ms: int | None) -> bool:
-        """Whether the stored value, which is the same, is not said again; nothing is never deleted twice."""
+        """Returns true if the equal stored value must not be sent again.
+
+        A deletion of an absent key is never sent.
+        """
         if value is None or old_ms is None or self.rule == "value_only":
             return True
         return timestamp_ms > old_ms if self.rule == "strictly_newer" else timestamp_ms == old_ms
@@ -120,7 +135,7 @@ class EmitOnChange:
 
 @dataclass
 class Partition:
-    """How far time has come in one partition, and when a batch last had records of it."""
+    """Time of one partition, and the last batch with its records."""
 
     heard_at_ms: int
     newest_ms: int = 0  # 0: no usable record yet
@@ -128,7 +143,10 @@ class Partition:
 
 
 class Reached(NamedTuple):
-    """What a batch leaves of a partition or a whole source: its watermark, and active, idle or backlogged."""
+    """Watermark and activity of a partition or source after a batch.
+
+    It is active, idle or backlogged.
+    """
 
     watermark_ms: int | None
     activity: str
@@ -144,7 +162,7 @@ class SourceTime:
     partitions: dict[int, Partition] = field(default_factory=dict)
 
     def listen(self, read: Read, timestamps_ms: Sequence[int], decided_at_ms: int) -> None:
-        """Take in what a batch read of one partition, with the record times of what could be used."""
+        """Applies a batch's reads of one partition, with usable record times."""
         partition = self.partitions.setdefault(read.partition, Partition(decided_at_ms))
         reached_ms = (min(ms, decided_at_ms) for ms in timestamps_ms)  # a record from the future moves time no further
         partition.newest_ms = max([partition.newest_ms, *reached_ms])
@@ -175,7 +193,10 @@ class SourceTime:
 
 
 def typed(value: bytes, types: Mapping[str, type]) -> Fields | str:
-    """The fields that *types* names, of a JSON record with `event_time`; or the reason why it cannot be used."""
+    """Returns the *types* fields of a JSON record, or the rejection.
+
+    They include `event_time`.
+    """
     try:
         content = json.loads(value.decode("utf-8"))
     except UnicodeDecodeError:
@@ -194,12 +215,15 @@ def typed(value: bytes, types: Mapping[str, type]) -> Fields | str:
 
 
 def sum_in_state(column: str, total: float) -> Fields:
-    """What `operator_state` has of a sum of doubles that one double can hold."""
+    """Returns `operator_state` of a sum that one double can represent."""
     return {f"@{column}@parts": [total] if total else [], f"@{column}@odd": None}
 
 
 def is_closed(end_ms: int, allowed_lateness_ms: int, watermark_ms: int | None) -> bool:
-    """Whether a window that ends at *end_ms*, exclusive, takes no more records."""
+    """Returns true if a window until *end_ms* accepts no records.
+
+    *end_ms* is exclusive.
+    """
     return watermark_ms is not None and end_ms - 1 + allowed_lateness_ms <= watermark_ms
 
 

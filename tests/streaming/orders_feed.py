@@ -1,8 +1,10 @@
-"""What a shop hears in 30 s of record time: orders, prices, stock, and all that can go wrong. A seed gives the same.
+"""Feed of a shop over 30 s with all kinds of faults.
 
-Orders are corrected and repeated, and some come seconds late; prices and stock change between orders; `eggs` and `figs`
-have no price at first. Prices are multiples of 0.25, so that sums of them are exact.
-Instants are epoch ms; those in capitals are ms since the feed's start, which is a multiple of SIZE.
+It has orders, prices and stock, and depends only on the seed. Orders are corrected and repeated, and some come seconds
+late; prices and stock change between orders; `eggs` and `figs` have no price at first. Prices are multiples of 0.25, so
+that sums of them are exact.
+
+Instants are epoch ms; constants are ms since the feed's start, which is a multiple of SIZE.
 """
 
 from __future__ import annotations
@@ -24,12 +26,18 @@ FIRST_STOCK = {"apples": 3, "bread": 100, "dates": 4}
 PRODUCTS = (*FIRST_PRICE, *LATER_PRICE)
 LENGTH, EVERY = 30_000, 150
 SETTLED = 37_000
-"""The time to which every partition has come at the end: the watermark, 1,001 ms less, is the last ms of a window."""
+"""Final time of every partition, which closes a window exactly.
+
+The watermark, 1,001 ms less, is the last ms of a window.
+"""
 ALL_CLOSED = 60_000
 
 
 def feed(start_ms: int, *, seed: int = 7) -> list[Sent]:
-    """The feed in the order in which it is sent; what is for STOCK is a row of that table."""
+    """Returns the feed in sending order.
+
+    Records for STOCK are rows of that table.
+    """
     chance = Random(seed)
     found = [*_prices(start_ms, chance), *_stock(start_ms, chance), *_orders(start_ms, chance), *_faults(start_ms)]
     found += [_alive(start_ms + 10_000, start_ms + 10_000, 0)]
@@ -38,7 +46,9 @@ def feed(start_ms: int, *, seed: int = 7) -> list[Sent]:
 
 
 def edge(watermark_ms: int) -> list[Sent]:
-    """Orders where the rules change, while the watermark is at *watermark_ms*, the last ms of a window of 4 s.
+    """Returns orders where the rules change, at *watermark_ms*.
+
+    The watermark is the last ms of a window of 4 s.
 
     Late at the source; late in every window, as early and as late as can be; in one of the two windows of `revenue`
     that are open for 2 s more; late in the window of `best_sellers` that has just closed; in the next one.
@@ -48,12 +58,18 @@ def edge(watermark_ms: int) -> list[Sent]:
 
 
 def closing(start_ms: int) -> list[Sent]:
-    """What brings every partition to ALL_CLOSED, when every window has closed."""
+    """Returns records that bring all partitions to ALL_CLOSED.
+
+    Every window has closed then.
+    """
     return [_alive(start_ms + ALL_CLOSED, start_ms + ALL_CLOSED, partition) for partition in range(2)]
 
 
 def _prices(start_ms: int, chance: Random) -> Iterator[Sent]:
-    """First prices, then one every 750 ms: new or the same, and some overtaken by a newer one."""
+    """Generates first prices, then one every 750 ms.
+
+    It is new or the same, and some are overtaken by a newer one.
+    """
     for product, price in FIRST_PRICE.items():
         yield _price(product, price, start_ms - 10_000, start_ms)
     for product, (at, price) in LATER_PRICE.items():
@@ -77,7 +93,10 @@ def _stock(start_ms: int, chance: Random) -> Iterator[Sent]:
 
 
 def _orders(start_ms: int, chance: Random) -> Iterator[Sent]:
-    """One in five comes again up to 4 s later: the same, with another quantity, or of another product."""
+    """Generates orders; a fifth is repeated up to 4 s later.
+
+    The same, with another quantity, or of another product.
+    """
     for number, at in enumerate(range(0, LENGTH, EVERY)):
         happened_at_ms = start_ms + at + chance.randrange(EVERY)
         order: dict[str, Any] = {
@@ -95,7 +114,10 @@ def _orders(start_ms: int, chance: Random) -> Iterator[Sent]:
 
 
 def _faults(start_ms: int) -> list[Sent]:
-    """An order without a key; one record for each reason that puts one into quarantine, two for its last; a price."""
+    """Returns unusable records for each reason, and one without a key.
+
+    There are two for the last reason; and a price.
+    """
     at_ms = start_ms + 6_000
     sound = _order(900, at_ms, at_ms, product="apples")
     value = sound.value or b""

@@ -1,4 +1,4 @@
-"""What the topology `orders` makes of its records, calculated once more, in plain Python.
+"""Recomputes the topology `orders` from its records in plain Python.
 
 As `oracle.py`: standard library only, one record after the other, and of the engine's tables `batches` alone. A class
 for each sub-topology; the two behind `Pricing` read what that hands on, as its batches did.
@@ -47,27 +47,33 @@ Counts = dict[str, Counter[str]]
 
 @dataclass
 class Versions:
-    """A table that records are joined with: what it sent on, and which value of a product was told for which time.
+    """A joined table: its sent updates, and product values by time.
 
-    An equal value that was not sent on is told all the same: suppression does not change history.
+    An equal value that was suppressed belongs to the history all the same.
     """
 
     now: EmitOnChange = field(default_factory=EmitOnChange)
     known: dict[str, list[tuple[int, Fields]]] = field(default_factory=lambda: defaultdict(list))
 
     def take(self, product: str, value: Fields, timestamp_ms: int, place: Place) -> bool:
-        """Whether the update is sent on."""
+        """Returns true if the update is sent."""
         self.known[product].append((timestamp_ms, value))
         return self.now.offer(product, text(value), timestamp_ms, place)
 
     def valid(self, product: str, timestamp_ms: int) -> Fields | None:
-        """The value that held then: the newest that is not newer, of those from one instant the last."""
+        """Returns the value valid then: the newest that is not newer.
+
+        Of those from one instant the last.
+        """
         found = [version for version in self.known[product] if version[0] <= timestamp_ms]
         return max(reversed(found), key=lambda version: version[0])[1] if found else None
 
 
 class Pricing:
-    """The sub-topology `pricing` after *batches* of *messages*, placed by source, and of *stock*, in its order."""
+    """Computes `pricing` after *batches* of *messages* and *stock*, in order.
+
+    *messages* are placed by source.
+    """
 
     def __init__(
         self,
@@ -93,7 +99,7 @@ class Pricing:
             self._run(batch)
 
     def watermark_ms(self, until_batch: int) -> int | None:
-        """Of the sub-topology after its last batch before *until_batch*."""
+        """Returns the sub-topology's watermark after its last batch before *until_batch*."""
         last = max((number for number in self.times if number < until_batch), default=None)
         return None if last is None else self.times[last][ORDERS, None].watermark_ms
 
@@ -189,7 +195,10 @@ class Pricing:
         self._count["by_region"].update(("records_in", "passed", "fan_out"))
 
     def _by_product(self, place: Place, amount: Fields, timestamp_ms: int) -> None:
-        """A table of orders: what changed is handed on, with what it replaces; to another product in two rows."""
+        """Processes the table `by_product`, which hands on changes.
+
+        With what a change replaces; to another product in two rows.
+        """
         order_id, product, count = amount["order_id"], amount["product"], self._count["by_product"]
         count["records_in"] += 1
         before, _ = self.updates.stored.get(order_id, (None, None))
@@ -226,7 +235,7 @@ class Behind:
             self.outcomes[batch.batch_id] = self._count
 
     def _run(self, batch: Batch, rows: Sequence[Handed], reached_ms: int | None) -> None:
-        """What a batch makes of *rows*, which brings time to *reached_ms*."""
+        """Processes a batch of *rows*, which brings time to *reached_ms*."""
         raise NotImplementedError
 
 
@@ -269,7 +278,10 @@ class Regions(Behind):
             self.open[window] = [*self.open.get(window, ()), row]
 
     def _close(self, reached_ms: int | None) -> list[Update]:
-        """The final results of the windows that *reached_ms* closes, by key; the sink `revenue_board` has them too."""
+        """Returns final results of windows that *reached_ms* closes, by key.
+
+        The sink `revenue_board` has them too.
+        """
         closed = [w for w in self.open if is_closed(w.start_ms + SIZE_MS, ALLOWED_LATENESS_MS, reached_ms)]
         results = []
         for window in closed:
@@ -305,7 +317,7 @@ class Regions(Behind):
     def _still_open(
         self, operator: str, row: Handed, starts_ms: Iterable[int], allowed_lateness_ms: int
     ) -> Iterator[Window]:
-        """The windows of *row* that take records; it is late when none does."""
+        """Returns the open windows of *row*; it is late without any."""
         was_ms = self._watermark_ms
         found = [start for start in starts_ms if not is_closed(start + SIZE_MS, allowed_lateness_ms, was_ms)]
         self._count[operator]["records_in"] += len(found) or 1
@@ -317,7 +329,7 @@ class Regions(Behind):
 
 @dataclass
 class Total:
-    """What the orders of a product add up to, and the record that moved it last."""
+    """Sums of a product's orders, and the record that changed it last."""
 
     orders: int = 0
     sold: int = 0
@@ -380,7 +392,7 @@ class Products(Behind):
             self._count["demand_changes"].update(("records_in", "passed"))
 
     def _send(self) -> list[Update]:
-        """Every current total goes to the sink; those that have moved are the updates, by key."""
+        """Sends every current total; changed ones are the updates, by key."""
         results = []
         for product, total in self.totals.items():
             self.board[product] = {"product": product, **total.result(), "timestamp": total.newest_ms}
@@ -397,12 +409,18 @@ class Products(Behind):
 
 
 def fields_of(message: Message) -> Fields | str:
-    """The fields of a record, or why it cannot be used; whether it has a key matters to no operator."""
+    """Returns a record's fields, or the reason for rejection.
+
+    No operator needs its key.
+    """
     if message.value is None:
         return "null_value"
     return typed(message.value, TYPES[message.place.topic])
 
 
 def is_alive(fields: Fields) -> bool:
-    """Whether a record has nothing but a time: it keeps its partition alive, and goes no further."""
+    """Returns true if a record has only a time.
+
+    It keeps its partition alive, and goes no further.
+    """
     return [name for name in fields if fields[name] is not None] == ["event_time"]

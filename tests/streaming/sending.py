@@ -1,4 +1,4 @@
-"""Sends a feed, each record when its instant has come, that many times as fast as time; or numbered records at once."""
+"""Sends feeds faster than real time, or numbered records at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ NOON_MS = 1_400_000_000_000
 
 
 def passing(name: str, topic: str) -> str:
-    """A topology *name* of one driver that passes the numbered records of *topic* on to the table `kept`."""
+    """Returns a topology *name* that copies *topic* to the table `kept`.
+
+    It has one driver, and numbered records.
+    """
     return f"""
 name = "{name}"
 window = "5 s"
@@ -38,7 +41,7 @@ table = "kept"
 
 
 def send_numbers(address: str, topic: str, *numbers: int) -> None:
-    """Send records with *numbers* to partition 0 of *topic*; return when Kafka has acknowledged all."""
+    """Sends *numbers* to partition 0 of *topic* and waits for acknowledgement."""
     producer = Producer({"bootstrap.servers": address})
     for n in numbers:
         producer.produce(topic, json.dumps({"n": n, "at": NOON_MS + n}), "k", 0)
@@ -46,7 +49,10 @@ def send_numbers(address: str, topic: str, *numbers: int) -> None:
 
 
 class Sent(NamedTuple):
-    """A record of a feed: when it is sent, in its own time, and what; `timestamp_ms` is to be Kafka's own."""
+    """A feed record with its sending time in feed time.
+
+    `timestamp_ms` is to be Kafka's own.
+    """
 
     at_ms: int
     topic: str
@@ -59,7 +65,7 @@ class Sent(NamedTuple):
 def send(
     feed: Iterable[Sent], address: str, *, speed: float, elsewhere: Mapping[str, Callable[[Sent], None]] | None = None
 ) -> None:
-    """Send *feed*, whose records come in the order of their instants; return when Kafka has acknowledged all.
+    """Sends *feed* in order and returns when Kafka has acknowledged all.
 
     What is for a "topic" in *elsewhere* is given to that function, after all that was sent before is acknowledged.
     """

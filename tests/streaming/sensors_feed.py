@@ -1,4 +1,6 @@
-"""What five devices report for 40 s of record time, and all that can go wrong with it. A seed gives the same feed.
+"""Feed of five devices over 40 s with all kinds of faults.
+
+A seed gives the same feed.
 
 Device `e` has a partition of its own and is silent for most of the time; the others pause for longer than the gap that
 ends a session. `d` comes back with what it measured yesterday. `c` is deleted and reports again, `b` is deleted for
@@ -25,7 +27,7 @@ HOUR = 3_600_000
 
 
 def feed(start_ms: int, *, seed: int = 7) -> list[Sent]:
-    """The feed in the order in which it is sent; its end brings every partition to SETTLED."""
+    """Returns the feed in sending order; it ends with SETTLED partitions."""
     chance = Random(seed)
     found = [sent for device in PARTITION for sent in _readings(device, start_ms, chance)]
     found += _backlog(start_ms)
@@ -38,7 +40,7 @@ def feed(start_ms: int, *, seed: int = 7) -> list[Sent]:
 
 
 def edge(watermark_ms: int) -> list[Sent]:
-    """Readings of new devices where the rules change, while the watermark is at *watermark_ms*.
+    """Returns readings of new devices where rules change, at *watermark_ms*.
 
     No session takes the first any more, nor any reading as old; the session of the second has just closed; that of
     the third is open for one more millisecond; the fourth has two sessions until its last reading makes them one.
@@ -49,12 +51,18 @@ def edge(watermark_ms: int) -> list[Sent]:
 
 
 def closing(start_ms: int) -> list[Sent]:
-    """What brings every partition to ALL_CLOSED, when every session has closed."""
+    """Returns records that bring all partitions to ALL_CLOSED.
+
+    Every session has closed then.
+    """
     return [_alive(start_ms + ALL_CLOSED, start_ms + ALL_CLOSED, partition) for partition in range(3)]
 
 
 def _readings(device: str, start_ms: int, chance: Random) -> Iterator[Sent]:
-    """Values mostly repeat; one in 25 is out of range, one is missing, one comes seconds late."""
+    """Generates readings that mostly repeat.
+
+    One in 25 is out of range, one is missing, one comes seconds late.
+    """
     temp_c, battery = chance.randrange(30, 50) / 2, chance.randrange(60, 100)
     pause_from, pause_until = PAUSE.get(device, (0, 0))
     for at in range(0, LENGTH, EVERY):
@@ -77,7 +85,7 @@ def _backlog(start_ms: int) -> list[Sent]:
 
 
 def _faults(start_ms: int) -> list[Sent]:
-    """One record for each reason that puts one into quarantine, two for its last."""
+    """Returns one unusable record per reason, two for the last."""
     at_ms = start_ms + 8_000
     sound = _reading("a", at_ms, at_ms, temp_c=20.0, battery=50)
     value = sound.value or b""

@@ -1,4 +1,4 @@
-"""What the topology `sensors` makes of the records in Kafka, calculated once more, in plain Python.
+"""Recomputes the topology `sensors` from Kafka's records in plain Python.
 
 As `oracle.py`: standard library only, one record after the other, and of the engine's tables `batches` alone.
 Instants are epoch ms, UTC; texts are JSON as the tables have it. Lists and counts are by batch id where they say so.
@@ -46,7 +46,7 @@ class Reading(NamedTuple):
 
 @dataclass
 class Session:
-    """Readings of one device, in the order in which they came, and where the last of them lies."""
+    """Readings of one device in arrival order, and the last one's place."""
 
     readings: list[Reading]
     place: Place
@@ -60,7 +60,10 @@ class Session:
         return max(reading.timestamp_ms for reading in self.readings) + GAP_MS
 
     def touches(self, timestamp_ms: int) -> bool:
-        """Whether a reading at *timestamp_ms* belongs to it: at most the gap away from it."""
+        """Returns true if a reading belongs to it, by the gap.
+
+        It is at most the gap away.
+        """
         return self.start_ms - GAP_MS <= timestamp_ms <= self.end_ms
 
     def result(self, device: str) -> Update:
@@ -78,7 +81,10 @@ class Session:
 
 
 class SensorsOracle:
-    """Everything that the topology must have come to after *batches* of *messages*, placed in `readings`."""
+    """Computes the results after *batches* of *messages*.
+
+    *messages* are placed in `readings`.
+    """
 
     def __init__(self, messages: Iterable[Message], batches: Iterable[Batch]) -> None:
         self._log = {message.place: message for message in messages}
@@ -165,7 +171,10 @@ class SensorsOracle:
         self._turn += 1
 
     def _session(self, place: Place, device: str, reading: Reading) -> None:
-        """`device_sessions`: late when its session is closed; one that is open it makes longer, or two into one."""
+        """Processes `device_sessions`: late, extended, or merged sessions.
+
+        A reading is late when its session is closed.
+        """
         count, watermark_ms = self._count["device_sessions"], self.time.watermark_ms
         count["records_in"] += 1
         joined = [session for session in self.open[device] if session.touches(reading.timestamp_ms)]
@@ -184,7 +193,10 @@ class SensorsOracle:
         self.open[device] = [*apart, Session([*readings, reading], place)]
 
     def _close(self) -> list[Update]:
-        """The final results of the sessions that the watermark closes now, by key; the sink `sessions` has them too."""
+        """Returns final results of sessions that the watermark closes, by key.
+
+        The sink `sessions` has them too.
+        """
         results = []
         for device, sessions in self.open.items():
             closed = [s for s in sessions if is_closed(s.end_ms, ALLOWED_LATENESS_MS, self.time.watermark_ms)]
@@ -196,7 +208,9 @@ class SensorsOracle:
 
 
 def fields_of(message: Message, newest_ms: int | None = None) -> Fields | str:
-    """The fields of a record, the device being Kafka's key; or why it cannot be used.
+    """Returns a record's fields with its device, or the rejection.
+
+    The device is Kafka's key.
 
     A record without a value deletes its device, at *newest_ms*, the newest time before it in its partition. One
     without a key, and nothing but a time, keeps the partition alive: it has that alone.

@@ -1,4 +1,7 @@
-"""The embedded broker keeps what it acknowledged, on the same home and even when it is killed."""
+"""The embedded broker keeps acknowledged records across restarts and kills.
+
+It restarts on the same home.
+"""
 
 import os
 import signal
@@ -8,8 +11,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tidemark.control import process
 from tidemark.embedded import broker as embedded
-from tidemark.embedded import process
 from tidemark.errors import TidemarkError
 
 
@@ -33,7 +36,7 @@ def read(address: str, number: int) -> list[bytes | None]:
     return [message.value() for message in messages]
 
 
-def test_a_broker_killed_and_started_again_has_its_port_its_topics_and_its_records(home: Path) -> None:
+def test_a_killed_and_restarted_broker_keeps_port_and_records(home: Path) -> None:
     first = embedded.start(home)
     embedded.create_topics(first.address, {"kept": 1})
     write(first.address, "before")
@@ -52,14 +55,14 @@ def test_a_broker_killed_and_started_again_has_its_port_its_topics_and_its_recor
     assert " INFO " not in second.process.log.read_text(), "a sound broker has little to say"
 
 
-def test_creating_topics_twice_is_no_error_but_another_number_of_partitions_is(broker: str) -> None:
+def test_creating_topics_twice_is_fine_with_the_same_partitions(broker: str) -> None:
     embedded.create_topics(broker, {"three": 3, "one": 1})
     embedded.create_topics(broker, {"three": 3, "one": 1})
-    with pytest.raises(TidemarkError, match=r"topic three must have 4 partitions: at .* it has 3; delete it first"):
+    with pytest.raises(TidemarkError, match=r"topic three at .* has 3 partitions, and needs 4; delete it first"):
         embedded.create_topics(broker, {"three": 4})
 
 
-def test_a_broker_without_jars_says_what_to_run_and_leaves_nothing_behind(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(TidemarkError, match=r"(?s)storage in .* must be formatted: .*StorageTool.*; run `make setup`"):
+def test_a_broker_without_jars_names_the_remedy(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(TidemarkError, match=r"(?s)storage in .* was not formatted: .*StorageTool.*; run `make setup`"):
         embedded.start(home, jars=tmp_path / "nowhere")
     assert process.find(home, embedded.NAME) is None

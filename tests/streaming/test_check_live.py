@@ -1,4 +1,4 @@
-"""`tidemark check --live` says of a real broker's topics what a stream would find there."""
+"""`tidemark check --live` reports what a stream would find in topics."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tidemark.cli.check import check
+from tidemark.cli.project.check import check
+from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
-from tidemark.embedded.process import wait_until
 from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.model.project.connections import DEFAULT, Cluster
+from tidemark.model.project.files import Project
 from tidemark.sampling.topic_sample import SampledCluster, ask_for
-from tidemark.spec.connections import DEFAULT, Cluster
-from tidemark.spec.project import Project
 
 TOML = """
 name = "live"
@@ -43,6 +43,7 @@ kind = "sink"
 input = "newest"
 table = "board"
 mode = "current"
+refresh = "1 s"
 key = ["sensor"]
 """
 SLAS = '[live.fresh]\nsubject = "board"\nmeasure = "staleness"\nerror_after = "{limit}"\nowner = "o"\n'
@@ -50,7 +51,10 @@ SLAS = '[live.fresh]\nsubject = "board"\nmeasure = "staleness"\nerror_after = "{
 
 @pytest.fixture(scope="module")
 def readings(broker: str) -> str:
-    """Three partitions, the last one empty: 100 records, the newest an hour old, one 9 s late, one of a wrong type."""
+    """Creates a topic of three partitions with some faulty records.
+
+    The last partition is empty: 100 records, the newest an hour old, one 9 s late, one of a wrong type.
+    """
     embedded.create_topics(broker, {"live_readings": 3})
     start_ms = int(time.time() * 1_000) - 3_600_000
     producer = Producer({"bootstrap.servers": broker})

@@ -1,4 +1,4 @@
-"""What a driver learns of its host's clock from a real broker."""
+"""A driver measures its host's clock skew by a real broker."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import Producer
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.delta import scan
+from tidemark.control.process import free_port, wait_until
 from tidemark.embedded import broker as embedded
-from tidemark.embedded.process import free_port, wait_until
-from tidemark.spec.connections import Cluster
-from tidemark.stream import clock_skew
-from tidemark.stream.clock_skew import ClockSkew
+from tidemark.model.project.connections import Cluster
+from tidemark.storage.delta.tables import scan
+from tidemark.stream.driver import clock_skew
+from tidemark.stream.driver.clock_skew import ClockSkew
 
 
 def skew_of(address: str, home: Path, clock: Clock) -> ClockSkew:
@@ -56,7 +56,7 @@ def test_estimates_are_made_beside_the_stream_and_kept_as_rows(broker: str, tmp_
     assert (row["offset_ms"], row["error_ms"]) == (newest.offset_ms, newest.error_ms)
 
 
-def test_a_topic_that_does_not_stamp_its_records_gives_no_estimate(
+def test_a_topic_without_timestamps_gives_no_estimate(
     broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedded.create_topics(broker, {"stamped_by_senders": 1})
@@ -73,8 +73,8 @@ def test_a_broker_that_is_down_costs_a_warning(
     monkeypatch.setattr(clock_skew, "EVERY_S", 0.01)
     skew = skew_of(f"127.0.0.1:{free_port()}", tmp_path, wall_clock_ms)
     skew.start()
-    wait_until(lambda: "how far the clock of here is from the brokers' is not known" in caplog.text, "a warning", 30)
+    wait_until(lambda: "cannot estimate the clock offset of here from the brokers" in caplog.text, "a warning", 30)
     time.sleep(1)
     skew.end()
-    assert caplog.text.count("is not known") == 1
+    assert caplog.text.count("cannot estimate") == 1
     assert skew.newest() is None

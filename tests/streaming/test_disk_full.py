@@ -1,4 +1,7 @@
-"""The disk under a real driver is full, for Spark's checkpoint as for all else: it waits, says so, and goes on."""
+"""A real driver on a full disk waits, reports it and continues.
+
+The disk has Spark's checkpoint and all else.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ from streaming.drivers import OnlyDriver
 from streaming.sending import passing, send_numbers
 
 from tidemark.embedded import broker as embedded
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.topology import parse
-from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import findings
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.topology import parse
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import findings
 
 TOPIC = "for_a_full_disk"
 TOML = passing("full", TOPIC)
 
 
-def test_a_driver_waits_for_a_full_disk_and_then_every_record_is_there_once(tmp_path: Path, broker: str) -> None:
+def test_a_driver_waits_for_a_full_disk_and_loses_no_record(tmp_path: Path, broker: str) -> None:
     embedded.create_topics(broker, {TOPIC: 1})
     send_numbers(broker, TOPIC, 0, 1)
     with (

@@ -1,4 +1,7 @@
-"""A record that kills every JVM that reads it is found, passed over and quarantined, and its stream goes on."""
+"""A record that kills every JVM is skipped and quarantined.
+
+Its stream continues.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from streaming.drivers import OnlyDriver
 
-from tidemark.control import StreamState
+from tidemark.control.folder import StreamState
 from tidemark.embedded import broker as embedded
 
 NOON = 1_400_000_000_000
@@ -31,7 +34,10 @@ table = "kept"
 
 
 def send(address: str, topic: str, numbers: range, *, blanks: int = 0) -> None:
-    """A record for each of *numbers* with so many *blanks* behind it, which zstd makes some kilobytes."""
+    """Sends a compressible record per number, followed by *blanks*.
+
+    zstd makes each some kilobytes.
+    """
     settings = {"bootstrap.servers": address, "compression.type": "zstd", "message.max.bytes": 1_000_000_000}
     producer = Producer(settings)
     for n in numbers:
@@ -67,4 +73,4 @@ def test_the_record_that_kills_drivers_is_passed_over(
         "value": None,
     }  # fmt: skip
     log = (tmp_path / "events.log").read_text()
-    assert f"topic '{topic}', partition 0, offset {FATAL} kills who reads it: it is passed over" in log
+    assert f"topic '{topic}', partition 0, offset {FATAL} kills its reader: skipping it" in log

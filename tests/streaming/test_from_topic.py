@@ -1,4 +1,4 @@
-"""`tidemark init --from-topic` writes a topology that the checks accept, for several shapes of records."""
+"""`tidemark init --from-topic` writes valid topologies for several record shapes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tidemark.cli.check import check
 from tidemark.cli.main import _parser
+from tidemark.cli.project.check import check
 from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
-from tidemark.spec import sla_spec
-from tidemark.spec.connections import DEFAULT
-from tidemark.spec.operators import KeyedTable, Source
-from tidemark.spec.project import Project
-from tidemark.spec.topology import Topology, load
+from tidemark.model import sla_spec
+from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.table import KeyedTable
+from tidemark.model.project.connections import DEFAULT
+from tidemark.model.project.files import Project
+from tidemark.model.topology import Topology, load
 
 Records = Iterable[tuple[int, str | None, object]]
-"""Partition, key, and value: bytes or None as they are, others as JSON."""
+"""Partition, key and value; values that are not bytes become JSON.
+
+None stays as it is.
+"""
 
 
 def topic(broker: str, name: str, records: Records) -> None:
@@ -46,7 +50,10 @@ def init(folder: Path, broker: str, name: str, *more: str) -> tuple[Topology, So
 
 
 def readings(unit: float) -> Records:
-    """Of two sensors in partitions 0 and 1: two of 100 records are 7 s behind a newer one of their partition."""
+    """Returns readings of two sensors in two partitions, some late.
+
+    Two of 100 records are 7 s behind a newer one of their partition.
+    """
     start_ms = int(time.time() * 1_000) - 200_000
     for n in range(100):
         at_ms = start_ms + 1_000 * n - (9_000 if n in {50, 51} else 0)
@@ -76,7 +83,7 @@ def test_iso_times_without_a_key_pass_the_live_check(broker: str, tmp_path: Path
     topic(broker, "clicks", [*clicks, (0, None, b"no json")])
     _, source, table = init(tmp_path, broker, "clicks")
     assert (source.timestamp, source.fields["read_at"], table.key) == ("read_at", "timestamp", ("user_id",))
-    with pytest.raises(InvalidArgument, match=r"clicks\.toml is there already"):
+    with pytest.raises(InvalidArgument, match=r"clicks\.toml already exists"):
         init(tmp_path, broker, "clicks")
     lines = check([], tmp_path / "w", Project(tmp_path / "mine"), given=[(DEFAULT, broker)], look=True)
     sampled = "clicks: clicks: sampled 61 of 61 records, of which 1 (1.6 %) would be quarantined: 1 malformed_json"

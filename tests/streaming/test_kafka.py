@@ -1,4 +1,4 @@
-"""What a sink sends arrives in a real topic as its readers expect it."""
+"""A sink's records arrive in a real topic as readers expect."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import json
 import re
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,16 +16,23 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from tidemark.cli.check import check
+from tidemark.cli.project.check import check
+from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
-from tidemark.embedded.process import wait_until
 from tidemark.errors import InvalidSpec
-from tidemark.kernels.limits import Limits
-from tidemark.kernels.schemas import record_schema
-from tidemark.spec.connections import DEFAULT, Cluster
-from tidemark.spec.operators import Format, Kind, Sink
-from tidemark.stream.encoding import to_send
-from tidemark.stream.kafka import KafkaBroker
+from tidemark.kernels.columns.schemas import HEADERS, record_schema
+from tidemark.kernels.records.headers import told_apart
+from tidemark.kernels.records.limits import Limits
+from tidemark.model.kinds.kafka_end import Format
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.project.connections import DEFAULT, Cluster
+from tidemark.semantics.progress import StreamProgress
+from tidemark.stream.journal.batch import MicroBatch
+from tidemark.stream.journal.entries import Entry
+from tidemark.stream.journal.notes import DecisionNotes, EntryNotes
+from tidemark.stream.kafka.client import KafkaBroker
+from tidemark.stream.kafka.encoding import to_send
+from tidemark.stream.kafka.outgoing import Outgoing
 
 NOON = 1_400_000_000_000
 AT = datetime.fromtimestamp(NOON // 1_000, UTC) + timedelta(microseconds=1)
@@ -46,12 +54,16 @@ def rows(*changes: dict[str, object]) -> pl.DataFrame:
 
 def sink(name: str, topic: str, avro_schema: str | None = None) -> Sink:
     format_ = Format.AVRO if avro_schema else Format.JSON
-    return Sink(name=name, kind=Kind.SINK, topic=topic, format=format_, avro_schema=avro_schema)
+    return Sink(name=name, topic=topic, format=format_, avro_schema=avro_schema)
 
 
 def sender(address: str, *topics: str) -> KafkaBroker:
     embedded.create_topics(address, dict.fromkeys(topics, 1))
     return KafkaBroker({DEFAULT: Cluster(address)}, "t", "s", lambda: NOON + 9)
+
+
+def outgoing(of: Sink, records: pl.DataFrame, *, batch_id: int = 7, epoch: int = 1, first: int = 0) -> Outgoing:
+    return Outgoing(sink=of, rows=records.to_arrow(), batch_id=batch_id, epoch=epoch, first=first)
 
 
 def sent(address: str, topic: str, number: int) -> list[Message]:
@@ -62,9 +74,9 @@ def sent(address: str, topic: str, number: int) -> list[Message]:
     return messages
 
 
-def test_a_record_is_sent_with_its_headers_and_one_that_deletes_has_no_value(broker: str) -> None:
+def test_a_record_is_sent_with_headers_and_a_deletion_valueless(broker: str) -> None:
     alerts = rows({"_headers": [{"key": "trace", "value": b"t"}]}, {"_deleted": True})
-    sender(broker, "alerts").publish(sink("out", "alerts"), alerts, batch_id=7, epoch=2)
+    sender(broker, "alerts").publish(outgoing(sink("out", "alerts"), alerts, epoch=2))
     first, second = sent(broker, "alerts", 2)
     assert json.loads(first.value() or b"") == {"id": "a", "n": 5, "at": "2014-05-13T16:53:20.000001+00:00"}
     assert (first.key(), first.timestamp()[1]) == (b"a", NOON)
@@ -88,8 +100,8 @@ def test_only_what_a_topic_refuses_does_not_arrive(broker: str) -> None:
     settle(broker, "refusing", {"max.message.bytes": "2000"})  # lowered since
     far = int(time.time() * 1_000) + 30 * 86_400_000
     batch = rows({"id": "a"}, {"id": "x" * 5_000}, {"id": "b"}, {"id": "f", "_timestamp_ms": far}, {"id": "c"})
-    refused = sending.publish(sink("out", "refusing"), batch, batch_id=7, epoch=1)
-    assert [place.row for place in refused] == [1, 3]
+    refused = pl.concat(sending.publish(outgoing(sink("out", "refusing"), batch)))
+    assert sorted(json.loads(value)["id"] for value in refused["value"]) == ["f", "x" * 5_000]
     assert sorted(json.loads(m.value() or b"")["id"] for m in sent(broker, "refusing", 3)) == ["a", "b", "c"]
     places = [int(dict(m.headers() or [])["tidemark-id"].rsplit(b"/")[-1]) for m in sent(broker, "refusing", 3)]
     assert places == sorted(set(places))
@@ -99,7 +111,7 @@ def test_small_records_reach_a_topic_that_takes_little_at_once(broker: str) -> N
     sending = sender(broker, "narrow")
     settle(broker, "narrow", {"max.message.bytes": "1500"})
     batch = rows(*({"id": f"{n:0300}"} for n in range(200)))
-    assert sending.publish(sink("out", "narrow"), batch, batch_id=7, epoch=1) == []
+    assert sending.publish(outgoing(sink("out", "narrow"), batch)) == []
     assert [json.loads(m.value() or b"")["id"] for m in sent(broker, "narrow", 200)] == batch["id"].to_list()
 
 
@@ -134,7 +146,7 @@ def test_marks_reach_every_partition_and_no_compacted_topic(broker: str, tmp_pat
     sending.mark(sink("out", "marked"), NOON, idle=False)  # refused, and nobody's end
     file = tmp_path / "play.toml"
     file.write_text(MARKING)
-    with pytest.raises(InvalidSpec, match=r"play.toml: operators.out.marks: is true and topic 'marked' is compacted"):
+    with pytest.raises(InvalidSpec, match=r"play.toml: operators.out.marks: is true, but topic 'marked' is compacted"):
         check([file], tmp_path, given=[(DEFAULT, broker)])
 
 
@@ -155,20 +167,37 @@ def settle(address: str, topic: str, settings: dict[str, str]) -> None:
     wait_until(told, f"settings of {topic}", 30)
 
 
-def test_two_sinks_with_one_topic_number_their_records_in_one_sequence_which_a_repetition_repeats(broker: str) -> None:
-    for epoch in (1, 2):
-        sending = sender(broker, "both")
-        for name in ("one", "two"):
-            sending.publish(sink(name, "both"), rows({}, {}), batch_id=7, epoch=epoch)
-    sending.publish(sink("one", "both"), rows({}), batch_id=8, epoch=2)
-    ids = [dict(message.headers() or [])["tidemark-id"] for message in sent(broker, "both", 9)]
-    again = [f"t/s/{epoch}/7/{sequence}".encode() for epoch in (1, 2) for sequence in range(4)]
-    assert ids == [*again, b"t/s/2/8/0"]
+def test_a_repetition_with_fewer_refusals_loses_nothing(broker: str) -> None:
+    one, two = sink("one", "both"), sink("two", "both")
+    batch = {"one": rows({"id": "a"}, {"id": "x" * 5_000}), "two": rows({"id": "b"}, {"id": "c"})}
+    seven = MicroBatch(batch_id=7, epoch=1, decided_at_ms=0, started_at_ms=0, read_at_ms=0)
+    progress = StreamProgress(batch_id=7)
+    notes = EntryNotes(decided=DecisionNotes(batch=seven, progress=progress, was=progress))
+    entry = Entry(7, {name: part.to_arrow() for name, part in batch.items()}, notes)
+    sending = sender(broker, "both")
+    sending.limits(one)
+    settle(broker, "both", {"max.message.bytes": "2000"})
+    assert len(sending.publish(Outgoing.of(one, entry, [one, two]))) == 1
+    sending.publish(replace(Outgoing.of(two, entry, [one, two]), rows=batch["two"][:1].to_arrow()))  # and is killed
+    settle(broker, "both", {"max.message.bytes": "20000"})
+    again = replace(entry, notes=EntryNotes(decided=replace(notes.decision, batch=replace(seven, epoch=2))))
+    for each in (one, two):
+        assert sender(broker, "both").publish(Outgoing.of(each, again, [one, two])) == []
+    messages = sent(broker, "both", 6)
+    read = pl.DataFrame(
+        {
+            "partition": [0] * len(messages),
+            "headers": [[{"key": key, "value": value} for key, value in m.headers() or []] for m in messages],
+        },
+        schema={"partition": pl.Int32(), "headers": HEADERS},
+    )
+    new, _, _ = told_apart(read.with_row_index("row"), {}, ["t/s"])
+    assert [json.loads(messages[row].value() or b"")["id"] for row in new["row"]] == ["a", "b", "c"]
 
 
-def test_avro_has_the_fields_of_its_schema_and_instants_in_its_unit(broker: str) -> None:
+def test_avro_has_its_schemas_fields_and_instants_in_its_unit(broker: str) -> None:
     records = rows({}, {"at": None}, {"_deleted": True})
-    sender(broker, "avro_out").publish(sink("out", "avro_out", json.dumps(AVRO)), records, batch_id=0, epoch=1)
+    sender(broker, "avro_out").publish(outgoing(sink("out", "avro_out", json.dumps(AVRO)), records))
     first, second, third = (message.value() for message in sent(broker, "avro_out", 3))
     raw = {**AVRO, "fields": [AVRO["fields"][0], {"name": "at", "type": ["null", "long"]}]}
     read = [
@@ -185,8 +214,8 @@ def test_avro_has_the_fields_of_its_schema_and_instants_in_its_unit(broker: str)
 def test_a_record_that_does_not_fit_its_avro_schema_is_named(broker: str) -> None:
     sending = sender(broker, "misfit")
     records = rows({"n": None}, {"n": 6})
-    (refused,) = sending.publish(sink("out", "misfit", json.dumps(AVRO)), records, batch_id=0, epoch=1)
-    assert refused.row == 0
-    assert re.match(r"operators.out.avro_schema must fit its records: .* in \{'id': 'a', 'n': None", refused.error)
+    (refused,) = sending.publish(outgoing(sink("out", "misfit", json.dumps(AVRO)), records))
+    (error,) = refused["error"]
+    assert re.match(r"operators.out.avro_schema must fit its records: .* in \{'id': 'a', 'n': None", error)
     (message,) = sent(broker, "misfit", 1)
-    assert dict(message.headers() or [])["tidemark-id"] == b"t/s/1/0/1"
+    assert dict(message.headers() or [])["tidemark-id"] == b"t/s/1/7/1"

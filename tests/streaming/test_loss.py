@@ -1,4 +1,7 @@
-"""A real topic loses records, and is made anew; the driver stops, is told to go on, and does, skipping nothing else."""
+"""A driver stops at lost records and continues once permitted.
+
+A real topic loses records, and is recreated. The driver skips nothing else.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 from streaming.drivers import OnlyDriver
 from streaming.sending import passing, send_numbers
 
+from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
-from tidemark.embedded.process import wait_until
 
 TOPIC = "perishable"
 TOML = passing("loss", TOPIC)
@@ -25,9 +28,7 @@ def accept_loss(home: Path, until: int) -> None:
     subprocess.run(command, check=True)
 
 
-def test_a_loss_stops_the_stream_until_it_is_accepted_and_then_nothing_else_is_skipped(
-    tmp_path: Path, broker: str
-) -> None:
+def test_a_loss_stops_the_stream_until_it_is_accepted(tmp_path: Path, broker: str) -> None:
     embedded.create_topics(broker, {TOPIC: 1})
     admin = AdminClient({"bootstrap.servers": broker})
     send_numbers(broker, TOPIC, 0, 1, 2)
@@ -39,7 +40,7 @@ def test_a_loss_stops_the_stream_until_it_is_accepted_and_then_nothing_else_is_s
     admin.delete_records([place])[place].result()
 
     with OnlyDriver(tmp_path, TOML, broker) as driver:
-        assert "topic 'perishable', partition 0: offsets 3 until 5 are gone unread" in driver.reason_to_fail()
+        assert "topic 'perishable', partition 0: offsets 3 until 5 were lost unread" in driver.reason_to_fail()
     accept_loss(tmp_path, 5)
     with OnlyDriver(tmp_path, TOML, broker) as driver:
         assert [row["n"] for row in driver.wait_for("kept", 5)] == [0, 1, 2, 5, 6]
@@ -50,7 +51,7 @@ def test_a_loss_stops_the_stream_until_it_is_accepted_and_then_nothing_else_is_s
     send_numbers(broker, TOPIC, 100, 101)
 
     with OnlyDriver(tmp_path, TOML, broker) as driver:
-        assert "made anew: it ends at offset 2, and 7 was the next to read" in driver.reason_to_fail()
+        assert "recreated: it ends at offset 2, but 7 was the next to read" in driver.reason_to_fail()
     accept_loss(tmp_path, 0)
     with OnlyDriver(tmp_path, TOML, broker) as driver:
         driver.wait_for("kept", 7)

@@ -1,4 +1,4 @@
-"""Maintenance beside real drivers, far more often than anybody needs: nothing is lost, doubled or read again."""
+"""Frequent maintenance beside real drivers loses, doubles and rereads nothing."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from streaming.sending import send_numbers
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import broker as embedded
 from tidemark.maintenance.upkeep import maintain_stream
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.topology import parse
-from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import findings
-from tidemark.table_files import files_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.topology import parse
+from tidemark.storage.delta.compaction import files_of
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import findings
 
 TOPIC = "for_maintenance"
 TOML = f"""
@@ -62,6 +62,7 @@ kind = "sink"
 input = "newest"
 table = "board"
 mode = "current"
+refresh = "1 h"  # so that the drain merges it
 key = ["class"]
 
 [operators.by_parity]
@@ -82,6 +83,7 @@ kind = "sink"
 input = "totals"
 table = "sums"
 mode = "current"
+refresh = "1 s"
 key = ["parity"]
 """
 SUBS = ("numbers", "parities")
@@ -94,13 +96,16 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_drivers_whose_tables_are_maintained_all_the_time_do_what_they_do_without(home: Path, broker: str) -> None:
+def test_constantly_maintained_drivers_do_the_same_as_others(home: Path, broker: str) -> None:
     topology = parse(tomllib.loads(TOML), file="tidied.toml")
     layout = Layout(home / "warehouse")
     streams = [Stream(topology, topology.sub_topology(name), layout) for name in SUBS]
 
     def maintained(newest: int) -> bool:
-        """Whether the sums are those of *newest* and the six numbers before it; all tables are maintained first."""
+        """Maintains all tables, then compares sums with the newest numbers.
+
+        They are *newest* and the six numbers before it.
+        """
         for stream in streams:
             maintain_stream(stream, now_ms=wall_clock_ms() + 1_000, closed_after_ms=0)
         there = (layout.stream_table("tidied", "parities", "sums") / "_delta_log").is_dir()

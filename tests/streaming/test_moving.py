@@ -1,4 +1,7 @@
-"""A warehouse is moved while its stream stands still: the next driver goes on from the moved checkpoint."""
+"""A stream continues from its checkpoint after its warehouse was moved.
+
+It is stopped during the move.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ from streaming.drivers import OnlyDriver
 from streaming.sending import passing, send_numbers
 
 from tidemark.embedded import broker as embedded
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.topology import parse
-from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import findings
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.topology import parse
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import findings
 
 TOPIC = "moved"
 TOML = passing("moving", TOPIC)
 
 
-def test_a_stream_goes_on_in_another_place_when_its_whole_warehouse_was_moved(tmp_path: Path, broker: str) -> None:
+def test_a_stream_continues_after_its_warehouse_was_moved(tmp_path: Path, broker: str) -> None:
     embedded.create_topics(broker, {TOPIC: 1})
     send_numbers(broker, TOPIC, 0, 1)
     old, new = tmp_path / "old", tmp_path / "new"

@@ -47,7 +47,7 @@ SPEED = 4
 
 @dataclass(frozen=True)
 class Flow:
-    """What was played left: in Kafka, in Delta, and by calculation."""
+    """Results of a play: Kafka, Delta, and the calculation."""
 
     start_ms: int
     exits: list[int]
@@ -83,7 +83,7 @@ class Shop:
         return str(self.warehouse / "reference" / table)
 
     def send(self, feed: Sequence[Sent]) -> None:
-        """Send *feed*, and return when every driver has read what came of it."""
+        """Sends *feed* and waits until every driver has processed it."""
         send(feed, self._address, speed=SPEED, elsewhere={STOCK: self._append})
         pricing = self.drivers["pricing"]
         pricing.read_everything(self._address, {ORDERS: "orders", PRICES: "prices"})
@@ -101,7 +101,7 @@ class Shop:
         self.stock.append(row)
 
     def wait_for_totals(self) -> None:
-        """Return when the interval has come in which no total waits any more."""
+        """Waits for the interval after which no total is held."""
 
         def are_sent() -> bool:
             rows = [r for r in rows_of(self.warehouse, TOPOLOGY, "products", "outcomes") if r["held_after"]]
@@ -117,7 +117,10 @@ def _stock_rows(rows: list[Fields]) -> pl.DataFrame:
 
 
 def play(shop: Shop) -> int:
-    """Send the feed, then what is on the edge of being late, then what closes every window; when the feed began."""
+    """Sends the feed, its edge cases, and its end; returns its start.
+
+    The edge is that of being late; the end closes every window.
+    """
     start_ms = (time.time_ns() // 1_000_000 - ALL_CLOSED) // SIZE * SIZE  # no time goes by records ahead of the clock
     shop.drivers["pricing"].wait(lambda: bool(shop.drivers["pricing"].offsets()), "a first batch")
     for part in (feed(start_ms), edge(start_ms + SETTLED - BOUND_MS - 1), closing(start_ms)):
@@ -159,13 +162,13 @@ def test_every_record_is_read_by_one_batch(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("name", ["pricing", "regions", "products"])
-def test_every_operator_counts_what_became_of_its_updates_in_every_batch(flow: Flow, name: str) -> None:
+def test_every_operator_counts_its_outcomes_in_every_batch(flow: Flow, name: str) -> None:
     check_accounting(flow.rows(name, "outcomes"))
     assert outcomes_of(flow.rows(name, "outcomes")) == counted(flow.oracles[name].outcomes)
     check_suppressed(flow.rows(name, "outcomes"), flow.rows(name, "suppressed"))
 
 
-def test_a_record_that_cannot_be_used_is_in_quarantine_with_its_reason(flow: Flow) -> None:
+def test_an_unusable_record_is_quarantined_with_its_reason(flow: Flow) -> None:
     rows = flow.rows("pricing", "quarantine")
     seen = [(Place(row["source"], row["partition"], row["offset"]), row["reason"]) for row in rows]
     assert sorted(seen) == sorted(flow.pricing.quarantined)
@@ -191,7 +194,7 @@ def test_every_priced_order_is_handed_on_by_region(flow: Flow) -> None:
     }
 
 
-def test_an_order_that_is_corrected_takes_back_what_it_said_before(flow: Flow) -> None:
+def test_a_corrected_order_retracts_what_it_was_before(flow: Flow) -> None:
     check_handed(flow.rows("pricing", "hop_by_product"), flow.pricing.by_product, partitions=1)
     handed = [row for rows in flow.pricing.by_product.values() for row in rows]
     assert {(row.old is None, row.new is None) for row in handed} == {(True, False), (False, True), (False, False)}
@@ -199,7 +202,7 @@ def test_an_order_that_is_corrected_takes_back_what_it_said_before(flow: Flow) -
 
 
 def check_handed(rows: Sequence[Row], handed: Mapping[int, Sequence[Handed]], *, partitions: int) -> None:
-    """The rows of a hop, but for those that mark a watermark, are what the oracle hands on."""
+    """Checks that a hop's rows, without marks, equal the oracle's."""
     names = ("batch_id", "key", "old_value", "value", "timestamp", "source_partition", "source_offset")
     records = [row for row in rows if row["watermark"] is None and row["idle"] is None]
     assert [tuple(row[name] for name in names) for row in records] == [
@@ -246,7 +249,7 @@ def test_on_the_edge_a_record_is_late_by_the_millisecond(flow: Flow) -> None:
     }
 
 
-def test_the_final_revenue_of_each_region_and_window_is_sent_on_once_and_not_before_it_has_closed(flow: Flow) -> None:
+def test_the_final_revenue_of_a_window_is_sent_once_when_closed(flow: Flow) -> None:
     changes = [row for row in flow.rows("regions", "changes") if row["operator"] == "revenue"]
     assert by_batch(changes, "revenue") == {n: found for n, found in flow.regions.revenue.items() if found}
     check_final(flow.rows("regions", "batches"), changes, closed_after_ms=ALLOWED_LATENESS_MS)
@@ -270,7 +273,10 @@ def test_best_sellers_are_sent_on_with_every_update(flow: Flow) -> None:
 
 
 def board_of(flow: Flow, table: str, columns: Sequence[str]) -> list[tuple[object, ...]]:
-    """A sink's rows: batch, key and value as text, record time, and the record that caused them."""
+    """Returns a sink's rows with batch, key, value, time and record.
+
+    Key and value are text.
+    """
     return [
         (
             row["batch_id"],
@@ -291,7 +297,7 @@ def test_totals_are_sent_on_once_an_interval(flow: Flow) -> None:
     assert len(rows) == len(flow.products.board)
 
 
-def test_at_the_end_the_board_has_every_order_once_as_it_was_said_last(flow: Flow) -> None:
+def test_at_the_end_the_board_has_every_order_once(flow: Flow) -> None:
     orders = [json.loads(value) for value, _ in flow.pricing.updates.stored.values() if value is not None]
     sold = {row["product"]: (row["orders"], row["sold"]) for row in flow.rows("products", "product_board")}
     assert sold == {

@@ -1,4 +1,4 @@
-"""What real Spark makes of what lies in a real topic: fields, record time, and a reason for what nobody can use.
+"""Real Spark parses a real topic: fields, record time, rejection reasons.
 
 The functions are those of the streams; here they read a topic as one batch.
 """
@@ -16,11 +16,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
-from tidemark.kernels.marks import with_marks
+from tidemark.kernels.records.marks import with_marks
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.semantics.progress import InputProgress
-from tidemark.spec.connections import DEFAULT, Cluster
-from tidemark.spec.operators import Kind, Sink, Source
-from tidemark.stream.kafka import KafkaBroker
+from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.read.sources import collect, kafka_options, records_of
 
 NOON_S = 1_400_000_000
@@ -41,7 +42,7 @@ AVRO = {
 
 
 def source(topic: str, **changes: Any) -> Source:
-    common = {"name": topic, "kind": Kind.SOURCE, "topic": topic, "timestamp_range_ms": RANGE, "bound_ms": 0}
+    common = {"name": topic, "topic": topic, "timestamp_range_ms": RANGE, "bound_ms": 0}
     return Source(**{**common, "fields": FIELDS, "timestamp": "at", **changes})
 
 
@@ -56,7 +57,7 @@ def send(address: str, topic: str, *records: tuple[bytes | None, bytes | None], 
 
 
 def read(spark: SparkSession, address: str, source: Source) -> list[dict[str, Any]]:
-    """What the driver would get of the topic of *source*, in offset order."""
+    """Returns *source*'s topic as the driver reads it, by offset."""
     raw = spark.read.format("kafka").options(**kafka_options(source, Cluster(address))).load()
     return collect(records_of(raw, source), [source]).sort("offset").to_dicts()
 
@@ -99,7 +100,7 @@ def test_poison_is_told_apart_and_comes_with_its_bytes(spark: SparkSession, brok
 def test_a_mark_of_time_is_told_from_records(spark: SparkSession, broker: str, changes: dict[str, Any]) -> None:
     topic = f"marked_{next(iter(changes), 'plain')}"
     send(broker, topic, (b"a", body()))
-    sink = Sink(name="out", kind=Kind.SINK, topic=topic)
+    sink = Sink(name="out", topic=topic)
     KafkaBroker({DEFAULT: Cluster(broker)}, "up", "s", lambda: NOON).mark(sink, NOON + 5_000, idle=True)
     reading = replace(source(topic, written_by=("up/s",), bound_ms=2_000), **changes)
     raw = spark.read.format("kafka").options(**kafka_options(reading, Cluster(broker))).load()

@@ -1,4 +1,4 @@
-"""A real driver whose batch was planned too large: it is carried out in parts, and drivers are killed in between."""
+"""A batch too large runs in parts, while its drivers are killed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from deltalake import write_deltalake
 from streaming.drivers import PROJECT, OnlyDriver
 
 from tidemark.embedded import broker as embedded
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.topology import parse
-from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import findings
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.topology import parse
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import findings
 
 NOON = 1_400_000_000_000
 SOURCE = 'kind = "source"\nfields = "n int, at bigint"\ntimestamp = "at"\nbound = "1 s"\n'
@@ -42,7 +42,7 @@ table = "kept"
 
 
 def send(address: str, topic: str, numbers: range) -> None:
-    """One record for each of *numbers*, in two partitions by turns."""
+    """Sends a record per number, alternating between two partitions."""
     producer = Producer({"bootstrap.servers": address})
     for n in numbers:
         producer.produce(topic, json.dumps({"n": n, "at": NOON + n}).encode(), b"k", n % 2)
@@ -50,7 +50,10 @@ def send(address: str, topic: str, numbers: range) -> None:
 
 
 class Driver(OnlyDriver):
-    """Reads *most* records at once; is killed, its JVM too, when it first reaches *step* (None: it is not)."""
+    """A driver that reads *most* records and is killed at *step*.
+
+    Its JVM is killed, too; None: it is not killed.
+    """
 
     def __init__(self, home: Path, address: str, shards: int, most: int, step: str | None = None) -> None:
         told = home / "told"
@@ -72,9 +75,7 @@ def faults(home: Path, shards: int) -> list[str]:
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_each_record_counts_once_although_drivers_are_killed_between_parts(
-    tmp_path: Path, broker: str, shards: int
-) -> None:
+def test_each_record_counts_once_across_kills_between_parts(tmp_path: Path, broker: str, shards: int) -> None:
     columns = {"n": pa.array([100, 101, 102], pa.int32()), "at": pa.array([NOON] * 3, pa.int64())}
     write_deltalake(tmp_path / "warehouse" / "outside" / "lines", pa.table(columns))
     topic = f"parted_{shards}"

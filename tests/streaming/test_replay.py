@@ -1,4 +1,7 @@
-"""A replay through a real broker: what a consumer reads is the feed, in the order and at the instants it was given."""
+"""A consumer reads a replay in the feed's order and timing.
+
+It goes through a real broker.
+"""
 
 import argparse
 import json
@@ -18,7 +21,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from tidemark.embedded.broker import create_topics
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.feed import publish
-from tidemark.feed.feed_record import FeedRecord, Kind, Timeline, encode
+from tidemark.feed.feed_record import FeedRecord, RecordKind, Timeline, encode
 from tidemark.feed.flights import midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
@@ -31,7 +34,10 @@ UNRULY = ["--repeat-share", "0.2", "--offline-share", "0.05", "--bad-records", "
 
 @dataclass
 class Played:
-    """A day played at once: the line of JSON, what a consumer read of each partition, when it was over."""
+    """A day played at once: summary, records read, and end.
+
+    The summary is the line of JSON; records are by partition.
+    """
 
     summary: dict[str, Any]
     read: dict[tuple[str, int], list[Message]]
@@ -89,7 +95,7 @@ def payload(message: Message) -> dict[str, Any] | None:
 
 
 def sound(messages: list[Message], played: Played) -> list[dict[str, Any]]:
-    """Payloads of the messages with which nothing is wrong, as a reader judges who knows nothing of the feed."""
+    """Returns valid payloads, judged without knowledge of the feed."""
     plausible = range(played.summary["started_at_ms"], played.ended_at_ms + 60_000)
     payloads = [payload(message) for message in messages if message.value() is not None]
     return [fields for fields in payloads if fields is not None and fields["event_time"] in plausible]
@@ -101,7 +107,7 @@ def test_a_consumer_reads_as_many_records_as_were_acknowledged(played: Played) -
     assert played.summary["topics"]["weather"] == 3 * 24
 
 
-def test_every_partition_holds_the_feed_byte_for_byte_in_the_order_of_delivery(played: Played) -> None:
+def test_every_partition_holds_the_feed_byte_for_byte(played: Played) -> None:
     data = load(date(2013, 6, 27), date(2013, 6, 28))
     settings = FeedSettings(seed=3, repeat_share=0.2, offline_share=0.05, bad_records=14)
     timeline = Timeline(started_at_ms=played.summary["started_at_ms"], range_start_ms=START, speed=1440)
@@ -152,7 +158,7 @@ def reason(event_time: int, played: Played) -> str:
     return {-1: "timestamp_negative", 0: "timestamp_zero", 253_370_764_800_000: "timestamp_year_9999"}[event_time]
 
 
-def test_kafkas_own_timestamp_is_the_event_time_and_plausible_even_when_the_payload_is_not(played: Played) -> None:
+def test_kafkas_timestamp_is_the_event_time_even_of_bad_records(played: Played) -> None:
     first, last = played.summary["first_event_time_ms"], played.summary["last_event_time_ms"]
     for message in played.messages:
         stamped = message.timestamp()[1]
@@ -174,9 +180,7 @@ def test_a_replay_at_once_is_one_that_ends_now(played: Played) -> None:
     assert played.summary["last_event_time_ms"] - played.summary["first_event_time_ms"] > one_day_ms
 
 
-def test_with_weather_first_all_of_it_is_acknowledged_before_a_flight_is_sent(
-    broker: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_weather_first_flights_wait_for_its_acknowledgement(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
     class Watched(publish.Outbox):
@@ -193,9 +197,7 @@ def test_with_weather_first_all_of_it_is_acknowledged_before_a_flight_is_sent(
     assert [step for step, _ in groupby(done)] == ["weather", "acknowledged", "flight_events", "acknowledged"]
 
 
-def test_a_paced_record_is_sent_at_its_delivery_instant_and_not_before(
-    broker: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_paced_record_is_sent_at_its_delivery_instant(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, FeedRecord]] = []
 
     class Watched(publish.Outbox):
@@ -212,17 +214,17 @@ def test_a_paced_record_is_sent_at_its_delivery_instant_and_not_before(
     assert min(late_ms) >= 0
     assert median(late_ms) < 1_000, "generous, for a busy machine"
     assert len(sent) == summary["records"]
-    assert Counter(record.kind for _, record in sent)[Kind.BAD] == 12
+    assert Counter(record.kind for _, record in sent)[RecordKind.BAD] == 12
     assert any(line.startswith("replay ") and "2013-06-27 1" in line and " New York, " in line for line in said)
 
 
 def test_a_record_that_kafka_refuses_fails_the_replay(broker: str, consumer: Consumer) -> None:
     outbox = publish.Outbox(broker)
     record = FeedRecord(
-        topic="weather", partition=9, key="EWR", kind=Kind.WEATHER, happened_at_ms=0, sent_at_ms=0, fields={}
+        topic="weather", partition=9, key="EWR", kind=RecordKind.WEATHER, happened_at_ms=0, sent_at_ms=0, fields={}
     )
     outbox.send(record, 1)
-    with pytest.raises(TidemarkError, match=r"Kafka must acknowledge every record: .*partition.*; is the broker up"):
+    with pytest.raises(TidemarkError, match=r"Kafka rejected a record: .*partition.*; check that the broker runs"):
         outbox.flush()
 
 

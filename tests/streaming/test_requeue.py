@@ -1,4 +1,4 @@
-"""What lies in quarantine can be sent to its topic again, once."""
+"""Quarantined records can be sent to their topic again, once."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import write_deltalake
 
-from tidemark.cli.requeue import add_options, requeue
-from tidemark.delta import create, scan
+from tidemark.cli.repair.requeue import add_options, requeue
 from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.schemas import arrow_schema, rows_of
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import BATCHES, LATE_RECORDS, QUARANTINE
-from tidemark.spec.topology import Topology, parse
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import BATCHES, LATE_RECORDS, QUARANTINE
+from tidemark.model.topology import Topology, parse
+from tidemark.storage.delta.tables import create, scan
 
 NOON = 1_400_000_000_000  # 2014-05-13T16:53:20Z
 
 
 @pytest.fixture
 def warehouse(tmp_path: Path, broker: str) -> Path:
-    """A quarantine of three records: two of batch 0, decided at noon, and one of batch 1, a second later."""
+    """A quarantine of three records from two batches.
+
+    Two are of batch 0, decided at noon, and one of batch 1, a second later.
+    """
     embedded.create_topics(broker, {"again": 2})
     common = {"source": "events", "topic": "again", "key": b"k"}
     rows: list[dict[str, Any]] = [
@@ -57,7 +60,7 @@ def in_topic(address: str) -> list[tuple[Any, ...]]:
     return sorted((m.partition(), m.offset(), m.key(), m.value(), m.headers()) for m in found)
 
 
-def test_a_record_goes_back_to_its_partition_once_with_the_place_it_came_from(warehouse: Path, broker: str) -> None:
+def test_a_record_returns_to_its_partition_once_with_its_origin(warehouse: Path, broker: str) -> None:
     assert requeue(asked("--dry-run"), warehouse, None) == "3 of 3 records would be sent again"
     assert not Layout(warehouse).report_table("t", "requeued").exists()
     malformed = requeue(asked("--reason", "malformed_json"), warehouse, broker, lambda: NOON)
@@ -88,7 +91,7 @@ def test_only_what_was_asked_for_is_sent(warehouse: Path, arguments: list[str], 
 
 
 def test_mistakes_are_named(warehouse: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"cluster default has no address: write \[kafka.default\]"):
+    with pytest.raises(InvalidArgument, match=r"cluster default has no address; write \[kafka.default\]"):
         requeue(asked(), warehouse, None)
     with pytest.raises(InvalidArgument, match=r"ISO 8601, got 'noon'"):
         requeue(asked("--from", "noon"), warehouse, None)

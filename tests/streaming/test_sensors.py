@@ -1,4 +1,6 @@
-"""Devices that report, fall silent and come back: `topologies/sensors.toml`, judged against a plain-Python calculation.
+"""Compares `topologies/sensors.toml` with a plain-Python calculation.
+
+Devices report, fall silent and come back.
 
 One day's trouble in ten seconds, through a real broker and a driver as a user starts it, undisturbed.
 """
@@ -42,7 +44,7 @@ E_IS_SILENT_UNTIL = 36_000
 
 @dataclass(frozen=True)
 class Flow:
-    """What was played left: in Kafka, in Delta, and by calculation."""
+    """Results of a play: Kafka, Delta, and the calculation."""
 
     start_ms: int
     exit: int
@@ -55,7 +57,10 @@ class Flow:
 
 
 def play(home: Path, address: str, driver: Driver) -> int:
-    """Send the feed, then what is on the edge of being late, then what closes every session; when the feed began."""
+    """Sends the feed, its edge cases, and its end; returns its start.
+
+    The edge is that of being late; the end closes every session.
+    """
     start_ms = time.time_ns() // 1_000_000 - ALL_CLOSED  # no time goes by records that are ahead of the clock
     sent = feed(start_ms)
     settled_ms = start_ms + SETTLED - BOUND_MS - 1
@@ -104,12 +109,12 @@ def test_every_record_is_read_by_one_batch(flow: Flow) -> None:
     assert sorted(read) == sorted(message.place for message in flow.messages)
 
 
-def test_every_operator_counts_what_became_of_its_updates_in_every_batch(flow: Flow) -> None:
+def test_every_operator_counts_its_outcomes_in_every_batch(flow: Flow) -> None:
     check_accounting(flow.rows("outcomes"))
     assert outcomes_of(flow.rows("outcomes")) == counted(flow.oracle.outcomes)
 
 
-def test_a_record_that_cannot_be_used_is_in_quarantine_with_its_reason(flow: Flow) -> None:
+def test_an_unusable_record_is_quarantined_with_its_reason(flow: Flow) -> None:
     rows = flow.rows("quarantine")
     seen = [(Place(row["source"], row["partition"], row["offset"]), row["reason"]) for row in rows]
     assert sorted(seen) == sorted(flow.oracle.quarantined)
@@ -126,7 +131,7 @@ def test_a_day_of_old_readings_is_late_at_the_source(flow: Flow) -> None:
     assert sum(one.timestamp_ms < flow.start_ms for one in late) == 24
 
 
-def test_a_reading_is_late_for_its_session_exactly_when_that_has_closed(flow: Flow) -> None:
+def test_a_reading_is_late_exactly_when_its_session_has_closed(flow: Flow) -> None:
     assert late_of(flow.rows("late_records"), "device_sessions") == sorted(flow.oracle.late["device_sessions"])
     edge = {
         (row["key"], row["operator"], row["lateness_ms"])
@@ -137,7 +142,7 @@ def test_a_reading_is_late_for_its_session_exactly_when_that_has_closed(flow: Fl
     assert [row["readings"] for row in flow.rows("sessions") if row["device"] == "open"] == [1]
 
 
-def test_a_devices_state_changes_when_a_value_does_whenever_it_was_measured(flow: Flow) -> None:
+def test_a_devices_state_changes_with_a_value_of_any_age(flow: Flow) -> None:
     assert updates_of(flow.rows("changes"), "device_now") == flow.oracle.device_now.sent
     assert skips_of(flow.rows("suppressed"), "device_now") == flow.oracle.device_now.skipped
     assert flow.oracle.device_now.skipped.total() > 100
@@ -150,7 +155,7 @@ def test_every_skip_names_the_change_that_it_repeats(flow: Flow) -> None:
     assert {(r["operator"], r["key"], r["value_hash"], r["old_timestamp"]) for r in skips} <= changes
 
 
-def test_devices_has_the_state_of_each_device_that_was_not_deleted(flow: Flow) -> None:
+def test_devices_has_the_state_of_each_device_not_deleted(flow: Flow) -> None:
     rows = flow.rows("devices")
     said = ("device", "temp_c", "battery", "other", "timestamp", "batch_id")
     assert {row["device"]: {name: row[name] for name in said} for row in rows} == flow.oracle.devices
@@ -160,7 +165,7 @@ def test_devices_has_the_state_of_each_device_that_was_not_deleted(flow: Flow) -
     assert flow.oracle.devices["a"]["other"] in {'{"humidity":40}', '{"humidity":41}'}
 
 
-def test_the_final_result_of_each_session_is_sent_on_once_and_not_before_it_has_closed(flow: Flow) -> None:
+def test_the_final_result_of_a_session_is_sent_once_when_closed(flow: Flow) -> None:
     changes = [row for row in flow.rows("changes") if row["operator"] == "device_sessions"]
     assert by_batch(changes, "device_sessions") == {n: found for n, found in flow.oracle.sessions.items() if found}
     check_final(flow.rows("batches"), changes, closed_after_ms=ALLOWED_LATENESS_MS)
@@ -192,7 +197,7 @@ def test_the_sink_has_a_row_per_session_and_the_feed_closes_all(flow: Flow) -> N
     assert not any(flow.oracle.open.values())
 
 
-def test_partitions_and_their_source_come_as_far_as_the_records_say(flow: Flow) -> None:
+def test_partitions_and_source_advance_as_the_records_do(flow: Flow) -> None:
     check_never_back(flow.rows("watermarks"))
     batches = flow.rows("batches")
     assert times_of(flow.rows("watermarks"), batches, "readings") == flow.oracle.times
@@ -201,7 +206,7 @@ def test_partitions_and_their_source_come_as_far_as_the_records_say(flow: Flow) 
     assert batches[-1]["watermark"] == flow.start_ms + ALL_CLOSED - BOUND_MS - 1
 
 
-def test_a_device_that_falls_silent_holds_the_others_back_no_longer_than_until_it_is_idle(flow: Flow) -> None:
+def test_a_silent_device_holds_back_only_until_it_is_idle(flow: Flow) -> None:
     activity = [times[2].activity for times in flow.oracle.times.values()]
     assert "idle" in activity
     assert "active" in activity[activity.index("idle") :], "it came back"

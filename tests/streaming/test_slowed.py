@@ -1,6 +1,7 @@
-"""A stream slowed on purpose is one alert, however often somebody looks; sped up again it is one resolution.
+"""A slowed stream sends one alert and later one resolution.
 
-`tidemark up` of an installation of its own, real flights, a mail server that is down at first.
+The number of checks does not matter. `tidemark up` of an installation of its own, real flights, a mail server that is
+down at first.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import pytest
 from receiving import Inbox
 from streaming.drivers import PROJECT
 
-from tidemark.embedded import airflow, process, stack
+from tidemark.control import process
+from tidemark.embedded import airflow, stack
 from tidemark.embedded.airflow_api import ENDED
 from tidemark.embedded.conductor import Conductor
 from tidemark.embedded.stack import Home
-from tidemark.report.report_tables import opened
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import INCIDENTS, SLA_RESULTS
-from tidemark.spec.topology import load
+from tidemark.model.project.files import VARIABLE
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import INCIDENTS, SLA_RESULTS
+from tidemark.model.topology import load
+from tidemark.reports.report_tables import opened
 
 SLAS = """
 [flights.carrier_state_is_quick]
@@ -48,7 +51,10 @@ pytestmark = pytest.mark.long
 
 
 class Installation:
-    """One in *home* with its own promises and channels, and *inbox* as its mail server."""
+    """An installation in *home* with own SLAs, channels and *inbox*.
+
+    *inbox* is its mail server.
+    """
 
     def __init__(self, home: Path, inbox: Inbox, patch: pytest.MonkeyPatch) -> None:
         root, self.home = home / "root", Home(home / "home")
@@ -57,7 +63,8 @@ class Installation:
         (root / ".jars").symlink_to(PROJECT / ".jars")
         (root / "expectations" / "slas.toml").write_text(SLAS)
         (root / "expectations" / "channels.toml").write_text(CHANNELS)
-        patch.setattr(stack, "ROOT", root)
+        patch.setattr(stack, "CHECKOUT", root)
+        patch.setenv(VARIABLE, str(root))
         made = airflow.environment
         mail = {"AIRFLOW_CONN_SMTP_DEFAULT": inbox.connection()}
         patch.setattr(airflow, "environment", lambda *args, **how: {**made(*args, **how), **mail})
@@ -77,7 +84,7 @@ class Installation:
         process.launch("replay", command, home=self.home.path, env={})
 
     def check(self) -> dict[str, str | None]:
-        """Have the SLAs checked for now, and people told; how the tasks ended."""
+        """Checks the SLAs, sends notifications, and returns the tasks' states."""
         run_id = self.api.trigger(CHECKS, {})
         process.wait_until(lambda: self.api.run_state(CHECKS, run_id) in ENDED, "the end of the check", WITHIN_S)
         return self.api.task_states(CHECKS, run_id)
@@ -87,15 +94,15 @@ class Installation:
         return sorted(opened(table, path).to_pyarrow_table().to_pylist(), key=lambda row: str(row.get("at")))
 
     def changes(self) -> list[tuple[str, str]]:
-        """Of the incidents of operators: SLA and change."""
+        """Returns SLA and change of operators' incidents."""
         return [(row["sla"], row["change"]) for row in self.rows(INCIDENTS)]
 
     def end(self) -> None:
         """Leave nothing of it."""
         process.stop(self.home.path, "replay")
         airflow.stop(self.home.airflow)
-        for control in self.conductor.controls():
-            process.stop(control.home, stack.DRIVER, grace_s=0)
+        for driver in self.home.drivers():
+            process.stop(driver, stack.DRIVER, grace_s=0)
         process.stop(self.home.broker, "broker", grace_s=0)
 
 
@@ -118,7 +125,7 @@ def installation(tmp_path: Path, inbox: Inbox) -> Iterator[Installation]:
                 found.end()
 
 
-def test_a_slowed_stream_is_told_once_and_that_it_is_well_again_once(installation: Installation, inbox: Inbox) -> None:
+def test_a_slowed_stream_is_alerted_once_and_resolved_once(installation: Installation, inbox: Inbox) -> None:
     installation.launch("carrier_state=400")
     installation.play()
     installation.api.unpause(CHECKS)
@@ -142,7 +149,7 @@ def test_a_slowed_stream_is_told_once_and_that_it_is_well_again_once(installatio
     assert installation.changes() == [("carrier_state_is_quick", "opened"), ("carrier_state_is_quick", "resolved")]
     assert [mail["Subject"].partition(": ")[2] for mail in inbox.mails] == [
         "carrier_state_is_quick is broken (error)",
-        "carrier_state_is_quick holds again",
+        "carrier_state_is_quick is met again",
     ]
 
 

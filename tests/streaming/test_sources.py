@@ -1,4 +1,7 @@
-"""One driver that reads a Delta table, files of each format and topics of two clusters, and what changes do to it."""
+"""A driver reads tables, files and two clusters, which then change.
+
+It reads a Delta table, files of each format and topics of two clusters.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,15 @@ FIELDS = 'fields = "id string, n int, at bigint"\ntimestamp = "at"\ntimestamp_un
 
 
 def operator(name: str, **keys: Any) -> str:
-    """The table of one operator; a value that is no text stands as it is in JSON."""
+    """Returns an operator's table; values other than text as JSON."""
     return f"[operators.{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
 
 
 def topology() -> str:
-    """Every source with a sink of its own, and joined to the orders, so that all of them have one driver."""
+    """Returns a topology of all sources in one driver.
+
+    Each source has a sink of its own, and is joined to the orders.
+    """
     parts = ['name = "sources"\nwindow = "5 s"\ntrigger = "1 s"\n[kafka.far]\nbootstrap = "127.0.0.1:1"\n']
     parts.append(operator("events_sent", kind="sink", input="events", topic="copies", kafka="far"))
     joined = "orders"
@@ -102,7 +108,7 @@ def send(address: str, *numbers: int) -> None:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Path:
-    """Everything that the topology reads, with a first record or more in each place."""
+    """Creates a warehouse with first records for all sources."""
     home = tmp_path_factory.mktemp("sources")
     outside = home / "warehouse" / "outside"
     for folder in ("json", "csv", "parquet"):
@@ -136,7 +142,10 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def driver(home: Path, broker: str, far: str) -> Iterator[OnlyDriver]:
-    """The address of the cluster in the file is wrong, and the one on the command line counts."""
+    """Runs a driver with a wrong cluster address in the file.
+
+    The one on the command line counts.
+    """
     with OnlyDriver(home, TOML, broker, "--bootstrap", f"far={far}") as driver:
         yield driver
 
@@ -204,16 +213,14 @@ def test_a_commit_without_a_row_tells_time(driver: OnlyDriver, home: Path) -> No
     driver.wait(lambda: "idle" in told(), "the time of the mark")
 
 
-def test_rows_that_are_compacted_are_not_read_again_and_rewritten_ones_stop_the_stream(
-    driver: OnlyDriver, home: Path
-) -> None:
+def test_compacted_rows_are_not_reread_and_rewritten_ones_stop(driver: OnlyDriver, home: Path) -> None:
     written = DeltaTable(home / "warehouse" / "outside" / "orders")
     written.optimize.compact()
     write_deltalake(written, orders(7), mode="append")
     assert numbers(driver.wait_for("orders_kept", 8))[7:] == [(7, 7)]
     written.update(updates={"n": "100"}, predicate="n = 7")
     reason = driver.reason_to_fail()
-    assert reason.startswith("Contradiction: a source reads a Delta table that is only appended to, and this one was")
+    assert reason.startswith("Contradiction: a source must read an append-only Delta table, but rows of this one were")
     assert "outside/orders" in reason
 
 
@@ -221,4 +228,4 @@ def test_a_source_that_is_not_there_is_named_at_start(tmp_path: Path, broker: st
     (tmp_path / "event.avsc").write_text(json.dumps(AVRO))
     with OnlyDriver(tmp_path, TOML, broker, "--bootstrap", f"far={far}") as driver:
         assert "operators.orders.delta: " in (reason := driver.reason_to_fail())
-        assert reason.endswith("there is no Delta table; create it before the stream starts")
+        assert reason.endswith("no Delta table; create it before the stream starts")

@@ -1,4 +1,7 @@
-"""A real driver is stopped, another one takes over, the first wakes up: it ends, and every record was read once."""
+"""A paused driver that was replaced ends; records are read once.
+
+It ends when it resumes.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,17 @@ from streaming.drivers import OnlyDriver
 from streaming.sending import passing, send_numbers
 
 from tidemark.embedded import broker as embedded
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.topology import parse
-from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import findings
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.topology import parse
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import findings
 
 TOPIC = "handed_over"
 TOML = passing("handover", TOPIC)
 
 
-def test_a_driver_that_wakes_up_after_it_was_taken_over_ends_and_has_written_nothing(
-    tmp_path: Path, broker: str
-) -> None:
+def test_a_driver_that_wakes_up_replaced_ends_without_writing(tmp_path: Path, broker: str) -> None:
     embedded.create_topics(broker, {TOPIC: 1})
     send_numbers(broker, TOPIC, 0, 1)
     with OnlyDriver(tmp_path, TOML, broker) as older:
@@ -48,7 +49,7 @@ def test_a_driver_that_wakes_up_after_it_was_taken_over_ends_and_has_written_not
     assert findings(evidence(stream)) == []
 
 
-def test_a_driver_goes_on_when_an_older_one_plans_a_batch_before_it_finds_out(tmp_path: Path, broker: str) -> None:
+def test_a_driver_continues_when_an_older_one_plans_a_batch(tmp_path: Path, broker: str) -> None:
     topic = "planned_twice"
     embedded.create_topics(broker, {topic: 1})
     send_numbers(broker, topic, 0, 1)
@@ -59,11 +60,11 @@ def test_a_driver_goes_on_when_an_older_one_plans_a_batch_before_it_finds_out(tm
         kept = driver.wait_for("kept", 3)
         assert driver.drain() == 0
     assert [row["n"] for row in kept] == [0, 1, 2]
-    assert "the query is started again" in (tmp_path / "all.log").read_text()
+    assert "restarting the query" in (tmp_path / "all.log").read_text()
 
 
 def plan_the_next_batch(checkpoint: Path) -> None:
-    """Write what Spark writes before a batch, of one that reads nothing, as another query would."""
+    """Writes Spark's plan of an empty batch, as another query would."""
     while True:
         newest = max(int(path.name) for path in (checkpoint / "offsets").iterdir() if path.name.isdigit())
         plan = checkpoint / "plan"

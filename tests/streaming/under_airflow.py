@@ -1,4 +1,4 @@
-"""The streams of `flights` as `tidemark up` has Airflow launch them, while every process of it is killed once.
+"""Runs `flights` under `tidemark up` and kills each process once.
 
 Purpose: shows that no process is special. The operator's part is played, too: he runs `tidemark up` again.
 """
@@ -16,12 +16,14 @@ from checkouts import own_checkout
 from streaming.drivers import PROJECT, ends_of
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control import StreamState
-from tidemark.embedded import airflow, process, stack
+from tidemark.control import process
+from tidemark.control.folder import StreamState
+from tidemark.embedded import airflow, stack
 from tidemark.embedded.conductor import Conductor
 from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
-from tidemark.spec.topology import load
+from tidemark.model.project.files import VARIABLE
+from tidemark.model.topology import load
 
 WITHIN_S = 240.0
 
@@ -36,7 +38,8 @@ class UnderAirflow:
             (root / name).symlink_to(PROJECT / name)
         for job in [*(PROJECT / "jobs").glob("*.py"), PROJECT / "jobs" / "tidemark"]:
             (root / "jobs" / job.name).symlink_to(job)
-        patch.setattr(stack, "ROOT", root)
+        patch.setattr(stack, "CHECKOUT", root)
+        patch.setenv(VARIABLE, str(root))
         self._conductor = Conductor(Home(home), load(file), print)
         self._home = home
 
@@ -47,10 +50,10 @@ class UnderAirflow:
         return address
 
     def end(self) -> None:
-        """Leave nothing of it, whatever happened: Airflow first, which would launch drivers again."""
+        """Ends everything: Airflow first, which would launch drivers again."""
         airflow.stop(self._home / "airflow")
-        for control in self._conductor.controls():
-            process.stop(control.home, stack.DRIVER, grace_s=0)
+        for driver in Home(self._home).drivers():
+            process.stop(driver, stack.DRIVER, grace_s=0)
         process.stop(self._home / "broker", "broker", grace_s=0)
 
     def offsets(self, sub: str) -> dict[str, int]:
@@ -60,7 +63,7 @@ class UnderAirflow:
         return beat.offsets if beat is not None and beat.state is StreamState.RUNNING else {}
 
     def read_everything(self, address: str, topics: dict[str, str]) -> None:
-        """Return when the driver of `status` has come to the end of *topics*, which are given by source."""
+        """Waits until the `status` driver has read *topics*, by source."""
         ends = ends_of(address, topics)
         process.wait_until(lambda: ends.items() <= self.offsets("status").items(), f"offsets {ends}", WITHIN_S)
 
@@ -69,7 +72,10 @@ class UnderAirflow:
         self._conductor.drain(airflow.api(self._home / "airflow"), by="ann")
 
     def kill_each(self) -> Iterator[str]:
-        """Kill -9 each process that runs now, drivers first; the place of its pid file, once all run again."""
+        """Kills each process, drivers first; yields its pid file's place.
+
+        It yields once all run again.
+        """
         places = sorted(Home(self._home).running(), key=lambda place: not place.endswith(stack.DRIVER))
         for place in places:
             for number in range(len(self._family(place))):
@@ -88,7 +94,7 @@ class UnderAirflow:
         process.wait_until(lambda: self._beat_since(killed_ms), "drivers that beat", WITHIN_S)
 
     def _family(self, place: str) -> list[int]:
-        """The pids of the process that is remembered at *place*, which is the last, and of all below it."""
+        """Returns the pids of the last process at *place* and its descendants."""
         leader = process.find(self._home / Path(place).parent, Path(place).name)
         assert leader is not None
         return [*_descendants(leader.pid), leader.pid]

@@ -6,7 +6,7 @@ NAMES = "abcdefg"
 
 
 def runs(*, sources=3):
-    """A topology, of whose operators at most so many first ones read from outside, and the EWTs of one window.
+    """Strategy of topologies with up to *sources* sources, and a window's EWTs.
 
     Every operator comes after all that it reads: nothing is clamped.
     """

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.aggregates import OLD, AggregateFunction, aggregate_functions
-from tidemark.kernels.schemas import META_SCHEMA
+from tidemark.kernels.aggregates.functions import OLD, AggregateFunction, aggregate_functions
+from tidemark.kernels.columns.schemas import META_SCHEMA
 
 CALLS = {name: (name, "v") for name in ("count", "sum", "avg", "min", "max", "first", "last")} | {"n": ("count", "*")}
 SCHEMA = {"v": pl.Int64(), **META_SCHEMA}
@@ -36,7 +36,7 @@ def merged(functions: tuple[AggregateFunction, ...], rows: pl.DataFrame) -> pl.D
 
 
 def plain(records: list[Record]) -> dict[str, Any]:
-    """What the aggregates of these records of one key are."""
+    """Aggregates the records of one key in plain Python."""
     known = [(at_ms, value) for _, value, at_ms in records if value is not None]
     values = [value for _, value in known]
     return {
@@ -52,7 +52,7 @@ def plain(records: list[Record]) -> dict[str, Any]:
 
 
 @given(RECORDS)
-def test_after_each_record_the_aggregates_are_those_of_all_so_far(records):
+def test_running_aggregates_cover_all_records_so_far(records):
     functions = aggregate_functions(CALLS, SCHEMA)
     rows = states(functions, frame(records))
     running = rows.with_columns(**{f.name: f.running(rows) for f in functions}).to_dicts()
@@ -85,7 +85,7 @@ def test_what_was_replaced_is_taken_back():
     ]
 
 
-def test_distinct_values_are_told_within_five_percent_and_repeats_change_nothing():
+def test_distinct_counts_are_within_5_percent_and_ignore_repeats():
     (distinct,) = aggregate_functions({"d": ("approx_distinct", "v")}, SCHEMA)
     records = [("a", number % 20_000, 0) for number in range(40_000)]
     rows = states((distinct,), frame(records))

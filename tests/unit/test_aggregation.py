@@ -5,14 +5,15 @@ from __future__ import annotations
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.windows import Window, hopping, merged, session
 
-from tidemark.kernels.aggregates import aggregate_functions
-from tidemark.kernels.aggregation import Aggregation, merged_sessions
-from tidemark.kernels.schemas import META_SCHEMA
-from tidemark.kernels.windows import in_windows, is_closed
+from tidemark.kernels.aggregates.aggregation import Aggregation, merged_sessions
+from tidemark.kernels.aggregates.functions import aggregate_functions
+from tidemark.kernels.aggregates.windows import in_windows, is_closed
+from tidemark.kernels.columns.schemas import META_SCHEMA
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.settings.windows import Shape, Windows
 from tidemark.semantics.watermark import is_window_late
-from tidemark.semantics.windows import Window, hopping, merged, session
-from tidemark.spec.operators import Aggregate, Kind, Shape, Windows
 
 SCHEMA = {"device": pl.String(), "v": pl.Int64(), **META_SCHEMA}
 RECORDS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(-40, 40)), max_size=10)
@@ -46,7 +47,6 @@ def test_a_window_is_closed_when_the_rule_says(end_ms, watermark_ms, allowed_lat
 KERNEL = Aggregation(
     Aggregate(
         name="s",
-        kind=Kind.AGGREGATE,
         key=("device",),
         windows=Windows(shape=Shape.SESSION, size_ms=GAP, hop_ms=GAP),
         aggregates={"n": ("count", "*")},
@@ -82,7 +82,7 @@ def test_sessions_are_the_same_however_their_records_came(records, cut):
     assert seen == sessions_of(records)
 
 
-def test_a_record_between_two_sessions_makes_them_one_and_says_which_is_gone():
+def test_a_record_between_two_sessions_merges_them():
     windows = KERNEL.operator.windows
     assert windows is not None
     none = pl.DataFrame(schema=KERNEL.state_schema)

@@ -1,11 +1,11 @@
-"""What the JSON of Spark's progress says of a batch."""
+"""Reads batches from the JSON of Spark's progress."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tidemark.api.progress import batch_row, watermark_ms
-from tidemark.spec.intervals import instant_ms
+from tidemark.model.settings.intervals import instant_ms
 
 BEGAN = "2026-03-01T12:00:00.250Z"
 
@@ -31,7 +31,7 @@ def test_a_batch_finished_when_its_trigger_had_run():
     assert row["records_in"] == 12
 
 
-def test_the_backlog_of_a_partition_is_what_lies_between_its_end_and_the_latest_offset():
+def test_the_backlog_is_the_latest_offset_less_the_end():
     row = batch_row(
         progress(kafka({"orders": {"0": 5, "1": 2}}, {"orders": {"0": 9, "1": 2}}, {"orders": {"0": 20, "1": 2}}))
     )
@@ -47,7 +47,7 @@ def test_an_offset_that_spark_has_not_said_is_null():
     assert (part["from_offset"], part["until_offset"], part["latest_offset"]) == (None, 9, None)
 
 
-def test_a_source_that_does_not_count_by_partition_has_no_offsets():
+def test_a_source_without_partitions_has_no_offsets():
     files, rate = kafka(None, {"logOffset": 0}, None), {"startOffset": 0, "endOffset": 1, "latestOffset": 1}
     assert batch_row(progress(files, rate))["sources"] == []
 

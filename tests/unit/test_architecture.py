@@ -1,65 +1,353 @@
-"""Imports point one way, and what must be cheap to import is."""
+"""Imports point one way, and cheap modules import nothing heavy."""
 
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tidemark.cli.main import COMMANDS
+from tidemark.model.project.layout import Layout
+from tidemark.model.project.spark_settings import WITHOUT_SPARK
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "jobs" / "tidemark"
 HEAVY = {"pyspark", "great_expectations", "pandas", "polars", "pyarrow", "duckdb", "deltalake", "numpy", "airflow"}
+"""Packages that rules and models must not import."""
+IMPORTS = {
+    "escaping": "",
+    "errors": "escaping",
+    "clock": "",
+    "semantics": "errors",
+    "model.tables": "",
+    "model.settings": "errors semantics model.tables",
+    "model.project": "errors model.settings",
+    "model.kinds": "semantics model.tables model.settings model.project",
+    "model": "errors semantics model.tables model.settings model.project model.kinds",
+    "kernels": "",
+    "kernels.columns": "errors semantics model.tables",
+    "kernels.aggregates": "errors semantics model.settings model.kinds kernels.columns",
+    "kernels.reports": "semantics model.settings",
+    "kernels.sql": "errors kernels.columns",
+    "kernels.updates": (
+        "errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
+    ),
+    "kernels.records": "semantics model.tables model.kinds kernels.columns kernels.updates",
+    "storage": "errors clock model.project",
+    "storage.delta": "errors clock model.settings model.kinds kernels.columns kernels.updates storage",
+    "control": "errors clock storage",
+    "spark_session": "errors model.project storage",
+    "stream.journal": "errors semantics model.tables kernels.records storage storage.delta",
+    "stream.driver": (
+        "errors clock semantics model.tables model.project model.kinds model kernels.columns storage "
+        "storage.delta control spark_session stream.journal"
+    ),
+    "stream.kafka": (
+        "errors clock model.project model.kinds model kernels kernels.columns kernels.updates kernels.records "
+        "storage stream.journal"
+    ),
+    "stream.state": "errors model kernels.updates storage stream.journal",
+    "stream.updates": (
+        "errors semantics model.settings model.kinds model kernels kernels.columns kernels.aggregates "
+        "kernels.sql kernels.updates stream.journal stream.state"
+    ),
+    "stream.operate": (
+        "errors semantics model.tables model.kinds model kernels kernels.columns kernels.aggregates "
+        "kernels.sql kernels.updates stream.journal stream.kafka stream.state stream.updates"
+    ),
+    "stream.read": (
+        "errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.updates kernels.records storage storage.delta control stream.journal stream.driver "
+        "stream.kafka stream.updates stream.operate"
+    ),
+    "stream.decide": (
+        "clock semantics model.tables model.settings model.kinds model kernels.columns kernels.updates "
+        "storage storage.delta control stream.journal stream.kafka stream.state stream.updates stream.operate "
+        "stream.read"
+    ),
+    "stream.write": (
+        "errors semantics model.tables model.kinds model kernels kernels.columns kernels.updates "
+        "kernels.records storage storage.delta stream.journal stream.kafka stream.operate stream.decide"
+    ),
+    "stream.startup": (
+        "escaping errors semantics model.tables model.project model.kinds model kernels kernels.columns "
+        "kernels.aggregates kernels.updates kernels.records storage storage.delta control spark_session "
+        "stream.journal stream.state stream.updates stream.operate stream.read stream.write"
+    ),
+    "stream.distributed": (
+        "errors clock semantics model.tables model.kinds model kernels kernels.columns kernels.aggregates "
+        "kernels.updates kernels.records storage storage.delta spark_session stream.journal stream.driver "
+        "stream.kafka stream.state stream.updates stream.operate stream.read stream.decide stream.write "
+        "stream.startup"
+    ),
+    "stream": (
+        "errors clock semantics model.tables model.project model.kinds model kernels.columns storage "
+        "storage.delta control spark_session stream.journal stream.driver stream.kafka stream.state "
+        "stream.operate stream.read stream.decide stream.write stream.startup stream.distributed"
+    ),
+    "query": "escaping errors model.tables model.project storage storage.delta stream.journal",
+    "sampling": (
+        "errors model.settings model.project model.kinds model kernels.columns kernels.records stream.kafka "
+        "stream.read stream.write"
+    ),
+    "why.evidence": (
+        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports control "
+        "stream.journal stream.startup"
+    ),
+    "why.causes": "semantics model.settings model.kinds model kernels.reports control why.evidence",
+    "why": "errors model.settings model.project model.kinds model why.evidence why.causes",
+    "reports": (
+        "errors semantics model.tables model.settings model.project model.kinds model kernels.columns storage "
+        "storage.delta control"
+    ),
+    "reports.paths": (
+        "errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.reports storage spark_session stream.journal query reports"
+    ),
+    "reports.pages": (
+        "escaping errors semantics model.tables model.settings model.project model.kinds model storage "
+        "control why.evidence why reports.paths"
+    ),
+    "reports.rollups": (
+        "errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.reports storage spark_session query reports reports.paths"
+    ),
+    "reports.what_if": "errors semantics model.settings model.kinds model kernels.columns reports.paths",
+    "sla.contracts": "model.tables model.settings model.project model.kinds model kernels.columns storage.delta",
+    "sla.measures": (
+        "clock semantics model.tables model.settings model.project model.kinds model storage storage.delta "
+        "control stream.journal reports.paths"
+    ),
+    "sla.incidents": (
+        "escaping errors semantics model.tables model.settings model.project model.kinds model storage "
+        "storage.delta why.evidence why reports reports.paths sla.measures"
+    ),
+    "sla": (
+        "clock semantics model.tables model.settings model.project model.kinds model storage query reports "
+        "reports.paths reports.pages sla.contracts sla.measures sla.incidents"
+    ),
+    "maintenance": (
+        "semantics model.tables model.project model.kinds model kernels.records storage storage.delta control "
+        "stream.journal stream.read stream.write stream.startup"
+    ),
+    "api": (
+        "errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
+        "kernels.updates kernels.records storage storage.delta stream.journal stream.state"
+    ),
+    "embedded": "errors clock model.project model.kinds model control",
+    "feed": "errors embedded",
+    "cli.shared": "escaping errors model.project model storage control reports embedded",
+    "cli.explain": (
+        "escaping errors clock semantics model.settings model.project model.kinds model query why.evidence "
+        "why reports reports.paths reports.pages reports.what_if sla.incidents cli.shared"
+    ),
+    "cli.project": (
+        "escaping errors clock semantics model.tables model.settings model.project model.kinds model storage "
+        "storage.delta stream.kafka stream.operate stream.write stream.distributed query sampling why.causes "
+        "reports cli.shared"
+    ),
+    "cli.repair": (
+        "errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.aggregates kernels.records storage storage.delta control stream.journal stream.state "
+        "stream.operate stream.decide stream.startup stream.distributed reports cli.shared"
+    ),
+    "cli.stack": (
+        "escaping errors clock semantics model.tables model.project model.kinds model storage control query "
+        "reports reports.pages cli.shared cli.explain"
+    ),
+    "dags": "errors model.project model",
+    "plugins": (
+        "escaping errors clock semantics model.tables model.settings model.project model storage control "
+        "query reports reports.paths reports.pages reports.rollups reports.what_if sla.incidents sla "
+        "cli.explain"
+    ),
+    "arrow": "model.project",
+    "cli": "escaping errors model.project storage reports cli.shared arrow",
+    "jobs": (
+        "escaping errors clock semantics model.tables model.settings model.project model kernels.columns "
+        "kernels.reports storage storage.delta control stream.driver stream query reports reports.paths "
+        "reports.pages reports.rollups sla maintenance feed cli.shared arrow"
+    ),
+}
+"""Maps each room to all rooms that it imports, which come before it.
+
+A room is a folder of `jobs/tidemark` with its modules, a module of `jobs/tidemark` itself, or one of the folders
+`jobs`, `dags` and `plugins` at the edge.
+"""
+MOST_FILES = 10
+LARGE_ROOMS = {"semantics", "model.kinds", "stream.operate", "jobs", "plugins"}
+"""Rooms that may have more than MOST_FILES modules.
+
+They are lists of rules or kinds, or folders at the edge.
+"""
 
 
-def imported(path: Path) -> set[str]:
-    """Names of the modules that the file imports at its top level."""
-    found: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Returns all syntax nodes of the file, parsed once."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("kernels/*.py")), ids=lambda path: path.stem)
-def test_a_kernel_knows_no_session_no_table_and_no_clock(path):
-    roots = {name.split(".")[0] for name in imported(path)}
+def imports_of(path: Path) -> Iterator[ast.stmt]:
+    """Yields the import statements of the file, including those in functions."""
+    for node in nodes(path):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+
+
+def names_of(statement: ast.stmt) -> set[str]:
+    """Returns the full names of what the statement imports."""
+    if isinstance(statement, ast.Import):
+        return {alias.name for alias in statement.names}
+    if isinstance(statement, ast.ImportFrom) and statement.module:
+        return {f"{statement.module}.{alias.name}" for alias in statement.names}
+    return set()
+
+
+def top_level_imports(path: Path) -> set[str]:
+    """Returns the full names of what the file imports at its top level."""
+    return set().union(*(names_of(statement) for statement in ast.parse(path.read_text()).body))
+
+
+def room_of(parts: tuple[str, ...]) -> str:
+    """Returns the room of a module, or of a name in it.
+
+    *parts* are those of its full name, after `tidemark`.
+    """
+    folders = [part for n, part in enumerate(parts) if PACKAGE.joinpath(*parts[: n + 1]).is_dir()]
+    return ".".join(folders) or parts[0]
+
+
+def product() -> Iterator[tuple[str, Path]]:
+    """Yields each file of the product with its room."""
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts != ("__init__",):
+            yield room_of(parts), path
+    for edge in ("jobs", "dags", "plugins"):
+        for path in (PROJECT / edge).glob("*.py"):
+            yield edge, path
+
+
+def test_rooms_import_exactly_the_rooms_of_the_table():
+    imports: dict[str, set[str]] = {}
+    for room, path in product():
+        names = set().union(*(names_of(statement) for statement in imports_of(path)))
+        rooms = {room_of(tuple(name.split(".")[1:])) for name in names if name.startswith("tidemark.")}
+        imports.setdefault(room, set()).update(rooms - {room})
+    assert imports == {room: {*others.split()} for room, others in IMPORTS.items()}
+
+
+def test_a_room_imports_only_rooms_before_it():
+    before: set[str] = set()
+    for room, others in IMPORTS.items():
+        assert {*others.split()} <= before, room
+        before.add(room)
+
+
+def test_a_room_has_few_files():
+    rooms = Counter(room for room, path in product() if path.stem != "__init__")
+    assert {room for room, files in rooms.items() if files > MOST_FILES} <= LARGE_ROOMS
+
+
+def test_semantics_holds_only_what_the_product_runs():
+    used = Counter(name for _, path in product() for name in names_read(nodes(path)))
+    for path in PACKAGE.glob("semantics/*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                own = Counter(names_read(ast.walk(node)))
+                assert used[node.name] > own[node.name], f"{path.stem}.{node.name} belongs in tests/reference"
+
+
+def names_read(tree: Iterable[ast.AST]) -> Iterator[str]:
+    """Yields each name and attribute that the code reads."""
+    for node in tree:
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("kernels/**/*.py")), ids=lambda path: path.stem)
+def test_a_kernel_imports_no_session_table_or_clock(path):
+    roots = {name.split(".")[0] for name in top_level_imports(path)}
     assert not roots & {"pyspark", "deltalake", "great_expectations", "airflow", "time", "os"}
 
 
-@pytest.mark.parametrize("room", ["semantics", "spec"])
-def test_ring_0_needs_the_standard_library_alone(room):
-    modules = [f"tidemark.{room}.{path.stem}" for path in PACKAGE.glob(f"{room}/*.py") if path.stem != "__init__"]
+@pytest.mark.parametrize("room", ["semantics", "model"])
+def test_rules_and_models_need_only_the_standard_library(room):
+    files = [path.relative_to(PACKAGE.parent).with_suffix("") for path in PACKAGE.glob(f"{room}/**/*.py")]
+    modules = [".".join(file.parts) for file in files if file.stem != "__init__"]
     check = f"import sys, {', '.join(modules)}; print(sorted(m for m in {sorted(HEAVY)} if m in sys.modules))"
     ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("room", ["semantics", "spec", "kernels"])
-def test_the_inner_rings_do_not_know_the_outer_ones(room):
-    inner = {"semantics": {"semantics"}, "spec": {"semantics", "spec"}, "kernels": {"semantics", "spec", "kernels"}}
-    for path in PACKAGE.glob(f"{room}/*.py"):
-        rooms = {name.split(".")[1] for name in imported(path) if name.startswith("tidemark.")}
-        assert rooms <= inner[room] | {"errors"}, path.name
+@pytest.mark.parametrize("job", ["rollup", "critical_path", "check_sla", "maintain"])
+def test_a_batch_job_imports_heavy_packages_only_when_needed(job):
+    names = ["pyspark", "great_expectations", "altair"]
+    check = f"import sys, {job}; print([name for name in {names} if name in sys.modules])"
+    ran = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, check=True, cwd=PROJECT / "jobs"
+    )
+    assert ran.stdout.strip() == "[]"
 
 
-def test_reports_do_not_know_who_judges_them():
-    for path in PACKAGE.glob("report/*.py"):
-        assert not any(name.startswith(("tidemark.sla", "tidemark.cli")) for name in imported(path)), path.name
+def test_the_parts_that_kinds_share_know_no_kind():
+    """Only kinds import kinds, without a cycle."""
+    base = ("emission", "windows", "window_columns", "aggregate_functions")
+    shared = ["kinds/operator.py", *(f"settings/{name}.py" for name in base)]
+    for path in (PACKAGE / "model" / name for name in shared):
+        kinds = {name.split(".")[3] for name in top_level_imports(path) if name.startswith("tidemark.model.kinds.")}
+        assert kinds <= {"operator"}, path.name
 
 
 def test_commands_reach_the_local_stack_through_one_module():
-    reach = {path.name for path in PACKAGE.glob("cli/*.py") if any("embedded" in name for name in imported(path))}
+    reach = {
+        path.name for path in PACKAGE.glob("cli/**/*.py") if any("embedded" in name for name in top_level_imports(path))
+    }
     assert reach == {"local.py"}
 
 
 def test_every_command_is_a_module_of_one_form():
     for name, module, _ in COMMANDS:
-        assert callable(module.add_options), name
-        assert callable(module.command), name
+        command = import_module(f"tidemark.cli.{module}")
+        assert callable(command.add_options), name
+        assert callable(command.command), name
+
+
+@pytest.mark.parametrize("words", [["--help"], ["sql", "--help"], ["sql", "FROM batches WHERE topology = 'x'"]])
+def test_a_command_imports_no_other_one_and_no_pandas(words, tmp_path):
+    write_deltalake(Layout(tmp_path).stream("x", "y") / "batches", pa.table({"batch_id": [1]}))
+    words = ["--warehouse", str(tmp_path), *words]
+    modules = [f"tidemark.cli.{module}" for _, module, _ in COMMANDS if module != "explain.query"]
+    check = (
+        f"import sys; sys.argv = ['tidemark', *{words!r}]; import atexit; from tidemark.cli.main import main; "
+        f"atexit.register(lambda: print([name for name in [*{modules}, 'pandas'] if name in sys.modules])); main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("job", ["rollup", "critical_path", "maintain"])
+def test_a_job_that_airflow_runs_without_spark_imports_no_pandas(job):
+    check = f"import sys, {job}; print('pandas' in sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", check],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=PROJECT / "jobs",
+        env={**os.environ, WITHOUT_SPARK: "1"},
+    )
+    assert ran.stdout.strip() == "False"

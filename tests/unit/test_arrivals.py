@@ -1,4 +1,4 @@
-"""What a batch has of one source."""
+"""Records of one source in a batch."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 import polars as pl
 from playing import HOP as ROW
 
-from tidemark.kernels.arrivals import hop_arrivals
-from tidemark.kernels.schemas import HEADERS
-from tidemark.spec.operators import HopSource, Kind
+from tidemark.kernels.columns.schemas import HEADERS
+from tidemark.kernels.records.arrivals import hop_arrivals
+from tidemark.model.kinds.repartition import HopSource
 
-HOP = HopSource(name="by_carrier_source", kind=Kind.SOURCE, repartition="by_carrier", upstream="status")
+HOP = HopSource(name="by_carrier_source", repartition="by_carrier", upstream="status")
 
 
 def raw(*rows: tuple[int, int | None, dict[str, Any]]) -> pl.DataFrame:
-    """Rows of a hop: batch of the upstream, record time, and what the row says."""
+    """Returns rows of a hop: upstream batch, record time, and fields."""
     kinds = {
         "source": pl.String(),
         "partition": pl.Int32(),
@@ -29,7 +29,7 @@ def raw(*rows: tuple[int, int | None, dict[str, Any]]) -> pl.DataFrame:
     )
 
 
-def test_a_hops_rows_come_in_the_order_in_which_the_upstream_wrote_them():
+def test_rows_of_a_hop_keep_the_order_of_the_upstream():
     rows = raw(
         (2, 30, {"seq": 0, "key": "c"}),
         (1, 20, {"seq": 1, "key": "b"}),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.report.batch_job import interval_parser, promised, topology
-from tidemark.spec.project import CHECKOUT, VARIABLE, Project
+from tidemark.model.project.files import CHECKOUT, VARIABLE, Project
+from tidemark.reports.batch_job import interval_parser, promised, topology
 
 TOPOLOGIES = Project(CHECKOUT).topologies
 
@@ -33,8 +33,8 @@ def test_a_topology_may_be_a_file_of_one_s_own(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"topology": "trains"}, "argument --topology: a topology is a file in .* got 'trains'; known: flights"),
-        ({"to": "noon"}, "argument --to: an instant is written in ISO 8601, got 'noon'; write"),
+        ({"topology": "trains"}, "argument --topology: there is no topology 'trains' in .*; known: flights"),
+        ({"to": "noon"}, "argument --to: an instant must be in ISO 8601, got 'noon'; write"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told_with_its_remedy(changes, message, capsys):
@@ -43,7 +43,7 @@ def test_a_mistake_on_the_command_line_is_told_with_its_remedy(changes, message,
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_a_promise_that_cannot_be_used_is_a_warning_and_the_others_are_left(tmp_path, monkeypatch, caplog):
+def test_an_unusable_sla_is_a_warning_and_the_others_stay(tmp_path, monkeypatch, caplog):
     sla = '[flights.{}]\nsubject = "flight_board"\nmeasure = "latency_p99"\nowner = "o"\nerror_after = "{}"\n'
     found = topology("flights")
     (tmp_path / "topologies").mkdir()
@@ -52,4 +52,4 @@ def test_a_promise_that_cannot_be_used_is_a_warning_and_the_others_are_left(tmp_
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     assert [spec.name for spec in promised(found)] == ["in_time"]
     (warning,) = caplog.messages
-    assert warning.startswith("slas.toml: flights.quick.error_after: is '2 mins', which has no unit")
+    assert warning.startswith("slas.toml: flights.quick.error_after: is '2 mins', which has no known unit")

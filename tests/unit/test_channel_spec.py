@@ -1,4 +1,4 @@
-"""Channels as their file has them, and what is said of mistakes in it."""
+"""Channels in their file, and messages about its errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec.channel_spec import load, mistakes, parse
+from tidemark.model.channel_spec import load, mistakes, parse
 
 PROJECT = Path(__file__).parents[2]
 
@@ -39,9 +39,9 @@ def test_a_channel_has_the_notifier_of_its_kind() -> None:
         ({"kind": "fax"}, "desk.kind: is 'fax'; use one of mail, slack, notifier"),
         ({"kind": "mail"}, r'desk.to: is missing; write to = \["desk@example.org"\]'),
         ({"kind": "notifier"}, "desk.class: is missing"),
-        ({"kind": "slack", "severities": ["bad"]}, "desk.severities: has 'bad'; use some of critical, warning, info"),
-        ({"kind": "slack", "changes": ["closed"]}, "desk.changes: has 'closed'; use some of opened, escalated"),
-        ({"kind": "slack", "owner": "me"}, "desk.owner: is not a key of this place; did you mean owners"),
+        ({"kind": "slack", "severities": ["bad"]}, "desk.severities: has 'bad'; use any of critical, warning, info"),
+        ({"kind": "slack", "changes": ["closed"]}, "desk.changes: has 'closed'; use any of opened, escalated"),
+        ({"kind": "slack", "owner": "me"}, "desk.owner: is not a valid key here; did you mean owners"),
     ],
 )
 def test_a_mistake_is_told_with_file_key_and_remedy(table: dict[str, Any], message: str) -> None:
@@ -55,7 +55,7 @@ def test_every_channel_with_a_mistake_is_told(tmp_path: Path) -> None:
     (error,) = mistakes(file)
     assert str(error).splitlines() == [
         "channels.toml: desk.kind: is 'fax'; use one of mail, slack, notifier",
-        "channels.toml: pager.owner: is not a key of this place; did you mean owners?",
+        "channels.toml: pager.owner: is not a valid key here; did you mean owners?",
     ]
     file.write_text('[chat]\nkind = "slack"\n')
     assert mistakes(file) == []
@@ -63,12 +63,12 @@ def test_every_channel_with_a_mistake_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["log", "The Desk"])
 def test_a_name_that_cannot_be_used_is_refused(name: str) -> None:
-    with pytest.raises(InvalidSpec, match=f"^channels.toml: {name}: is .*use another one"):
+    with pytest.raises(InvalidSpec, match=f"^channels.toml: {name}: is .*use another name"):
         parse({name: {"kind": "slack"}}, file="channels.toml")
 
 
-def test_a_file_that_is_not_there_has_no_channels_and_one_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_has_no_channels_and_invalid_toml_fails(tmp_path: Path) -> None:
     assert load(tmp_path / "channels.toml") == ()
     (tmp_path / "channels.toml").write_text("[desk")
-    with pytest.raises(InvalidSpec, match=r"channels\.toml: file: is no TOML"):
+    with pytest.raises(InvalidSpec, match=r"channels\.toml: file: is not valid TOML"):
         load(tmp_path / "channels.toml")

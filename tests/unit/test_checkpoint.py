@@ -1,4 +1,4 @@
-"""What Spark's offset log says of a batch."""
+"""Reads batches from Spark's offset log."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.stream.checkpoint import Plan, planned
+from tidemark.stream.journal.checkpoint import Plan, last_tick, planned
 
 OFFSETS = '{"events":{"0":7,"1":3}}'
-"""Of one topic, as Spark writes them; the line before it is the rate source's."""
+"""Offsets of one topic, after a line of ticks, by Spark."""
 
 
 def plan(folder: Path, *lines: str) -> Path:
@@ -35,12 +35,19 @@ def test_a_plan_says_before_which_version_tables_are_read(tmp_path: Path) -> Non
     assert planned(checkpoint, 4) == Plan({"events": {0: 7, 1: 3}}, at_ms=1, versions={"a": 5, "c": 0})
 
 
+def test_the_last_tick_is_that_of_the_newest_plan(tmp_path: Path) -> None:
+    assert last_tick(tmp_path) == -1
+    checkpoint = plan(tmp_path, "v1", '{"batchTimestampMs":1}', "57", OFFSETS)
+    (checkpoint / "offsets" / "10").write_text("\n".join(["v1", '{"batchTimestampMs":2}', "63", OFFSETS]))
+    assert last_tick(checkpoint) == 63
+
+
 def test_a_plan_without_its_time_is_an_error(tmp_path: Path) -> None:
     checkpoint = plan(tmp_path, "v1", '{"batchWatermarkMs":0}', "4", OFFSETS)
-    with pytest.raises(ValueError, match="offsets/4: Spark writes batchTimestampMs here"):
+    with pytest.raises(ValueError, match="offsets/4: batchTimestampMs is missing"):
         planned(checkpoint, 4)
 
 
 def test_a_torn_plan_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="offsets/4: a plan begins with v1"):
+    with pytest.raises(ValueError, match="offsets/4: a plan must begin with v1"):
         planned(plan(tmp_path, "v1"), 4)

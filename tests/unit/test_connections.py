@@ -1,4 +1,4 @@
-"""Which Kafka cluster a source reads, and which of several addresses of it is used."""
+"""Kafka cluster of a source, and the choice between its addresses."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.spec.connections import Cluster, addressed, flags, named_address, time_of
-from tidemark.spec.topology import Topology, load
+from tidemark.model.project.connections import Cluster, addressed, flags, named_address, time_of
+from tidemark.model.topology import Topology, load
 
 SOURCES = """
 name = "t"
@@ -66,19 +66,19 @@ def test_what_reads_no_topic_needs_no_address(tmp_path: Path) -> None:
 
 def test_a_cluster_without_an_address_is_named(tmp_path: Path) -> None:
     topology = load(project(tmp_path, SOURCES + OWN, None))
-    with pytest.raises(InvalidArgument, match=r"cluster default has no address: write \[kafka.default\] into conn"):
+    with pytest.raises(InvalidArgument, match=r"cluster default has no address; write \[kafka.default\] in conn"):
         addressed(topology.clusters_used, topology.clusters, [], {})
 
 
 @pytest.mark.parametrize(
     ("own", "shared", "seen"),
     [
-        ("", None, "t.toml: operators.far.kafka: is 'eu', a cluster that neither this file nor connections.toml has"),
-        (OWN + 'user = "x"\n', None, "t.toml: kafka.eu.user: is not a key of this place; known keys: bootstrap"),
+        ("", None, "t.toml: operators.far.kafka: is 'eu', which neither this file nor connections.toml defines"),
+        (OWN + 'user = "x"\n', None, "t.toml: kafka.eu.user: is not a valid key here; known keys: bootstrap"),
         ('[kafka.eu]\nbootstrap = "broker"\n', None, "t.toml: kafka.eu.bootstrap: is 'broker'; write bootstrap ="),
-        ('[kafka.EU]\nbootstrap = "b:1"\n', None, "t.toml: kafka.EU: invalid name of a cluster"),
+        ('[kafka.EU]\nbootstrap = "b:1"\n', None, "t.toml: kafka.EU: is not a valid cluster name"),
         ("", "[kafka.eu]\nbootstrap = 5\n", "connections.toml: kafka.eu.bootstrap: is 5; write bootstrap ="),
-        ("", "[kafak.eu]\n", "connections.toml: kafak: is not a key of this place; did you mean kafka?"),
+        ("", "[kafak.eu]\n", "connections.toml: kafak: is not a valid key here; did you mean kafka?"),
     ],
 )
 def test_mistakes_name_file_key_and_remedy(tmp_path: Path, own: str, shared: str | None, seen: str) -> None:
@@ -88,7 +88,9 @@ def test_mistakes_name_file_key_and_remedy(tmp_path: Path, own: str, shared: str
 
 
 def test_topics_of_one_name_in_two_clusters_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSpec, match=r"operators.far.topic: has the same name in the cluster of 'near'; read one"):
+    with pytest.raises(
+        InvalidSpec, match=r"operators.far.topic: has the same name as the topic of 'near' in another cluster; read one"
+    ):
         load(project(tmp_path, SOURCES.replace('topic = "b"', 'topic = "a"') + OWN, None))
 
 

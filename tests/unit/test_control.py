@@ -9,22 +9,38 @@ import threading
 
 import pytest
 
-from tidemark.control import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
+from tidemark.control import folder
+from tidemark.control.folder import (
+    SILENT_AFTER_MS,
+    AlreadyRunning,
+    Control,
+    Heartbeat,
+    LeaseLost,
+    StreamState,
+    TimeReset,
+)
 
 
 def beat(control: Control, *, epoch: int, at_ms: int) -> None:
     control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=at_ms, pid=1))
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers wait only 0.05 s for a lock; these are never released."""
+    monkeypatch.setattr(folder, "PROBE_S", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_every_driver_gets_a_higher_epoch_and_one_at_a_time(tmp_path):
     first = Control(tmp_path)
     assert first.acquire() == 1
-    with pytest.raises(AlreadyRunning, match=r"one driver per stream"):
+    with pytest.raises(AlreadyRunning, match=r"another driver of this stream holds driver\.lock"):
         Control(tmp_path).acquire()
     assert Control(tmp_path).is_held()
 
 
-def test_somebody_who_looks_for_a_driver_does_not_keep_one_from_starting(tmp_path):
+def test_looking_for_a_driver_does_not_keep_one_from_starting(tmp_path):
     with (tmp_path / "driver.lock").open("w") as looking:
         fcntl.flock(looking, fcntl.LOCK_EX)
         threading.Timer(0.2, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
@@ -40,6 +56,25 @@ def test_a_drain_is_asked_for_once_and_can_be_withdrawn(tmp_path):
     assert not control.drain_requested()
 
 
+def test_each_request_and_another_driver_change_what_is_asked(tmp_path):
+    control = Control(tmp_path)
+    epoch = control.acquire()
+    asked = [control.asked(epoch)]
+    assert asked == [()]
+    for id_ in ("first", "second"):
+        reset = TimeReset(
+            id=id_, source="events", partition=0, to_ms=1, from_offset=0, by="ann", reason="clock", at_ms=2
+        )
+        control.request_time_reset(reset)
+        asked.append(control.asked(epoch))
+    control.request_drain(by="ann", now_ms=3)
+    asked.append(control.asked(epoch))
+    control.forget_drain()
+    assert control.asked(epoch) == asked[2]
+    assert control.asked(epoch - 1) == asked[3], "a driver that has lost its lease is to end, too"
+    assert len({*asked}) == 4
+
+
 def test_a_heartbeat_of_a_newer_version_can_be_read(tmp_path):
     control = Control(tmp_path)
     beat(control, epoch=1, at_ms=5)
@@ -50,41 +85,45 @@ def test_a_heartbeat_of_a_newer_version_can_be_read(tmp_path):
     assert read.at_ms == 5
 
 
-def test_a_driver_that_has_been_silent_for_a_minute_can_be_taken_over(tmp_path):
+@pytest.mark.usefixtures("impatient")
+def test_a_driver_silent_for_a_minute_can_be_taken_over(tmp_path):
     older, newer = Control(tmp_path), Control(tmp_path)
     beat(older, epoch=older.acquire(), at_ms=5_000)
-    with pytest.raises(AlreadyRunning, match="still beats"):
+    with pytest.raises(AlreadyRunning, match="still sends heartbeats"):
         newer.acquire(take_over_at_ms=5_000 + SILENT_AFTER_MS - 1)
     older.check_lease(1)
     assert newer.acquire(take_over_at_ms=5_000 + SILENT_AFTER_MS) == 2
     newer.check_lease(2)
-    with pytest.raises(LeaseLost, match="this one has epoch 1, and the newest is 2"):
+    with pytest.raises(LeaseLost, match="with epoch 2; this driver, with epoch 1, must not write"):
         older.check_lease(1)
 
 
-def test_who_has_taken_over_holds_the_lock_whatever_the_older_driver_does(tmp_path):
+@pytest.mark.usefixtures("impatient")
+def test_a_new_holder_keeps_the_lock_against_the_older_driver(tmp_path):
     older, newer = Control(tmp_path), Control(tmp_path)
     beat(older, epoch=older.acquire(), at_ms=0)
     newer.acquire(take_over_at_ms=SILENT_AFTER_MS)
     assert older._lock is not None
     os.close(older._lock)
     assert newer.is_held()
-    with pytest.raises(AlreadyRunning, match="drain that one first"):
+    with pytest.raises(AlreadyRunning, match="drain it first"):
         Control(tmp_path).acquire()
 
 
-def test_a_driver_that_has_not_beaten_yet_is_not_taken_over_for_the_silence_of_the_one_before(tmp_path):
+@pytest.mark.usefixtures("impatient")
+def test_a_driver_without_a_beat_is_not_taken_over_for_its_elder(tmp_path):
     first = Control(tmp_path)
     beat(first, epoch=first.acquire(), at_ms=0)
     Control(tmp_path).acquire(take_over_at_ms=SILENT_AFTER_MS)
-    with pytest.raises(AlreadyRunning, match="has not beaten yet"):
+    with pytest.raises(AlreadyRunning, match="has not sent a heartbeat yet"):
         Control(tmp_path).acquire(take_over_at_ms=SILENT_AFTER_MS)
     assert first.epoch() == 2
 
 
+@pytest.mark.usefixtures("impatient")
 def test_nobody_acquires_while_somebody_else_does(tmp_path):
     with (tmp_path / "acquire.lock").open("w") as acquiring:
         fcntl.flock(acquiring, fcntl.LOCK_EX)
-        with pytest.raises(AlreadyRunning, match="another one is starting right now"):
+        with pytest.raises(AlreadyRunning, match="another driver of this stream is starting"):
             Control(tmp_path).acquire()
     assert Control(tmp_path).epoch() == 0

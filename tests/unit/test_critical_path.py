@@ -6,10 +6,10 @@ from unit.dags import runs
 
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import (
-    Limits,
+    EstimateLimits,
+    LatencyState,
     Path,
-    State,
-    Step,
+    PathStep,
     critical_path,
     in_order,
     leading_to,
@@ -40,31 +40,33 @@ def test_the_120_ms_along_a_c_e_of_the_apex_article():
     assert {leaf: path_to(leaf, steps).latency_ms for leaf in leaves(ARTICLE)} == {"D": 35, "E": 120, "F": 102}
     path = critical_path(ARTICLE, steps)
     assert str(path) == "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"
-    assert (path.latency_ms, path.state, path.is_complete) == (120, State.MEASURED, True)
+    assert (path.latency_ms, path.state, path.is_complete) == (120, LatencyState.MEASURED, True)
     assert [path.share_of(name) for name in "ACEB"] == [0, 100 / 120, 20 / 120, None]
 
 
 def test_an_operator_waits_for_the_latest_of_its_upstreams():
     step = measure(JOIN, {"a": 1000, "b": 1500, "j": 1600})["j"]
-    assert step == Step(operator="j", state=State.MEASURED, latency_ms=100, unclamped_ms=100, slowest_upstream="b")
+    assert step == PathStep(
+        operator="j", state=LatencyState.MEASURED, latency_ms=100, unclamped_ms=100, slowest_upstream="b"
+    )
 
 
-def test_of_equal_upstreams_and_leaves_the_first_by_name_is_taken():
+def test_of_equal_upstreams_and_leaves_the_first_by_name_wins():
     assert measure({"j": ("b", "a")}, {"a": 5, "b": 5, "j": 6})["j"].slowest_upstream == "a"
     assert found({"y": ("s",), "x": ("s",)}, {"s": 0, "x": 4, "y": 4}).steps[-1].operator == "x"
 
 
 def test_finishing_before_an_upstream_is_clamped_and_kept():
     path = found({"o": ("s",)}, {"s": 1200, "o": 1100})
-    assert path.steps[-1] == Step(
-        operator="o", state=State.CLAMPED_NEGATIVE, latency_ms=0, unclamped_ms=-100, slowest_upstream="s"
+    assert path.steps[-1] == PathStep(
+        operator="o", state=LatencyState.CLAMPED_NEGATIVE, latency_ms=0, unclamped_ms=-100, slowest_upstream="s"
     )
     assert str(path) == "s (0 ms) → o (0 ms, clamped_negative) = 0 ms"
     assert path.share_of("o") is None
 
 
 def test_finishing_at_the_same_instant_is_not_clamped():
-    assert measure({"o": ("s",)}, {"s": 5, "o": 5})["o"].state is State.MEASURED
+    assert measure({"o": ("s",)}, {"s": 5, "o": 5})["o"].state is LatencyState.MEASURED
 
 
 def test_a_missing_measurement_is_a_state_and_not_a_zero():
@@ -72,32 +74,35 @@ def test_a_missing_measurement_is_a_state_and_not_a_zero():
     assert str(path) == "p (upstream_missing) ≥ 0 ms"
     path = found({"o": ("s",), "p": ("o",)}, {"s": 100, "o": 107})
     assert str(path) == "s (0 ms) → o (7 ms) → p (no_window_yet) ≥ 7 ms"
-    assert (path.state, path.is_complete) == (State.NO_WINDOW_YET, False)
-    assert measure(JOIN, {"j": 5})["a"] == Step(operator="a", state=State.NO_WINDOW_YET)
+    assert (path.state, path.is_complete) == (LatencyState.NO_WINDOW_YET, False)
+    assert measure(JOIN, {"j": 5})["a"] == PathStep(operator="a", state=LatencyState.NO_WINDOW_YET)
 
 
-def test_against_some_of_its_upstreams_a_latency_is_an_upper_bound_and_says_so():
+def test_a_latency_without_all_upstreams_is_an_upper_bound():
     step = measure(JOIN, {"a": 1000, "j": 1600})["j"]
-    assert (step.state, step.latency_ms, step.slowest_upstream) == (State.UPSTREAM_MISSING, 600, "a")
+    assert (step.state, step.latency_ms, step.slowest_upstream) == (LatencyState.UPSTREAM_MISSING, 600, "a")
 
 
 @pytest.mark.parametrize(
     ("behind", "state", "latency_ms"),
     [
-        (60, State.NO_WINDOW_YET, None),
-        (61, State.STUCK, 30_500),
-        (1_000, State.STUCK, 500_000),
-        (1_001, State.ESTIMATED, 500_500),
+        (60, LatencyState.NO_WINDOW_YET, None),
+        (61, LatencyState.STUCK, 30_500),
+        (1_000, LatencyState.STUCK, 500_000),
+        (1_001, LatencyState.ESTIMATED, 500_500),
     ],
 )
 def test_an_operator_far_behind_is_as_late_as_that_many_windows(behind, state, latency_ms):
-    """500 ms windows; a heartbeat may take 30 s; EWTs are kept for 1,000 windows."""
-    step = measure({"o": ("s",)}, {"s": 7}, windows_behind={"o": behind}, limits=Limits(window_ms=500))["o"]
-    assert step == Step(operator="o", state=state, latency_ms=latency_ms, slowest_upstream="s")
+    """Windows have 500 ms; EWTs are kept for 1,000 windows.
+
+    A heartbeat may take 30 s.
+    """
+    step = measure({"o": ("s",)}, {"s": 7}, windows_behind={"o": behind}, limits=EstimateLimits(window_ms=500))["o"]
+    assert step == PathStep(operator="o", state=state, latency_ms=latency_ms, slowest_upstream="s")
 
 
 def test_a_topology_has_no_cycle_and_at_least_one_operator():
-    with pytest.raises(InvalidArgument, match="no cycle"):
+    with pytest.raises(InvalidArgument, match="must not have a cycle"):
         in_order({"a": ("b",), "b": ("a",)})
     with pytest.raises(InvalidArgument, match="got none"):
         critical_path({}, {})
@@ -111,7 +116,7 @@ def graph(upstreams):
 
 
 def longest(upstreams, steps):
-    """The highest sum of latencies over all paths from a source to a leaf, by networkx."""
+    """Computes the highest latency sum from source to leaf with networkx."""
     drawn = nx.DiGraph()
     for reader, names in upstreams.items():
         for name in names or [""]:
@@ -120,7 +125,7 @@ def longest(upstreams, steps):
 
 
 @given(runs())
-def test_the_latencies_of_a_walk_sum_to_the_ewt_of_its_leaf_less_that_of_its_source(run):
+def test_latencies_of_a_walk_sum_to_leaf_less_source(run):
     upstreams, ewt_ms = run
     for leaf in leaves(upstreams):
         steps = path_to(leaf, measure(upstreams, ewt_ms)).steps
@@ -140,7 +145,7 @@ def test_the_same_holds_with_clocks_that_disagree(run, data):
 
 
 @given(runs(sources=1))
-def test_with_one_source_the_critical_path_is_the_longest_of_all_paths(run):
+def test_with_one_source_the_critical_path_is_the_longest_path(run):
     upstreams, ewt_ms = run
     steps = measure(upstreams, ewt_ms)
     assert critical_path(upstreams, steps).latency_ms == longest(upstreams, steps)
@@ -148,7 +153,10 @@ def test_with_one_source_the_critical_path_is_the_longest_of_all_paths(run):
 
 @given(runs())
 def test_the_critical_path_is_at_least_the_walk_to_every_leaf(run):
-    """With several sources another path may sum higher: one whose source had finished the window long before."""
+    """With several sources, another path may have a higher sum.
+
+    That is a path whose source had finished the window long before.
+    """
     upstreams, ewt_ms = run
     steps = measure(upstreams, ewt_ms)
     path = critical_path(upstreams, steps)
@@ -173,7 +181,7 @@ def test_a_path_without_steps_has_no_latency():
 
 def test_who_has_not_finished_waits_for_who_is_furthest_behind():
     upstreams = {"b": ("a",), "d": ("c",), "e": ("b", "d")}
-    limits = Limits(window_ms=1_000, heartbeat_timeout_ms=3_000)
+    limits = EstimateLimits(window_ms=1_000, heartbeat_timeout_ms=3_000)
     steps = measure(upstreams, {"a": 0, "c": 2}, windows_behind={"b": 4, "d": 5}, limits=limits)
     assert str(path_to("e", steps)) == "c (0 ms) → d (5000 ms, stuck) → e (no_window_yet) ≥ 5000 ms"
 

@@ -1,4 +1,4 @@
-"""SQL that may give another result for the same record is refused, with file, key, what it uses and the remedy."""
+"""Non-deterministic SQL is refused with file, key, cause and remedy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.kernels.expressions import Expressions
-from tidemark.kernels.schemas import INSTANT
-from tidemark.spec.topology import parse
-from tidemark.stream.steps import Steps
+from tidemark.kernels.columns.schemas import INSTANT
+from tidemark.kernels.sql.expressions import Expressions
+from tidemark.model.topology import parse
+from tidemark.stream.operate.steps import Steps
 
 SOURCE = """
 name = "play"

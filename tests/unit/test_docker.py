@@ -1,4 +1,4 @@
-"""docker/: files that their own linters take, commands that tests run as plain processes, and no secret anywhere.
+"""Linters accept docker/, its commands run, and it has no secret.
 
 Images are not built here, and containers not run.
 """
@@ -21,7 +21,7 @@ import yaml
 
 from tidemark.embedded import broker, spark_cluster
 from tidemark.embedded.airflow import COMPONENTS, MIGRATE, Secrets, environment
-from tidemark.spec.spark_settings import read_spark
+from tidemark.model.project.spark_settings import read_spark
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCKER = PROJECT / "docker"
@@ -40,7 +40,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
 
 
-def test_the_compose_file_is_what_the_compose_specification_allows() -> None:
+def test_the_compose_file_follows_the_compose_specification() -> None:
     schema = ["--builtin-schema", "vendor.compose-spec"]
     checked = run(str(BINARIES / "check-jsonschema"), *schema, str(DOCKER / "compose.yaml"))
     assert checked.returncode == 0, checked.stdout
@@ -73,7 +73,7 @@ def test_the_parts_of_airflow_are_started_as_on_one_machine(name: str) -> None:
     assert SERVICES[name]["command"] == ["airflow", *COMPONENTS[name]]
 
 
-def test_the_other_commands_are_those_that_tests_run_as_processes() -> None:
+def test_the_other_commands_are_those_that_tests_run() -> None:
     cluster_id = "dGlkZW1hcmtpbmRvY2tlcg"
     expected = {
         "airflow-migrate": ["airflow", *MIGRATE],
@@ -91,7 +91,7 @@ def test_the_other_commands_are_those_that_tests_run_as_processes() -> None:
     assert {name: SERVICES[name]["command"] for name in others} == expected
 
 
-def test_airflow_is_told_the_same_as_on_one_machine_but_for_places_and_secrets() -> None:
+def test_airflow_is_configured_as_on_one_machine() -> None:
     made = Secrets(since="", port=8080, password="", fernet_key="", jwt_secret="", secret_key="")
     here = environment(Path("/opt/airflow"), made, root=IN_IMAGE, variables={})
     there = SERVICES["scheduler"]["environment"]
@@ -116,7 +116,7 @@ def test_kafka_is_told_the_same_as_on_one_machine_but_for_places() -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_limited_and_hardened_and_says_whether_it_is_well(name: str) -> None:
+def test_a_service_is_limited_hardened_and_has_a_health_check(name: str) -> None:
     service = SERVICES[name]
     assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
     assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
@@ -126,7 +126,7 @@ def test_a_service_is_limited_and_hardened_and_says_whether_it_is_well(name: str
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
-def test_nothing_in_the_image_is_roots_to_run_and_no_container_is_told_otherwise() -> None:
+def test_no_container_runs_as_root() -> None:
     users = re.findall(r"^USER (.*)$", (DOCKER / "Dockerfile").read_text(), flags=re.MULTILINE)
     assert users == ["50000"]
     assert {name: service["user"] for name, service in SERVICES.items() if "user" in service} == {
@@ -139,7 +139,7 @@ def made_secrets(folder: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in folder.iterdir()}
 
 
-def test_secrets_are_files_that_are_made_once_for_their_owner_alone(tmp_path: Path) -> None:
+def test_secrets_are_made_once_and_readable_by_their_owner(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     made, again = (made_secrets(folder), made_secrets(folder))
     assert made == again

@@ -1,6 +1,6 @@
 """A topology is drawn so that its critical path can be followed."""
 
-from tidemark.report.drawing import BOX, GAP, MARGIN, drawing
+from tidemark.reports.pages.drawing import BOX, GAP, MARGIN, drawing
 
 SEED = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
 
@@ -10,7 +10,7 @@ def place(name):
     return (box.x - MARGIN) // (BOX[0] + GAP[0]), (box.y - MARGIN) // (BOX[1] + GAP[1])
 
 
-def test_the_path_runs_along_the_top_row_a_column_further_with_each_step():
+def test_the_path_runs_along_the_top_row_a_column_a_step():
     assert [place(name) for name in ("A", "C", "E")] == [(0, 0), (1, 0), (2, 0)]
 
 

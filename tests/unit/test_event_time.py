@@ -26,7 +26,7 @@ def test_the_slowest_partition_holds_the_source_back():
     assert (one.watermark_ms, one.held_by) == (189, "0")
 
 
-def test_a_partition_without_a_record_holds_the_source_back_until_it_is_idle():
+def test_a_partition_without_records_holds_back_until_it_is_idle():
     one = after(InputProgress(), {0: read(3, 200), 1: silent(0, latest=0)})
     assert (one.watermark_ms, one.held_by) == (None, "1")
     two = after(one, {0: read(4, 300, since=3), 1: silent(0, latest=0)}, NOW + 5_000)
@@ -36,34 +36,34 @@ def test_a_partition_without_a_record_holds_the_source_back_until_it_is_idle():
     assert (three.watermark_ms, three.held_by) == (389, "0")
 
 
-def test_a_silent_partition_with_unread_records_is_backlogged_and_holds_the_source_back():
+def test_a_silent_partition_with_unread_records_holds_back():
     one = after(InputProgress(), {0: read(3, 200), 1: read(1, 50)})
     two = after(one, {0: read(9, 800, since=3), 1: silent(1, latest=7)}, NOW + 60_000)
     assert two.partitions[1].activity is Activity.BACKLOGGED
     assert (two.watermark_ms, two.held_by) == (39, "1")
 
 
-def test_when_all_partitions_are_idle_the_furthest_of_them_counts():
+def test_when_all_partitions_are_idle_the_furthest_counts():
     one = after(InputProgress(), {0: read(3, 200), 1: read(1, 50)})
     two = after(one, {0: silent(3, latest=3), 1: silent(1, latest=1)}, NOW + 5_001)
     assert (two.watermark_ms, two.idle) == (189, True)
 
 
-def test_records_that_wake_a_partition_up_do_not_take_the_watermark_back():
+def test_records_that_wake_a_partition_keep_the_watermark():
     one = after(InputProgress(), {0: read(3, 200), 1: read(1, 50)})
     two = after(one, {0: silent(3, latest=3), 1: silent(1, latest=1)}, NOW + 5_001)
     three = after(two, {0: silent(3, latest=3), 1: read(2, 60, since=1)}, NOW + 5_002)
     assert (three.watermark_ms, three.idle, three.held_by) == (189, False, "1")
 
 
-def test_bad_records_alone_keep_a_partition_awake_without_moving_its_time():
+def test_bad_records_keep_a_partition_awake_and_move_no_time():
     one = after(InputProgress(), {0: read(3, 200)})
     two = after(one, {0: read(4, None, since=3)}, NOW + 60_000)
     assert two.partitions[0].activity is Activity.ACTIVE
     assert two.watermark_ms == 189
 
 
-def test_behind_a_hop_the_upstreams_watermark_counts_and_never_goes_back():
+def test_behind_a_hop_the_upstreams_watermark_counts():
     one = follow(InputProgress(), read(4, 900), watermark_ms=500, now_ms=NOW)
     assert (one.watermark_ms, one.partitions[0].max_timestamp_ms) == (500, 900)
     two = follow(one, read(5, 700, since=4), watermark_ms=None, now_ms=NOW + 1)
@@ -76,7 +76,7 @@ def test_a_sub_topology_waits_for_its_slowest_input():
     assert combined(inputs, previous_ms=None).held_by == "slow"
 
 
-def test_while_all_are_idle_time_goes_on_whenever_the_silence_has_doubled():
+def test_while_all_are_idle_time_advances_at_doubled_silence():
     def quiet(was: InputProgress, after_ms: int) -> InputProgress:
         seen = {0: silent(3, latest=3), 1: silent(1, latest=1)}
         return advance(was, seen, bound_ms=10, idle_after_ms=5_000, now_ms=NOW + after_ms, idle_advances=True)
@@ -89,7 +89,7 @@ def test_while_all_are_idle_time_goes_on_whenever_the_silence_has_doubled():
     assert reached == [39, 5_189, 5_189, 10_189, 10_189, 20_189, 40_189]
 
 
-def test_one_partition_that_is_not_read_to_its_end_keeps_time_from_going_on():
+def test_an_unread_partition_keeps_time_from_advancing():
     one = after(InputProgress(), {0: read(3, 200), 1: read(1, 50)})
     seen = {0: silent(3, latest=3), 1: silent(1, latest=2)}
     two = advance(one, seen, bound_ms=10, idle_after_ms=5_000, now_ms=NOW + 60_000, idle_advances=True)

@@ -1,4 +1,7 @@
-"""Sums of aggregates are exact: what is taken back leaves nothing, whatever the order and the cut into batches."""
+"""Sums of aggregates are exact, also after retractions.
+
+Neither the order nor the cut into batches matters.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.kernels.aggregate_function import OLD
-from tidemark.kernels.aggregates import aggregate_functions
-from tidemark.kernels.aggregation import Aggregation
-from tidemark.kernels.exact import PARTS, Sums
-from tidemark.kernels.schemas import META_SCHEMA
-from tidemark.kernels.values import parsed, value_text
-from tidemark.spec.operators import Aggregate, Emission, Kind
+from tidemark.kernels.aggregates.aggregation import Aggregation
+from tidemark.kernels.aggregates.function import OLD
+from tidemark.kernels.aggregates.functions import aggregate_functions
+from tidemark.kernels.columns.exact import PARTS, Sums
+from tidemark.kernels.columns.schemas import META_SCHEMA
+from tidemark.kernels.columns.values import parsed, value_text
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.settings.emission import Emission
 
 CALLS = {"total": ("sum", "v"), "mean": ("avg", "v"), "n": ("count", "v")}
 DOUBLE = st.one_of(st.sampled_from([0.1, 0.2, 0.3, 1e16, 1.0, 5e-324, math.nan, math.inf, -math.inf]), st.floats())
@@ -29,14 +33,15 @@ Values = list[Any]
 
 def kernel(kind: pl.DataType) -> Aggregation:
     schema = {"id": pl.String(), "v": kind, **META_SCHEMA}
-    operator = Aggregate(
-        name="a", kind=Kind.AGGREGATE, key=("id",), windows=None, aggregates=CALLS, select={}, emission=Emission()
-    )
+    operator = Aggregate(name="a", key=("id",), windows=None, aggregates=CALLS, select={}, emission=Emission())
     return Aggregation(operator, aggregate_functions(CALLS, schema), schema)
 
 
 def states(of: Aggregation, pairs: list[tuple[Any, Any]]) -> pl.DataFrame:
-    """The states of records that each add the first of a pair and take back the second."""
+    """Returns states of records that add one value and retract another.
+
+    They are the first and the second of a pair.
+    """
     meta = {"_key": None, "_timestamp_ms": 0, "_partition": 0, "_offset": 0, "_task": 0, "_headers": None}
     rows = [{"id": "a", "v": new, "_deleted": new is None, **meta, OLD: {"v": old}} for new, old in pairs]
     schema = {**of.schema, OLD: pl.Struct({"v": of.schema["v"]})}

@@ -1,18 +1,18 @@
-"""What is measured of a batch."""
+"""Measurements of a batch."""
 
 from __future__ import annotations
 
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.windows import tumbling
 
-from tidemark.kernels.facts import latency_histogram, latency_stats, records_per_window, times_of
-from tidemark.kernels.windows import window_start
-from tidemark.semantics.windows import tumbling
+from tidemark.kernels.aggregates.windows import window_start
+from tidemark.kernels.updates.facts import latency_histogram, latency_stats, records_per_window, times_of
 
 
 def times(*rows: tuple[int, int]) -> pl.DataFrame:
-    """Of records with a time and a task."""
+    """Returns times of records with a time and a task."""
     return times_of(pl.DataFrame(rows, schema=["_timestamp_ms", "_task"], orient="row").cast(
         {"_timestamp_ms": pl.Int64, "_task": pl.Int32}
     ))  # fmt: skip

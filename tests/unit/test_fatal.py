@@ -1,11 +1,11 @@
-"""Which record is found to kill its reader, and by how many tries."""
+"""Finds the record that kills its reader, by number of tries."""
 
 from __future__ import annotations
 
 import pytest
 
-from tidemark.stream.fatal import fatal_record
-from tidemark.stream.parts import Ranges
+from tidemark.stream.read.parts import Ranges
+from tidemark.stream.startup.fatal import fatal_record
 
 RANGES = {"a": {0: (5, 9), 2: (100, 103)}, "b": {1: (7, 8)}}
 """Eight records."""

@@ -1,4 +1,4 @@
-"""The feed of a few flights, and of two real days: what is sent, when, and what is wrong with it."""
+"""The feed of some flights and two real days: records, times, faults."""
 
 import json
 from collections import Counter, defaultdict
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.feed.feed_record import Fault, FeedRecord, Kind, Timeline, encode
+from tidemark.feed.feed_record import FeedFault, FeedRecord, RecordKind, Timeline, encode
 from tidemark.feed.flights import Flight, Weather, midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
@@ -62,7 +62,7 @@ def by_flight(records: list[FeedRecord]) -> dict[str, list[FeedRecord]]:
     return grouped
 
 
-def test_a_flown_flight_gives_three_records_and_a_delay_only_once_it_is_known() -> None:
+def test_a_flown_flight_gives_three_records_and_late_delays() -> None:
     said = [
         (record.happened_at_ms - NOON, *(record.fields[name] for name in ("status", "dep_delay_min", "arr_delay_min")))
         for record in of(FLOWN)
@@ -87,20 +87,20 @@ def test_each_airport_has_its_partition_and_each_flight_its_key() -> None:
     assert places == {"UA1-2013-06-27-EWR": 0, "B6-3": 1, "DL2-2013-06-27-LGA": 2}
 
 
-def test_what_was_announced_before_the_range_is_announced_at_its_start() -> None:
+def test_a_flight_announced_before_the_range_is_announced_at_it() -> None:
     early = replace(FLOWN, scheduled_at_ms=START + 60 * MINUTE, departed_at_ms=START + 60 * MINUTE)
     assert of(early)[0].happened_at_ms == of(early)[0].sent_at_ms == START
 
 
-def test_the_same_seed_gives_the_same_feed_and_another_seed_another() -> None:
+def test_the_same_seed_gives_the_same_feed() -> None:
     assert of(FLOWN, CANCELLED, repeat_share=0.5) == of(CANCELLED, FLOWN, repeat_share=0.5)
     assert of(FLOWN, CANCELLED, seed=7) != of(FLOWN, CANCELLED, seed=8)
 
 
-def test_a_repeat_says_the_same_a_little_later_and_before_the_next_status() -> None:
+def test_a_repeat_comes_before_the_next_status() -> None:
     records = of(FLOWN, CANCELLED, repeat_share=1)
     for flight in by_flight(records).values():
-        assert [record.kind for record in flight] == [Kind.STATUS, Kind.REPEAT] * (len(flight) // 2)
+        assert [record.kind for record in flight] == [RecordKind.STATUS, RecordKind.REPEAT] * (len(flight) // 2)
         for status, repeat in zip(flight[::2], flight[1::2], strict=True):
             assert repeat.fields == status.fields
             assert 0 < repeat.happened_at_ms - status.happened_at_ms < 20 * MINUTE
@@ -108,14 +108,14 @@ def test_a_repeat_says_the_same_a_little_later_and_before_the_next_status() -> N
 
 def test_repeats_come_in_the_share_that_was_asked_for(two_days: list[FeedRecord]) -> None:
     kinds = Counter(record.kind for record in two_days)
-    assert kinds[Kind.STATUS] == 1989 + 1772 + 1750 + 217
-    assert 0.18 < kinds[Kind.REPEAT] / kinds[Kind.STATUS] < 0.22
+    assert kinds[RecordKind.STATUS] == 1989 + 1772 + 1750 + 217
+    assert 0.18 < kinds[RecordKind.REPEAT] / kinds[RecordKind.STATUS] < 0.22
 
 
-def test_an_aircraft_that_was_offline_sends_all_it_held_back_in_one_burst(two_days: list[FeedRecord]) -> None:
+def test_an_offline_aircraft_sends_all_in_one_burst(two_days: list[FeedRecord]) -> None:
     bursts: dict[object, list[FeedRecord]] = defaultdict(list)
     for record in two_days:
-        if record.was_held_back and record.kind is not Kind.BAD:
+        if record.was_held_back and record.kind is not RecordKind.BAD:
             bursts[record.fields["tailnum"]].append(record)
     aircraft = {record.fields["tailnum"] for record in two_days if record.fields.get("tailnum")}
     assert len(bursts) == round(0.01 * len(aircraft))
@@ -137,7 +137,7 @@ def test_flights_without_an_aircraft_are_never_held_back() -> None:
     assert any(record.was_held_back for record in of(CANCELLED, FLOWN, offline_share=0.01))
 
 
-def test_a_feed_delay_is_a_quarter_second_on_average_and_never_above_a_second_and_a_half(
+def test_a_feed_delay_averages_250_ms_and_is_at_most_1500(
     two_days: list[FeedRecord],
 ) -> None:
     delays = [record.delay_ms for record in two_days]
@@ -146,9 +146,9 @@ def test_a_feed_delay_is_a_quarter_second_on_average_and_never_above_a_second_an
     assert max(delays) == 1500
 
 
-def test_bad_records_come_on_top_spread_over_the_feed_one_fault_after_the_other(two_days: list[FeedRecord]) -> None:
-    bad = [record for record in two_days if record.kind is Kind.BAD]
-    assert [record.fault for record in bad] == [*Fault, *list(Fault)[:5]]
+def test_bad_records_are_spread_over_the_feed(two_days: list[FeedRecord]) -> None:
+    bad = [record for record in two_days if record.kind is RecordKind.BAD]
+    assert [record.fault for record in bad] == [*FeedFault, *list(FeedFault)[:5]]
     data = load(date(2013, 6, 27), date(2013, 6, 29))
     settings = FeedSettings(offline_share=0.01, repeat_share=0.2)
     without = feed(data.flights, data.weather, range_start_ms=START, settings=settings)
@@ -159,7 +159,7 @@ def test_bad_records_come_on_top_spread_over_the_feed_one_fault_after_the_other(
 
 def test_weather_goes_to_its_own_topic_under_its_airport() -> None:
     (record,) = feed([], [WARM], range_start_ms=START, settings=FeedSettings())
-    assert (record.topic, record.partition, record.key, record.kind) == ("weather", 0, "EWR", Kind.WEATHER)
+    assert (record.topic, record.partition, record.key, record.kind) == ("weather", 0, "EWR", RecordKind.WEATHER)
     _, value = encode(record, 1_000)
     assert json.loads(value) == {
         "event_time": 1_000,
@@ -172,7 +172,7 @@ def test_weather_goes_to_its_own_topic_under_its_airport() -> None:
     }
 
 
-def test_a_sound_record_is_json_with_the_mapped_event_time_and_the_real_instant() -> None:
+def test_a_sound_record_is_json_with_the_mapped_event_time() -> None:
     key, value = encode(of(FLOWN)[1], 1_780_000_000_123)
     assert key == b"UA1-2013-06-27-EWR"
     assert json.loads(value) == {
@@ -192,13 +192,13 @@ def test_a_sound_record_is_json_with_the_mapped_event_time_and_the_real_instant(
 @pytest.mark.parametrize(
     ("fault", "event_time"),
     [
-        (Fault.TIMESTAMP_NEGATIVE, -1),
-        (Fault.TIMESTAMP_ZERO, 0),
-        (Fault.TIMESTAMP_IN_SECONDS, 1_780_000_000),
-        (Fault.TIMESTAMP_YEAR_9999, 253_370_764_800_000),
+        (FeedFault.TIMESTAMP_NEGATIVE, -1),
+        (FeedFault.TIMESTAMP_ZERO, 0),
+        (FeedFault.TIMESTAMP_IN_SECONDS, 1_780_000_000),
+        (FeedFault.TIMESTAMP_YEAR_9999, 253_370_764_800_000),
     ],
 )
-def test_a_bad_timestamp_is_the_only_thing_wrong_with_its_record(fault: Fault, event_time: int) -> None:
+def test_a_bad_timestamp_is_the_only_thing_wrong_with_its_record(fault: FeedFault, event_time: int) -> None:
     sound = of(FLOWN)[1]
     key, value = encode(replace(sound, fault=fault), 1_780_000_000_123)
     assert key == b"UA1-2013-06-27-EWR"
@@ -208,16 +208,16 @@ def test_a_bad_timestamp_is_the_only_thing_wrong_with_its_record(fault: Fault, e
 def test_each_kind_of_unusable_record_has_its_own_flaw() -> None:
     sound = of(FLOWN)[1]
     sound_key, sound_value = encode(sound, 5)
-    cut = encode(replace(sound, fault=Fault.MALFORMED_JSON), 5)
+    cut = encode(replace(sound, fault=FeedFault.MALFORMED_JSON), 5)
     assert cut == (sound_key, sound_value[: len(sound_value) // 2])
     with pytest.raises(json.JSONDecodeError):
         json.loads(cut[1])
-    stray = encode(replace(sound, fault=Fault.INVALID_UTF8), 5)
+    stray = encode(replace(sound, fault=FeedFault.INVALID_UTF8), 5)
     assert stray == (sound_key, sound_value.replace(b'"EWR"', b'"\xff"'))
-    assert encode(replace(sound, fault=Fault.NULL_VALUE), 5) == (sound_key, None)
+    assert encode(replace(sound, fault=FeedFault.NULL_VALUE), 5) == (sound_key, None)
 
 
-def test_a_timeline_maps_a_day_to_a_minute_and_delays_are_not_sped_up() -> None:
+def test_a_timeline_maps_a_day_to_a_minute_but_not_delays() -> None:
     timeline = Timeline(started_at_ms=1_000_000, range_start_ms=START, speed=1440)
     departed = replace(of(FLOWN)[1], happened_at_ms=NOON, sent_at_ms=NOON + 24 * MINUTE, delay_ms=200)
     assert timeline.event_time_ms(departed) == 1_000_000 + 30_000

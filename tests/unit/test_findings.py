@@ -1,9 +1,9 @@
-"""What `tidemark why` may say is a closed vocabulary, and people can look it up."""
+"""Findings of `tidemark why` are a closed, documented vocabulary."""
 
 import re
 from pathlib import Path
 
-from tidemark.why.findings import Cause, Finding, in_order
+from tidemark.why.evidence.findings import Cause, Trait, WhyFinding, in_order
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "why.md"
 
@@ -13,17 +13,24 @@ def test_the_document_has_each_cause_and_no_other() -> None:
     assert sorted(named) == sorted(Cause)
 
 
-def finding(cause: Cause, operator: str = "board") -> Finding:
-    return Finding(cause=cause, sub_topology="events", operator=operator, seen="it is silent", remedy="wait")
+def test_each_cause_is_a_fault_or_usual_or_quiet() -> None:
+    for cause in Cause:
+        assert cause.traits & (Trait.FAULT | Trait.USUAL | Trait.QUIET) in (Trait.FAULT, Trait.USUAL, Trait.QUIET), (
+            cause
+        )
 
 
-def test_what_needs_nothing_to_be_done_comes_last_and_nothing_comes_twice() -> None:
+def finding(cause: Cause, operator: str = "board") -> WhyFinding:
+    return WhyFinding(cause=cause, sub_topology="events", operator=operator, seen="it is silent", remedy="wait")
+
+
+def test_findings_without_a_remedy_come_last_and_once() -> None:
     found = [finding(cause) for cause in (Cause.NOTHING_WRONG, Cause.SOURCE_QUIET, Cause.BACKLOG, Cause.BACKLOG)]
     assert [each.cause for each in in_order(found)] == [Cause.BACKLOG, Cause.SOURCE_QUIET, Cause.NOTHING_WRONG]
 
 
 def test_a_finding_is_one_line() -> None:
-    waits = Finding(
+    waits = WhyFinding(
         cause=Cause.WINDOW_NOT_CLOSED, sub_topology="events", operator="per_minute", input="events", partition=1,
         since_ms=0, seen="1 results wait", remedy="wait",
     )  # fmt: skip

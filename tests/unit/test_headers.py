@@ -1,12 +1,12 @@
-"""What records are told apart by on their way through Kafka."""
+"""Headers that identify records on their way through Kafka."""
 
 from __future__ import annotations
 
 import polars as pl
 import pytest
 
-from tidemark.kernels.headers import HOP, ID, headers_to_send, told_apart
-from tidemark.kernels.schemas import HEADERS
+from tidemark.kernels.columns.schemas import HEADERS
+from tidemark.kernels.records.headers import HOP, ID, headers_to_send, told_apart
 from tidemark.semantics.progress import Sent
 
 
@@ -39,7 +39,7 @@ def test_what_was_seen_in_earlier_batches_counts():
     assert now == {0: {"t/s": Sent(2, 7, 2)}}
 
 
-def test_a_writer_that_was_replaced_does_not_overtake_its_successor():
+def test_a_replaced_writer_does_not_overtake_its_successor():
     # Epoch 1 wakes up in the middle of epoch 2's repetition and is ahead of it.
     sent = ["t/s/1/7/0", "t/s/2/7/0", "t/s/1/7/9", "t/s/2/7/1", "t/s/2/7/9"]
     assert repeated(*sent) == [1, 2]
@@ -79,7 +79,7 @@ def test_of_writers_that_are_no_longer_named_nothing_is_kept():
         assert told_apart(rows(*ids), newest, ["t/s"])[2] == {0: {"t/s": Sent(2, 7, 1)}}
 
 
-def test_a_record_is_sent_on_with_its_headers_and_a_hop_and_an_id_of_its_own():
+def test_a_sent_record_keeps_headers_and_gets_a_hop_and_an_id():
     received = [{"key": ID, "value": b"a/b/1/2/3"}, {"key": HOP, "value": b"a/x:5"}, {"key": "trace", "value": None}]
     sent = headers_to_send(received, id_="t/s/1/7/0", hop="t/alerts:9")
     assert sent == [(HOP, b"a/x:5"), ("trace", None), (ID, "t/s/1/7/0"), (HOP, "t/alerts:9")]

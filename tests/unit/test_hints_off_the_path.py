@@ -3,7 +3,7 @@
 import polars as pl
 from planted import reading
 
-from tidemark.report.what_if import hints
+from tidemark.reports.what_if.estimates import hints
 
 TOPOLOGY = reading({"src": (), "path": ("src",), "busy": ("src",), "idle": ("src",)})
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.identity import canonical, sha256
 
 from tidemark.errors import InvalidArgument
-from tidemark.kernels import identity as kernel
-from tidemark.semantics.identity import canonical, sha256
+from tidemark.kernels.columns import identity as kernel
 
 NOON = datetime(2024, 7, 1, 12, tzinfo=UTC)
 EXAMPLES = [
@@ -113,7 +113,7 @@ ROWS = st.lists(st.tuples(*(st.none() | values for _, values in COLUMNS.values()
 
 
 def as_arrow(value):
-    """A map as the entries, and a struct as the fields, that Arrow reads them from."""
+    """Returns maps as entries and structs as fields, for Arrow."""
     return [*value.items()] if isinstance(value, dict) else value
 
 
@@ -147,7 +147,7 @@ def test_text_of_any_layout_has_the_same_bytes():
         assert kernel.canonical(pa.table({"c": column})).to_pylist() == [b"a1:s1:a", b"a1:n", b"a1:s1:a"]
 
 
-def test_a_table_without_columns_has_the_bytes_of_an_empty_struct():
+def test_no_columns_have_the_bytes_of_an_empty_struct():
     assert kernel.canonical(pl.DataFrame(height=2).to_arrow()).to_pylist() == [b"a0:", b"a0:"]
     assert kernel.canonical(pa.table({"c": pa.nulls(1)})).to_pylist() == [b"a1:n"]
 

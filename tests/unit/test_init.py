@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.cli.init import init
+from tidemark.cli.project.init import init
 from tidemark.errors import InvalidArgument
-from tidemark.spec import channel_spec, sla_spec
-from tidemark.spec.project import is_project
-from tidemark.spec.topology import load
+from tidemark.model import channel_spec, sla_spec
+from tidemark.model.project.files import is_project
+from tidemark.model.topology import load
 
 CODE = "import sys; from tidemark.cli.main import main; sys.exit(main())"
 
@@ -51,7 +51,9 @@ def test_what_is_written_as_an_example_can_be_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("there", ["topologies", "expectations", "channels.toml", "connections.toml", ".tidemark"])
 def test_a_folder_that_has_such_files_is_left_as_it_is(tmp_path: Path, there: str) -> None:
     (tmp_path / there).mkdir()
-    with pytest.raises(InvalidArgument, match=rf"init changes no file, and it has {re.escape(there)}; name another"):
+    with pytest.raises(
+        InvalidArgument, match=rf"init changes no file, but the folder has {re.escape(there)}; name another"
+    ):
         init(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [there]
 

@@ -4,7 +4,7 @@ import duckdb
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.spec.intervals import Grain, Interval, instant_ms, is_text, iso
+from tidemark.model.settings.intervals import Grain, Interval, instant_ms, is_text, iso
 
 HOUR, DAY = Grain.HOUR.length_ms, Grain.DAY.length_ms
 
@@ -18,7 +18,7 @@ def test_an_interval_is_half_open():
     assert [ms for (ms,) in rows.fetchall()] == [1_000, 1_500]
 
 
-def test_what_is_touched_is_widened_to_whole_intervals_and_no_further():
+def test_touched_time_is_widened_to_whole_intervals_only():
     assert Interval(HOUR - 1, HOUR + 1).widened(Grain.HOUR) == Interval(0, 2 * HOUR)
     assert Interval(HOUR, 2 * HOUR).widened(Grain.HOUR) == Interval(HOUR, 2 * HOUR)
     assert Interval(-1, 1).widened(Grain.DAY) == Interval(-DAY, DAY)
@@ -26,7 +26,7 @@ def test_what_is_touched_is_widened_to_whole_intervals_and_no_further():
 
 @pytest.mark.parametrize("end_ms", [0, -1])
 def test_an_interval_without_an_instant_is_refused(end_ms):
-    with pytest.raises(InvalidArgument, match=r"starts before it ends.*swap"):
+    with pytest.raises(InvalidArgument, match=r"must start before it ends.*swap"):
         Interval(0, end_ms)
 
 

@@ -6,11 +6,14 @@ import pyarrow as pa
 import pytest
 
 from tidemark.errors import Contradiction
-from tidemark.stream.journal import KEPT, Entry, Journal
+from tidemark.stream.journal.entries import KEPT, Entry, Journal
+from tidemark.stream.journal.notes import EntryNotes
 
 
 def entry(batch_id: int) -> Entry:
-    return Entry(batch_id, {"changes": pa.table({"key": ["a", None], "n": [1, 2]})}, {"decided_at_ms": 17})
+    return Entry(
+        batch_id, {"changes": pa.table({"key": ["a", None], "n": [1, 2]})}, EntryNotes(newest_batches={"changes": 17})
+    )
 
 
 def test_what_was_written_is_read_back(tmp_path):
@@ -18,12 +21,12 @@ def test_what_was_written_is_read_back(tmp_path):
     read = Journal(tmp_path, "data").read(4)
     assert read is not None
     assert read.tables["changes"].to_pylist() == [{"key": "a", "n": 1}, {"key": None, "n": 2}]
-    assert read.notes == {"decided_at_ms": 17}
+    assert read.notes == EntryNotes(newest_batches={"changes": 17})
 
 
 def test_a_batch_is_decided_once(tmp_path):
     Journal(tmp_path, "data").write(entry(4))
-    with pytest.raises(Contradiction, match="a batch is decided once"):
+    with pytest.raises(Contradiction, match="another driver already decided this batch"):
         Journal(tmp_path, "data").write(entry(4))
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tidemark import library
-from tidemark.library import archive
+from tidemark.storage import library
+from tidemark.storage.library import archive
 
 
-def test_code_in_the_archive_is_imported_with_what_lies_beside_it(tmp_path: Path) -> None:
+def test_archived_code_is_imported_with_its_neighbours(tmp_path: Path) -> None:
     file = archive(tmp_path)
     code = "import tidemark.clock, importlib.resources as r; print(tidemark.clock.__file__, "
     code += "r.files('tidemark').joinpath('views', 'latency_by_hour.sql').is_file())"
@@ -22,9 +22,7 @@ def test_code_in_the_archive_is_imported_with_what_lies_beside_it(tmp_path: Path
     assert ran.stdout.split() == [f"{file}/tidemark/clock.py", "True"]
 
 
-def test_the_same_code_makes_the_same_archive_and_other_code_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_code_makes_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = tmp_path / "elsewhere" / "tidemark"
     shutil.copytree(library.PACKAGE, copied)  # other times of modification and perhaps other compiled files
     first = archive(tmp_path / "a")

@@ -1,4 +1,4 @@
-"""What `tidemark up` and its companions say where nothing runs."""
+"""Output of `tidemark up` and its companions where nothing runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.cli import topic
-from tidemark.cli import up as up_command
-from tidemark.cli.init import init
-from tidemark.cli.local import AirflowApi, Home, Remembered
-from tidemark.cli.up import Up
+from tidemark.cli.project.init import init
+from tidemark.cli.shared.local import AirflowApi, Home, Remembered
+from tidemark.cli.stack import topic
+from tidemark.cli.stack import up as up_command
+from tidemark.cli.stack.up import Up
 from tidemark.errors import InvalidArgument
-from tidemark.spec.project import Project
+from tidemark.model.project.files import Project
 
 CODE = "import sys; from tidemark.cli.main import main; sys.exit(main())"
 TOML = """
@@ -38,7 +38,10 @@ table = "board"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """One with the topologies `mine` and `yours`, and a file that cannot be used."""
+    """Creates a project with two valid topologies and an invalid one.
+
+    The valid ones are `mine` and `yours`.
+    """
     made = init(tmp_path / "project")
     for name in ("mine", "yours"):
         (made.topologies / f"{name}.toml").write_text(TOML.format(name=name))
@@ -60,13 +63,22 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
     assert (found["verdict"], found["page"], found["streams"][0]["first_latency_ms"]) == ("not_running", None, None)
 
 
+def test_sql_of_topologies_shows_no_progress_bar() -> None:
+    # In `python -c` DuckDB shows one for a query of more than 2 s, and JSON of a command would not parse.
+    code = "from tidemark.kernels.sql.expressions import _connection as c; print(c().sql(QUERY).fetchall())"
+    query = "SELECT current_setting('enable_progress_bar')"
+    command = [sys.executable, "-c", code.replace("QUERY", repr(query))]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": ""})
+    assert answer.stdout == "[(False,)]\n"
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
         ("restart mine/reading", "nothing runs in {home}; `tidemark up mine` starts its streams"),
         ("restart mine/0", "a stream is named TOPOLOGY/STREAM, got 'mine/0'; known: mine/reading"),
         ("logs mine", "mine/reading has no log in {home}/warehouse/control/mine/reading; `tidemark up mine` starts it"),
-        ("topic create events --partitions 0", "--partitions: a topic has 1 or more, got 0"),
+        ("topic create events --partitions 0", "--partitions: must be 1 or more, got 0"),
     ],
 )
 def test_where_nothing_runs_the_remedy_is_a_command(project: Project, command: str, said: str) -> None:
@@ -118,15 +130,13 @@ def test_up_without_names_starts_what_ran_at_the_last_down(project: Project) -> 
     assert (list(again.chosen([])), again.problems) == (["yours"], {})
 
 
-def test_up_without_names_passes_over_a_topology_whose_file_is_gone(
-    project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_up_without_names_skips_a_topology_without_a_file(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     home = Home(project.state)
     remembered = Remembered(ran=["gone", "mine"])
     remembered.keep(home)
     up = Up(home, project)
     assert (list(up.chosen([])), up.problems) == (["mine"], {})
-    assert capsys.readouterr().err == f"gone ran before, and has no file in {project.topologies} any more\n"
+    assert capsys.readouterr().err == f"gone ran before, but has no file in {project.topologies} any more\n"
 
 
 def test_a_topology_that_is_not_there_does_not_stop_the_others(project: Project) -> None:
@@ -138,7 +148,7 @@ def test_a_topology_that_is_not_there_does_not_stop_the_others(project: Project)
 
 
 class SlowAirflow(AirflowApi):
-    """An Airflow that has read no DAG when it is asked for the first *refused* times."""
+    """An Airflow without DAGs for the first *refused* requests."""
 
     def __init__(self, refused: int) -> None:
         self._refused = refused
@@ -163,7 +173,7 @@ def test_up_shows_for_which_topologies_it_waits(
     ]
 
 
-def test_a_missing_topic_is_an_error_with_the_command_that_makes_it() -> None:
+def test_a_missing_topic_is_an_error_with_the_creating_command() -> None:
     assert topic.missing({"a": 3, "b": 3}, "127.0.0.1:1") == (
         "its topic a, b is not at 127.0.0.1:1; run "
         "`tidemark topic create a --partitions 3 && tidemark topic create b --partitions 3`"

@@ -1,18 +1,16 @@
-"""What is gone before it was read stops a stream; what merely is not there does not."""
+"""Lost unread records stop a stream; missing records do not."""
 
 from __future__ import annotations
 
 import polars as pl
 import pytest
 
-from tidemark.kernels.loss import lost, with_gaps
-from tidemark.spec.operators import Kind, Source
-from tidemark.stream.batch import Batch
-from tidemark.stream.intact import DataLost, Intact, Offsets
+from tidemark.kernels.records.loss import lost, with_gaps
+from tidemark.model.kinds.source import Source
+from tidemark.stream.journal.batch import MicroBatch
+from tidemark.stream.read.data_loss import DataLost, Intact, Offsets
 
-EVENTS = Source(
-    name="events", kind=Kind.SOURCE, topic="topic", fields={"id": "string"}, timestamp_range_ms=(0, 1), bound_ms=0
-)
+EVENTS = Source(name="events", topic="topic", fields={"id": "string"}, timestamp_range_ms=(0, 1), bound_ms=0)
 
 
 def rows(*offsets: int, partition: int = 0) -> pl.DataFrame:
@@ -29,7 +27,10 @@ def check(
     end: int | None = None,
     reread: list[Offsets] | None = None,
 ):
-    """A batch of partition 0 that had been read to offset 10; the broker has *offsets*, Spark planned until *end*."""
+    """Checks a batch of partition 0 that was read to offset 10.
+
+    The broker has *offsets*, Spark planned until *end*.
+    """
 
     def again(_: Source, unread: Offsets) -> pl.DataFrame:
         if reread is not None:
@@ -37,7 +38,7 @@ def check(
         return rows(*range(*unread[0]))
 
     ends = {} if end is None else {"topic": {0: end}}
-    batch = Batch(batch_id=1, epoch=1, decided_at_ms=0, started_at_ms=0, read_at_ms=0, ends=ends)
+    batch = MicroBatch(batch_id=1, epoch=1, decided_at_ms=0, started_at_ms=0, read_at_ms=0, ends=ends)
     intact = Intact("t s", lambda: accepted or {}, again)
     return intact.check(EVENTS, read, {0: 10}, {0: offsets}, batch)
 
@@ -59,7 +60,7 @@ def test_partitions_that_do_not_go_on_where_they_were_have_gaps():
         ((10, 11, 12), 13, None),  # all was read before it was deleted
     ],
 )
-def test_what_lies_before_the_earliest_offset_and_was_not_read_is_lost(offsets, earliest, expected):
+def test_unread_offsets_before_the_earliest_one_are_lost(offsets, earliest, expected):
     assert lost(rows(*offsets), 0, read_to=10, earliest=earliest) == expected
 
 
@@ -67,22 +68,22 @@ def test_a_loss_names_topic_partition_offsets_and_the_command():
     with pytest.raises(DataLost) as told:
         check(rows(15, 16), (15, 17))
     assert str(told.value) == (
-        "topic 'topic', partition 0: offsets 10 until 15 are gone unread; nothing is skipped in silence: restore the "
-        "records, or give them up and go on from offset 15: "
+        "topic 'topic', partition 0: offsets 10 until 15 were lost unread; records are never skipped silently: "
+        "restore them, or accept the loss and continue from offset 15: "
         "tidemark accept-loss t s --source events --partition 0 --until 15 --by NAME --reason TEXT"
     )
 
 
-def test_an_accepted_loss_is_passed_over_and_a_further_one_is_not():
+def test_an_accepted_loss_is_passed_over_and_a_further_one_not():
     accepted = {("events", 0, 10): 15}
     checked = check(rows(15, 16), (15, 17), accepted=accepted)
     assert (checked.read_to, checked.losses) == ({0: 15}, {0: (10, 15)})
-    with pytest.raises(DataLost, match="offsets 10 until 16 are gone"):
+    with pytest.raises(DataLost, match="offsets 10 until 16 were lost"):
         check(rows(16), (16, 17), accepted=accepted)
 
 
-def test_a_topic_made_anew_is_read_from_the_accepted_offset_though_spark_passed_over_it():
-    with pytest.raises(DataLost, match=r"made anew: it ends at offset 3, and 10 was the next to read.* --until 0 "):
+def test_a_recreated_topic_is_read_from_the_accepted_offset():
+    with pytest.raises(DataLost, match=r"recreated: it ends at offset 3, but 10 was the next to read.* --until 0 "):
         check(rows(), (0, 5), end=3)
     reread: list[Offsets] = []
     checked = check(rows(), (0, 5), end=3, accepted={("events", 0, 10): 1}, reread=reread)
@@ -95,6 +96,6 @@ def test_silence_up_to_the_planned_end_is_no_loss():
     assert check(rows(), (0, 11), end=11).losses == {}
 
 
-def test_what_was_gone_before_the_rows_that_were_read_is_lost_though_the_broker_has_lost_more_since():
+def test_a_loss_before_the_read_rows_is_found_despite_later_loss():
     assert lost(rows(*range(15, 21)), 0, read_to=10, earliest=18) == (10, 15)
     assert lost(rows(*range(15, 21)), 0, read_to=10, earliest=10) is None, "a gap is no loss"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tidemark.spec.intervals import instant_ms
-from tidemark.spec.maintenance_windows import maintenance_window
+from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.settings.maintenance_windows import maintenance_window
 
 
 @pytest.mark.parametrize(

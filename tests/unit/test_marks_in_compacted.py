@@ -1,4 +1,7 @@
-"""Marks of time in compacted topics are refused at all sinks at once, and a broker that was named must answer."""
+"""Marks of time in compacted topics are refused at all sinks.
+
+A broker that was named must answer.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ import pytest
 
 from tidemark.cli.main import _parser
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.spec.topology import parse
-from tidemark.stream import kafka
-from tidemark.stream.kafka import refuse_marks_in_compacted
+from tidemark.model.topology import parse
+from tidemark.stream.kafka import client
+from tidemark.stream.kafka.client import refuse_marks_in_compacted
 
 SINK = '[operators.{0}]\nkind = "sink"\ninput = "a"\ntopic = "{0}"\nmarks = true\n'
 TOML = (
@@ -32,15 +35,15 @@ def test_marks_are_refused_at_all_sinks_at_once() -> None:
 
 
 def test_a_broker_that_was_named_must_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(client, "TIMEOUT_S", 0.5)
     file = tmp_path / "play.toml"
     file.write_text(TOML)
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # bound, and nobody listens
-        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # bound, without a listener
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
         options = _parser().parse_args(["--home", str(tmp_path), "check", str(file), "--bootstrap", address])
         with pytest.raises(
             InvalidArgument,
-            match=f"^--bootstrap {address} .cluster default.: no Kafka broker answers there within 0.5 s",
+            match=f"^--bootstrap {address} .cluster default.: no Kafka broker answered within 0.5 s",
         ):
             options.run(options)

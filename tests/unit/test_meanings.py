@@ -1,4 +1,7 @@
-"""Which changes of a topology file a stream can go on with; docs/operations.md lists them."""
+"""Topology changes that a stream can continue with.
+
+docs/operations.md lists them.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.control import Control
-from tidemark.spec.topology import parse
-from tidemark.stream.meanings import SOURCES, changed, meanings
+from tidemark.control.folder import Control
+from tidemark.model.topology import parse
+from tidemark.stream.startup.state_compatibility import SOURCES, changed, meanings
 
 TOML = """
 name = "shop"
@@ -50,7 +53,7 @@ table = "sums"
 
 
 def after(old: str, new: str) -> list[str]:
-    """What means something else when *new* stands for *old* in the file."""
+    """Returns changes of meaning when *new* replaces *old* in the file."""
     assert old in TOML
     before, now = (parse(tomllib.loads(text), file="shop.toml") for text in (TOML, TOML.replace(old, new)))
     return changed(meanings(before.sub_topologies[0]), meanings(now.sub_topologies[0]))
@@ -112,7 +115,7 @@ def test_a_stream_does_not_go_on_when_it_means_something_else(old: str, new: str
     assert after(old, new) == [told]
 
 
-def test_what_an_operator_meant_that_is_gone_is_kept_for_when_it_comes_back(tmp_path: Path) -> None:
+def test_a_removed_operators_meaning_is_kept_for_its_return(tmp_path: Path) -> None:
     control = Control(tmp_path)
     assert control.meanings() == {}
     control.keep_meanings({"operators.totals": "a sum"})

@@ -1,4 +1,7 @@
-"""What only the columns give away is refused before a driver starts: file, operator, what was seen, what there is."""
+"""Errors visible only in columns are refused before a driver starts.
+
+The message has file, operator, the value and the alternatives.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ import polars as pl
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec.topology import parse
-from tidemark.stream.steps import Steps
+from tidemark.model.topology import parse
+from tidemark.stream.operate.steps import Steps
 
 SOURCE = """
 name = "play"
@@ -38,15 +41,15 @@ input = "events"
         ),
         ('kind = "aggregate"\nkey = ["w"]\naggregates = { n = "count(*)" }', "w"),
         ('kind = "aggregate"\nkey = ["id"]\naggregates = { n = "count(w)" }', "there is no column w"),
-        ('kind = "aggregate"\nkey = ["id"]\naggregates = { id = "count(*)" }', "is a name that the result has already"),
-        ('kind = "sink"\ntable = "out"\nmode = "current"\nkey = ["w"]', r"names \['w'\], which are no columns"),
-        ('kind = "sink"\ntable = "out"', r"\['timestamp'\] are columns that a Delta sink adds itself"),
+        ('kind = "aggregate"\nkey = ["id"]\naggregates = { id = "count(*)" }', "is already a column of the result"),
+        ('kind = "sink"\ntable = "out"\nmode = "current"\nkey = ["w"]', r"names \['w'\], which are not columns"),
+        ('kind = "sink"\ntable = "out"', r"\['timestamp'\] are columns that a Delta sink adds"),
         ('kind = "join"\ndelta = "names"\non = { w = "id" }', r"names \['w'\], which are no columns of the record"),
         ('kind = "join"\ndelta = "names"\non = { id = "w" }', r"names \['w'\], .* of the row; it has id, v"),
         ('kind = "join"\ndelta = "names"\non = { id = "id" }', r"\['v'\] are columns of both sides"),
     ],
 )
-def test_a_column_that_is_not_there_is_refused_with_the_ones_that_are(operator: str, says: str) -> None:
+def test_a_missing_column_is_refused_with_the_existing_ones(operator: str, says: str) -> None:
     topology = parse(tomllib.loads(SOURCE + operator), file="play.toml")
     names = pl.DataFrame({"id": ["a"], "v": ["b"]})
     with pytest.raises(
@@ -65,7 +68,7 @@ def test_a_column_that_is_not_there_is_refused_with_the_ones_that_are(operator: 
         ('kind = "map"\nselect = { a = "v --" }', "select.a", "is 'v --': it is not one expression"),
         ('kind = "map"\nselect = { a = "columns(*)" }', "select.a", "'columns(*)' uses *, which is no column"),
         ('kind = "map"\nselect = { a = "" }', "select.a", "is '': it is empty"),
-        ('kind = "map"\nselect = { a = "v" }\nwhere = "id"', "where", "is 'id', which is no condition; write one"),
+        ('kind = "map"\nselect = { a = "v" }\nwhere = "id"', "where", "is 'id', which is not a condition; write one"),
         ('kind = "map"\nselect = { a = "records" }', "select.a", 'Referenced column "records" not found'),
         ('kind = "map"\nselect = { a = "v" }\nwhere = "_deleted"', "where", 'Referenced column "_deleted" not found'),
         ('kind = "map"\nselect = { a = "v" }\nwhere = "true) or (true"', "where", "syntax error"),
@@ -77,10 +80,10 @@ def test_a_column_that_is_not_there_is_refused_with_the_ones_that_are(operator: 
         (
             'kind = "map"\nselect = { a = "v" }\nstrategy = "on_change"\nkey = ["v"]',
             "key",
-            "names ['v'], which are no columns; it reads the columns a",
+            "names ['v'], which are not columns; it reads the columns a",
         ),
-        ('kind = "table"\nkey = ["_key"]', "key", "names ['_key'], which are no columns"),
-        ('kind = "table"\nkey = ["id"]\ncolumns = ["w", "v"]', "columns", "names ['w'], which are no columns"),
+        ('kind = "table"\nkey = ["_key"]', "key", "names ['_key'], which are not columns"),
+        ('kind = "table"\nkey = ["id"]\ncolumns = ["w", "v"]', "columns", "names ['w'], which are not columns"),
         ('kind = "aggregate"\nkey = ["w"]\naggregates = { n = "count(*)" }', "key", "names ['w']"),
         ('kind = "aggregate"\nkey = ["id"]\naggregates = { n = "sum(_offset)" }', "aggregates.n", "no column _offset"),
         (
@@ -89,7 +92,7 @@ def test_a_column_that_is_not_there_is_refused_with_the_ones_that_are(operator: 
             "is 'n + v': Binder Error: Referenced column \"v\" not found; it reads the columns id, n",
         ),
         ('kind = "join"\ndelta = "names"\non = { v = "id" }', "on", "does not fit what it reads: "),
-        ('kind = "sink"\ntable = "out"\nmode = "current"\nkey = ["w"]', "key", "names ['w'], which are no columns"),
+        ('kind = "sink"\ntable = "out"\nmode = "current"\nkey = ["w"]', "key", "names ['w'], which are not columns"),
     ],
 )
 def test_a_misfit_names_its_key_and_no_column_of_tidemark(operator: str, key: str, says: str) -> None:
@@ -111,7 +114,7 @@ def test_a_repartition_names_columns_that_are_there(keys: str, key: str) -> None
     counts = '[operators.n]\nkind = "aggregate"\ninput = "x"\naggregates = { n = "count(*)" }'
     said = refused(f'{SOURCE}kind = "repartition"\n{keys}\n{counts}')
     assert said == (
-        f"play.toml: operators.x.{key}: names ['w'], which are no columns; "
+        f"play.toml: operators.x.{key}: names ['w'], which are not columns; "
         "it reads the columns id, v, timestamp, event_time"
     )
 

@@ -1,4 +1,7 @@
-"""Every mistake of a topology file is told at once, by its key, and without those that follow from another one."""
+"""All errors of a topology file are reported together, by key.
+
+Errors that follow from another one are left out.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.cli.check import check
+from tidemark.cli.project.check import check
 from tidemark.errors import InvalidSpec
-from tidemark.spec.project import Project
-from tidemark.spec.topology import Topology, load_each
+from tidemark.model.project.files import Project
+from tidemark.model.topology import Topology, load_each
 
 BAD = """
 name = "Play"
@@ -208,7 +211,7 @@ def test_airflow_is_told_the_mistakes_of_keys_at_once(tmp_path: Path) -> None:
     assert {"windw", "operators.events.fields", "operators.newest.strategy", "operators.lost"} <= {*keys}
 
 
-def test_of_two_files_with_one_name_the_one_that_is_called_so_is_the_topology(tmp_path: Path) -> None:
+def test_of_two_files_of_one_name_the_one_called_so_counts(tmp_path: Path) -> None:
     good = (
         'name = "play"\n[operators.a]\nkind = "source"\ntopic = "t"\nfields = "id string"\nbound = "1 s"\n'
         '[operators.out]\nkind = "sink"\ninput = "a"\ntable = "out"\n'
@@ -218,8 +221,8 @@ def test_of_two_files_with_one_name_the_one_that_is_called_so_is_the_topology(tm
     found = {path.stem: each for path, each in load_each(tmp_path).items()}
     assert isinstance(found["play"], Topology)
     remedy = "give it another name, or remove one of the files"
-    assert str(found["copy"]) == f"copy.toml: name: is 'play', as in play.toml; {remedy}"
-    assert str(found["play_2"]) == f"play_2.toml: name: is 'play', as in play.toml; {remedy}"
+    assert str(found["copy"]) == f"copy.toml: name: is 'play', which is already the name in play.toml; {remedy}"
+    assert str(found["play_2"]) == f"play_2.toml: name: is 'play', which is already the name in play.toml; {remedy}"
 
 
 def test_wrong_edges_are_all_told(tmp_path: Path) -> None:
@@ -250,14 +253,14 @@ aggregates = {{ n = "count(*)" }}
 
 def test_what_cannot_run_in_shards_is_told(tmp_path: Path) -> None:
     assert told(tmp_path, f"shards = {{ a = 2, c = 3 }}\n{GROUPED}") == [
-        "play.toml: shards.c: is no sub-topology; use one of a, or write a number for all of them"
+        "play.toml: shards.c: is not a sub-topology; use one of a, or write a number for all of them"
     ]
     assert told(tmp_path, f"shards = {{ a = 0 }}\n{GROUPED}") == [
         "play.toml: shards: is {'a': 0}; write shards = 4, or shards = { NAME = 4 }"
     ]
     assert told(tmp_path, f"shards = 2\n{GROUPED}") == [
-        "play.toml: shards: a cannot run in shards: n groups by v, and no column of a is part of this key and of those "
-        "before it; a repartition before it makes a sub-topology that can; or leave shards out for it"
+        "play.toml: shards: a cannot run in shards: n groups by v, but no column of a is part of this key and all keys "
+        "before it; put a repartition before it; or leave out shards for it"
     ]
     assert told(tmp_path, f"shards = {{ a = 1 }}\n{GROUPED}") == []
 
@@ -270,3 +273,24 @@ def test_an_example_is_not_looked_at_in_place_of_a_key(tmp_path: Path) -> None:
     )
     keys = [line.split(": ")[1] for line in told(tmp_path, toml)]
     assert sorted(keys) == ["operators.small.identity", "operators.small.where"]
+
+
+def test_topologies_that_name_one_driver_agree_on_spark(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.topologies.mkdir(parents=True)
+    good = (
+        '[operators.a]\nkind = "source"\ntopic = "t"\nfields = "id string"\nbound = "1 s"\n'
+        '[operators.out]\nkind = "sink"\ninput = "a"\ntable = "out"\n'
+    )
+    for name, driver, memory in (
+        ("one", "small", "2g"), ("two", "small", "2g"), ("three", "small", "3g"), ("four", "other", "3g"),
+        ("five", "own", "3g"), ("six", "own", "4g"),
+    ):  # fmt: skip
+        head = f'name = "{name}"\ndriver = "{driver}"\nspark = {{ driver_memory = "{memory}" }}\n'
+        (project.topologies / f"{name}.toml").write_text(head + good)
+    with pytest.raises(InvalidSpec) as raised:
+        check([], tmp_path / "warehouse", project)
+    assert [line for line in str(raised.value).splitlines() if "driver" in line] == [
+        "three.toml: driver: is 'small', as in one.toml, but [spark] differs there; "
+        "write the same [spark] in both, or another driver"
+    ]

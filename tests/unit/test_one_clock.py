@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tidemark.kernels.clocks import on_one_clock
+from tidemark.kernels.columns.clocks import on_one_clock
 
 SCHEMA = {
     "window_start": pl.Int64, "window_end": pl.Int64, "host": pl.String, "ewt_adjusted_at": pl.Int64,
@@ -13,7 +13,10 @@ SCHEMA = {
 
 
 def told(*rows: tuple[str | None, int, int | None, int | None]) -> list[tuple[int | None, ...]]:
-    """What becomes of rows of one window: host, adjusted instant, offset and its error."""
+    """Returns the adjusted rows of one window.
+
+    Host, adjusted instant, offset and its error.
+    """
     found = on_one_clock(pl.DataFrame([(0, 5, *row) for row in rows], schema=SCHEMA, orient="row"))
     return found.select("ewt_adjusted_at", "skew_ms", "skew_error_ms").rows()
 

@@ -1,4 +1,4 @@
-"""The oracle of the topology `orders`, on records few enough to be worked out by hand."""
+"""The oracle of `orders`, on records worked out by hand."""
 
 import json
 from collections import Counter
@@ -11,7 +11,10 @@ from streaming.orders_feed import SETTLED, SIZE, edge, feed
 from streaming.orders_oracle import ORDERS, PRICES, Pricing, Products, Regions
 
 T = 1_700_000_000_000
-"""The record time from which these tests count: a multiple of every window."""
+"""Record time from which these tests count.
+
+It is a multiple of every window.
+"""
 DECIDED_AT = T + 60_000
 """When the first batch is decided: no record is ahead of it."""
 CUSTOMERS = {"ann": "north"}
@@ -33,7 +36,10 @@ def alive(at: int) -> Record:
 
 
 def pricing(*batches: list[Record], stock: Sequence[Fields] = ()) -> Pricing:
-    """The first sub-topology after these batches of one partition each, a second apart; the first reads *stock*."""
+    """Returns the first sub-topology after batches of a partition each.
+
+    They are a second apart; the first reads *stock*.
+    """
     messages: dict[str, list[Message]] = {ORDERS: [], PRICES: []}
     read = []
     for number, records in enumerate(batches):
@@ -48,7 +54,10 @@ def pricing(*batches: list[Record], stock: Sequence[Fields] = ()) -> Pricing:
 
 
 def each_by_each(first: Pricing) -> list[Batch]:
-    """Batches behind it that read one of its batches each, a second apart."""
+    """Returns downstream batches that read one of its batches each.
+
+    They are a second apart.
+    """
     return [Batch(DECIDED_AT + 1_000 * n, [Read("a hop", 0, n, n + 1)], n) for n in first.outcomes]
 
 
@@ -56,7 +65,7 @@ def handed(rows: Mapping[int, Sequence[Handed]]) -> list[tuple[str, Fields | Non
     return [(row.key, row.old, row.new) for batch in rows.values() for row in batch]
 
 
-def test_an_order_costs_what_held_when_it_was_made_and_is_left_out_before_any_price() -> None:
+def test_an_order_costs_the_price_of_its_time_or_is_left_out() -> None:
     oracle = pricing([order(1, 3_000), order(2, 2_999), order(3, 999), price(3_000, 2.0), price(1_000, 1.5)])
     assert [row.new for row in oracle.by_region[0]] == [
         {"region": "north", "product": "figs", "quantity": 2, "amount": 4.0},
@@ -65,7 +74,7 @@ def test_an_order_costs_what_held_when_it_was_made_and_is_left_out_before_any_pr
     assert oracle.outcomes[0]["priced"] == Counter(records_in=3, passed=2, filtered=1)
 
 
-def test_of_prices_from_one_instant_the_last_holds_and_an_equal_later_one_is_no_news() -> None:
+def test_of_prices_of_one_instant_the_last_holds() -> None:
     oracle = pricing([price(0, 1.0), price(0, 2.0), price(5, 2.0), price(0, 2.0), order(1, 5)])
     assert [(update.value, update.timestamp_ms) for update in oracle.prices.now.sent] == [
         ('{"price":1.0}', T),
@@ -76,12 +85,12 @@ def test_of_prices_from_one_instant_the_last_holds_and_an_equal_later_one_is_no_
     assert oracle.by_region[0][0].new == {"region": "north", "product": "figs", "quantity": 2, "amount": 4.0}
 
 
-def test_a_price_that_a_later_batch_reads_changes_no_order_of_an_earlier_one() -> None:
+def test_a_price_of_a_later_batch_changes_no_earlier_order() -> None:
     oracle = pricing([price(0, 1.0), order(1, 10)], [price(5, 9.0), order(2, 10)])
     assert [row.new["amount"] for rows in oracle.by_region.values() for row in rows if row.new] == [2.0, 18.0]
 
 
-def test_a_customer_of_whom_nothing_is_known_has_the_region_unknown() -> None:
+def test_an_unknown_customer_has_the_region_unknown() -> None:
     oracle = pricing([price(0, 1.0), order(1, 10, customer="zoe")])
     assert [row.key for row in oracle.by_region[0]] == ["unknown"]
 
@@ -93,7 +102,7 @@ def test_a_dear_order_is_news_when_its_hundreds_are_others() -> None:
     assert oracle.outcomes[0]["dear_orders"] == Counter(records_in=5, filtered=1, suppressed=1, emitted=3)
 
 
-def test_a_corrected_order_replaces_itself_and_moves_to_another_product_in_two_rows() -> None:
+def test_a_corrected_order_moves_to_another_product_in_two_rows() -> None:
     records = [price(0, 1.0), price(0, 3.0, "eggs"), order(1, 10), order(1, 20, quantity=5)]
     oracle = pricing([*records, order(1, 30, product="eggs"), order(1, 31, product="eggs")])
     two, five = ({"product": "figs", "quantity": n, "amount": float(n)} for n in (2, 5))
@@ -107,7 +116,7 @@ def test_a_corrected_order_replaces_itself_and_moves_to_another_product_in_two_r
     assert oracle.outcomes[0]["by_product"] == Counter(records_in=4, emitted=3, fan_out=4, suppressed=1)
 
 
-def test_an_order_is_late_at_the_source_when_no_window_takes_it_any_more() -> None:
+def test_an_order_is_late_at_the_source_when_no_window_takes_it() -> None:
     # The first batch brings the watermark to 10,000: windows of 4 s that are open for 2 s more end behind 8,001.
     oracle = pricing([price(0, 1.0), alive(11_001)], [order(1, 4_000), order(2, 4_001)])
     assert oracle.late == [Late(Place(ORDERS, 0, 1), T + 4_000, T + 10_000)]
@@ -120,7 +129,7 @@ def test_stock_is_a_table_too() -> None:
     assert oracle.outcomes[0]["stock_now"] == Counter(records_in=3, emitted=2, suppressed=1)
 
 
-def test_revenue_is_final_once_per_region_and_window_when_the_watermark_closes_it() -> None:
+def test_revenue_is_final_once_per_region_and_window() -> None:
     # 3,000 is in the windows from 0 and 2,000, which close at 5,999 and 7,999.
     first = pricing([price(0, 1.25), order(1, 3_000), order(2, 3_000, product="eggs")], [alive(6_999)], [alive(7_000)])
     oracle = Regions(first, each_by_each(first))
@@ -141,7 +150,7 @@ def test_best_sellers_say_every_update() -> None:
     ]
 
 
-def test_an_order_is_late_in_windows_when_each_of_its_own_has_closed_before_the_batch() -> None:
+def test_an_order_is_late_in_windows_when_all_of_its_are_closed() -> None:
     watermark = 11_999  # of best_sellers the window up to 12,000 has just closed, of revenue the one up to 10,000
     sent = [json.loads(one.value or b"") for one in edge(T + watermark)]
     orders = [(ORDERS, {**fields, "product": "figs"}) for fields in sent]
@@ -154,14 +163,14 @@ def test_an_order_is_late_in_windows_when_each_of_its_own_has_closed_before_the_
     assert oracle.outcomes[1]["revenue"] == Counter(records_in=7, late=2, superseded=2, held_after=3)
 
 
-def test_what_is_behind_pricing_has_its_watermark_of_the_last_batch_it_read() -> None:
+def test_behind_pricing_the_last_batch_read_gives_the_watermark() -> None:
     first = pricing([alive(5_000)], [alive(6_000)], [alive(7_000)])
     both = [Batch(DECIDED_AT, [Read("a hop", 0, 0, 2)], 0), Batch(DECIDED_AT, [Read("a hop", 0, 2, 3)], 1)]
     oracle = Regions(first, both)
     assert oracle.times == {0: T + 4_999, 1: T + 5_999}
 
 
-def test_totals_are_sent_in_the_first_batch_of_an_interval_changed_or_not() -> None:
+def test_totals_are_sent_in_the_first_batch_of_an_interval() -> None:
     eggs = {"product": "eggs"}
     first = pricing(
         [price(0, 1.5), price(0, 1.0, "eggs"), order(1, 10), order(2, 20, **eggs)], [order(2, 30, **eggs)], []
@@ -197,7 +206,7 @@ def test_demand_is_news_when_its_class_is_another() -> None:
     assert sent == [("low", 10), ("some", 20), ("high", 50), ("some", 60)]
 
 
-def test_the_feed_is_the_same_again_and_ends_on_the_last_instant_of_a_window() -> None:
+def test_the_feed_repeats_and_ends_on_a_windows_last_instant() -> None:
     sent = feed(T)
     assert sent == feed(T)
     assert sent == sorted(sent, key=lambda one: one.at_ms)

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.report.batch_job import topology
-from tidemark.report.outline import outline
-from tidemark.spec.sla_spec import parse
-from tidemark.spec.topology import parse as parse_topology
+from tidemark.model.sla_spec import parse
+from tidemark.model.topology import parse as parse_topology
+from tidemark.reports.batch_job import topology
+from tidemark.reports.rollups.outline import outline
 
 FLIGHTS = topology("flights")
 
@@ -15,7 +15,7 @@ def slas(**tables):
     return parse({"flights": each}, FLIGHTS, file="slas.toml")
 
 
-def test_a_path_leads_from_its_source_across_repartitions_and_past_the_tables_of_joins():
+def test_a_path_crosses_repartitions_and_passes_tables_of_joins():
     assert outline(FLIGHTS, ()).paths == {
         "flight_board": "flight_events → flight_updates → flight_status → flight_weather → flight_board",
         "carrier_delays": "flight_events → flight_updates → flight_status → flight_weather → by_carrier "

@@ -1,4 +1,4 @@
-"""What a page says in words and numbers; tests/browser shows that a browser sees it."""
+"""Words and numbers of a page; tests/browser shows that browsers see it."""
 
 import re
 from html import escape
@@ -6,13 +6,15 @@ from html import escape
 import pytest
 from hostile import HOSTILE
 
-from tidemark.inert import inert
-from tidemark.report.page import name_of
-from tidemark.report.templates import length
-from tidemark.report.topology_page import topology_page
-from tidemark.spec.intervals import Interval, utc
-from tidemark.spec.operators import Kind, Level, Map, Source
-from tidemark.spec.topology import SubTopology, Topology
+from tidemark.escaping import inert
+from tidemark.model.kinds.map import Map
+from tidemark.model.kinds.operator import Level
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.reports.pages.interval_page import name_of
+from tidemark.reports.pages.templates import length
+from tidemark.reports.pages.topology_page import topology_page
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
@@ -39,27 +41,30 @@ def test_a_length_has_the_unit_in_which_it_reads_best(ms, told):
     assert length(ms) == told
 
 
-def test_text_that_a_terminal_would_obey_is_written_out_and_all_else_stays():
+def test_control_characters_are_written_out_and_all_else_stays():
     assert inert("by_carrier → Zürich\n") == "by_carrier → Zürich\n"
     assert inert("\x1b[2J\x07\x7f\x9b\u202e\U000e0001") == r"\u001b[2J\u0007\u007f\u009b\u202e\udb40\udc01"
 
 
 def page_that_says(text, **changes):
-    """The page of a topology of whose tables all say *text*, with *changes* of its model."""
-    events = Source(name="events", kind=Kind.SOURCE, topic="t", fields={}, timestamp_range_ms=(0, 1), bound_ms=0)
+    """Returns a topology's page whose tables all have *text*.
+
+    *changes* are those of its model.
+    """
+    events = Source(name="events", topic="t", fields={}, timestamp_range_ms=(0, 1), bound_ms=0)
     topology = Topology(
         "play",
         Level.INFO,
         5_000,
         1_000,
-        (SubTopology("events", (events, Map(name="slow", kind=Kind.MAP, inputs=("events",), select={}))),),
+        (SubTopology("events", (events, Map(name="slow", inputs=("events",), select={}))),),
     )
     counted = {"records_in_per_s": 1.0, "records_out_per_s": 1.0, "unread_records": None, "held_records": 0}
     operator = {"kind": "map", "upstreams": [text], "moving_average_ms": None, "watermark": None, **counted}
     told = {"operators": [{**operator, "operator": name} for name in ("events", "slow", text)]}
     step = dict.fromkeys(("latency_ms", "waited_ms", "queued_ms", "worked_ms"), 1) | {
         "share": None,
-        "slowest_task": None,
+        "task": None,
     }
     window = {
         "window_end": utc(0), "leaf": text, "age_ms": 2, "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
@@ -98,7 +103,7 @@ def test_what_a_table_says_is_text_on_the_page_of_a_topology(hostile):
     assert page.count('class="on-path"') == 1  # the edge between the two boxes
 
 
-def test_boxes_have_verdicts_and_a_path_without_results_is_dashed():
+def test_boxes_have_verdicts_and_a_path_without_results_dashes():
     alive = page_that_says("x", verdict="on_time", operators={})
     assert '<svg class="topology"' in alive
     standing = {"verdict": "broken", "slas": ["fresh"]}

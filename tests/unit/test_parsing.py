@@ -1,4 +1,4 @@
-"""What becomes of the records of a topic: fields, record time, and a reason for what nobody can use."""
+"""Parsing of topic records: fields, record time, and reasons for rejection."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.avro_fields import avro_types
-from tidemark.kernels.schemas import HEADERS
-from tidemark.spec.intervals import utc
-from tidemark.spec.operators import Format, Kind, NotANumber, Source
+from tidemark.kernels.columns.schemas import HEADERS
+from tidemark.kernels.records.avro_fields import avro_types
+from tidemark.model.kinds.kafka_end import Format
+from tidemark.model.kinds.source import NotANumber, Source
+from tidemark.model.settings.intervals import utc
 from tidemark.stream.read.fitting import require_fitting
 from tidemark.stream.read.parsing import parsed
 
@@ -43,12 +44,15 @@ RAW = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "headers": HEADERS})
 
 
 def source(topic: str = "t", **changes: Any) -> Source:
-    common = {"name": topic, "kind": Kind.SOURCE, "topic": topic, "timestamp_range_ms": RANGE, "bound_ms": 0}
+    common = {"name": topic, "topic": topic, "timestamp_range_ms": RANGE, "bound_ms": 0}
     return Source(**{**common, "fields": FIELDS, "timestamp": "at", **changes})
 
 
 def records(*of_topic: tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, Any]) -> pl.DataFrame:
-    """The rows of a topic as Spark reads them: key, value and headers of each; the broker got them at NOON + 7."""
+    """Returns a topic's rows as Spark reads them.
+
+    Each has key, value and headers; the broker got them at NOON + 7.
+    """
     rows = [(*record, *[None] * (3 - len(record))) for record in of_topic]
     place = {"source": pl.lit("t"), "partition": pl.lit(0, pl.Int32), "offset": pl.int_range(pl.len())}
     return pl.DataFrame(rows, schema=RAW, orient="row").with_columns(**place, clock_ms=pl.lit(NOON + 7, pl.Int64))
@@ -176,7 +180,7 @@ def test_a_header_or_a_field_of_the_key_has_a_tombstones_time(place: dict[str, s
     assert [row["reason"] for row in rows] == [None, None, "wrong_type", "timestamp_out_of_range"]
 
 
-def test_fields_that_are_not_declared_are_kept_where_a_column_is_named_for_them() -> None:
+def test_undeclared_fields_are_kept_in_the_named_column() -> None:
     found = records((b"a", body()), (b"a", body(zone="z", list=[1, {"k": "5"}], none=None)))
     rows = read(found, source(other_fields="rest"))
     assert rows[0]["t"]["rest"] is None
@@ -239,10 +243,10 @@ def test_avro_that_can_be_read_is_and_what_cannot_is_malformed() -> None:
     assert [row["value"] for row in rows[1:]] == [*malformed, invalid]
 
 
-def test_a_field_that_the_avro_schema_does_not_have_is_refused_before_the_stream_starts() -> None:
+def test_a_field_that_the_avro_schema_lacks_is_refused_early() -> None:
     types = avro_types(json.dumps(AVRO))
     missing = source("a", fields={"area": "string", "at": "bigint"})
-    with pytest.raises(InvalidArgument, match=r"operators.a.fields names area; what it reads has: id, n, at, zone"):
+    with pytest.raises(InvalidArgument, match=r"operators.a.fields names area; it reads the fields: id, n, at, zone"):
         require_fitting(types, missing)
     with pytest.raises(InvalidArgument, match=r"n is int, not string; at is timestamp, not bigint"):
         require_fitting(types, source("a", fields={"n": "string", "at": "bigint"}))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tomllib
 
+from tidemark.model.kinds.source import Source
+from tidemark.model.topology import parse
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress
-from tidemark.spec.operators import Source
-from tidemark.spec.topology import parse
-from tidemark.stream.parts import Part, parts
+from tidemark.stream.read.parts import BatchPart, parts
 
 TOML = """
 name = "cut"
@@ -35,34 +35,34 @@ def read_to(**offsets: int) -> StreamProgress:
     return StreamProgress(batch_id=3, inputs={"events": InputProgress(partitions=partitions)})
 
 
-def cut(was: StreamProgress, *, is_begun: bool = False, **ends: int) -> list[Part]:
+def cut(was: StreamProgress, *, is_begun: bool = False, **ends: int) -> list[BatchPart]:
     return parts(SUB, {"events": {int(name[1:]): end for name, end in ends.items()}}, was, earliest, is_begun=is_begun)
 
 
-def test_what_spark_rounds_up_for_each_partition_is_not_too_large() -> None:
+def test_sparks_rounding_up_per_partition_is_not_too_large() -> None:
     found = cut(read_to(p0=5, p1=0), p0=10, p1=7)
-    assert found == [Part({"events": {0: (5, 10), 1: (0, 7)}}, is_first=True, is_last=True)]
+    assert found == [BatchPart({"events": {0: (5, 10), 1: (0, 7)}}, is_first=True, is_last=True)]
 
 
 def test_a_part_has_its_share_of_every_partition() -> None:
     found = cut(read_to(p0=5, p1=0, p2=9), p0=26, p1=3, p2=9)  # 24 records: three parts
     assert found == [
-        Part({"events": {0: (5, 12), 1: (0, 1), 2: (9, 9)}}, is_first=True, is_last=False),
-        Part({"events": {0: (12, 19), 1: (1, 2), 2: (9, 9)}}, is_first=False, is_last=False),
-        Part({"events": {0: (19, 26), 1: (2, 3), 2: (9, 9)}}, is_first=False, is_last=True),
+        BatchPart({"events": {0: (5, 12), 1: (0, 1), 2: (9, 9)}}, is_first=True, is_last=False),
+        BatchPart({"events": {0: (12, 19), 1: (1, 2), 2: (9, 9)}}, is_first=False, is_last=False),
+        BatchPart({"events": {0: (19, 26), 1: (2, 3), 2: (9, 9)}}, is_first=False, is_last=True),
     ]
 
 
-def test_what_a_begun_batch_has_left_is_cut_anew_and_is_never_first() -> None:
+def test_the_rest_of_a_begun_batch_is_cut_anew_and_never_first() -> None:
     found = cut(read_to(p0=12, p1=1), p0=26, p1=3, is_begun=True)  # 16 records
     assert found == [
-        Part({"events": {0: (12, 19), 1: (1, 2)}}, is_first=False, is_last=False),
-        Part({"events": {0: (19, 26), 1: (2, 3)}}, is_first=False, is_last=True),
+        BatchPart({"events": {0: (12, 19), 1: (1, 2)}}, is_first=False, is_last=False),
+        BatchPart({"events": {0: (19, 26), 1: (2, 3)}}, is_first=False, is_last=True),
     ]
     assert cut(read_to(p0=26, p1=3), p0=26, p1=3, is_begun=True) == []
 
 
-def test_a_partition_that_was_never_read_begins_with_what_its_topic_still_has() -> None:
+def test_an_unread_partition_begins_with_the_topics_first_record() -> None:
     assert cut(read_to(p0=5), p0=5, p1=111)[0].ranges == {"events": {0: (5, 5), 1: (100, 111)}}
     assert [part.ranges["events"][1] for part in cut(read_to(p0=5), p0=5, p1=112)] == [(100, 112)]
     assert [part.ranges["events"][1] for part in cut(read_to(p0=5), p0=5, p1=113)] == [(100, 106), (106, 113)]
@@ -79,7 +79,7 @@ def test_a_record_that_is_passed_over_begins_a_part() -> None:
     assert {(part.one_by_one, part.is_whole) for part in found} == {(True, False)}
 
 
-def test_a_batch_that_is_read_one_by_one_is_not_read_as_spark_does() -> None:
+def test_a_batch_read_record_by_record_differs_from_sparks_read() -> None:
     (part,) = parts(SUB, {"events": {0: 6}}, read_to(p0=5), earliest, is_begun=False, passed_over={})
     assert (part.one_by_one, part.is_whole, part.passed_over) == (True, False, {})
 

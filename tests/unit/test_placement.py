@@ -6,7 +6,7 @@ import hashlib
 
 import polars as pl
 
-from tidemark.kernels.placement import shard_of
+from tidemark.kernels.columns.placement import shard_of
 
 TEXTS = ["", "a", "å", '{"id":"x"}', '{"grp":null}', "k" * 1_000]
 

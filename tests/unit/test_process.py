@@ -1,4 +1,4 @@
-"""Processes are found again by (pid, start time) and stopped with all that they started."""
+"""Processes are found by (pid, start time) and stopped with children."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.embedded import process
+from tidemark.control import process
 from tidemark.errors import InvalidArgument, TidemarkError
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
@@ -53,7 +53,7 @@ def test_launching_a_name_that_lives_returns_the_same_process(home: Path) -> Non
     assert process.launch("sleeper", SLEEP, home=home, env=ENV) == first
 
 
-def test_output_and_errors_go_to_the_log_and_the_environment_is_the_one_given(home: Path) -> None:
+def test_output_goes_to_the_log_and_the_environment_is_as_given(home: Path) -> None:
     talker = python("""
         import os, sys
         print(os.environ.get('HOME'), os.environ['COLOUR'], flush=True)
@@ -73,7 +73,7 @@ def test_a_reused_pid_is_not_the_process(home: Path) -> None:
     assert not (home / "ours.pid.json").exists()
 
 
-def test_a_process_that_has_ended_is_not_alive_and_can_be_launched_again(home: Path) -> None:
+def test_an_ended_process_is_not_alive_and_can_be_relaunched(home: Path) -> None:
     first = process.launch("sleeper", SLEEP, home=home, env=ENV)
     os.kill(first.pid, signal.SIGKILL)
     process.wait_until(lambda: not process.is_alive(first), "its end", 5)
@@ -97,7 +97,7 @@ def test_stopping_is_as_quick_as_the_process(home: Path) -> None:
     assert time.monotonic() - before < 30
 
 
-def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period(home: Path) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_after_grace(home: Path) -> None:
     deaf = python("""
         import signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -137,7 +137,7 @@ def test_the_session_of_a_leader_that_died_is_stopped(home: Path) -> None:
     assert not runs(child)
 
 
-def test_launching_again_after_the_leader_died_first_stops_what_it_left(home: Path) -> None:
+def test_launching_after_the_leader_died_stops_what_it_left(home: Path) -> None:
     leader = process.launch("parent", python(CHILD.format(own_session=False)), home=home, env=ENV)
     child = int(said(home, "parent", "up").split()[1])
     os.kill(leader.pid, signal.SIGKILL)
@@ -159,14 +159,14 @@ def test_signals_that_the_launcher_ignores_reach_the_process(home: Path) -> None
 
 
 def test_a_missing_program_is_named(home: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"broker needs .*'no-such-java' was not found"):
+    with pytest.raises(InvalidArgument, match=r"broker cannot start: program 'no-such-java' not found"):
         process.launch("broker", ["no-such-java"], home=home, env=ENV)
 
 
-def test_waiting_too_long_names_what_was_waited_for_and_shows_the_log(home: Path) -> None:
+def test_waiting_too_long_names_the_cause_and_shows_the_log(home: Path) -> None:
     launched = process.launch("sleeper", SLEEP, home=home, env=ENV)
     said(home, "sleeper", "up")
-    with pytest.raises(TidemarkError, match=r"(?s)^an answer must come within 0.2 s: it did not; the end of .*up$"):
+    with pytest.raises(TidemarkError, match=r"(?s)^waiting for an answer: timeout after 0.2 s; the end of .*up$"):
         process.wait_until(lambda: False, "an answer", 0.2, by=[launched])
 
 

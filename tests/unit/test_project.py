@@ -6,12 +6,12 @@ import pytest
 
 from tidemark.cli.main import _home
 from tidemark.errors import InvalidArgument
-from tidemark.spec.project import CHECKOUT, VARIABLE, Project
+from tidemark.model.project.files import CHECKOUT, VARIABLE, Project
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What `tidemark init` makes, as far as it matters here."""
+    """Creates the folders that `tidemark init` makes."""
     for name in ("topologies", "expectations"):
         (tmp_path / "mine" / name).mkdir(parents=True)
     return tmp_path / "mine"
@@ -48,7 +48,7 @@ def test_a_checkout_is_the_project_of_the_demo() -> None:
     ]  # fmt: skip
 
 
-def test_who_asks_for_the_local_stack_outside_of_a_project_is_told_whose_it_is(
+def test_the_local_stack_outside_of_a_project_names_its_owner(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for variable in (VARIABLE, "TIDEMARK_HOME"):
@@ -56,7 +56,7 @@ def test_who_asks_for_the_local_stack_outside_of_a_project_is_told_whose_it_is(
     for place, expected in (
         (folder, ""),
         (CHECKOUT / "docs", ""),
-        (folder.parent, f"no project here (`tidemark init` makes one): this is about the demo's, in {CHECKOUT}\n"),
+        (folder.parent, f"no project here (`tidemark init` creates one); using the demo's in {CHECKOUT}\n"),
     ):
         monkeypatch.chdir(place)
         _home("topic")

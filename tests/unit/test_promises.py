@@ -1,6 +1,6 @@
-from tidemark.report.promises import Promises, RecordPromise, promises
+from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.reports.promises import Promises, RecordPromise, promises
 from tidemark.semantics.sla import BurnRate, Objective, Sla
-from tidemark.spec.sla_spec import Measure, SlaSpec
 
 
 def spec(subject, measure, **limits):
@@ -15,7 +15,7 @@ def spec(subject, measure, **limits):
     )
 
 
-def test_what_is_promised_is_where_the_error_begins_or_else_the_warning_and_of_several_the_least():
+def test_the_promise_is_the_error_or_the_warning_and_the_least():
     found = promises(
         [
             spec("out", Measure.LATENCY_P99, warn_after_ms=30_000, error_after_ms=120_000),

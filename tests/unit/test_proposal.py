@@ -1,4 +1,7 @@
-"""What is derived from a sample is a topology that `check` accepts, whatever its topic and its fields are called."""
+"""Topologies derived from any sample are accepted by `check`.
+
+Names of the topic and its fields are arbitrary.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,33 @@ from typing import Any
 
 import pytest
 
-from tidemark.cli.check import check
-from tidemark.cli.from_topic import write
-from tidemark.cli.init import init
+from tidemark.cli.project.check import check
+from tidemark.cli.project.from_topic import write
+from tidemark.cli.project.init import init
+from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.table import KeyedTable
+from tidemark.model.project.files import Project
+from tidemark.model.tables.catalog import TABLES
+from tidemark.model.toml_operators import RESERVED
+from tidemark.model.topology import load
 from tidemark.sampling.proposal import Proposal, propose
-from tidemark.sampling.topic_sample import Sample, Sampled
-from tidemark.spec.operators import KeyedTable, Source
-from tidemark.spec.project import Project
-from tidemark.spec.tables import TABLES
-from tidemark.spec.toml_operators import RESERVED
-from tidemark.spec.topology import load
+from tidemark.sampling.topic_sample import SampledRecord, TopicSample
 
 NOON_MS = 1_784_548_800_000
 
 
 def proposed(folder: Path, topic: str, objects: list[dict[str, Any]], key: str | None = None) -> tuple[Project, str]:
-    """A project with what is derived from *objects*, a second each, of *topic*; and the name of its topology."""
+    """Creates a project from a sample of *objects* of *topic*.
+
+    They come a second apart. Returns the name of its topology, too.
+    """
     records = tuple(
-        Sampled(n % 2, n // 2, None, json.dumps(each).encode(), (), NOON_MS + 1_000 * n)
+        SampledRecord(n % 2, n // 2, None, json.dumps(each).encode(), (), NOON_MS + 1_000 * n)
         for n, each in enumerate(objects)
     )
     ends = {0: (0, len(objects)), 1: (0, len(objects))}
     found: Proposal = propose(
-        Sample(topic, ends, records, complete=True), "localhost:9", NOON_MS + 60_000, key=key, own_cluster=False
+        TopicSample(topic, ends, records, complete=True), "localhost:9", NOON_MS + 60_000, key=key, own_cluster=False
     )
     project = init(folder / "mine")
     write(project, found)
@@ -84,7 +91,7 @@ def test_fields_may_be_named_as_columns_of_our_own(tmp_path: Path) -> None:
     assert checked(project) == []
 
 
-def test_fields_that_few_records_have_are_kept_beside_and_parts_of_objects_are_shown(tmp_path: Path) -> None:
+def test_rare_fields_are_kept_as_json_and_parts_of_objects_shown(tmp_path: Path) -> None:
     objects = [{"id": f"s{n % 3}", "at": NOON_MS + 1_000 * n, "reading": {"value": n}} for n in range(99)]
     objects[7] |= {"vlaue": 1}
     project, name = proposed(tmp_path, "readings", objects)

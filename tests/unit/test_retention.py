@@ -1,4 +1,4 @@
-"""How long rows are kept: what a topology's file may say, and what is meant without it."""
+"""Retention of rows in topology files, and its defaults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec.retention import Retention, read_retention
+from tidemark.model.settings.retention import Retention, read_retention
 
 DAY_MS = 24 * 60 * 60 * 1_000
 TEXT = (Path(__file__).parents[2] / "docs" / "maintenance.md").read_text(encoding="utf-8")
@@ -32,8 +32,8 @@ def test_for_ever_is_a_length() -> None:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"fact": "1 d"}, "x.toml: retention.fact: is not a key of this place; did you mean facts?"),
-        ({"facts": "soon"}, "x.toml: retention.facts: is 'soon', which has no unit that is known"),
+        ({"fact": "1 d"}, "x.toml: retention.fact: is not a valid key here; did you mean facts?"),
+        ({"facts": "soon"}, "x.toml: retention.facts: is 'soon', which has no known unit"),
         ({"facts": "0 d"}, "x.toml: retention.facts: is '0 d'; write a length above 0"),
         ({"facts": 30}, "x.toml: retention.facts: "),
     ],

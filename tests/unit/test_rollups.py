@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from tidemark.kernels.rollups import (
+from tidemark.kernels.reports.rollups import (
     NO_OUTLINE,
     QUANTILES,
     Outline,
@@ -21,8 +21,8 @@ from tidemark.kernels.rollups import (
     latencies,
     shrunk,
 )
+from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.semantics.buckets import bucket_of, quantile
-from tidemark.spec.intervals import Grain, Interval
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp() * 1000)
@@ -44,7 +44,10 @@ records = st.lists(
 
 
 def tasks(latency_records):
-    """Measured rows by task of records: the minute each finished in, from NOON on, its operator, task and latency."""
+    """Returns measured rows by task for records from NOON on.
+
+    Each record has its minute, operator, task and latency.
+    """
     latencies_ms = defaultdict(list)
     for minute, operator, task, latency_ms in latency_records:
         latencies_ms[minute, operator, task].append(latency_ms)
@@ -108,7 +111,7 @@ def test_every_scope_and_grain_says_what_its_records_say(latency_records):
 
 
 @given(records)
-def test_the_buckets_of_every_scope_and_grain_count_all_of_its_records(latency_records):
+def test_buckets_of_every_scope_and_grain_count_all_records(latency_records):
     rows = rolled_up(latency_records)
 
     of = ["scope", "operator", "task_id", "path", "grain", "interval_start"]
@@ -117,7 +120,7 @@ def test_the_buckets_of_every_scope_and_grain_count_all_of_its_records(latency_r
 
 
 @given(records, st.sets(st.integers(0, 3 * 24 * 60 - 1), min_size=1))
-def test_minutes_rolled_up_on_top_of_stored_ones_give_what_all_at_once_would(latency_records, late):
+def test_rolled_up_minutes_on_stored_ones_equal_all_at_once(latency_records, late):
     everything = rolled_up(latency_records)
     first_ms = NOON_MS + min(late) * MINUTE
     hour = Interval(first_ms, first_ms + 1).widened(Grain.HOUR)
@@ -145,7 +148,7 @@ def test_intervals_start_and_end_where_the_clock_says():
     ]
 
 
-def test_a_rollup_keeps_the_other_minutes_of_its_hour_and_the_other_hours_of_its_day():
+def test_a_rollup_keeps_other_minutes_and_other_hours():
     starts = [NOON + timedelta(hours=hours) for hours in (-13, -12, -1, 0, 1, 11, 12)]
     minutes = [NOON + timedelta(minutes=minutes) for minutes in (-1, 0, 1, 59, 60)]
     grains = ["hour"] * 7 + ["minute"] * 5 + ["day"]
@@ -160,7 +163,7 @@ def test_a_rollup_keeps_the_other_minutes_of_its_hour_and_the_other_hours_of_its
     ]
 
 
-def test_the_share_over_an_sla_is_counted_from_the_buckets_above_it():
+def test_the_share_over_an_sla_is_counted_from_higher_buckets():
     late = [(0, "a", "0", 900), (0, "a", "0", 1_100), (0, "a", "1", 3_000), (0, "b", "0", 3_000), (0, "c", "0", 3_000)]
     outline = Outline(PATHS, {"a": 1_000, "b": 1_000})
 
@@ -183,13 +186,13 @@ def test_the_share_over_an_sla_is_counted_from_the_buckets_above_it():
 
 
 @pytest.mark.parametrize("promised", [{"a": 1_000}, {"a": 1_000, "b": 2_000}, {}])
-def test_a_topology_whose_terminals_do_not_promise_the_same_promises_nothing(promised):
+def test_a_topology_of_unequal_promises_promises_nothing(promised):
     rows = latencies(rolled_up([(0, "a", "0", 3_000)]), Outline(PATHS, promised)).filter(scope="topology")
 
     assert rows.select("sla_ms", "over_sla_n", "over_sla_share").unique().rows() == [(None, None, None)]
 
 
-def test_minutes_that_lost_facts_are_told_and_those_that_gained_some_are_not():
+def test_minutes_that_lost_facts_are_found_and_grown_ones_not():
     stored = rolled_up([(0, "a", "0", 1), (1, "a", "0", 1), (2, "a", "0", 1), (2, "a", "0", 1), (3, "a", "0", 1)])
 
     left = tasks([(1, "a", "0", 1), (1, "b", "0", 1), (2, "a", "0", 1), (3, "a", "0", 2)])

@@ -1,4 +1,4 @@
-"""`tidemark check` warns of an aggregate whose sink appends a row for every record, and of no other."""
+"""`tidemark check` warns of aggregates whose sink appends a row per record."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 
-from tidemark.spec.row_per_record import row_per_record
-from tidemark.spec.topology import parse
+from tidemark.model.row_per_record import row_per_record
+from tidemark.model.topology import parse
 
 TOPOLOGY = """
 name = "play"
@@ -44,8 +44,8 @@ def warnings(aggregate: str = "", sink: str = "", select: str = ALL) -> list[tup
 
 def test_a_rolling_count_names_periodic_and_current() -> None:
     assert warnings() == [
-        ("stats", 'n = "count(*)" changes with every record, and "on_change" sends on each change, and the sink board '
-         'appends a row each time; if that is not meant, set in [operators.stats] strategy = "periodic" and interval '
+        ("stats", 'n = "count(*)" changes with every record, and "on_change" emits each change, and the sink board '
+         'appends a row for each; to write fewer rows, set in [operators.stats] strategy = "periodic" and interval '
          '= "1 min" (one row per key and minute), or in [operators.board] mode = "current" and key = ["device"] '
          "(the newest row of each key)")
     ]  # fmt: skip
@@ -81,4 +81,4 @@ def test_usual_choices_and_rare_changes_are_not_warned_of(aggregate: str, sink: 
 
 def test_on_update_is_a_row_per_record_whatever_it_selects() -> None:
     ((_, text),) = warnings('strategy = "on_update"\nselect = { warmest = "warmest" }', select='{ w = "warmest" }')
-    assert text.startswith('strategy = "on_update" sends on a result for every record')
+    assert text.startswith('strategy = "on_update" emits a result for every record')

@@ -1,4 +1,4 @@
-"""`tidemark run` starts the drivers of a topology, drains them, and leaves none; drivers here are small programs."""
+"""`tidemark run` starts, drains and ends drivers, here small programs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.control import Control, StreamState
-from tidemark.embedded import process
-from tidemark.spec.layout import Layout
+from tidemark.control import process
+from tidemark.control.folder import Control, StreamState
+from tidemark.model.project.layout import Layout
 
 TOML = """
 name = "play"
@@ -45,34 +45,40 @@ topic = "board"
 DRIVER = """
 import argparse, os, sys, time
 from pathlib import Path
-from tidemark.control import Control, Heartbeat, StreamState
-from tidemark.spec.layout import Layout
-from tidemark.spec.topology import load, on_processing_time
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.control.driver_folder import DriverFolder
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import load, on_processing_time
 
-parser = argparse.ArgumentParser()
-for name in ("warehouse", "topology", "bootstrap", "time", "sub-topology", "launch-id"):
-    parser.add_argument(f"--{name}", required=True)
-given = parser.parse_args()
-topology = load(Path(given.topology))
-topology = on_processing_time(topology) if given.time == "processing" else topology
-control = Control(Layout(Path(given.warehouse)).control(topology.name, given.sub_topology))
-epoch = control.acquire()
-def beat(state, reason=None):
-    control.beat(Heartbeat(state=state, epoch=epoch, launch_id=given.launch_id, at_ms=time.time_ns() // 1_000_000,
-                           pid=os.getpid(), batch_id=0, offsets={}, reason=reason))
-beat(StreamState.RUNNING)
-fault = os.environ.get("FAULT", "")
-if fault == f"{given.sub_topology} fails":
-    beat(StreamState.FAILED, "DataLost: offsets are gone")
-    sys.exit(1)
-while fault == "deaf" or not control.drain_requested():
-    time.sleep(0.05)
-beat(StreamState.DRAINED)
+def run(arguments):
+    parser = argparse.ArgumentParser()
+    for name in ("warehouse", "topology", "bootstrap", "time", "sub-topology", "launch-id"):
+        parser.add_argument(f"--{name}", required=True)
+    given = parser.parse_args(arguments)
+    topology = load(Path(given.topology))
+    topology = on_processing_time(topology) if given.time == "processing" else topology
+    control = Control(Layout(Path(given.warehouse)).control(topology.name, given.sub_topology))
+    epoch = control.acquire()
+    def beat(state, reason=None):
+        control.beat(Heartbeat(state=state, epoch=epoch, launch_id=given.launch_id, at_ms=time.time_ns() // 1_000_000,
+                               pid=os.getpid(), batch_id=0, offsets={}, reason=reason))
+    beat(StreamState.RUNNING)
+    fault = os.environ.get("FAULT", "")
+    if fault == f"{given.sub_topology} fails":
+        beat(StreamState.FAILED, "DataLost: offsets are gone")
+        return 1
+    while fault == "deaf" or not control.drain_requested():
+        time.sleep(0.05)
+    beat(StreamState.DRAINED)
+    return 0
+
+sys.exit(DriverFolder(Path(sys.argv[2])).drive(run))
 """
 COMMAND = """
 import sys
 from pathlib import Path
-from tidemark.cli import main, run
+from tidemark.cli import main
+from tidemark.cli.stack import run
 run.JOB, run.DRAINED_WITHIN_S = Path(sys.argv[1]), float(sys.argv[2])
 sys.argv = ["tidemark", *sys.argv[3:]]
 sys.exit(main.main())
@@ -82,7 +88,7 @@ SUBS = ("events", "board")
 
 
 class Play:
-    """A topology with two drivers under *home*, and one `tidemark run` of it."""
+    """A topology of two drivers in *home*, and its `tidemark run`."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -119,9 +125,15 @@ class Play:
         return [beat.state if beat else None for beat in beats]
 
     def lives(self) -> list[str]:
-        """What a driver holds, or the pid file of which names a living process."""
-        controls = [Control(folder) for folder in (self.home / "warehouse").glob("control/*/*/")]
-        return [str(c.home) for c in controls if c.is_held() or process.find(c.home, "run")]
+        """Returns drivers that hold a lock or have a living pid."""
+        controls = [Control(folder) for folder in (self.home / "warehouse").glob("control/[!.]*/[!.]*/")]
+        held = [str(control.home) for control in controls if control.is_held()]
+        return held + [str(home) for home in folders(self.home) if process.find(home, "run")]
+
+
+def folders(home: Path) -> list[Path]:
+    """Returns the folders of the processes of `tidemark run`."""
+    return list((home / "warehouse").glob("control/*/.driver/run/"))
 
 
 @pytest.fixture
@@ -133,7 +145,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
         running.wait()
         assert running.stdout is not None
         running.stdout.close()
-    for folder in (tmp_path / "warehouse").glob("control/*/*/"):
+    for folder in folders(tmp_path):
         process.stop(folder, "run", grace_s=0)
 
 
@@ -144,7 +156,7 @@ def test_a_signal_drains_every_driver(play: Play, number: signal.Signals) -> Non
     command.send_signal(number)
     said, _ = command.communicate(timeout=PATIENCE_S)
     assert (command.returncode, play.states(), play.lives()) == (0, [StreamState.DRAINED] * 2, [])
-    assert said.splitlines()[-1] == "play: all drivers have ended"
+    assert said.splitlines()[-1] == "play: all streams have ended"
 
 
 def test_processing_time_is_a_stream_of_its_own(play: Play) -> None:
@@ -218,11 +230,11 @@ def test_a_stream_that_has_a_driver_is_refused(play: Play) -> None:
     elsewhere.acquire()
     said, _ = play.run().communicate(timeout=PATIENCE_S)
     assert "play/board: a driver runs already" in said
-    assert not (play.control("events").home / "run.log").exists()
+    assert folders(play.home) == []
     assert json.loads((elsewhere.home / "epoch").read_text()) == 1
 
 
 def test_an_unknown_topology_is_refused(play: Play) -> None:
     said, _ = play.run("nothing").communicate(timeout=PATIENCE_S)
-    assert "got 'nothing'; known: " in said
+    assert "there is no topology 'nothing' in " in said
     assert "flights" in said

@@ -1,14 +1,14 @@
-"""What is done with a client whose queue is full."""
+"""Sending with a client whose queue is full."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tidemark.stream import kafka
+from tidemark.stream.kafka.publishing import Sending
 
 
 class Full:
-    """A producer that has room for two records, and for more each time it is polled with patience."""
+    """A producer with room for two records, until polled with patience."""
 
     def __init__(self) -> None:
         self.queue: list[Any] = []
@@ -30,8 +30,8 @@ class Full:
 
 def test_a_full_queue_waits_until_there_is_room() -> None:
     producer = Full()
-    sending = kafka._Sending(producer, "out")  # type: ignore[arg-type]
+    sending = Sending(producer, "out")  # type: ignore[arg-type]
     for row in range(9):
         sending.send(row, str(row), "k", 0, 0, [])
-    assert sending.failed() == {}
+    assert sending.refused() == {}
     assert producer.arrived == [str(row) for row in range(9)]

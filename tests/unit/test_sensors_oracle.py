@@ -1,4 +1,4 @@
-"""The oracle of the topology `sensors`, on records few enough to be worked out by hand."""
+"""The oracle of `sensors`, on records worked out by hand."""
 
 import json
 from collections import Counter
@@ -57,13 +57,13 @@ def test_a_record_without_a_value_deletes_its_device_once() -> None:
     assert oracle.devices["a"]["batch_id"] == 1
 
 
-def test_a_deletion_and_a_temperature_that_cannot_be_are_no_readings() -> None:
+def test_deletions_and_impossible_temperatures_are_no_readings() -> None:
     oracle = after([reading(0, 120.5), reading(1, None), reading(2, -60.0), ("a", None, 3)])
     assert oracle.outcomes[0]["valid_readings"] == Counter(records_in=4, filtered=2, passed=2)
     assert oracle.outcomes[0]["device_sessions"] == Counter(records_in=2, filtered=1, held_after=1)
 
 
-def test_readings_the_gap_apart_share_a_session_that_is_final_when_nothing_more_can_come() -> None:
+def test_readings_the_gap_apart_share_a_session() -> None:
     # The second ends the session at 10,000. It is final when the watermark is 19,999: newest record 22,000.
     oracle = after(
         [reading(0, 20.0), reading(5_000, 21.0), (None, {"event_time": T + 21_999}, 0)], [reading(22_000, 1.0)]
@@ -92,12 +92,12 @@ def test_a_reading_between_two_sessions_makes_them_one() -> None:
     assert json.loads(session.result("a").value or "")["risen_c"] == 3.0
 
 
-def test_of_readings_of_one_instant_the_first_that_came_is_first_and_the_last_is_last() -> None:
+def test_of_readings_of_one_instant_arrival_decides() -> None:
     oracle = after([reading(0, 20.0), reading(0, 25.0), reading(1, 30.0), reading(1, 22.0)])
     assert json.loads(oracle.open["a"][0].result("a").value or "")["risen_c"] == 2.0
 
 
-def test_late_at_the_source_is_what_no_session_takes_and_late_at_the_sessions_what_theirs_does_not() -> None:
+def test_lateness_at_the_source_and_at_sessions_differ() -> None:
     # The first batch brings the watermark to 30,000: behind 15,000 all is late, and a session that ends by 20,001.
     oracle = after(
         [(None, {"event_time": T + 32_001}, 0)],
@@ -109,13 +109,13 @@ def test_late_at_the_source_is_what_no_session_takes_and_late_at_the_sessions_wh
     assert {device for device, sessions in oracle.open.items() if sessions} == {"c"}
 
 
-def test_a_record_with_nothing_but_a_time_moves_time_and_goes_no_further() -> None:
+def test_a_record_with_only_a_time_moves_time() -> None:
     oracle = after([(None, {"event_time": T + 9_001}, 0)])
     assert oracle.outcomes[0]["readings"] == Counter(records_in=1, filtered=1)
     assert oracle.time.watermark_ms == T + 7_000
 
 
-def test_a_partition_that_is_silent_for_more_than_5_s_and_read_to_its_end_is_idle() -> None:
+def test_a_partition_silent_for_5_s_and_read_to_its_end_is_idle() -> None:
     message = Message(Place("readings", 0, 0), b"a", json.dumps({"event_time": T}).encode(), T)
     batches = [Batch(T, [Read("readings", 0, 0, 1, 1)])]
     batches += [Batch(T + silent_ms, [Read("readings", 0, 1, 1, 1)], n) for n, silent_ms in ((1, 5_000), (2, 5_001))]
@@ -141,7 +141,7 @@ def test_every_reason_for_quarantine_is_in_the_feed() -> None:
     ]
 
 
-def test_the_feed_is_the_same_again_and_brings_every_partition_to_one_time() -> None:
+def test_the_feed_repeats_and_ends_all_partitions_at_one_time() -> None:
     sent = feed(T)
     assert sent == feed(T)
     assert sent == sorted(sent, key=lambda one: one.at_ms)

@@ -1,4 +1,4 @@
-"""Which columns the records of a sub-topology are dealt out by, and what cannot be."""
+"""Columns that distribute a sub-topology's records, and unsuitable sub-topologies."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import tomllib
 import polars as pl
 import pytest
 
-from tidemark.spec.topology import on_processing_time, parse
+from tidemark.model.topology import on_processing_time, parse
 from tidemark.stream.distributed.sharding import NotSharded, Sharding, sharding
-from tidemark.stream.steps import Steps
+from tidemark.stream.operate.steps import Steps
 
 SOURCE = """
 name = "play"
@@ -41,7 +41,7 @@ def shared(toml: str, *, change=lambda topology: topology) -> Sharding:
     return sharding(topology, topology.sub_topologies[0], Steps(topology, nothing))
 
 
-def test_records_are_dealt_out_by_the_key_whatever_a_map_calls_it():
+def test_records_are_sharded_by_the_key_under_any_name_of_a_map():
     assert shared(SOURCE + MAP + table("newest", "renamed", "name")).by == {"events": ("id",)}
 
 
@@ -62,8 +62,8 @@ def test_without_a_key_records_are_dealt_out_by_partition():
 @pytest.mark.parametrize(
     ("toml", "why"),
     [
-        (SOURCE + MAP + table("newest", "renamed", "big"), "newest groups by big, and no column of events"),
-        (SOURCE + table("one", "events", "id") + table("other", "one", "grp"), "other groups by grp, and no column"),
+        (SOURCE + MAP + table("newest", "renamed", "big"), "newest groups by big, but no column of events"),
+        (SOURCE + table("one", "events", "id") + table("other", "one", "grp"), "other groups by grp, but no column"),
         ('max_drift = "1 s"\n' + SOURCE + table("one", "events", "id"), "max_drift"),
         (
             # Records of one Kafka key would come to the topic in any order.

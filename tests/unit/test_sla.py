@@ -70,7 +70,7 @@ def test_ahead_of_the_clock_by_more_than_its_error_is_not_a_pass():
     assert staleness(1051, Activity.IDLE).verdict is Verdict.AHEAD_OF_CLOCK
 
 
-def test_a_table_is_not_stale_when_its_source_had_nothing_to_send():
+def test_a_table_with_a_silent_source_is_not_stale():
     assert staleness(700) == Judgement(verdict=Verdict.ERROR, staleness_ms=300, source_idle=False)
     assert staleness(700, Activity.IDLE) == Judgement(verdict=Verdict.PASS, staleness_ms=300, source_idle=True)
 
@@ -90,7 +90,7 @@ def test_growing_older_never_makes_a_verdict_better(measured_ms, more_ms, limit_
         assert order.index(judge(measured_ms, sla)) <= order.index(judge(measured_ms + more_ms, sla))
 
 
-def test_one_percent_over_spends_the_budget_of_99_percent_exactly():
+def test_one_percent_over_spends_a_99_percent_budget_exactly():
     objective = Objective(threshold_ms=5000, target=0.99)
     assert budget(objective, n=1000, n_over=10) == Budget(share_over=0.01, burn_rate=1.0, remaining=0.0)
     assert budget(objective, n=1000, n_over=25) == Budget(share_over=0.025, burn_rate=2.5, remaining=-1.5)

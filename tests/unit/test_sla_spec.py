@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import InvalidSpec
+from tidemark.model import topology
+from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.sla_spec import KEYS, Measure, Severity, SlaSpec, load, load_usable, mistakes, parse
 from tidemark.semantics.incidents import Damping
 from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla
-from tidemark.spec import topology
-from tidemark.spec.intervals import instant_ms
-from tidemark.spec.sla_spec import KEYS, Measure, Severity, SlaSpec, load, load_usable, mistakes, parse
 
 PROJECT = Path(__file__).parents[2]
 FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")
@@ -95,16 +95,17 @@ def test_one_limit_is_enough():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"subject": "carrier_state"}, r"board\.subject: is 'carrier_state', of which.*one of flight_board, changes"),
+        ({"subject": "carrier_state"}, r"board\.subject: is 'carrier_state', which has no staleness; use one of"),
         ({"measure": "latency_p98"}, r"board\.measure: is 'latency_p98'; use one of staleness, latency_p50"),
         ({"measure": "latency_p99", "subject": "flights"}, r"board\.subject: is 'flights'.*use one of .*carrier_state"),
         ({"measure": "completeness"}, r"board\.subject: .*use one of outcomes"),
-        ({"warn_after": "30"}, r"board\.warn_after: is '30', which has no unit"),
-        ({"warn_after": "3 min"}, r"board\.warn_after: is '3 min' and error_after is '2 min'; .* the warning first"),
+        ({"place": "table", "subject": "changes"}, r"board\.place: is 'table', but staleness of 'changes' is not meas"),
+        ({"warn_after": "30"}, r"board\.warn_after: is '30', which has no known unit"),
+        ({"warn_after": "3 min"}, r"board\.warn_after: is '3 min' and error_after .* warn_after below error_after"),
         ({"warn_after": None, "error_after": None}, r"board\.warn_after: .*write one or both"),
         ({"owner": None}, r'board\.owner: is missing; write owner = "orders team"'),
         ({"severity": "bad"}, r"board\.severity: is 'bad'; use one of critical, warning, info"),
-        ({"open_after": "soon"}, r"board\.open_after: is 'soon', which has no unit"),
+        ({"open_after": "soon"}, r"board\.open_after: is 'soon', which has no known unit"),
         ({"maintenance_windows": ["Sunday"]}, r"board\.maintenance_windows: has 'Sunday'; write hours of UTC, such as"),
         ({"measure": "watermark_lag", "subject": "flight_board"}, r"board\.subject: .*use one of flight_events"),
         ({"measure": "records", "subject": "weather"}, r"board\.warn_below: is None and error_below is None; write"),
@@ -118,9 +119,9 @@ def test_one_limit_is_enough():
             r"board\.warn_at: is True; write warn_at = 1",
         ),
         ({"ignore_when_idle": "yes"}, r"board\.ignore_when_idle: is 'yes'; write ignore_when_idle = true"),
-        ({"warn_afer": "1 s"}, r"board\.warn_afer: is not a key.*did you mean warn_after"),
-        ({"warn_afer": "1 s", "owner": None, "subject": None}, r"board\.warn_afer: is not a key.*mean warn_after"),
-        ({"warn_below": 1}, r"board\.warn_below: is not a key of this place"),
+        ({"warn_afer": "1 s"}, r"board\.warn_afer: is not a valid key here; did you mean warn_after"),
+        ({"warn_afer": "1 s", "owner": None, "subject": None}, r"board\.warn_afer: is not .* you mean warn_after"),
+        ({"warn_below": 1}, r"board\.warn_below: is not a valid key here"),
         ({"error_after": "-2 min"}, r"board\.error_after: is '-2 min'; write a length above 0, such as"),
         ({"open_after": "-1 min"}, r"board\.open_after: is '-1 min'; write a length of 0 or more, such as"),
     ],
@@ -131,7 +132,7 @@ def test_a_mistake_is_told_with_file_key_and_remedy(changes, message):
 
 
 def test_the_name_of_the_checks_themselves_is_no_sla():
-    with pytest.raises(InvalidSpec, match=r"flights\.checks_are_made: is what Tidemark calls its own; use another one"):
+    with pytest.raises(InvalidSpec, match=r"flights\.checks_are_made: is reserved for Tidemark; use another name"):
         parse({"flights": {"checks_are_made": GOOD}}, FLIGHTS, file="slas.toml")
 
 
@@ -147,7 +148,7 @@ def test_a_topology_with_an_empty_table_of_slas_is_refused():
 
 def test_what_is_no_toml_is_refused(tmp_path):
     (tmp_path / "slas.toml").write_text("[flights")
-    with pytest.raises(InvalidSpec, match=r"slas\.toml: file: is no TOML"):
+    with pytest.raises(InvalidSpec, match=r"slas\.toml: file: is not valid TOML"):
         load(tmp_path / "slas.toml", FLIGHTS)
 
 
@@ -162,28 +163,31 @@ def test_mistakes_are_told_apart_from_the_slas_that_can_be_used(tmp_path):
         found.refuse()
     late, name = str(refused.value).splitlines()
     assert late.startswith("slas.toml: flights.late.over: is 'soon'")
-    assert name.startswith("slas.toml: flights.Board: is no name for an SLA")
+    assert name.startswith("slas.toml: flights.Board: is not a valid SLA name")
 
 
-def test_an_empty_table_of_a_topology_is_a_mistake_and_nothing_that_can_be_used(tmp_path):
+def test_an_empty_table_of_a_topology_is_a_mistake(tmp_path):
     (tmp_path / "slas.toml").write_text("flights = 3")
     found = load_usable(tmp_path / "slas.toml", FLIGHTS)
     assert (found.specs, list(found.errors)) == ((), ["flights"])
 
 
-def test_every_mistake_of_the_file_is_told_a_misspelt_topology_with_the_nearest_one(tmp_path):
+def test_every_mistake_is_reported_with_the_nearest_topology(tmp_path):
     tables = ["flights.board", "flihgts.mine", "boats.mine", "flights.late", "flights.slow"]
     file = written(tmp_path, tables, **{"flights.late": 'ownr = "me"', "flights.slow": "target = 1"})
     assert [str(error).partition(" (")[0] for error in mistakes(file, [FLIGHTS], ["flights", "trains"])] == [
-        "slas.toml: flihgts: is no topology; did you mean flights?",
-        "slas.toml: boats: is no topology; known ones: flights, trains",
-        "slas.toml: flights.late.ownr: is not a key of this place; did you mean owner?",
-        "slas.toml: flights.slow.target: is not a key of this place; known keys: error_after, ignore_when_idle, "
-        "maintenance_windows, measure, open_after, over, owner, resolve_after, runbook, severity, subject, warn_after",
+        "slas.toml: flihgts: is not a topology; did you mean flights?",
+        "slas.toml: boats: is not a topology; known topologies: flights, trains",
+        "slas.toml: flights.late.ownr: is not a valid key here; did you mean owner?",
+        "slas.toml: flights.slow.target: is not a valid key here; known keys: error_after, ignore_when_idle, "
+        "maintenance_windows, measure, open_after, over, owner, place, resolve_after, runbook, severity, subject, "
+        "warn_after",
     ]
 
 
-@pytest.mark.parametrize(("text", "message"), [("[flights", "is no TOML"), (None, "is not there; write what")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("[flights", "is not valid TOML"), (None, "does not exist; write the SLAs")]
+)
 def test_a_file_that_cannot_be_read_is_one_mistake(tmp_path, text, message):
     if text is not None:
         (tmp_path / "slas.toml").write_text(text)
@@ -196,24 +200,27 @@ def test_the_projects_own_file_has_no_mistake():
 
 
 def written(folder, names, **more):
-    """A file with a table of each of *names*: an SLA that can be used, if not for what there is *more* of it."""
+    """Writes a file with a valid SLA per name, plus *more*.
+
+    *more* has additional lines by name, which may be invalid.
+    """
     good = "".join(f"{key} = '{value}'\n" for key, value in GOOD.items())
     (folder / "slas.toml").write_text("".join(f"[{name}]\n{good}{more.get(name, '')}\n" for name in names))
     return folder / "slas.toml"
 
 
-def test_the_slas_of_flights_can_be_read_and_cover_every_kind_of_measure():
+def test_the_slas_of_flights_cover_every_kind_of_measure():
     found = load(PROJECT / "expectations" / "slas.toml", FLIGHTS)
     assert {spec.measure for spec in found} >= {
         Measure.STALENESS, Measure.LATENCY_P99, Measure.OPERATOR_LATENCY_P50, Measure.COMPLETENESS,
     }  # fmt: skip
 
 
-def test_the_page_of_alerts_explains_every_key_by_an_example_that_is_taken() -> None:
+def test_the_page_of_alerts_has_an_example_of_every_key() -> None:
     text = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
     section = text.partition("## Keys of an SLA")[2].partition("\n## ")[0]
     examples = dict(
-        re.findall(r"^\| `(\w+)` \| `(.+?)` \| (?:required|none|one of both|`[^`]+`) \|", section, re.MULTILINE)
+        re.findall(r"^\| `(\w+)` \| `(.+?)` \| (?:required|none|one of the two|`[^`]+`) \|", section, re.MULTILINE)
     )
     assert {*examples} == {*KEYS}
     records = {"measure": "records", "warn_after": None, "error_after": None}

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.model import topology
+from tidemark.model.sla_spec import Measure, SlaSpec, subjects
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla, Verdict
-from tidemark.sla.status import statuses
-from tidemark.sla.words import said
-from tidemark.spec import topology
-from tidemark.spec.sla_spec import Measure, SlaSpec
+from tidemark.sla.measures.facts import measurements
+from tidemark.sla.measures.status import statuses
+from tidemark.sla.sla_text import said
 
 FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
 NOW = 1_000_000
@@ -18,7 +19,10 @@ OVER = 60_000
 
 
 def status(measure, subject, facts=(), accounts=(), *, limits=(100, 200), ignore_when_idle=False):
-    """What is said of one SLA; *limits* of a length of time are its two, ms."""
+    """Returns the status of one SLA with *limits*.
+
+    A pair is the two limits of a length of time, ms.
+    """
     if isinstance(limits, tuple):
         limits = Sla(warn_after_ms=limits[0], error_after_ms=limits[1])
     spec = SlaSpec(
@@ -57,7 +61,7 @@ def test_staleness_is_the_age_of_the_newest_visible_record(newest, verdict, obse
 
 
 @pytest.mark.parametrize("measure", [Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS])
-def test_what_nobody_created_was_never_loaded_unless_the_topology_has_just_begun(measure):
+def test_a_missing_table_was_never_loaded_unless_it_is_new(measure):
     subject = "weather" if measure is Measure.WATERMARK_LAG else "flight_board"
     assert status(measure, subject).verdict is Verdict.NEVER_LOADED
     assert status(measure, subject, [fact("begun", "flights", NOW - 199)]).verdict is Verdict.UNKNOWN
@@ -73,9 +77,7 @@ def test_what_nobody_created_was_never_loaded_unless_the_topology_has_just_begun
         ({}, True, Verdict.ERROR),
     ],
 )
-def test_an_old_table_is_excused_only_when_the_sources_that_lead_it_are_idle_and_the_sla_says_so(
-    idle, ignored, verdict
-):
+def test_an_old_table_is_excused_by_idle_sources_on_request(idle, ignored, verdict):
     facts = [fact("newest", "flight_board", 0), *(fact("source", name, NOW, idle=bool(n)) for name, n in idle.items())]
     found = status(Measure.STALENESS, "flight_board", facts, ignore_when_idle=ignored)
     assert (found.verdict, found.idle) == (verdict, verdict is Verdict.PASS)
@@ -90,9 +92,7 @@ def test_an_old_table_is_excused_only_when_the_sources_that_lead_it_are_idle_and
         (0, NOW, NOW, Verdict.ERROR),
     ],
 )
-def test_behind_a_hop_nothing_is_on_its_way_when_it_is_read_and_the_sources_before_it_are_idle(
-    idle, sent, read, verdict
-):
+def test_a_read_hop_with_idle_sources_has_nothing_on_its_way(idle, sent, read, verdict):
     facts = [
         fact("newest", "changes", 0),
         fact("source", "flight_events", sent, idle=bool(idle)),
@@ -110,7 +110,7 @@ def latencies(over_ms=OVER):
     ]
 
 
-def test_latency_comes_from_the_buckets_of_the_time_before_the_check():
+def test_latency_comes_from_buckets_before_the_check():
     assert status(Measure.LATENCY_P50, "carrier_delays", latencies()).observed_ms == pytest.approx(50, rel=0.01)
     p99 = status(Measure.LATENCY_P99, "carrier_delays", [*latencies(), *latencies(1)], limits=(10, 60))
     assert (p99.verdict, p99.observed_ms) == (Verdict.WARN, pytest.approx(50, rel=0.01))
@@ -120,6 +120,18 @@ def test_latency_comes_from_the_buckets_of_the_time_before_the_check():
 def test_latency_that_nobody_measured_is_unknown(measure):
     found = status(measure, "carrier_delays", latencies(over_ms=1))
     assert (found.verdict, found.observed_ms, found.culprit) == (Verdict.UNKNOWN, None, None)
+
+
+@pytest.mark.parametrize("measure", [measure for measure in Measure if measure is not Measure.CONTRACT])
+def test_every_measure_is_read_and_judged(measure):
+    limits = {
+        Measure.RECORDS: AtLeast(error_below=1),
+        Measure.BURN_RATE: BurnRate(objective=Objective(threshold_ms=30, target=0.99), warn_at=1, error_at=14.4),
+    }
+    subject = subjects(measure, FLIGHTS)[0]
+    found = status(measure, subject, limits=limits.get(measure, (100, 200)))
+    assert (found.observed_ms, found.verdict is Verdict.PASS) == (None, False)
+    assert any(measurements([found.spec], NOW, outcomes="SELECT"))
 
 
 def test_an_operator_is_to_blame_for_what_it_adds_itself():
@@ -142,12 +154,12 @@ def account(open_batches, since, operator="o"):
         ([account(1, None)], Verdict.PASS, 0),  # a batch that is still being committed
     ],
 )
-def test_completeness_is_for_how_long_the_accounting_has_not_closed(accounts, verdict, observed):
+def test_completeness_is_how_long_the_accounting_is_open(accounts, verdict, observed):
     found = status(Measure.COMPLETENESS, "outcomes", accounts=accounts)
     assert (found.verdict, found.observed_ms) == (verdict, observed)
 
 
-def test_the_operator_whose_account_has_not_closed_for_longest_is_to_blame():
+def test_the_operator_with_the_longest_open_account_is_blamed():
     accounts = [account(0, None, "a"), account(1, NOW - 120, "b"), account(2, NOW - 150, "c")]
     assert status(Measure.COMPLETENESS, "outcomes", accounts=accounts).culprit == "c"
 
@@ -162,7 +174,7 @@ def test_the_operator_whose_account_has_not_closed_for_longest_is_to_blame():
         ("status", "sub_topology", 150, True, Verdict.PASS),  # the source that leads it is idle
     ],
 )
-def test_a_watermark_lags_behind_the_check_unless_its_source_is_idle(subject, what, lag, idle, verdict):
+def test_a_watermark_lags_behind_the_check_unless_it_is_idle(subject, what, lag, idle, verdict):
     facts = [fact("source", "flight_events", NOW - lag, idle=idle)]
     facts += [fact(what, subject, NOW - lag)] if what == "sub_topology" else []
     found = status(Measure.WATERMARK_LAG, subject, facts, ignore_when_idle=True)
@@ -183,7 +195,7 @@ def test_a_watermark_that_nobody_saw_was_never_loaded():
         (0, True, Verdict.PASS),
     ],
 )
-def test_too_few_records_break_an_sla_and_none_at_all_do_unless_the_sources_are_idle(n, idle, verdict):
+def test_too_few_records_break_an_sla_unless_sources_are_idle(n, idle, verdict):
     facts = [fact("records", "flight_status", over_ms=OVER, n=n)] if n else []
     facts += [fact("source", "flight_events", NOW, idle=idle)]
     limits = AtLeast(warn_below=10, error_below=3)
@@ -194,7 +206,10 @@ def test_too_few_records_break_an_sla_and_none_at_all_do_unless_the_sources_are_
 
 
 def burning(*, over, of, lately):
-    """*over* of so many records took 500 ms, the others 50; of 10 in the last twelfth of the time so many."""
+    """Returns a status where *over* of *of* records took 500 ms.
+
+    The others took 50 ms; *lately* of 10 were slow in the last twelfth of the time.
+    """
     counts = {OVER: (over, of), OVER // 12: (lately, 10)}
     facts = [
         fact("latency", "carrier_delays", over_ms=ms, bucket=bucket_of(500 if slow else 50), n=n if slow else total - n)
@@ -215,13 +230,13 @@ def burning(*, over, of, lately):
         (50, 0, Verdict.PASS, 5),  # it has ended
     ],
 )
-def test_a_budget_that_burns_too_fast_and_still_does_breaks_an_sla(over, lately, verdict, rate):
+def test_a_budget_that_still_burns_too_fast_breaks_an_sla(over, lately, verdict, rate):
     found = burning(over=over, of=100, lately=lately)
     assert found.verdict is verdict
     assert (found.budget.burn_rate, found.budget.remaining) == (pytest.approx(rate), pytest.approx(1 - rate))
 
 
-def test_a_budget_of_which_nothing_was_measured_of_late_is_not_fine_but_unknown():
+def test_a_budget_without_recent_measurements_is_unknown():
     slow = fact("latency", "carrier_delays", over_ms=OVER, bucket=bucket_of(500), n=100)
     limits = BurnRate(objective=Objective(threshold_ms=100, target=0.9), warn_at=1, error_at=5)
     assert status(Measure.BURN_RATE, "carrier_delays", [slow], limits=limits).verdict is Verdict.UNKNOWN

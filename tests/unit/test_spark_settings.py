@@ -1,20 +1,46 @@
-"""What a topology may say of Spark, and how a wrong table is refused."""
+"""Spark settings in topologies, and refusals of invalid tables."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec.spark_settings import SparkSettings, driver_address, read_spark
+from tidemark.model.project.spark_settings import (
+    JAVA_OPTIONS,
+    SparkSettings,
+    driver_address,
+    driver_settings,
+    read_spark,
+    settings,
+)
+
+PROJECT = Path(__file__).parents[2]
 
 
-def test_a_topology_that_says_nothing_leaves_everything_as_it_was() -> None:
+def test_settings_are_those_of_the_file_jobs_are_submitted_with() -> None:
+    found = dict(settings(PROJECT / "docker" / "spark-defaults.conf"))
+    assert found["spark.sql.session.timeZone"] == "UTC"
+    assert not any(key.startswith("#") or not value for key, value in found.items())
+
+
+def test_a_driver_starts_from_the_archive_where_there_is_one(tmp_path: Path) -> None:
+    for folder in ("docker", ".jars"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "docker" / "spark-defaults.conf").write_text(f"# Comment\n{JAVA_OPTIONS}  -Dx=1\nspark.a b\n")
+    assert driver_settings(tmp_path) == {JAVA_OPTIONS: "-Dx=1", "spark.a": "b"}
+    archive = tmp_path / ".jars" / "classes.jsa"
+    archive.touch()
+    assert driver_settings(tmp_path)[JAVA_OPTIONS].startswith(f"-Dx=1 -XX:SharedArchiveFile={archive} -Xlog:disable ")
+
+
+def test_a_topology_without_settings_changes_nothing() -> None:
     assert read_spark("x.toml", {}) == SparkSettings(master=None, properties={})
 
 
-def test_every_key_becomes_the_properties_that_each_kind_of_cluster_goes_by() -> None:
+def test_every_key_becomes_the_properties_of_each_cluster() -> None:
     said = {"master": "yarn", "executors": 3, "cores": 2, "memory": "2g", "driver_memory": "512m"}
     read = read_spark("x.toml", {**said, "shuffle_partitions": 8, "conf": {"spark.task.cpus": "2"}})
     assert read.master == "yarn"
@@ -40,13 +66,13 @@ def test_executors_have_one_core_unless_said_otherwise() -> None:
         ({"master": "mesos://here"}, "x.toml: spark.master: is 'mesos://here'; write master = \"spark://spark-master"),
         ({"memory": "2 GB"}, "x.toml: spark.memory: is '2 GB'; write memory = \"2g\""),
         ({"executors": 0}, "x.toml: spark.executors: is 0; write 1 or more"),
-        ({"core": 2}, "x.toml: spark.core: is not a key of this place; did you mean cores?"),
-        ({"conf": {"spark.jars": "a.jar"}}, 'x.toml: spark.conf."spark.jars": is Tidemark\'s own to set; leave it out'),
+        ({"core": 2}, "x.toml: spark.core: is not a valid key here; did you mean cores?"),
+        ({"conf": {"spark.jars": "a.jar"}}, 'x.toml: spark.conf."spark.jars": is reserved for Tidemark; leave it out'),
         ({"conf": {"spark": {"ui": "1"}}}, "x.toml: spark.conf.\"spark\": is {'ui': '1'}; write names in quotes"),
         ({"conf": {"cores": "2"}}, "x.toml: spark.conf.\"cores\": is '2'; write names in quotes, and strings"),
         (
             {"cores": 2, "conf": {"spark.executor.cores": "1"}},
-            'x.toml: spark.conf."spark.executor.cores": is said by a key of this table too; keep one of them',
+            'x.toml: spark.conf."spark.executor.cores": is also set by another key of this table; keep one of them',
         ),
     ],
 )

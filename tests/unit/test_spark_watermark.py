@@ -1,7 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tidemark.semantics.spark_watermark import Policy, SparkWatermark, after_batch, is_passed, restarted
+from reference.spark_watermark import Policy, SparkWatermark, after_batch, is_passed, restarted
 
 batches = st.lists(st.dictionaries(st.sampled_from(["a", "b"]), st.integers(-5, 20)), max_size=6)
 

@@ -1,4 +1,7 @@
-"""What was started is found and stopped by whoever comes later, even when the starter was killed."""
+"""Started processes are found and stopped later by any process.
+
+The process that started them may be killed before.
+"""
 
 import os
 import signal
@@ -7,13 +10,14 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tidemark.embedded import process
+from tidemark.control import process
 from tidemark.embedded.stack import Home
 
 STARTER = """
     import sys, time
     from pathlib import Path
-    from tidemark.embedded import guard, process
+    from tidemark.embedded import guard
+    from tidemark.control import process
     home = Path(sys.argv[1])
     guard.launch(home)
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]

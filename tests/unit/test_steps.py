@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.emission import STORED, judged
-from tidemark.kernels.expressions import Expressions
-from tidemark.kernels.schemas import META_SCHEMA
-from tidemark.kernels.steps import (
+from tidemark.kernels.columns.schemas import META_SCHEMA
+from tidemark.kernels.sql.expressions import Expressions
+from tidemark.kernels.updates.emission import STORED, judged
+from tidemark.kernels.updates.steps import (
     hop_rows,
     join_valid,
     map_records,
@@ -22,22 +22,29 @@ from tidemark.kernels.steps import (
     table_updates,
     with_old_value,
 )
+from tidemark.model.kinds.join import Join
+from tidemark.model.kinds.map import Map
+from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.kinds.table import KeyedTable
+from tidemark.model.settings.emission import ON_CHANGE
 from tidemark.semantics.change import Rule
-from tidemark.spec.operators import Join, KeyedTable, Kind, Map, Repartition
 
 NOTHING_STORED = pl.DataFrame(schema=dict(STORED))
 BY_CARRIER = Repartition(
     name="by_carrier",
-    kind=Kind.REPARTITION,
     id=("flight",),
     key=("carrier", "origin"),
     columns=("delay_min",),
     partitions=2,
+    emission=ON_CHANGE,
 )
 
 
 def records(schema: dict[str, pl.DataType], *rows: tuple[Any, ...]) -> pl.DataFrame:
-    """Payload columns, then the record time; offsets count from 0 in partition 0."""
+    """Returns payload columns, then record time; offsets count from 0.
+
+    All rows are in partition 0.
+    """
     full = [(*row[:-1], None, row[-1], 0, offset, 0, False, None, row[-1], False) for offset, row in enumerate(rows)]
     return pl.DataFrame(full, schema={**schema, **META_SCHEMA}, orient="row")
 
@@ -52,30 +59,28 @@ def sent_on(updates: pl.DataFrame) -> pl.DataFrame:
     return hop_rows(BY_CARRIER, with_old_value(emitted, NOTHING_STORED))
 
 
-def test_a_map_names_its_columns_and_leaves_out_what_its_condition_does():
-    operator = Map(name="m", kind=Kind.MAP, select={"who": "upper(carrier)"}, where="delay_min > 10")
+def test_a_map_names_its_columns_and_filters_by_its_condition():
+    operator = Map(name="m", select={"who": "upper(carrier)"}, where="delay_min > 10")
     out = map_records(
         operator, flights(("f1", "ua", "EWR", 5.0, 1), ("f2", "aa", "JFK", 15.0, 2)), Expressions(), updates=False
     )
     assert out.select("who", "_timestamp_ms", "_offset").rows() == [("AA", 2, 1)]
 
 
-def test_an_expression_that_does_not_fit_is_refused_with_the_column_it_names():
-    operator = Map(name="m", kind=Kind.MAP, select={"who": "carier"}, where=None)
+def test_a_misfitting_expression_is_refused_with_its_column():
+    operator = Map(name="m", select={"who": "carier"}, where=None)
     with pytest.raises(InvalidArgument, match="carier"):
         map_records(operator, flights(), Expressions(), updates=False)
 
 
 def test_an_expression_reads_no_file():
-    operator = Map(
-        name="m", kind=Kind.MAP, select={"x": "(select count(*) from read_text('/etc/hostname'))"}, where=None
-    )
+    operator = Map(name="m", select={"x": "(select count(*) from read_text('/etc/hostname'))"}, where=None)
     with pytest.raises(InvalidArgument):
         map_records(operator, flights(), Expressions(), updates=False)
 
 
 def test_a_table_sends_on_what_changed_and_says_how_much_did_not():
-    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delay_min",))
+    operator = KeyedTable(name="t", key=("flight",), columns=("delay_min",))
     updates = table_updates(
         operator,
         flights(
@@ -98,20 +103,20 @@ def test_a_table_sends_on_what_changed_and_says_how_much_did_not():
 
 
 def test_minus_zero_is_the_same_value_as_zero():
-    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delay_min",))
+    operator = KeyedTable(name="t", key=("flight",), columns=("delay_min",))
     updates = table_updates(operator, flights(("f1", "UA", "EWR", 0.0, 1), ("f1", "UA", "EWR", -0.0, 2)))
     assert judged(updates, NOTHING_STORED, Rule.VALUE_ONLY).emitted.height == 1
 
 
 def test_values_that_json_cannot_tell_apart_are_told_apart():
     kinds = {"flight": pl.String(), "delays": pl.List(pl.Float64())}
-    operator = KeyedTable(name="t", kind=Kind.TABLE, key=("flight",), columns=("delays",))
+    operator = KeyedTable(name="t", key=("flight",), columns=("delays",))
     updates = table_updates(operator, records(kinds, ("f1", [None], 1), ("f1", [math.nan], 2), ("f1", [math.nan], 3)))
     assert judged(updates, NOTHING_STORED, Rule.VALUE_ONLY).emitted["_timestamp_ms"].to_list() == [1, 2]
 
 
-def test_a_join_takes_the_version_that_was_valid_at_the_records_time():
-    operator = Join(name="j", kind=Kind.JOIN, table="weather", on={"origin": "airport"})
+def test_a_join_uses_the_version_valid_at_the_records_time():
+    operator = Join(name="j", table="weather", on={"origin": "airport"})
     versions = pl.DataFrame(
         [("EWR", 60.0, 100, True), ("EWR", 70.0, 200, True), ("EWR", 71.0, 200, True), ("JFK", 50.0, 0, True)],
         schema={"airport": pl.String(), "temp_f": pl.Float64(), "_valid_from_ms": pl.Int64(), "_matched": pl.Boolean()},
@@ -137,7 +142,7 @@ def test_versions_that_no_later_record_asks_for_are_dropped():
     assert sorted(kept["_valid_from_ms"]) == [0, 200, 300]
 
 
-def test_a_repartition_hands_on_the_new_value_with_the_one_it_replaces():
+def test_a_repartition_sends_the_new_value_with_the_old_one():
     updates = repartition_updates(BY_CARRIER, flights(("f1", "UA", "EWR", 5.0, 10), ("f1", "UA", "EWR", 9.0, 20)))
     rows = sent_on(updates)
     values = [(row["seq"], row["old_value"], json.loads(row["value"])["delay_min"]) for row in rows.to_dicts()]
@@ -147,7 +152,7 @@ def test_a_repartition_hands_on_the_new_value_with_the_one_it_replaces():
     assert values[1][2] == 9.0
 
 
-def test_an_update_that_moves_to_another_group_leaves_the_old_one():
+def test_an_update_that_moves_leaves_its_old_group():
     updates = repartition_updates(BY_CARRIER, flights(("f1", "UA", "EWR", 5.0, 10), ("f1", "AA", "EWR", 5.0, 20)))
     rows = sent_on(updates)
     ua, aa = '{"carrier":"UA","origin":"EWR"}', '{"carrier":"AA","origin":"EWR"}'
@@ -156,7 +161,7 @@ def test_an_update_that_moves_to_another_group_leaves_the_old_one():
     ]  # fmt: skip
 
 
-def test_a_record_that_is_deleted_takes_its_value_back_from_the_group_it_was_in():
+def test_a_deleted_record_retracts_its_value_from_its_group():
     stored = pl.DataFrame(
         [("f1", '{"carrier":"UA","origin":"EWR","delay_min":5.0}', "x", 10)], schema=dict(STORED), orient="row"
     )
@@ -167,8 +172,8 @@ def test_a_record_that_is_deleted_takes_its_value_back_from_the_group_it_was_in(
     assert json.loads(row["old_value"])["delay_min"] == 5.0
 
 
-def test_a_map_hands_on_what_deletes_a_key_and_deletes_what_its_condition_leaves_out_of_a_table():
-    operator = Map(name="m", kind=Kind.MAP, select={"flight": "flight"}, where="delay_min > 10")
+def test_a_map_deletes_from_a_table_what_its_condition_drops():
+    operator = Map(name="m", select={"flight": "flight"}, where="delay_min > 10")
     three = flights(("f1", None, None, None, 1), ("f2", "UA", "EWR", 5.0, 2), ("f3", "UA", "EWR", 15.0, 3))
     three = three.with_columns(_deleted=pl.Series([True, False, False]))
     stream = map_records(operator, three, Expressions(), updates=False)

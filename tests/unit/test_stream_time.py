@@ -3,11 +3,10 @@ from dataclasses import asdict
 
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.stream_time import StreamTime, next_partition, processed
 
-from tidemark.semantics.stream_time import StreamTime, next_partition, processed
 
-
-def test_lateness_is_against_the_highest_timestamp_of_the_whole_task():
+def test_lateness_is_against_the_tasks_highest_timestamp():
     state, lateness_ms = processed(StreamTime(), "p1", 5)
     assert lateness_ms == 0
     state, lateness_ms = processed(state, "p2", 2)
@@ -20,7 +19,7 @@ def test_an_equal_timestamp_is_not_late():
     assert processed(state, "p", -5)[1] == 0
 
 
-def test_the_lowest_head_comes_first_and_of_equal_ones_the_first_by_name():
+def test_the_lowest_head_comes_first_and_then_the_first_by_name():
     assert next_partition({"a": 3, "b": 2}) == "b"
     assert next_partition({"b": 2, "a": 2}) == "a"
 

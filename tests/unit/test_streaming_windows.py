@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidemark.semantics.progress import StreamProgress
 from tidemark.semantics.watermark import is_window_late
-from tidemark.stream.streaming_windows import StreamingWindows
+from tidemark.stream.journal.streaming_windows import StreamingWindows
 
 BATCHES = st.lists(
     st.tuples(st.dictionaries(st.integers(0, 30).map(lambda n: n * 10), st.integers(1, 3)), st.integers(0, 80)),

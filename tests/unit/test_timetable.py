@@ -1,17 +1,20 @@
-"""Batches that are shorter than they were; instants are ms of a day that begins at 0, the trigger is every second."""
+"""Timetables of shortened batches, with a trigger every second.
+
+Instants are ms of a day that begins at 0.
+"""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.semantics.timetable import Batch, Timetable
+from tidemark.semantics.timetable import Timetable, TimetableBatch
 
 EACH_SECOND = 1_000
 
 
 def busy(saved_ms):
-    """Four batches of 1.5 s, each begun 100 ms after the end of the one before."""
-    return Timetable([Batch(at, at + 1_500, saved_ms) for at in (0, 1_600, 3_200, 4_800)], EACH_SECOND)
+    """Returns four batches of 1.5 s, 100 ms apart."""
+    return Timetable([TimetableBatch(at, at + 1_500, saved_ms) for at in (0, 1_600, 3_200, 4_800)], EACH_SECOND)
 
 
 @pytest.mark.parametrize(
@@ -30,45 +33,45 @@ def busy(saved_ms):
         (0, 4_000, 0),
     ],
 )
-def test_a_busy_driver_takes_a_window_up_in_the_first_batch_that_begins_after_it_came(saved_ms, upstream_ms, sooner_ms):
+def test_a_busy_driver_takes_a_window_in_its_next_batch(saved_ms, upstream_ms, sooner_ms):
     # Only what came after 3200 missed the batch that began then; the others were seen after it.
     visible_ms = max(upstream_ms, 3_201)
     shift_ms = visible_ms - upstream_ms
     assert busy(saved_ms).sooner_ms(4_800, visible_ms, shift_ms) == sooner_ms
 
 
-def test_a_driver_that_waits_for_its_trigger_begins_no_sooner_when_it_works_less():
-    waits = Timetable([Batch(at, at + 700, saved_ms=400) for at in (50, 1_050, 2_050)], EACH_SECOND)
+def test_a_waiting_driver_begins_no_sooner_with_less_work():
+    waits = Timetable([TimetableBatch(at, at + 700, saved_ms=400) for at in (50, 1_050, 2_050)], EACH_SECOND)
     assert waits.sooner_ms(2_050, 1_100, 0) == 0
 
 
 def test_what_comes_sooner_may_make_an_earlier_trigger():
-    waits = Timetable([Batch(at, at + 700) for at in (50, 1_050, 2_050)], EACH_SECOND)
+    waits = Timetable([TimetableBatch(at, at + 700) for at in (50, 1_050, 2_050)], EACH_SECOND)
     assert waits.sooner_ms(2_050, 1_100, 49) == 0
     assert waits.sooner_ms(2_050, 1_100, 50) == 1_000
 
 
 def test_a_driver_without_records_looks_at_every_trigger():
-    idle = Timetable([Batch(50, 750), Batch(5_050, 5_750)], EACH_SECOND)
+    idle = Timetable([TimetableBatch(50, 750), TimetableBatch(5_050, 5_750)], EACH_SECOND)
     assert idle.sooner_ms(5_050, 4_500, 400) == 0
     assert idle.sooner_ms(5_050, 4_500, 500) == 1_000
     assert idle.sooner_ms(5_050, 4_500, 2_000) == 2_000
 
 
 def test_a_pause_of_a_month_costs_no_more_than_one_of_a_second():
-    paused = Timetable([Batch(50, 750), Batch(2_592_000_050, 2_592_000_750)], 1)
+    paused = Timetable([TimetableBatch(50, 750), TimetableBatch(2_592_000_050, 2_592_000_750)], 1)
     assert sum(map(len, (paused._then._starts, paused._was._starts))) < 10
     assert paused.sooner_ms(2_592_000_050, 2_592_000_050, 700) == 700
 
 
 def test_what_was_seen_late_stays_as_late_after_its_upstream():
-    waits = Timetable([Batch(at, at + 700) for at in (50, 1_050, 2_050)], EACH_SECOND)
+    waits = Timetable([TimetableBatch(at, at + 700) for at in (50, 1_050, 2_050)], EACH_SECOND)
     # It came at 900 and was not in the batch of 1050: it was visible from 1051 on.
     assert waits.sooner_ms(2_050, 900, 0) == 0
     assert waits.sooner_ms(2_050, 900, 1) == 1_000
 
 
-def test_of_a_driver_whose_batches_are_not_known_a_window_begins_as_long_after_its_upstream_as_it_did():
+def test_without_batches_a_window_begins_as_long_after_upstream():
     assert Timetable([], EACH_SECOND).sooner_ms(2_050, 900, 30) == 30
 
 
@@ -76,7 +79,7 @@ def test_of_a_driver_whose_batches_are_not_known_a_window_begins_as_long_after_i
 def test_where_nothing_is_saved_nothing_begins_sooner(lengths_and_pauses, data):
     batches, at_ms = [], 10_000
     for length_ms, pause_ms in lengths_and_pauses:
-        batches.append(Batch(at_ms, at_ms + length_ms))
+        batches.append(TimetableBatch(at_ms, at_ms + length_ms))
         at_ms = max(at_ms + length_ms, (at_ms // 1_000 + 1) * 1_000) + pause_ms
     began_ms = data.draw(st.sampled_from(batches)).started_ms
     upstream_ms = data.draw(st.integers(0, began_ms + 500))

@@ -1,8 +1,8 @@
-"""The time of a record that deletes its key: its own where it says one, else the newest of its partition."""
+"""Times of deletions: their own, else their partition's newest."""
 
 import polars as pl
 
-from tidemark.kernels.tombstones import with_tombstone_times
+from tidemark.kernels.records.tombstones import with_tombstone_times
 
 Told = tuple[int, int | None, bool, str | None]
 """Partition, time, whether it deletes, why it cannot be used."""

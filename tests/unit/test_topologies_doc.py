@@ -1,4 +1,4 @@
-"""docs/topologies.md has every key, and each example in it is taken as it stands."""
+"""docs/topologies.md has every key, and its examples are accepted unchanged."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.spec import toml_operators
-from tidemark.spec.operators import Kind
-from tidemark.spec.spark_settings import read_spark
-from tidemark.spec.toml_keys import Keys
-from tidemark.spec.topology import parse
+from tidemark.model import toml_operators
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.registry import KINDS
+from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.table import KeyedTable
+from tidemark.model.project.spark_settings import read_spark
+from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.topology import parse
 
 TEXT = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
 EMISSION = {"strategy", "rule", "decide", "interval"}
@@ -40,6 +43,7 @@ NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be m
     ("sink", "mark_every"): {"table": None, "topic": "alerts", "marks": True},
     ("sink", "mode"): {"key": ["device"]},
     ("sink", "key"): {"mode": "current"},
+    ("sink", "refresh"): {"mode": "current", "key": ["device"]},
     ("sink", "last_seen_at"): {"mode": "current", "key": ["device"]},
 }
 
@@ -53,7 +57,7 @@ def keys_in(text: str) -> dict[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", text, flags=re.MULTILINE))
 
 
-def example_of(kind: Kind) -> dict[str, Any]:
+def example_of(kind: str) -> dict[str, Any]:
     (block,) = re.findall(r"```toml\n(.*?)```", section(kind), flags=re.DOTALL)
     ((_, table),) = tomllib.loads(block)["operators"].items()
     return dict(table)
@@ -76,9 +80,9 @@ def test_the_first_example_is_a_topology() -> None:
     assert list(topology.operators) == ["clicks", "per_page", "page_board"]
 
 
-def test_every_key_of_the_topology_is_explained_by_an_example_that_is_taken() -> None:
+def test_every_key_of_the_topology_has_an_accepted_example() -> None:
     keys = keys_in(section("The topology"))
-    source = {"operators": {"readings": example_of(Kind.SOURCE)}}
+    source = {"operators": {"readings": example_of(Source.kind)}}
     for key, example in keys.items():
         beside = {"max_drift": "1 min"} if key == "max_held" else {}
         parse({"name": "x", **source, **beside, **tomllib.loads(f"{key} = {example}")}, file="x.toml")
@@ -86,9 +90,9 @@ def test_every_key_of_the_topology_is_explained_by_an_example_that_is_taken() ->
         parse({"name": "x", **source, "zzzzzzzz": 1}, file="x.toml")
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_every_key_of_a_kind_is_explained_by_an_example_that_is_taken(
-    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_every_key_of_a_kind_has_an_accepted_example(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("readings.avsc", "alerts.avsc"):
         (tmp_path / name).write_text("{}")
@@ -102,8 +106,11 @@ def test_every_key_of_a_kind_is_explained_by_an_example_that_is_taken(
     assert set(explained) | judges | {"kind", "sub_topology"} == known | {"kind"}
 
 
-def settings(kind: Kind, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
-    """Type and default of each key of *kind*, as reading a table that has the key asks for them."""
+def settings(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
+    """Returns type and default of each key of *kind*.
+
+    As reading a table that has the key asks for them.
+    """
     asked: dict[str, tuple[str, str]] = {}
     get = Keys.get
 
@@ -141,6 +148,7 @@ DEPENDS = {  # defaults that follow from other keys, or that are written in anot
     ("sink", "avro_schema"): "required with `avro`",
     ("sink", "mark_every"): '`"10 s"`',
     ("sink", "key"): "required with `current`",
+    ("sink", "refresh"): '`"1 min"`',
 }
 TYPES = {str: "string", int: "integer", bool: "boolean", list: "list", dict: "table", (str, list): "string or list"}
 
@@ -155,8 +163,8 @@ def _default(default: Any) -> str:
     return f"`{str(default).lower()}`" if isinstance(default, bool | int) else f'`"{default}"`'
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_type_and_default_of_every_key_are_said(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_type_and_default_of_every_key_are_said(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("readings.avsc", "alerts.avsc"):
         (tmp_path / name).write_text("{}")
     text = section(kind).split("A window is one of these")[0]
@@ -164,7 +172,7 @@ def test_type_and_default_of_every_key_are_said(kind: Kind, tmp_path: Path, monk
     assert {key: (type_, default) for key, type_, default in rows} == settings(kind, tmp_path, monkeypatch)
 
 
-def test_every_kind_of_window_is_explained_by_an_example_that_is_taken(tmp_path: Path) -> None:
+def test_every_kind_of_window_has_an_accepted_example(tmp_path: Path) -> None:
     explained = keys_in(section("aggregate").split("A window is one of these")[1])
     assert set(explained) == {"tumbling", "hopping", "every", "session", "offset", "timezone"}
     for key, example in explained.items():
@@ -176,20 +184,20 @@ def test_every_kind_of_window_is_explained_by_an_example_that_is_taken(tmp_path:
             "timezone": tumbling,
         }
         window = besides.get(key, {}) | tomllib.loads(f"{key} = {example}")
-        table = example_of(Kind.AGGREGATE) | {"window": window}
+        table = example_of(Aggregate.kind) | {"window": window}
         assert toml_operators.read_operator("x", "x", table, folder=tmp_path)[1] == []
 
 
-def test_every_key_of_emission_is_explained_by_an_example_that_is_taken(tmp_path: Path) -> None:
+def test_every_key_of_emission_has_an_accepted_example(tmp_path: Path) -> None:
     explained = keys_in(section("When an operator sends on"))
     assert set(explained) == EMISSION
     for key, example in explained.items():
         beside = {"strategy": "periodic"} if key == "interval" else {}
-        table = example_of(Kind.TABLE) | beside | tomllib.loads(f"{key} = {example}")
+        table = example_of(KeyedTable.kind) | beside | tomllib.loads(f"{key} = {example}")
         assert toml_operators.read_operator("x", "x", table, folder=tmp_path)[1] == []
 
 
-def test_every_key_of_spark_is_explained_by_an_example_that_is_taken() -> None:
+def test_every_key_of_spark_has_an_accepted_example() -> None:
     text = section("Spark")
     (block,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
     read_spark("x.toml", tomllib.loads(block)["spark"])

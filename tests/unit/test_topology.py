@@ -1,4 +1,4 @@
-"""What a topology file may say, and how a wrong one is refused."""
+"""Valid topology files, and refusals of invalid ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidSpec
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.model.topology import load, parse
 from tidemark.semantics.change import Rule
-from tidemark.spec.operators import Aggregate, HopSource, Source
-from tidemark.spec.topology import load, parse
 
 FLIGHTS = Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml"
 
@@ -35,7 +37,7 @@ def test_a_topology_is_cut_behind_its_repartitions():
     assert (hop.repartition, hop.upstream) == ("by_carrier", "status")
 
 
-def test_a_hops_reading_end_comes_after_the_repartition_that_writes_it():
+def test_a_hops_reader_comes_after_its_repartition():
     upstreams = load(FLIGHTS).upstreams
     assert upstreams["by_carrier_source"] == ("by_carrier",)
     assert upstreams["carrier_state"] == ("by_carrier_source",)
@@ -43,7 +45,7 @@ def test_a_hops_reading_end_comes_after_the_repartition_that_writes_it():
     assert upstreams["flight_events"] == ()
 
 
-def test_only_what_feeds_the_table_side_of_a_join_is_a_table_input():
+def test_only_feeders_of_a_joins_table_side_are_table_inputs():
     status, carriers = load(FLIGHTS).sub_topologies
     assert status.table_inputs() == {"weather", "weather_now"}
     assert carriers.table_inputs() == set()
@@ -57,7 +59,7 @@ def test_a_source_reads_its_lengths_of_time_in_ms():
     assert source.timestamp_range_ms == (946_684_800_000, 4_102_444_800_000)
 
 
-def test_a_batch_takes_in_no_more_of_a_topic_than_the_driver_can_hold(flights):
+def test_a_batch_reads_no_more_than_the_driver_can_hold(flights):
 
     assert parse(flights, file="flights.toml").operators["weather"].max_records == 200_000
     flights["operators"]["weather"]["max_records"] = 2_000_000
@@ -94,7 +96,7 @@ def test_an_aggregate_defaults_to_the_rule_of_the_kip(flights):
     assert state.emission.rule is Rule.SAME_INSTANT
 
 
-def test_sub_topologies_without_a_name_have_that_of_their_first_source(flights):
+def test_an_unnamed_sub_topology_is_called_after_its_source(flights):
     del flights["operators"]["flight_events"]["sub_topology"]
     del flights["operators"]["carrier_state"]["sub_topology"]
     names = [sub.name for sub in parse(flights, file="flights.toml").sub_topologies]
@@ -120,8 +122,8 @@ def test_a_given_name_is_taken_before_that_of_a_source():
 @pytest.mark.parametrize(
     ("operator", "change", "says"),
     [
-        ("flight_events", {"bound": "3"}, "operators.flight_events.bound: is '3', which has no unit"),
-        ("flight_events", {"bond": "3 s"}, "flight_events.bond: is not a key of this place; did you mean bound"),
+        ("flight_events", {"bound": "3"}, "operators.flight_events.bound: is '3', which has no known unit"),
+        ("flight_events", {"bond": "3 s"}, "flight_events.bond: is not a valid key here; did you mean bound"),
         ("flight_events", {"topic": 7}, 'operators.flight_events.topic: is 7; write topic = "events"'),
         ("flight_events", {"timestamp": "flight"}, "flight_events.timestamp: is 'flight'; name a field of type"),
         ("flight_events", {"fields": "flight text"}, "flight_events.fields: has 'flight text'; write `name type`"),
@@ -146,40 +148,40 @@ def test_a_given_name_is_taken_before_that_of_a_source():
         (
             "flight_events",
             {"topic": None, "files": "outside/flights", "max_files": 5, "max_bytes": 5},
-            "flight_events.max_files: is there beside max_bytes; keep one of the two",
+            "flight_events.max_files: is set together with max_bytes; keep one of the two",
         ),
         (
             "flight_events",
             {"key": None, "tombstone_time": {"header": "at"}},
-            "flight_events.tombstone_time: is set, but the source has no key, and so no tombstones; write key =",
+            "flight_events.tombstone_time: is set, but a source without a key has no tombstones; write key =",
         ),
         (
             "flight_events",
             {"key": "flight", "timestamp": None, "tombstone_time": {"header": "at"}},
-            "flight_events.tombstone_time: is not the time of the other records, which is Kafka's",
+            "flight_events.tombstone_time: is set, but the other records have the time of Kafka",
         ),
         ("flight_events", {"key": "flight", "tombstone_time": {"headr": "at"}}, "flight_events.tombstone_time"),
         ("flight_events", {"nan": "drop"}, "flight_events.nan: is 'drop'; use one of keep, quarantine"),
         (
             "flight_events",
             {"nan": "quarantine", "key": None, "timestamp": "at", "fields": "flight string, at bigint"},
-            "flight_events.nan: is 'quarantine' and no field is a double",
+            "flight_events.nan: is 'quarantine', but no field is a double",
         ),
         ("flight_events", {"written_by": "status"}, "written_by: has 'status'; name a writer as topology/"),
         ("flight_events", {"written_by": [7]}, 'flight_events.written_by: is [7]; write written_by = "flights/status"'),
-        ("flight_updates", {"input": "nobody"}, "operators.flight_updates: reads 'nobody', which is not there; known"),
-        ("flight_updates", {"input": "flight_weather"}, "operators: form a circle: "),
+        ("flight_updates", {"input": "nobody"}, "operators.flight_updates: reads 'nobody', which does not exist"),
+        ("flight_updates", {"input": "flight_weather"}, "operators: form a cycle: "),
         ("flight_status", {"key": []}, 'operators.flight_status.key: is []; write key = ["id"]'),
         ("flight_status", {"rule": "newer"}, "operators.flight_status.rule: is 'newer'; use one of strictly_newer"),
         ("flight_weather", {"table": "flight_updates"}, "operators.flight_weather.table: is the map 'flight_updates'"),
         ("carrier_state", {"aggregates": {"worst": "max(delay_min)"}}, 'is "max(delay_min)", which cannot retract'),
         ("carrier_state", {"input": "flight_weather", "key": ["carrier"]}, "reads the updates of 'flight_weather'"),
-        ("flight_board", {"topic": "board"}, "flight_board.topic: is there beside table; write exactly one of"),
+        ("flight_board", {"topic": "board"}, "flight_board.topic: is set together with table; write exactly one of"),
         ("flight_events", {"idle_after": "0 s"}, "idle_after: is '0 s'; write a length above 0"),
-        ("weather", {"topic": "flight_events"}, "weather.topic: is read by 'flight_events' already; read"),
-        ("flight_updates", {"select": {"_timestamp_ms": "1"}}, "flight_updates.select._timestamp_ms: is no name for a"),
+        ("weather", {"topic": "flight_events"}, "weather.topic: is already read by 'flight_events'; read"),
+        ("flight_updates", {"select": {"_timestamp_ms": "1"}}, "select._timestamp_ms: is not a valid column name"),
         ("by_carrier", {"partitions": 0}, "operators.by_carrier.partitions: is 0; use 1 or more"),
-        ("carrier_delays", {"sub_topology": "other"}, "one sub-topology is named carriers and other; keep one"),
+        ("carrier_delays", {"sub_topology": "other"}, "give one sub-topology the names carriers and other; keep one"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_refused_with_file_key_and_remedy(flights, operator, change, says):
@@ -197,14 +199,14 @@ def test_a_wrong_file_is_refused_with_file_key_and_remedy(flights, operator, cha
 def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path):
     path = tmp_path / "broken.toml"
     path.write_text("name = ")
-    with pytest.raises(InvalidSpec, match=r"broken\.toml: file: is no TOML"):
+    with pytest.raises(InvalidSpec, match=r"broken\.toml: file: is not valid TOML"):
         load(path)
 
 
 @pytest.mark.parametrize("name", ["batches", "quarantine", "value", "hop_x"])
 def test_a_name_of_tidemarks_own_is_refused_for_an_operator(flights, name):
     flights["operators"][name] = flights["operators"].pop("flight_board")
-    with pytest.raises(InvalidSpec, match=rf"operators.{name}: is a name of Tidemark's own"):
+    with pytest.raises(InvalidSpec, match=rf"operators.{name}: is reserved for a table or column"):
         parse(flights, file="flights.toml")
 
 
@@ -243,7 +245,10 @@ fields = "g string, t bigint"
 timestamp = "t"
 bound = "3 s"
 """
-"""Every operator comes before the ones it reads, and the reading driver before the writing one."""
+"""Operators precede the ones they read, and readers precede writers.
+
+The reading driver comes before the writing one.
+"""
 
 
 def test_operators_come_in_any_order_of_the_file():
@@ -269,7 +274,7 @@ def test_drivers_that_wait_for_each_other_are_refused_by_name():
         parse(content, file="two.toml")
     assert str(refusal.value).startswith("two.toml: operators: make drivers wait for each other: sub-topologies ")
     assert "first → second" in str(refusal.value)
-    assert "take out one of the repartitions " in str(refusal.value)
+    assert "remove one of the repartitions " in str(refusal.value)
     assert "back" in str(refusal.value)
     assert "by_g" in str(refusal.value)
 
@@ -279,5 +284,5 @@ def test_a_driver_that_waits_for_itself_is_refused_by_name():
     content["operators"]["mine"]["input"] = "a"
     content["operators"]["a"]["sub_topology"] = "alone"
     del content["operators"]["b"]
-    with pytest.raises(InvalidSpec, match=r"sub-topologies alone → alone; take out one of the repartitions by_g, or"):
+    with pytest.raises(InvalidSpec, match=r"sub-topologies alone → alone; remove one of the repartitions by_g, or"):
         parse(content, file="two.toml")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.kernels.schemas import INSTANT
-from tidemark.kernels.values import key_text, key_value, parsed, partition_of, value_text
+from tidemark.kernels.columns.schemas import INSTANT
+from tidemark.kernels.columns.values import key_text, key_value, parsed, partition_of, value_text
 
 
 def text_of(values: list[float | None]) -> list[str]:
@@ -28,7 +28,7 @@ def test_a_value_is_a_json_object_with_its_columns_in_order():
     assert json.loads(text)["b"] == 'say "hi"\n'
 
 
-def test_floats_that_json_has_no_number_for_differ_from_null_and_from_each_other():
+def test_floats_that_json_lacks_differ_from_null_and_each_other():
     assert text_of([math.nan, math.inf, -math.inf, None]) == [
         '{"x":"NaN"}',
         '{"x":"inf"}',
@@ -64,7 +64,7 @@ def test_an_instant_that_was_written_as_epoch_ms_is_read():
     assert read == [{"at": at, "n": 5}, None]
 
 
-def test_a_key_of_one_column_is_its_text_and_of_several_an_object():
+def test_a_single_column_key_is_its_text_and_others_an_object():
     frame = pl.DataFrame({"carrier": ["UA", None], "origin": ["EWR", "JFK"]})
     assert frame.select(key_text(("carrier",), frame.schema)).to_series().to_list() == ["UA", None]
     both = frame.select(key_text(("carrier", "origin"), frame.schema)).to_series().to_list()
@@ -92,7 +92,7 @@ KEYS = [
 
 @pytest.mark.parametrize("keys", KEYS, ids=lambda keys: str(keys.dtype))
 @pytest.mark.parametrize("rows", [0, 1, 2])
-def test_the_value_of_a_key_of_one_column_is_read_back_from_its_text(keys: pl.Series, rows: int) -> None:
+def test_a_single_column_key_is_read_back_from_its_text(keys: pl.Series, rows: int) -> None:
     frame = keys.head(rows).to_frame()
     text = frame.select(text=key_text(("k",), frame.schema))
     assert text.select(k=key_value("text", keys.dtype))["k"].equals(frame["k"])

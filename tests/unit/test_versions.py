@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.library import archive
-from tidemark.stream.distributed.versions import OtherVersions, Versions
+from tidemark.storage.library import archive
+from tidemark.stream.driver.versions import OtherVersions, Versions
 
 
 def test_a_task_of_the_same_versions_works() -> None:
@@ -26,7 +26,7 @@ def test_one_of_others_is_refused_and_names_both() -> None:
 
 
 def test_code_in_an_archive_is_the_same_version(tmp_path: Path) -> None:
-    ask = "from tidemark.stream.distributed.versions import Versions; print(Versions.here().tidemark)"
+    ask = "from tidemark.stream.driver.versions import Versions; print(Versions.here().tidemark)"
     shipped = archive(tmp_path)
     found = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(shipped)!r}); {ask}"],

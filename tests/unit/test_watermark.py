@@ -41,7 +41,10 @@ def backlogged(watermark_ms):
 
 
 def test_the_four_partitions_of_the_watermark_article():
-    """Two sources of two Kafka partitions each, five minutes of disorder; partition 1 is empty at first."""
+    """Two sources of two partitions, with five minutes of disorder.
+
+    Partition 1 is empty at first.
+    """
 
     def after(minute):
         return active(bounded_out_of_orderness(ONE_O_CLOCK + minute * MINUTE_MS, bound_ms=5 * MINUTE_MS))
@@ -60,7 +63,7 @@ def test_the_four_partitions_of_the_watermark_article():
     assert combine_inputs(both, previous_ms=None).watermark_ms == ONE_O_CLOCK + 5 * MINUTE_MS - 1
 
 
-def test_an_empty_partition_holds_its_source_back_until_it_is_idle():
+def test_an_empty_partition_holds_back_until_it_is_idle():
     read = active(100)
     assert combine({"0": read, "1": active(None)}, previous_ms=None).watermark_ms is None
     assert combine({"0": read, "1": backlogged(None)}, previous_ms=None).watermark_ms is None
@@ -69,7 +72,7 @@ def test_an_empty_partition_holds_its_source_back_until_it_is_idle():
     )
 
 
-def test_the_watermark_is_the_newest_timestamp_less_the_bound_less_one():
+def test_the_watermark_is_newest_less_bound_less_one():
     assert bounded_out_of_orderness(1000, bound_ms=0) == 999
     assert bounded_out_of_orderness(-5, bound_ms=10) == -16
     assert bounded_out_of_orderness(None, bound_ms=10) is None
@@ -87,7 +90,7 @@ def test_a_bound_is_not_negative():
         bounded_out_of_orderness(5, bound_ms=-1)
 
 
-def test_an_idle_partition_is_left_out_and_a_backlogged_one_is_not():
+def test_an_idle_partition_is_left_out_but_not_a_backlogged_one():
     others = {"a": active(7), "b": active(9)}
     assert combine({**others, "c": idle(3)}, previous_ms=3) == Combined(watermark_ms=7, idle=False, held_by="a")
     assert combine({**others, "c": backlogged(3)}, previous_ms=3) == Combined(watermark_ms=3, idle=False, held_by="c")
@@ -108,7 +111,7 @@ def test_of_equally_low_partitions_the_first_by_name_is_named():
     assert combine({"b": active(None), "c": active(None), "a": active(0)}, previous_ms=None).held_by == "b"
 
 
-def test_an_input_that_resumes_behind_holds_nobody_back_until_it_has_caught_up():
+def test_an_input_resumed_behind_holds_back_after_catching_up():
     ahead = {"a": active(12), "b": active(10)}
     assert combine_inputs({**ahead, "c": active(5)}, previous_ms=7).watermark_ms == 10
     assert combine({**ahead, "c": active(5)}, previous_ms=7).watermark_ms == 7
@@ -162,7 +165,7 @@ def test_a_record_is_late_at_the_watermark_and_not_one_after():
     assert not is_late(-(2**62), None)
 
 
-def test_a_window_is_late_once_the_watermark_has_reached_its_last_instant():
+def test_a_window_is_late_once_the_watermark_is_at_its_end():
     assert not is_window_late(2000, 1998)
     assert is_window_late(2000, 1999)
     assert not is_window_late(2000, 2498, allowed_lateness_ms=500)

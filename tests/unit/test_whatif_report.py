@@ -1,4 +1,4 @@
-"""What-if and hints on rows as the tables have them: two drivers, the second of which reads a hop of the first."""
+"""What-if and hints for two drivers with a hop, from stored rows."""
 
 import re
 
@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.report.what_if import Change, hints, tasks_of, what_if
-from tidemark.spec.topology import parse
+from tidemark.model.topology import parse
+from tidemark.reports.what_if.estimates import WorkChange, hints, tasks_of, what_if
 
 UPSTREAMS = {"src": (), "hop": ("src",), "board": ("src",), "hop_source": ("hop",), "state": ("hop_source",)}
 FIRST = {"src": "first", "hop": "first", "board": "first", "hop_source": "second", "state": "second"}
@@ -52,7 +52,7 @@ def then(*changes, ewt=EWT):
 
 
 def test_half_the_work_takes_half_the_time_and_waiting_stays():
-    (window,) = changed(rows(), Change(operator="state", scale=0.5))
+    (window,) = changed(rows(), WorkChange(operator="state", scale=0.5))
     assert (window.start_ms, window.end_ms) == (0, 5_000)
     assert str(window.was) == "src (0 ms) → hop (50 ms) → hop_source (960 ms) → state (400 ms) = 1410 ms"
     assert str(window.then) == "src (0 ms) → hop (50 ms) → hop_source (960 ms) → state (200 ms) = 1210 ms"
@@ -60,26 +60,26 @@ def test_half_the_work_takes_half_the_time_and_waiting_stays():
 
 def test_of_a_step_that_waited_only_the_work_is_scaled():
     # hop_source waited 940 ms for its batch and worked 20.
-    assert then(Change(operator="hop_source", scale=0)).endswith("hop_source (940 ms) → state (400 ms) = 1390 ms")
+    assert then(WorkChange(operator="hop_source", scale=0)).endswith("hop_source (940 ms) → state (400 ms) = 1390 ms")
 
 
 def test_work_is_shortened_by_no_more_than_there_is():
-    assert then(Change(operator="state", less_ms=150)).endswith("state (250 ms) = 1260 ms")
-    assert then(Change(operator="state", less_ms=500)).endswith("state (0 ms) = 1010 ms")
-    assert then(Change(operator="state", scale=0.5, less_ms=150)).endswith("state (50 ms) = 1060 ms")
+    assert then(WorkChange(operator="state", less_ms=150)).endswith("state (250 ms) = 1260 ms")
+    assert then(WorkChange(operator="state", less_ms=500)).endswith("state (0 ms) = 1010 ms")
+    assert then(WorkChange(operator="state", scale=0.5, less_ms=150)).endswith("state (50 ms) = 1060 ms")
 
 
 def test_more_work_makes_what_comes_after_it_later():
-    assert then(Change(operator="hop", scale=2)).startswith("src (0 ms) → hop (100 ms) → hop_source (960 ms)")
+    assert then(WorkChange(operator="hop", scale=2)).startswith("src (0 ms) → hop (100 ms) → hop_source (960 ms)")
 
 
 def test_who_queued_behind_an_operator_saves_what_it_saves():
     board_is_slowest = {**EWT, "board": 3_100}
-    saved = then(Change(operator="hop", less_ms=30), ewt=board_is_slowest)
+    saved = then(WorkChange(operator="hop", less_ms=30), ewt=board_is_slowest)
     assert saved == "src (0 ms) → board (3060 ms) = 3060 ms"
 
 
-def test_a_window_that_somebody_has_not_finished_or_whose_batch_is_of_an_older_version_is_left_out():
+def test_unfinished_windows_and_older_batches_are_left_out():
     unfinished = rows({"src": 10, "hop": 60}, window=1)
     older = rows(window=2).with_columns(batch_started_at=pl.lit(None, pl.Datetime("us")))
     found = changed(pl.concat([older, unfinished, rows()]))
@@ -87,44 +87,44 @@ def test_a_window_that_somebody_has_not_finished_or_whose_batch_is_of_an_older_v
     assert found[0].was == found[0].then
 
 
-def test_the_skew_of_a_host_moves_the_beginning_of_its_batches_too():
+def test_a_hosts_skew_moves_the_beginning_of_its_batches():
     skewed = rows().with_columns(
         batch_started_at=pl.when(sub_topology="second")
         .then(pl.col("batch_started_at") + pl.duration(seconds=5))
         .otherwise("batch_started_at"),
         skew_ms=pl.when(sub_topology="second").then(-5_000).otherwise(0),
     )
-    (window,) = changed(skewed, Change(operator="hop_source", scale=0))
+    (window,) = changed(skewed, WorkChange(operator="hop_source", scale=0))
     assert window.then.latency_ms == 1_390
 
 
 BUSY = (("second", 50, 500), ("second", 500, 1_000), ("second", 1_000, 1_450))
 
 
-def test_a_batch_of_a_busy_driver_begins_sooner_when_the_ones_before_work_less():
-    (window,) = changed(rows(), Change(operator="state", less_ms=380), ran=BUSY)
+def test_a_busy_drivers_batch_begins_sooner_after_quicker_ones():
+    (window,) = changed(rows(), WorkChange(operator="state", less_ms=380), ran=BUSY)
     assert str(window.was).endswith("hop_source (960 ms) → state (400 ms) = 1410 ms")
     # The batch of 500 did not see it. The one after that takes 500 - 380 ms then, and the next begins at 620.
     assert str(window.then).endswith("hop_source (580 ms) → state (20 ms) = 650 ms")
 
 
-def test_batches_of_a_driver_in_which_nothing_changes_stay_where_they_are():
+def test_unchanged_batches_of_a_driver_stay_in_place():
     # It was visible after the batch of 500 began, and would have been 1 ms sooner: in time for that one.
-    (window,) = changed(rows(), Change(operator="hop", less_ms=1), ran=BUSY)
+    (window,) = changed(rows(), WorkChange(operator="hop", less_ms=1), ran=BUSY)
     assert str(window.then) == "src (0 ms) → hop (49 ms) → hop_source (461 ms) → state (400 ms) = 910 ms"
-    (window,) = changed(rows(), Change(operator="hop", scale=2), ran=BUSY)
+    (window,) = changed(rows(), WorkChange(operator="hop", scale=2), ran=BUSY)
     assert str(window.then) == "src (0 ms) → hop (100 ms) → hop_source (910 ms) → state (400 ms) = 1410 ms"
 
 
 def test_a_change_is_for_an_operator_that_is_there():
     with pytest.raises(InvalidArgument, match="no operator nobody; known: board, hop"):
-        changed(rows(), Change(operator="nobody"))
+        changed(rows(), WorkChange(operator="nobody"))
 
 
 @pytest.mark.parametrize("scale", [-0.5, 1e308, float("inf"), float("nan")])
 def test_a_scale_is_a_number_and_not_negative(scale):
-    with pytest.raises(InvalidArgument, match=re.escape(f"a scale is from 0 to 1,000,000, got {scale}")):
-        Change(operator="state", scale=scale)
+    with pytest.raises(InvalidArgument, match=re.escape(f"scale must be from 0 to 1,000,000, got {scale}")):
+        WorkChange(operator="state", scale=scale)
 
 
 TOPOLOGY = parse(
@@ -157,7 +157,7 @@ def hinted(tasks, **worked_ms):
     return hints(pl.DataFrame([*steps, off_the_path], schema=schema), TOPOLOGY, tasks)
 
 
-def test_splitting_helps_who_keeps_state_by_key_has_several_tasks_and_much_of_the_work():
+def test_splitting_helps_keyed_operators_with_tasks_and_work():
     first, second = hinted({"second": 4}, state=300, out=100)
     assert (first.operator, first.helps, first.worked_share, first.windows, first.saves_ms) == (
         "state", True, 0.75, 1, 225,

@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.windows import Window, hopping, merged, session, tumbling
 
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.windows import in_windows
-from tidemark.semantics.windows import Window, hopping, merged, session, tumbling
-from tidemark.spec.operators import Shape, Windows
+from tidemark.kernels.aggregates.windows import in_windows
+from tidemark.model.settings.windows import Shape, Windows
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -110,13 +110,13 @@ def test_a_window_of_an_hour_that_is_left_out_has_no_length():
     assert tumbling(jump, size_ms=HOUR, zone=NEW_YORK) == Window(jump, jump + HOUR)
 
 
-def test_a_day_without_a_midnight_begins_when_the_clock_jumps_over_it():
+def test_a_day_without_midnight_begins_at_the_jump_of_the_clock():
     jump = at("2018-11-04T03")
     assert day(jump, ZONES[1]) == Window(jump, jump + 23 * HOUR)
     assert day(jump - 1, ZONES[1]).end_ms == jump
 
 
-def test_a_boundary_inside_of_the_time_that_is_left_out_counts_when_the_clock_jumps():
+def test_a_boundary_in_skipped_time_counts_at_the_jump():
     jump = at("2024-10-05T15:30")
     assert tumbling(jump, size_ms=20 * MINUTE, zone=ZONES[2]) == Window(jump, jump + 10 * MINUTE)
     assert tumbling(jump - 1, size_ms=20 * MINUTE, zone=ZONES[2]).end_ms == jump
@@ -160,7 +160,7 @@ def test_sessions_that_overlap_or_touch_are_one():
 
 
 @given(st.lists(st.integers(0, 60), max_size=10), st.integers(1, 12))
-def test_records_share_a_session_exactly_when_none_between_them_is_more_than_the_gap_apart(timestamps, gap_ms):
+def test_records_share_a_session_when_no_gap_is_longer(timestamps, gap_ms):
     sessions = merged(session(t, gap_ms=gap_ms) for t in timestamps)
     ordered = sorted(timestamps)
     breaks = sum(after - before > gap_ms for before, after in pairwise(ordered))

@@ -1,10 +1,13 @@
-"""Runs Apex's vectors; its −1 is a state without a latency, or an input."""
+"""Runs Apex's vectors.
 
+In them −1 is a state without a latency, or an input.
+"""
+
+from reference.skew import moving_average
+from reference.stram import operator_latency
 from vectors.checks import check, only
 
-from tidemark.semantics.critical_path import Limits, State, critical_path, measure
-from tidemark.semantics.skew import moving_average
-from tidemark.semantics.stram import operator_latency
+from tidemark.semantics.critical_path import EstimateLimits, LatencyState, critical_path, measure
 
 
 def run_operator_latency(vector):
@@ -19,9 +22,9 @@ def run_operator_latency(vector):
         vector["dag"].get(operator, []),
         windows={name: window if window > 0 else None for name, window in vector["current_window"].items()},
         ewt_ms=adjusted(vector) if vector["end_window_stats_exist"] else None,
-        limits=Limits(window_ms=vector["window_width_ms"], heartbeat_timeout_ms=vector["heartbeat_timeout_ms"]),
+        limits=EstimateLimits(window_ms=vector["window_width_ms"], heartbeat_timeout_ms=vector["heartbeat_timeout_ms"]),
     )
-    no_sample = step.latency_ms is None or step.state is State.INPUT
+    no_sample = step.latency_ms is None or step.state is LatencyState.INPUT
     check(
         vector["expected"],
         {"latency": -1 if no_sample else step.latency_ms, "slowest_upstream": step.slowest_upstream},

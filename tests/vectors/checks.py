@@ -11,7 +11,10 @@ NO_LIMIT = 2**63 - 1
 
 
 def check(expected: Mapping, actual: Mapping) -> None:
-    """Everything that is *expected* is so; an expectation that the runner does not know fails."""
+    """Checks all that a vector has as *expected*.
+
+    An expectation that the runner does not know fails.
+    """
     unknown = set(expected) - set(actual)
     if unknown:
         pytest.fail(
@@ -21,14 +24,14 @@ def check(expected: Mapping, actual: Mapping) -> None:
 
 
 def choose(what: str, name: str, known: Mapping):
-    """The entry of *known* that a vector asks for by *name*; an unknown one fails."""
+    """Returns the entry of *known* with a *name*; an unknown one fails."""
     if name not in known:
         pytest.fail(f"unknown {what} {name!r}; known: {', '.join(sorted(known))}")
     return known[name]
 
 
 def only(vector: Mapping, *fields: str) -> None:
-    """Fails when the vector has a field that its runner would pass over."""
+    """Fails when the vector has a field that its runner would ignore."""
     said = {"id", "origin", "test", "note", "kind", "expected", "derived", *fields}
     if extra := set(vector) - said:
         pytest.fail(f"the vector has {sorted(extra)}, which its runner does not use; it uses {sorted(fields)}")

@@ -1,4 +1,4 @@
-"""Where Tidemark differs from a vector on purpose: the one place, with the reasons.
+"""Lists all deliberate differences between Tidemark and vectors, with their reasons.
 
 A vector is chosen by what it says of itself, so that others of its form are too. The runner of the value that it is
 chosen by holds Tidemark to its own rule, and to the way in which that differs.
@@ -29,4 +29,4 @@ DIFFERENCES = {
 NOT_OFFERED = {
     "terminal_before_fix": "the stale clock of Kafka Streams before KAFKA-14597, in k613-10: it leaves processing out"
 }
-"""Parts of an expectation that belong to a rule which was found wrong."""
+"""Returns parts of an expectation that follow from a wrong rule."""

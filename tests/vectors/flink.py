@@ -3,16 +3,17 @@
 from dataclasses import dataclass, field
 
 import pytest
+from reference import multiplexer as mux
+from reference import valve
+from reference.idleness import IdlenessTimer, check_idle, with_record
+from reference.multiplexer import Delivery, Multiplexer
+from reference.windows import hopping
 from vectors.checks import NO_LIMIT, NONE_YET, check, choose, only
 
 from tidemark.errors import InvalidArgument
-from tidemark.semantics import multiplexer as mux
-from tidemark.semantics import valve
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms
-from tidemark.semantics.idleness import Activity, IdlenessTimer, check_idle, with_record
-from tidemark.semantics.multiplexer import Delivery, Multiplexer
+from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import Progress, bounded_out_of_orderness, is_late, is_window_late
-from tidemark.semantics.windows import hopping
 
 ACTIVITIES = {"idle": Activity.IDLE, "active": Activity.ACTIVE}
 TRIGGERS = {
@@ -158,7 +159,7 @@ def run_aggregator(vector):
 
 
 def progress(watermark_ms):
-    """What a source reports: the highest number says that it is idle."""
+    """Returns a source's progress; the highest number means idle."""
     if watermark_ms == NO_LIMIT:
         return Progress(activity=Activity.IDLE)
     return Progress(watermark_ms=None if watermark_ms == NONE_YET else watermark_ms)
@@ -191,7 +192,10 @@ def run_multiplexer(vector):
 
 
 def delivery(op, deliveries):
-    """How an output's news arrive; one that is used in both ways says so with each op."""
+    """Returns how the changes of an output are delivered.
+
+    An output that is used in both ways says so with each op.
+    """
     return choose("delivery", op.get("mode", deliveries[op["out"]]), {d.value: d for d in Delivery})
 
 

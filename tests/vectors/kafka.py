@@ -4,18 +4,24 @@ import math
 from collections import deque
 
 import polars as pl
+from reference.change import Versioned, decide, is_unchanged
+from reference.identity import canonical
+from reference.latency import OnInvalid, e2e_latency_ms, mean_ms, times_of, usable_timestamp_ms
+from reference.sampled import Sampled, measured, recorded
+from reference.stream_time import StreamTime, next_partition, processed
 from vectors.checks import check, choose, only
 from vectors.differences import NOT_OFFERED
 
 from tidemark.errors import InvalidTimestamp
-from tidemark.kernels.change import judge, stored_after
+from tidemark.kernels.updates.change import judge, stored_after
+from tidemark.model.kinds.map import Map
+from tidemark.model.kinds.operator import Level, latency_level
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.table import KeyedTable
 from tidemark.semantics.buckets import bucket_of, quantile
-from tidemark.semantics.change import Rule, Versioned, decide, is_unchanged
-from tidemark.semantics.identity import canonical
-from tidemark.semantics.latency import OnInvalid, e2e_latency_ms, latency_at, times_of, usable_timestamp_ms
-from tidemark.semantics.sampled import Sampled, measured, recorded
-from tidemark.semantics.stream_time import StreamTime, next_partition, processed
-from tidemark.spec.operators import Kind, Level, Operator, latency_level
+from tidemark.semantics.change import Rule
+from tidemark.semantics.latency import latency_at
 
 RULES = {"strict": Rule.STRICTLY_NEWER, **{rule.value: rule for rule in Rule}}
 POLICIES = {
@@ -38,7 +44,7 @@ def run_running_stats(vector):
 
 
 def reading(sampled, now_ms):
-    """What a metric shows; NaN is null in a vector."""
+    """Returns the value of a metric; NaN is null in a vector."""
     _, shown = measured(sampled, now_ms=now_ms)
     stats = {"avg": shown.avg_ms, "min": shown.min_ms, "max": shown.max_ms}
     values = {name: None if math.isnan(value) else value for name, value in stats.items()}
@@ -71,13 +77,13 @@ def run_single(vector):
 
 
 def run_registered_metrics(vector):
-    """One of each statistic per operator whose latency is written at the level `info`."""
+    """Checks for one of each statistic per operator at level `info`."""
     only(vector, "topology")
     counts = dict(vector["topology"])
-    sources = [Operator(name=f"source {n}", kind=Kind.SOURCE) for n in range(counts.pop("source_nodes"))]
-    terminals = [Operator(name=f"terminal {n}", kind=Kind.SINK) for n in range(counts.pop("terminal_nodes"))]
+    sources = [HopSource(name=f"source {n}", repartition="", upstream="") for n in range(counts.pop("source_nodes"))]
+    terminals = [Sink(name=f"terminal {n}") for n in range(counts.pop("terminal_nodes"))]
     check(counts, {})
-    between = [Operator(name="between", kind=Kind.MAP), Operator(name="store", kind=Kind.TABLE)]
+    between = [Map(name="between", select={}), KeyedTable(name="store", key=("id",))]
     levels = [latency_level(o, frozenset(t.name for t in terminals)) for o in (*sources, *between, *terminals)]
     written = levels.count(Level.INFO)
     check(vector["expected"], {f"record-e2e-latency-{stat}": written for stat in ("avg", "min", "max")})
@@ -86,13 +92,13 @@ def run_registered_metrics(vector):
 def run_batch_end_clock(vector):
     only(vector, "record_ts", "batch_start_clock", "batch_end_clock")
     latency = latency_at(times_of(vector["record_ts"]), finished_at_ms=vector["batch_end_clock"])
-    terminal = {"avg": latency.avg_ms, "min": latency.min_ms, "max": latency.max_ms}
+    terminal = {"avg": mean_ms(latency), "min": latency.min_ms, "max": latency.max_ms}
     offered = {name: value for name, value in vector["expected"].items() if name not in NOT_OFFERED}
     check(offered, {"terminal": terminal})
 
 
 def pins_nothing(vector):
-    """The median is within 1 % of the exact one, and the pinned one is not."""
+    """Checks that our median, unlike the pinned one, is within 1 %."""
     only(vector, "range", "values")
     values = sorted(round(value) for value in vector["values"])
     ours = quantile([(bucket_of(value), 1) for value in values], 0.5)
@@ -112,7 +118,10 @@ def version(pair):
 
 
 def sent_on(rule, store, updates):
-    """Which of *updates* (key, value, timestamp) are sent on, and the store after them, decided one by one."""
+    """Decides *updates* (key, value, timestamp) one by one.
+
+    Returns those that are sent on, and the store after them.
+    """
     versions = {key: version(pair) for key, pair in store.items()}
     pairs, emits = dict(store), []
     for key, *pair in updates:
@@ -167,7 +176,10 @@ def run_crash_replay(vector):
 
 
 def sends_on_what_kafka_2_6_lost(vector):
-    """The strict rule sends on all that the old one did, and every repetition at an equal timestamp besides."""
+    """Compares the strict rule with the old one.
+
+    It sends all that the old one sent, and every repetition at an equal timestamp.
+    """
     only(vector, "rule", "store_before_replay", "replay")
     ours = outputs(Rule.STRICTLY_NEWER, vector["store_before_replay"], vector["replay"])
     theirs = vector["expected"]["outputs"]

@@ -1,18 +1,23 @@
-"""Runs Spark's vectors: a windowed count, made of the functions that decide Spark's watermark."""
+"""Runs Spark's vectors with a windowed count.
+
+It consists of the functions that decide Spark's watermark.
+"""
 
 from dataclasses import dataclass, field
 
+from reference.spark_watermark import Policy, SparkWatermark, after_batch, is_passed, restarted
+from reference.windows import tumbling
 from vectors.checks import check, choose, only
-
-from tidemark.semantics.spark_watermark import Policy, SparkWatermark, after_batch, is_passed, restarted
-from tidemark.semantics.windows import tumbling
 
 POLICIES = {policy.value: policy for policy in Policy}
 
 
 @dataclass
 class Query:
-    """A count per tumbling window in one of Spark's output modes; without data too, unless that is off."""
+    """A count per tumbling window in one of Spark's output modes.
+
+    Batches without data are included unless they are off.
+    """
 
     state: SparkWatermark
     size_ms: int
@@ -23,7 +28,10 @@ class Query:
     counts: dict = field(default_factory=dict)
 
     def batch(self, seconds):
-        """What the query writes for one batch of event times, and the batch without data that may follow."""
+        """Returns the rows for one batch of event times.
+
+        They include the batch without data that may follow.
+        """
         written = self._batch([1000 * second for second in seconds])
         while self.no_data_batches and self.mode != "complete" and self.state.watermark_ms > self.late_up_to_ms:
             written += self._batch([])
@@ -75,7 +83,10 @@ def run_stats(vector):
 
 
 def run_nodes(vector):
-    """Two or more `withWatermark` nodes; in a query of the kind `two_streams_min` each step brings `first` a 0."""
+    """Runs two or more `withWatermark` nodes.
+
+    In a query of the kind `two_streams_min` each step brings `first` a 0.
+    """
     only(vector, "policy", "delay_s", "steps")
     policy = choose("policy", vector.get("policy", "min"), POLICIES)
     delays_ms = {node: 1000 * seconds for node, seconds in vector["delay_s"].items()}

@@ -26,7 +26,10 @@ def vectors():
 
 
 def runner(name, vector):
-    """What runs *vector* of the file *name*; fails for a file or a kind that nothing is known of."""
+    """Returns the runner of *vector* of the file *name*.
+
+    Fails for an unknown file or kind.
+    """
     if name not in RUNNERS:
         pytest.fail(f"unknown file {name!r}: no runner; known: {', '.join(sorted(RUNNERS))}")
     differs = (value for file, field, value in DIFFERENCES if file == name and vector.get(field) == value)
@@ -46,7 +49,7 @@ def test_the_folder_has_vectors():
 
 
 @pytest.mark.parametrize(("name", "kind"), [("new.json", None), ("kafka_e2e_latency.json", "new")])
-def test_what_is_not_known_fails(name, kind):
+def test_an_unknown_key_of_a_vector_fails(name, kind):
     with pytest.raises(pytest.fail.Exception, match="unknown"):
         runner(name, {"id": "x", "kind": kind})
 

@@ -1,4 +1,4 @@
-"""Ring 2: Tidemark for PySpark jobs that a team has already, to be called from their own code; docs/api.md shows it."""
+"""Tidemark inside existing PySpark jobs; see docs/api.md."""
 
 from tidemark.api.change import State, changed
 from tidemark.api.hops import hops, with_hop

@@ -1,4 +1,4 @@
-"""Emit-on-change for any rows inside a team's own `foreachBatch` function."""
+"""Emit-on-change for rows inside a team's own `foreachBatch` function."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from pyspark.sql import functions as F
 
 from tidemark.api.query import Query, Writer, kept, record_time_ms
 from tidemark.clock import wall_clock_ms
-from tidemark.delta import read_before
 from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
-from tidemark.kernels.emission import STORED, Judged, judged, with_value
-from tidemark.kernels.proofs import changes_rows, suppressed_rows
-from tidemark.kernels.schemas import rows_of
-from tidemark.kernels.values import key_text
-from tidemark.place import location
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.columns.values import key_text
+from tidemark.kernels.updates.emission import STORED, JudgedUpdates, judged, with_value
+from tidemark.kernels.updates.proofs import changes_rows, suppressed_rows
+from tidemark.model.kinds.table import KeyedTable
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import BECAME, CHANGES, OUTCOMES, SUPPRESSED
 from tidemark.semantics.change import Rule
-from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Kind
-from tidemark.spec.tables import BECAME, CHANGES, OUTCOMES, SUPPRESSED
-from tidemark.stream.keyed_rows import KeyedRows
+from tidemark.storage.delta.tables import read_before
+from tidemark.storage.location import location
+from tidemark.stream.state.keyed_rows import KeyedRows
 
 
 class State:
     """The update of each key that *operator* sent on last.
 
-    Its home is the table `changes`, whose newest row of a key is the key's state; what is kept in memory is rebuilt
-    from there whenever it is not that of the batch before: at the start, when a batch is run again, or when another
-    process ran some. Make one per operator, outside of the function.
+    It is kept in the table `changes`, whose newest row of a key is the key's state. The state in memory is rebuilt from
+    there whenever it is not that of the batch before: at the start, when a batch is run again, or when another process
+    ran some. Create one per operator, outside of the function.
 
     Args:
         warehouse: folder of Tidemark's tables.
         topology: name under which reports show the query.
         sub_topology: name of the query.
         operator: name of the step that judges.
-        rule: when an update says nothing new.
+        rule: when an update counts as unchanged.
     """
 
     def __init__(
@@ -56,27 +56,34 @@ class State:
         self._stored = KeyedRows(STORED)
         self._batch_id: int | None = None
 
-    def judge(self, updates: pl.DataFrame, batch_id: int) -> Judged:
-        """What becomes of *updates* of batch *batch_id*, given the batches before it; nothing moves yet.
+    def judge(self, updates: pl.DataFrame, batch_id: int) -> JudgedUpdates:
+        """Decides *updates* of a batch, given the batches before it.
 
-        Raises Contradiction when the batch was judged before and something else was sent on then.
+        The state does not change yet.
+
+        Raises:
+            Contradiction: the batch was judged before, and sent other updates on then.
         """
-        known = self._load(batch_id) if self._batch_id != batch_id - 1 else None
+        sent_before = self._load(batch_id) if self._batch_id != batch_id - 1 else None
         result = judged(updates, self._stored.of(updates["_key"]), self._rule)
-        if known is not None and not known.equals(result.emitted.select(key="_key", value_hash="_identity")):
+        emitted = result.emitted.select(key="_key", value_hash="_identity")
+        if sent_before is not None and not sent_before.equals(emitted):
             msg = (
-                f"{self._query.table(CHANGES.name)}: batch {batch_id} of {self._operator} sent other updates on when "
-                "it was run before; have it read the same rows every time, and use a state once in a batch"
+                f"{self._query.table(CHANGES.name)}: batch {batch_id} of {self._operator} sent other updates "
+                "in an earlier run; read the same rows in every run, and use a state once in a batch"
             )
             raise Contradiction(msg)
         return result
 
-    def move(self, result: Judged, batch_id: int, *, passed: int) -> None:
-        """Write *result* down and keep it; *passed* rows of the batch were not judged."""
+    def move(self, result: JudgedUpdates, batch_id: int, *, passed: int) -> None:
+        """Writes *result* into the tables and the state.
+
+        *passed* rows of the batch were not judged.
+        """
         emitted, suppressed = result.emitted.height, result.suppressed_n
         counts = {"records_in": emitted + suppressed + passed, "held_before": 0, "fan_out": 0}
         became = {**dict.fromkeys(BECAME, 0), "emitted": emitted, "suppressed": suppressed, "passed": passed}
-        outcome = {"operator": self._operator, "kind": Kind.TABLE.value, **counts, **became}
+        outcome = {"operator": self._operator, "kind": KeyedTable.kind, **counts, **became}
         same = self._query.same(batch_id)
         if counts["records_in"]:
             tables = {
@@ -92,19 +99,23 @@ class State:
         return Writer(self._query, self._operator, wall_clock_ms)
 
     def _load(self, batch_id: int) -> pl.DataFrame | None:
-        """Rebuild what was stored before *batch_id*; what that batch sent on, where it was run before."""
-        self._writer = self._new_writer()  # one that knows what others have written
+        """Rebuilds the state before *batch_id*.
+
+        Returns the updates that this batch sent on, if it was run before.
+        """
+        self._writer = self._new_writer()  # a new one reads which batches other processes have written
         self._writer.open(CHANGES.name, batch_id)
         columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
+        # The batch itself is included: it has rows here if it was run before.
         rows = read_before(self._query.table(CHANGES.name), batch_id + 1, columns)
         mine = rows.filter(pl.col("operator") == self._operator).sort("batch_id", "seq")
-        before, known = mine.filter(pl.col("batch_id") < batch_id), mine.filter(pl.col("batch_id") == batch_id)
+        before, sent = mine.filter(pl.col("batch_id") < batch_id), mine.filter(pl.col("batch_id") == batch_id)
         self._stored = KeyedRows(STORED)
         self._stored.put(
             before.select("key", "value", identity="value_hash", timestamp_ms=pl.col("timestamp").dt.epoch("ms"))
         )
         self._batch_id = batch_id - 1
-        return known.select("key", "value_hash") if known.height else None
+        return sent.select("key", "value_hash") if sent.height else None
 
 
 @contextmanager
@@ -118,15 +129,17 @@ def changed(
     order: tuple[str, str],
     state: State,
 ) -> Iterator[DataFrame]:
-    """The *rows* that say something new about their key; write them inside the `with` block.
+    """Yields the *rows* that change their key, for a `with` block.
+
+    Write them inside the block.
 
     Purpose: send on only what changed, prove each skip (`suppressed`), and never lose an update.
 
     How it works: the rows of a key are judged in *order* against the one sent on last, as a `table` of Tidemark does
-    (`semantics/change.py`). The state moves when the block ends without an error, which is after the output. Were it
-    the other way round, a crash between the two would leave a state that takes the update for sent: the batch that is
-    run again would suppress it, and nobody would ever get it. That is KAFKA-12508, for which Kafka took this feature
-    back. This way a crash leaves the state as it was, or the whole batch done; since a batch is always judged by the
+    (`kernels/updates/change.py`). The state moves when the block ends without an error, which is after the output. Were
+    it the other way round, a crash between the two would leave a state that takes the update for sent: the batch that
+    is run again would suppress it, and no reader would ever get it. That is KAFKA-12508, for which Kafka reverted this
+    feature. This way a crash leaves the state as it was, or the whole batch done; since a batch is always judged by the
     batches before it, running it again gives the same rows.
 
     What it does not do: make the output itself exactly-once. The batch that is run again writes the same rows again;
@@ -139,19 +152,18 @@ def changed(
         rows: of one batch.
         batch_id: its number, as `foreachBatch` gives it.
         key: the columns of the key. Rows whose single key column is null are sent on unjudged, and counted as `passed`.
-        columns: those that make up the value; rows of equal values have equal ones of all of these, null being equal
-            to null.
+        columns: the columns of the value; rows of equal values have equal ones of all of these, null being equal to
+            null.
         timestamp: TIMESTAMP column with the record time.
-        order: two integer columns that say in which order the updates of a key are judged, and name a row: Kafka's
-            partition and offset.
-        state: what was sent on before.
+        order: two integer columns that order the updates of a key, and identify a row: Kafka's partition and offset.
+        state: the updates that were sent on before.
 
     Raises:
         InvalidTimestamp: a record has no time, or one before 1970, so that it cannot be judged; a guess could hide a
             later update. Filter such rows out before.
         InvalidArgument: *order* is null somewhere or names two rows, or *timestamp* is no TIMESTAMP.
-        Contradiction: the batch comes before others that the state knows, the checkpoint having been replaced; or it
-            was run before with other rows. Either is found before the block, and so before the output.
+        Contradiction: the batch comes before others that the state has seen, the checkpoint having been replaced; or it
+            was run before with other rows. Either is detected before the block, and so before the output.
     """
     with kept(rows):
         records = _records(rows, key, columns, timestamp, order)
@@ -164,7 +176,10 @@ def changed(
 def _records(
     rows: DataFrame, key: Sequence[str], columns: Sequence[str], timestamp: str, order: tuple[str, str]
 ) -> pl.DataFrame:
-    """What judging needs of *rows*, on the driver, in order; refuses rows that cannot be judged."""
+    """Returns the columns of *rows* that decide, in order, on the driver.
+
+    It refuses rows that cannot be judged.
+    """
     partition, offset = order
     read = rows.select(
         *dict.fromkeys((*key, *columns)),
@@ -175,24 +190,25 @@ def _records(
     records = pl.DataFrame(read.toArrow()).sort("_partition", "_offset")
     places = records.select("_partition", "_offset")
     if places.null_count().sum_horizontal().sum() or places.is_duplicated().any():
-        msg = f"{partition} and {offset} name a row of the batch, got nulls or two rows of one name; choose others"
+        msg = f"{partition} and {offset} must identify a row of the batch, got nulls or duplicates; choose others"
         raise InvalidArgument(msg)
     return records.with_columns(_key=key_text(key, records.schema), _task="_partition", _deleted=pl.lit(value=False))
 
 
 def _updates(records: pl.DataFrame, columns: Sequence[str], timestamp: str) -> pl.DataFrame:
-    """Those of *records* that have a key, with their value."""
+    """Returns the *records* that have a key, with their value."""
     keyed = records.filter(pl.col("_key").is_not_null())
     if timeless := keyed.filter(pl.col("_timestamp_ms").is_null() | (pl.col("_timestamp_ms") < 0)).height:
-        msg = (
-            f"an update is judged by its record time, got {timeless} rows without a usable {timestamp}; filter them out"
-        )
+        msg = f"every update needs a record time, got {timeless} rows without a usable {timestamp}; filter them out"
         raise InvalidTimestamp(msg)
     return with_value(keyed, columns)
 
 
 def _without(rows: DataFrame, order: tuple[str, str], left_out: pl.DataFrame) -> DataFrame:
-    """*rows* less those *left_out*, named by `_partition` and `_offset`. Whatever is not named stays."""
+    """Returns *rows* without those *left_out*.
+
+    They are identified by `_partition` and `_offset`.
+    """
     if left_out.is_empty():
         return rows
     named = rows.sparkSession.createDataFrame(left_out.select("_partition", "_offset").to_arrow())

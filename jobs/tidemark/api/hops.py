@@ -1,4 +1,4 @@
-"""Notes in a record's Kafka headers through which hands it went, and when: one header `tidemark-hop` per hop."""
+"""Records a record's hops in its Kafka headers: one `tidemark-hop` each."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from pyspark.sql import functions as F
 
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.headers import HOP, ID, MOST_HOPS
-from tidemark.spec.layout import NAME, usable
+from tidemark.kernels.records.headers import HOP, ID, MOST_HOPS
+from tidemark.model.project.layout import NAME, usable
 
 _HEADERS = "array<struct<key:string,value:binary>>"
+# Java's regular expressions: `\z` is the very end; `$` also matches before a final line break.
 _VALUE = rf"^((?:{NAME.pattern}/)?{NAME.pattern}):([0-9]{{1,18}})\z"
 
 
 def with_hop(rows: DataFrame, name: str, *, clock: Clock = wall_clock_ms) -> DataFrame:
-    """*rows* with the header `tidemark-hop: <name>:<epoch ms>` added to `headers`, to be written to Kafka.
+    """Adds the header `tidemark-hop: <name>:<epoch ms>` to `headers`.
 
     The instant is the driver's clock at the time of this call, one for all rows: call it inside `foreachBatch`, when
-    the work is done and right before the records are written. Never `current_timestamp()`, by which Spark means the
-    instant at which the batch began. `headers` is made where there is none; other headers stay as they are, but for
-    `tidemark-id`, by which the record that these are made of was told from its repeats. Of more than 32 hops the
-    oldest are forgotten.
+    the work is done and right before the records are written to Kafka. Never use `current_timestamp()`, which is the
+    instant at which the batch began. A missing column `headers` is created. Other headers stay as they are, except for
+    `tidemark-id`, which identifies the record that these are made of. Of more than 32 hops the oldest are dropped.
 
     Raises:
-        InvalidArgument: *rows* are a stream, for all of which there is no one instant; or *name* is not usable.
+        InvalidArgument: *rows* are a stream, which has no single instant for all rows; or *name* is not usable.
     """
     if rows.isStreaming:
-        msg = f"a hop is noted of the rows of one batch, got a stream; call with_hop({name!r}) inside foreachBatch"
+        msg = f"with_hop needs the rows of one batch, got a stream; call with_hop({name!r}) inside foreachBatch"
         raise InvalidArgument(msg)
     hop = F.struct(F.lit(HOP).alias("key"), F.encode(F.lit(f"{usable(name)}:{clock()}"), "UTF-8").alias("value"))
-    known = F.coalesce(F.col("headers"), F.array().cast(_HEADERS)) if "headers" in rows.columns else F.array()
-    headers = known.cast(_HEADERS)
+    present = F.coalesce(F.col("headers"), F.array().cast(_HEADERS)) if "headers" in rows.columns else F.array()
+    headers = present.cast(_HEADERS)
     others = F.filter(headers, lambda header: (header["key"] != ID) & ~_is_hop(header))
     noted = F.concat(F.filter(headers, _is_hop), F.array(hop).cast(_HEADERS))
     return rows.withColumn(
@@ -40,10 +40,11 @@ def with_hop(rows: DataFrame, name: str, *, clock: Clock = wall_clock_ms) -> Dat
 
 
 def hops(rows: DataFrame) -> DataFrame:
-    """*rows*, read from Kafka with `includeHeaders`, with a column `hops`: array<struct<name:string,at_ms:bigint>>.
+    """Adds the column `hops` to *rows* from Kafka.
 
-    In the order in which they were noted; `at_ms` is epoch ms of the clock of the driver that noted it. Empty where
-    there are none; a header of that name that says no instant is not a hop.
+    Its type is array<struct<name:string,at_ms:bigint>>, in the order of the headers; `at_ms` is epoch ms of the clock
+    of the driver that wrote it. Empty where there are none; a header of that name without an instant is not a hop.
+    *rows* are read with `includeHeaders`.
     """
     headers = F.coalesce(F.col("headers"), F.array().cast(_HEADERS))
     read = F.transform(F.filter(headers, _is_hop), _hop)

@@ -1,4 +1,7 @@
-"""Writes down what Spark reports of every query of a session, without any change to the queries."""
+"""Records what Spark reports of every query of a session.
+
+The queries are not changed.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +24,33 @@ from pyspark.sql.streaming.listener import (
 from tidemark.api.progress import batch_row, watermark_ms
 from tidemark.api.query import Query, Writer
 from tidemark.clock import wall_clock_ms
-from tidemark.kernels.schemas import rows_of
-from tidemark.place import location
-from tidemark.spec.layout import NAME, Layout
-from tidemark.spec.tables import BATCHES, WATERMARKS
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.layout import NAME, Layout
+from tidemark.model.tables.catalog import BATCHES, WATERMARKS
+from tidemark.storage.location import location
 
 log = logging.getLogger("tidemark.api")
 
 FLUSH_S = 30.0
-"""So long `close` waits for Spark to report the end of queries that have ended."""
+"""Longest wait of `close` for the end of ended queries.
+
+Spark reports it late.
+"""
 
 _listened_to: set[Query] = set()
-"""The queries of this process whose `batches` a listener writes, so that `measured` leaves them alone."""
+"""Queries of this process whose `batches` a listener writes.
+
+`measured` does not write them.
+"""
 
 
 def is_listened_to(query: Query) -> bool:
-    """Whether a listener of this process writes the `batches` of *query*."""
+    """Returns True if a listener of this process writes `batches` of *query*."""
     return query in _listened_to
 
 
 def listen(spark: SparkSession, *, warehouse: str | Path, topology: str) -> Listener:
-    """Have every query of the session *spark* recorded from now on, until the listener that comes back is closed."""
+    """Records every query of the session *spark* until the listener is closed."""
     listener = Listener(spark, Layout(location(warehouse)), topology)
     spark.streams.addListener(listener)
     return listener
@@ -50,15 +59,15 @@ def listen(spark: SparkSession, *, warehouse: str | Path, topology: str) -> List
 class Listener(StreamingQueryListener):
     """Writes `batches` and `watermarks` of every query of one session.
 
-    Purpose: batch times, watermark and backlog (`latest_offset` − `until_offset` in `batches.sources`) of queries that
-    nobody wants to touch.
+    Purpose: batch times, watermark and backlog (`latest_offset` − `until_offset` in `batches.sources`) of queries whose
+    code stays as it is.
 
-    How it works: Spark calls from the thread that serves all its listeners, so a call only puts its news into a queue;
-    a thread of the listener's own writes them down. A query is filed as the sub-topology of its name, or of its id
-    where it has no name, or one that cannot be a folder's. A batch that was told of before, by `measured` or before a
-    restart, is not told of again.
+    How it works: Spark calls from the thread that serves all its listeners, so a call only puts its event into a queue;
+    a thread of the listener's own writes the events. A query is filed as the sub-topology of its name, or of its id
+    where it has no name, or one that cannot be a folder's. A batch that was recorded before, by `measured` or before a
+    restart, is not recorded again.
 
-    What it does not do: fail a query. What cannot be written is logged.
+    What it does not do: fail a query. Errors in writing are logged.
 
     Known limitation: Spark reports a batch once, after it; a process that dies in between leaves no row of it. Two
     processes must not run queries of one name.
@@ -76,23 +85,23 @@ class Listener(StreamingQueryListener):
         self._thread.start()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Called by Spark before `start()` returns."""
+        """Adds the query; Spark calls this before `start()` returns."""
         self._running.add(str(event.runId))
         self._heard_of.add(self._query(event.name, str(event.id)))
         _listened_to.update(self._heard_of)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Called by Spark some time after each batch."""
+        """Queues the progress; Spark calls this some time after each batch."""
         self._news.put(event.progress.json)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Called by Spark after the last progress of a query."""
+        """Removes the query; Spark calls this after its last progress."""
         with self._ended:
             self._running.discard(str(event.runId))
             self._ended.notify_all()
 
     def close(self) -> None:
-        """Write down what Spark has to say of queries that have ended, and listen no more."""
+        """Writes the last events of queries that have ended, and stops listening."""
         with self._ended:
             self._ended.wait_for(self._has_heard_all, timeout=FLUSH_S)
         self._session.streams.removeListener(self)

@@ -15,13 +15,14 @@ from pyspark.sql import functions as F
 from tidemark.api.listen import is_listened_to
 from tidemark.api.query import Query, Writer, kept, record_time_ms, replaced
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.kernels.schemas import rows_of
-from tidemark.place import location
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.kinds.operator import Level
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import BATCHES, BECAME, LATENCY_BUCKETS, OPERATOR_LATENCY, OUTCOMES, Table
 from tidemark.semantics.buckets import bucket_sql
-from tidemark.spec.layout import Layout
-from tidemark.spec.operators import Kind, Level
-from tidemark.spec.tables import BATCHES, BECAME, LATENCY_BUCKETS, OPERATOR_LATENCY, OUTCOMES, Table
-from tidemark.stream.journal import Entry, Journal
+from tidemark.storage.location import location
+from tidemark.stream.journal.entries import Entry, Journal
 
 log = logging.getLogger("tidemark.api")
 
@@ -40,30 +41,30 @@ def measured(
     strict: bool = False,
     clock: Clock = wall_clock_ms,
 ) -> BatchFunction:
-    """*function*, for `foreachBatch`, with the end-to-end latency of every batch written down after it.
+    """Wraps *function* for `foreachBatch` and measures every batch.
 
     Purpose: the work stays the team's; how old each record is once it is done stands in `operator_latency`,
-    `latency_buckets`, `outcomes` and `batches`, beside what Tidemark's own streams measure.
+    `latency_buckets`, `outcomes` and `batches`, beside the measurements of Tidemark's own streams.
 
     How it works: the clock is read when *function* has returned (KIP-613), then one Spark job counts the latencies per
-    partition and bucket, so that no record reaches Python; the rows are kept by Spark while both use them. What was
-    measured is written into a journal before any table, so that a batch that is run again after a crash is told once,
-    with the clock that was read first.
+    partition and bucket, so that no record reaches Python; Spark caches the rows while both use them. Measurements are
+    written into a journal before any table, so that a batch that is run again after a crash is recorded once, with the
+    clock that was read first.
 
-    What it does not do: touch the outcome of *function*. Whatever it raises ends the batch unmeasured; what fails in
-    measuring is logged and the batch goes on, unless *strict*.
+    What it does not do: touch the outcome of *function*. Its errors end the batch unmeasured; errors in measuring are
+    logged and the batch continues, unless *strict*.
 
     Args:
         function: does the work of a batch before it returns; called with the rows and the number of the batch.
         warehouse: folder of Tidemark's tables.
         topology: name under which reports show the query.
-        sub_topology: name of the query; give it the same with `queryName`, for `listen` files it under that.
+        sub_topology: name of the query; use it in `queryName`, too, because `listen` files the query under that.
         operator: name of the work.
         timestamp: TIMESTAMP column with the record time. A record without one, or before 1970, has no latency; it is
-            counted as `passed` all the same, since *function* had it, and `quarantined` would promise a copy. How many
-            there were is `passed` in `outcomes` − `n` in `operator_latency`.
-        partition: integer column with the record's input partition, which tells tasks apart; without it there is one.
-        strict: have the batch fail when it cannot be measured.
+            counted as `passed` nevertheless, since *function* had it, and `quarantined` would promise a copy. Their
+            number is `passed` in `outcomes` − `n` in `operator_latency`.
+        partition: integer column with the record's input partition, which is its task; without it there is one task.
+        strict: fail the batch when it cannot be measured.
         clock: epoch ms UTC.
     """
     query = Query(Layout(location(warehouse)), topology, sub_topology)
@@ -76,7 +77,7 @@ def measured(
             function(rows, batch_id)
             finished_at_ms = clock()
             try:
-                meter.tell(rows, batch_id, started_at_ms, finished_at_ms)
+                meter.record(rows, batch_id, started_at_ms, finished_at_ms)
             except Exception:
                 if strict:
                     raise
@@ -86,14 +87,23 @@ def measured(
 
 
 class _Meter:
-    """Tells how late the records of a batch were when *operator* was done with them."""
+    """Measures the latency of a batch after *operator* is done with it."""
 
     def __init__(self, query: Query, operator: str, timestamp: str, partition: str | None, clock: Clock) -> None:
         self._query, self._operator, self._timestamp, self._partition = query, operator, timestamp, partition
         self._writer = Writer(query, operator, clock)
 
-    def tell(self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int) -> None:
-        """Write down what is measured of *rows*; what was before, where the batch is run again."""
+    def record(self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int) -> None:
+        """Writes the measurements of *rows*.
+
+        A batch that is run again keeps its first ones.
+
+        Args:
+            rows: of the batch.
+            batch_id: its number.
+            started_at_ms: the clock before the team's function.
+            finished_at_ms: the clock after it.
+        """
         journal = Journal(self._query.control / "measured" / self._operator, "facts")
         entry = journal.newest()
         if entry is not None and entry.batch_id > batch_id:
@@ -106,10 +116,10 @@ class _Meter:
         self._writer.append(entry.tables, batch_id)
 
     def _facts(self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int) -> dict[str, pa.Table]:
-        """The rows of each table; none at all of a batch without records."""
+        """Returns the rows of each table; none for a batch without records."""
         latencies = pl.DataFrame(self._latencies(rows, finished_at_ms).toArrow())
-        known = latencies.filter(pl.col("bucket").is_not_null())
-        records, measured_n = (int(frame["n"].sum()) for frame in (latencies, known))
+        timed = latencies.filter(pl.col("bucket").is_not_null())
+        records, measured_n = (int(frame["n"].sum()) for frame in (latencies, timed))
         if not records:
             return {}
         if without := records - measured_n:
@@ -118,12 +128,12 @@ class _Meter:
             )
         thread_id = rows.sparkSession.sparkContext.applicationId
         clocks = {"started_at": started_at_ms, "finished_at": finished_at_ms, "level": Level.INFO.value}
-        of_operator = {"operator": self._operator, "kind": Kind.SINK.value}
+        of_operator = {"operator": self._operator, "kind": Sink.kind}
         outcome = {"records_in": records, "held_before": 0, **dict.fromkeys(BECAME, 0), "passed": records, "fan_out": 0}
         batch = {**clocks, "duration_ms": finished_at_ms - started_at_ms, "records_in": records}
         facts: dict[Table, pl.DataFrame] = {
-            OPERATOR_LATENCY: _with(_statistics(known), **of_operator, **clocks, thread_id=thread_id, queued_ms=0),
-            LATENCY_BUCKETS: _with(known.select("task_id", "bucket", "n"), **of_operator, finished_at=finished_at_ms),
+            OPERATOR_LATENCY: _with(_statistics(timed), **of_operator, **clocks, thread_id=thread_id, queued_ms=0),
+            LATENCY_BUCKETS: _with(timed.select("task_id", "bucket", "n"), **of_operator, finished_at=finished_at_ms),
             OUTCOMES: pl.DataFrame({**of_operator, **outcome}),
         }
         if not is_listened_to(self._query):
@@ -132,7 +142,10 @@ class _Meter:
         return {table.name: rows_of(table, frame, **same) for table, frame in facts.items()}
 
     def _latencies(self, rows: DataFrame, finished_at_ms: int) -> DataFrame:
-        """Per task and bucket: n, min_ms, max_ms and sum_ms of the latencies; null of the records without one."""
+        """Returns statistics of latencies per task and bucket.
+
+        Columns are n, min_ms, max_ms and sum_ms. The bucket is null for records without a latency.
+        """
         timestamp_ms = record_time_ms(rows, self._timestamp)
         task = F.concat(F.lit(f"{self._query.name}_"), F.col(self._partition) if self._partition else F.lit(0))
         latency_ms = F.when(timestamp_ms >= 0, F.lit(finished_at_ms).cast("bigint") - timestamp_ms)
@@ -149,9 +162,12 @@ def _with(frame: pl.DataFrame, **same: object) -> pl.DataFrame:
     return frame.with_columns(pl.lit(value).alias(name) for name, value in same.items())
 
 
-def _statistics(known: pl.DataFrame) -> pl.DataFrame:
-    """The rows of all buckets of a task put together; latencies in buckets below 0 are negative."""
-    return known.group_by("task_id", maintain_order=True).agg(
+def _statistics(buckets: pl.DataFrame) -> pl.DataFrame:
+    """Merges the rows of all buckets of a task.
+
+    Latencies in buckets below 0 are negative.
+    """
+    return buckets.group_by("task_id", maintain_order=True).agg(
         pl.sum("n"),
         pl.min("min_ms"),
         pl.max("max_ms"),

@@ -1,16 +1,16 @@
-"""What Spark reports of a batch, the JSON object of its progress, as rows of `batches` and `watermarks`."""
+"""Turns Spark's progress of a batch into rows of `batches` and `watermarks`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tidemark.spec.intervals import instant_ms
-from tidemark.spec.operators import Level
+from tidemark.model.kinds.operator import Level
+from tidemark.model.settings.intervals import instant_ms
 
 
 def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of `batches`: when the trigger began, how long it took, and how far each partition was read.
+    """Returns the row of `batches`: begin, duration, and offsets per partition.
 
     `records_in` counts as Spark does: a batch that is read twice, not being persisted, counts its records twice.
     """
@@ -28,16 +28,20 @@ def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def watermark_ms(progress: Mapping[str, Any]) -> int | None:
-    """The watermark, epoch ms, behind which the batch took records for late; None: there is none, or none yet."""
+    """Returns the watermark behind which records were late, epoch ms.
+
+    None: there is none, or none yet.
+    """
     text = progress.get("eventTime", {}).get("watermark")
     at_ms = instant_ms(text) if text else 0
-    return at_ms or None  # Spark says 1970 until it has seen a record
+    return at_ms or None  # Spark reports 1970 until it has seen a record
 
 
 def _partitions(source: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Per partition of *source* its offsets as `batches` has them; the backlog is latest_offset − until_offset.
+    """Yields the offsets of each partition of *source*, as in `batches`.
 
-    Only Kafka counts records by partition: its offsets are {topic: {partition: offset}}. Of others nothing is said.
+    The backlog is latest_offset − until_offset. Only Kafka counts records by partition: its offsets are {topic:
+    {partition: offset}}. Other sources have none.
     """
     start, end, latest = (source[f"{which}Offset"] for which in ("start", "end", "latest"))
     if not isinstance(end, Mapping) or not all(isinstance(parts, Mapping) for parts in end.values()):
@@ -54,6 +58,6 @@ def _partitions(source: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _at(offsets: Mapping[str, Any] | None, topic: str, partition: str) -> int | None:
-    """The offset of one partition; None where Spark has not said it."""
+    """Returns the offset of a partition, if Spark reported it."""
     offset: int | None = (offsets or {}).get(topic, {}).get(partition)
     return offset

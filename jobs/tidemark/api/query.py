@@ -13,16 +13,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from tidemark.clock import Clock
-from tidemark.delta import Committer, create
 from tidemark.errors import Contradiction, InvalidArgument
-from tidemark.kernels.schemas import arrow_schema
-from tidemark.spec.layout import Layout, usable
-from tidemark.spec.tables import BATCHES, TABLES
+from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.project.layout import Layout, usable
+from tidemark.model.tables.catalog import BATCHES, TABLES
+from tidemark.storage.delta.tables import Committer, create
+from tidemark.storage.fence import Fence
 
 
 @dataclass(frozen=True)
 class Query:
-    """One query of *topology* in a warehouse; *name* is its sub-topology. Raises InvalidArgument for such a name."""
+    """A query of *topology* in a warehouse; *name* is its sub-topology.
+
+    Raises:
+        InvalidArgument: a name cannot be used.
+    """
 
     layout: Layout
     topology: str
@@ -38,29 +43,33 @@ class Query:
         return self.layout.control(self.topology, self.name)
 
     def table(self, name: str) -> Path:
-        """Where its table *name* lies."""
+        """Returns the place of its table *name*."""
         return self.layout.stream_table(self.topology, self.name, name)
 
     def same(self, batch_id: int) -> dict[str, object]:
-        """The columns that all of its rows of one batch share."""
+        """Returns the columns that all of its rows of one batch share."""
         return {"topology": self.topology, "sub_topology": self.name, "batch_id": batch_id}
 
 
 class Writer:
-    """Appends what *operator* tells of the batches of *query*; each batch of a table once, however often it is tried.
+    """Appends rows of *operator* about batches of *query*, each batch once.
 
-    Operators share the tables of their query, so the commits of each are told apart by its name. `batches` is not an
-    operator's: whoever tells first of a batch tells of it for all.
+    A batch is appended once per table, however often it is tried. Operators share the tables of their query, so their
+    commits carry their names. `batches` belongs to no operator: the first that writes about a batch writes for all.
     """
 
     def __init__(self, query: Query, operator: str, clock: Clock) -> None:
-        self._query, self._clock = query, clock
+        self._query, self._fence = query, Fence(clock=clock)
         self._app = f"{query.topology}/{query.name}"
-        self._own = Committer(f"{self._app}/{usable(operator)}", clock)
+        self._own = Committer(f"{self._app}/{usable(operator)}", self._fence)
         self._newest: dict[str, int] = {}
 
     def append(self, tables: Mapping[str, pa.Table], batch_id: int) -> None:
-        """Append the rows of *tables*, by table; raises Contradiction where a later batch was appended before."""
+        """Appends the rows of *tables*, by table.
+
+        Raises:
+            Contradiction: a later batch was appended before.
+        """
         for name, rows in tables.items():
             self.open(name, batch_id)
             if rows.num_rows:
@@ -68,7 +77,11 @@ class Writer:
                 self._newest[name] = batch_id
 
     def open(self, name: str, batch_id: int) -> None:
-        """Create the table *name* where there is none; raises Contradiction where it has a batch after *batch_id*."""
+        """Creates the table *name* unless it exists.
+
+        Raises:
+            Contradiction: it has a batch after *batch_id*.
+        """
         path = self._query.table(name)
         if name not in self._newest:
             create(path, arrow_schema(TABLES[name]), description=TABLES[name].row)
@@ -78,21 +91,21 @@ class Writer:
             raise replaced(path, batch_id, self._newest[name])
 
     def _committer(self, name: str) -> Committer:
-        # Others write `batches` too: only a committer that has just opened it knows which batches it has.
-        return Committer(self._app, self._clock) if name == BATCHES.name else self._own
+        # Other operators write `batches`, too: only a committer that has just opened it has its newest batch.
+        return Committer(self._app, self._fence) if name == BATCHES.name else self._own
 
 
 def replaced(where: Path, batch_id: int, newest: int) -> Contradiction:
-    """What is raised when a query begins again at a batch that it had left behind."""
+    """Returns the error of a query that restarts at an earlier batch."""
     return Contradiction(
-        f"{where}: the checkpoint goes on with batch {batch_id}, but batch {newest} was told of before; "
+        f"{where}: the checkpoint continues with batch {batch_id}, but batch {newest} was recorded before; "
         "the checkpoint was rolled back or replaced: restore it, or give the query a new name"
     )
 
 
 @contextmanager
 def kept(rows: DataFrame) -> Iterator[None]:
-    """Have Spark keep *rows*, which are read more than once, unless somebody has seen to that already."""
+    """Caches *rows*, which are read more than once, unless they are cached."""
     if rows.is_cached:
         yield
         return
@@ -104,10 +117,14 @@ def kept(rows: DataFrame) -> Iterator[None]:
 
 
 def record_time_ms(rows: DataFrame, timestamp: str) -> Column:
-    """The TIMESTAMP column *timestamp* of *rows*, record time, as epoch ms; raises InvalidArgument for another type."""
+    """Returns the TIMESTAMP column *timestamp* of *rows* as epoch ms.
+
+    Raises:
+        InvalidArgument: the column has another type.
+    """
     kind = rows.schema[timestamp].dataType
     if not isinstance(kind, TimestampType):
         got = f"{timestamp}: {kind.simpleString()}"
-        msg = f"a record time is a TIMESTAMP, got {got}; make one of it, epoch ms with timestamp_millis()"
+        msg = f"a record time must be a TIMESTAMP, got {got}; convert it, epoch ms with timestamp_millis()"
         raise InvalidArgument(msg)
     return F.unix_millis(timestamp)

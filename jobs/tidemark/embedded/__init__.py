@@ -1,1 +1,4 @@
-"""What `tidemark demo` runs beside itself on one machine: processes, and a real Kafka broker."""
+"""The local stack of `tidemark up` and `tidemark demo`.
+
+It runs processes on one machine, among them a real Kafka broker.
+"""

@@ -1,7 +1,8 @@
-"""Airflow on this machine: SQLite, LocalExecutor, four processes on 127.0.0.1, all state in one folder.
+"""Airflow on this machine: four processes on 127.0.0.1, state in one folder.
 
-How it works: everything is said by environment variables, so that no `airflow.cfg` has to be edited; keys, password
-and port are made at the first start and kept, readable by their owner alone, in `<home>/secrets.json`.
+It has SQLite and the LocalExecutor. Environment variables set everything, so that no `airflow.cfg` has to be edited.
+Keys, password and port are generated at the first start and kept, readable by their owner alone, in
+`<home>/secrets.json`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
-from tidemark.embedded import process
+from tidemark.control import process
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.errors import TidemarkError
-from tidemark.spec.project import VARIABLE, Project
+from tidemark.model.project.files import VARIABLE, Project
 
 COMPONENTS = {
     "api-server": ("api-server",),
@@ -43,7 +44,10 @@ NO_MORE: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True)
 class Secrets:
-    """What one home was set up with, and *since* when (ISO 8601): its schedules ask for nothing before."""
+    """Port and secrets of a home, and the time of its setup.
+
+    *since* is that time (ISO 8601): its schedules request nothing before.
+    """
 
     since: str
     port: int
@@ -62,95 +66,118 @@ def start(
     settings: Mapping[str, str] = NO_MORE,
     components: Collection[str] = COMPONENTS.keys(),
 ) -> list[process.Process]:
-    """Start what does not run of Airflow with *home* for the checkout at *root*; `wait_until_healthy` comes next.
+    """Starts the processes of Airflow that do not run; `wait_until_healthy` comes next.
 
-    It schedules the topologies of *project*, else of the project in which it is started.
-
-    *variables* become Airflow variables of the same names in lower case; *settings*, by SECTION__KEY, go before those
-    that are made here. Without all *components* it never is healthy.
+    Args:
+        home: its folder.
+        root: the checkout.
+        project: its topologies are scheduled; None: those of the current project.
+        variables: become Airflow variables of the same names in lower case.
+        settings: by SECTION__KEY; they override the settings that are made here.
+        components: the processes to start; without all of them it never is healthy.
     """
     home.mkdir(parents=True, exist_ok=True)
     is_running = runs(home)
-    made = _secrets(home) if is_running else _with_free_port(home)
-    env = environment(home, made, root=root, project=project, variables=variables, settings=settings)
+    secrets_of_home = _secrets(home) if is_running else _with_free_port(home)
+    env = environment(home, secrets_of_home, root=root, project=project, variables=variables, settings=settings)
     if not is_running:
-        _write_private(home / "passwords.json", json.dumps({USER: made.password}))
+        _write_private(home / "passwords.json", json.dumps({USER: secrets_of_home.password}))
         _migrate(home, env)
     return [process.launch(name, ["airflow", *COMPONENTS[name]], home=home, env=env) for name in components]
 
 
 def wait_until_healthy(home: Path, parts: Sequence[process.Process]) -> AirflowApi:
-    """The API of the Airflow with *home*, once all of its *parts* are up; raises TidemarkError when one is not."""
+    """Returns the API of the Airflow with *home*, once it is healthy.
+
+    Raises:
+        TidemarkError: one of its *parts* does not come up.
+    """
     client = api(home)
     process.wait_until(client.is_healthy, "a healthy Airflow", HEALTHY_WITHIN_S, by=parts)
     return client
 
 
 def api(home: Path) -> AirflowApi:
-    """The API of the Airflow with *home*; raises TidemarkError where it was never started."""
+    """Returns the API of the Airflow with *home*.
+
+    Raises:
+        TidemarkError: it was never started.
+    """
     if not (home / "secrets.json").exists():
-        msg = f"Airflow must have been started in {home}, and was not; run `tidemark up`"
+        msg = f"Airflow was never started in {home}; run `tidemark up`"
         raise TidemarkError(msg)
     made = _secrets(home)
     return AirflowApi(f"http://127.0.0.1:{made.port}", USER, made.password)
 
 
 def runs(home: Path) -> bool:
-    """Whether any of its processes lives."""
+    """Returns True if any of its processes lives."""
     return any(process.find(home, name) is not None for name in COMPONENTS)
 
 
 def stop(home: Path) -> None:
-    """End its processes and the tasks that they run, all at once."""
+    """Stops its processes and the tasks that they run, all at once."""
     with ThreadPoolExecutor(len(COMPONENTS)) as pool:
         list(pool.map(lambda name: process.stop(home, name), COMPONENTS))
 
 
 def environment(
     home: Path,
-    made: Secrets,
+    secrets_of_home: Secrets,
     *,
     root: Path,
     project: Project | None = None,
     variables: Mapping[str, str],
     settings: Mapping[str, str] = NO_MORE,
 ) -> dict[str, str]:
-    """The whole environment of Airflow's processes; jobs that they submit have what is not Airflow's of it."""
-    url = f"http://127.0.0.1:{made.port}"
+    """Returns the whole environment of Airflow's processes.
+
+    Jobs that they submit inherit the part of it that is not Airflow's.
+
+    Args:
+        home: folder of Airflow's state.
+        secrets_of_home: its port and keys.
+        root: the checkout.
+        project: its topologies are scheduled; None: those of the current project.
+        variables: become Airflow variables of the same names in lower case.
+        settings: by SECTION__KEY; they override the settings that are made here.
+    """
+    url = f"http://127.0.0.1:{secrets_of_home.port}"
     binaries = Path(sys.executable).parent
-    inherited = {
-        name: value
-        for name, value in process.without_airflow(os.environ).items()
-        if name not in {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "SPARK_HOME"}
-    }
+    inherited = process.without_airflow(os.environ)
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "SPARK_HOME"):
+        inherited.pop(name, None)
     return {
         **inherited,
         "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
-        "TIDEMARK_SINCE": made.since,
+        "TIDEMARK_SINCE": secrets_of_home.since,
         VARIABLE: str((project or Project.here()).folder),
         "AIRFLOW_HOME": str(home),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
             {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
         ),
         **{f"AIRFLOW_VAR_{name.upper()}": value for name, value in variables.items()},
-        **{f"AIRFLOW__{name}": value for name, value in {**_settings(home, made, root, url), **settings}.items()},
+        **{
+            f"AIRFLOW__{name}": value
+            for name, value in {**_settings(home, secrets_of_home, root, url), **settings}.items()
+        },
     }
 
 
-def _settings(home: Path, made: Secrets, root: Path, url: str) -> dict[str, str]:
+def _settings(home: Path, secrets_of_home: Secrets, root: Path, url: str) -> dict[str, str]:
     return {
         "API__BASE_URL": url,
         "API__HOST": "127.0.0.1",
-        "API__PORT": str(made.port),
-        "API__SECRET_KEY": made.secret_key,
-        "API_AUTH__JWT_SECRET": made.jwt_secret,
+        "API__PORT": str(secrets_of_home.port),
+        "API__SECRET_KEY": secrets_of_home.secret_key,
+        "API_AUTH__JWT_SECRET": secrets_of_home.jwt_secret,
         "CORE__DAGS_FOLDER": str(root / "dags"),
         "CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "CORE__EXECUTOR": "LocalExecutor",
-        "CORE__FERNET_KEY": made.fernet_key,
+        "CORE__FERNET_KEY": secrets_of_home.fernet_key,
         "CORE__HOSTNAME_CALLABLE": "socket.gethostname",  # the default asks the name service
         "CORE__LOAD_EXAMPLES": "False",
         "CORE__PARALLELISM": "4",
@@ -165,10 +192,10 @@ def _settings(home: Path, made: Secrets, root: Path, url: str) -> dict[str, str]
 
 
 def _secrets(home: Path) -> Secrets:
-    """What *home* was set up with; made now if it was not."""
+    """Returns the secrets of *home*, generated now if it has none."""
     file = home / "secrets.json"
     if not file.exists():
-        made = Secrets(
+        generated = Secrets(
             since=datetime.now(UTC).isoformat(timespec="seconds"),
             port=process.free_port(),
             password=secrets.token_urlsafe(12),
@@ -176,21 +203,21 @@ def _secrets(home: Path) -> Secrets:
             jwt_secret=secrets.token_urlsafe(64),
             secret_key=secrets.token_urlsafe(32),
         )
-        _write_private(file, json.dumps(asdict(made)))
+        _write_private(file, json.dumps(asdict(generated)))
     return Secrets(**json.loads(file.read_text()))
 
 
 def _with_free_port(home: Path) -> Secrets:
-    """What *home* was set up with, on another port if somebody else has taken the one that it had."""
-    made = _secrets(home)
+    """Returns the secrets of *home*, with a port that is free."""
+    secrets_of_home = _secrets(home)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", made.port))
+            probe.bind(("127.0.0.1", secrets_of_home.port))
         except OSError:
-            made = replace(made, port=process.free_port())
-            _write_private(home / "secrets.json", json.dumps(asdict(made)))
-    return made
+            secrets_of_home = replace(secrets_of_home, port=process.free_port())
+            _write_private(home / "secrets.json", json.dumps(asdict(secrets_of_home)))
+    return secrets_of_home
 
 
 def _write_private(file: Path, text: str) -> None:
@@ -201,9 +228,10 @@ def _write_private(file: Path, text: str) -> None:
 
 
 def _migrate(home: Path, env: Mapping[str, str]) -> None:
-    """Create or upgrade the database; a new one is a copy of the first that this installation has made.
+    """Creates or upgrades the database.
 
-    That takes seconds, and an empty database of a version of Airflow is the same everywhere.
+    That takes seconds, and an empty database of a version of Airflow is the same everywhere. So a new one is a copy of
+    the first that this installation has made.
     """
     database, log = home / "airflow.db", home / "migrate.log"
     first = Path(sys.prefix) / f"airflow-{version('apache-airflow')}.db"
@@ -215,7 +243,7 @@ def _migrate(home: Path, env: Mapping[str, str]) -> None:
         command = ["airflow", *MIGRATE]
         ended = subprocess.run(command, env=dict(env), stdout=output, stderr=subprocess.STDOUT, check=False)
     if ended.returncode:
-        msg = f"Airflow's database must be set up before it starts: `airflow db migrate` failed, see {log}"
+        msg = f"Airflow cannot start, because `airflow db migrate` failed; see {log}"
         raise TidemarkError(msg)
     if is_new:
         with suppress(OSError):  # others may own the installation

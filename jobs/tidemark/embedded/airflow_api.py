@@ -1,4 +1,4 @@
-"""What Tidemark asks of Airflow over its REST API, with nothing but the standard library."""
+"""A client of Airflow's REST API, with the standard library alone."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ TIMEOUT_S = 30
 NOT_FOUND = 404
 SUCCESS = "success"
 ENDED = frozenset({SUCCESS, "failed"})
-"""States of a DAG run that it does not leave by itself."""
+"""States of a DAG run that has ended."""
 
 
 class AirflowError(TidemarkError):
-    """Raised when Airflow answers a request with an error, an HTTP *status*."""
+    """Raised when Airflow answers a request with an HTTP error *status*."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -29,7 +29,10 @@ class AirflowError(TidemarkError):
 
 @dataclass
 class AirflowApi:
-    """A login at *url*; the token is asked for when it is needed first."""
+    """A login at *url*.
+
+    The token is requested when it is first needed.
+    """
 
     url: str
     user: str
@@ -37,7 +40,10 @@ class AirflowApi:
     _token: str | None = field(default=None, repr=False)
 
     def is_healthy(self) -> bool:
-        """Whether both APIs answer, and scheduler, DAG processor and triggerer have beaten lately."""
+        """Returns True if both APIs answer and all components beat lately.
+
+        These are scheduler, DAG processor and triggerer.
+        """
         try:
             self._call("GET", "/execution/health", authorised=False)  # tasks use it; its first answer takes seconds
             health = self._call("GET", "/api/v2/monitor/health", authorised=False)
@@ -46,11 +52,11 @@ class AirflowApi:
         return all(health[part].get("status") == "healthy" for part in ("scheduler", "dag_processor", "triggerer"))
 
     def has_dag(self, dag_id: str) -> bool:
-        """Whether *dag_id* has been parsed."""
+        """Returns True if *dag_id* has been parsed."""
         return self.is_paused(dag_id) is not None
 
     def is_paused(self, dag_id: str) -> bool | None:
-        """Whether *dag_id* is paused; None: it has not been parsed."""
+        """Returns True if *dag_id* is paused; None: it has not been parsed."""
         try:
             return bool(self._get(f"/api/v2/dags/{dag_id}")["is_paused"])
         except AirflowError as error:
@@ -59,52 +65,61 @@ class AirflowApi:
             raise
 
     def import_errors(self) -> dict[str, str]:
-        """The DAG files that could not be imported, each with its traceback."""
+        """Returns the traceback of each DAG file that could not be imported."""
         errors = self._get("/api/v2/importErrors")["import_errors"]
         return {error["filename"]: error["stack_trace"] for error in errors}
 
     def topologies(self) -> list[str]:
-        """The names of the topologies that Tidemark's pages show; the first answer takes seconds."""
+        """Returns the names of the topologies on Tidemark's pages.
+
+        The first answer takes seconds.
+        """
         return list(self._get("/tidemark/topologies")["topologies"])
 
     def pause(self, dag_id: str) -> None:
-        """Create no further runs of *dag_id*, and start none of its tasks."""
+        """Pauses *dag_id*: no further run and no task starts."""
         self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": True})
 
     def unpause(self, dag_id: str) -> None:
-        """Let the runs of *dag_id* go."""
+        """Unpauses *dag_id*."""
         self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
 
     def trigger(self, dag_id: str, conf: dict[str, Any]) -> str:
-        """The id of a new run of *dag_id* whose params are *conf*."""
+        """Triggers a run of *dag_id* with the params *conf*; returns its id."""
         run = self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})
         return str(run["dag_run_id"])
 
     def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """Have a task of a run start again, whatever its state."""
+        """Clears a task of a run, so that it starts again."""
         body = {"dry_run": False, "only_failed": False, "dag_run_id": run_id, "task_ids": [task_id]}
         self._call("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
 
     def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-        """Have a task of a run end in *state*, `success` or `failed`."""
+        """Marks a task of a run as `success` or `failed`."""
         self._call("PATCH", f"{_run(dag_id, run_id)}/taskInstances/{task_id}", {"new_state": state})
 
     def runs(self, dag_id: str) -> dict[str, str]:
-        """The states of the newest runs of *dag_id*, by run id, the newest first."""
+        """Returns states of the newest runs of *dag_id*, newest first.
+
+        They are by run id.
+        """
         runs = self._get(f"/api/v2/dags/{dag_id}/dagRuns?order_by=-run_after")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in runs}
 
     def run_state(self, dag_id: str, run_id: str) -> str:
-        """`queued`, `running`, `success` or `failed`."""
+        """Returns `queued`, `running`, `success` or `failed`."""
         return str(self._get(_run(dag_id, run_id))["state"])
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """The states of the tasks of a run, by task id; None: not scheduled yet."""
+        """Returns the states of the tasks of a run, by task id.
+
+        None: not scheduled yet.
+        """
         tasks = self._get(f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
         return {task["task_id"]: task["state"] for task in tasks}
 
     def log(self, dag_id: str, run_id: str, task_id: str) -> list[str]:
-        """The lines that the newest try of a task has logged."""
+        """Returns the lines that the newest try of a task has logged."""
         task = f"{_run(dag_id, run_id)}/taskInstances/{task_id}"
         number = max(1, self._get(task)["try_number"])
         content = self._get(f"{task}/logs/{number}?full_content=true")["content"]
@@ -119,7 +134,7 @@ class AirflowApi:
             headers["Authorization"] = f"Bearer {self._login()}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # the URL is our own
-        # A proxy has no business between two processes of this machine, whatever the environment says.
+        # A proxy that the environment names cannot reach 127.0.0.1 of this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=TIMEOUT_S) as response:
@@ -136,7 +151,7 @@ class AirflowApi:
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    """The text of a log *entry*, with the exception that it carries, if any."""
+    """Returns the text of a log *entry*, with its exception, if any."""
     raised = [f"{error['exc_type']}: {error['exc_value']}" for error in entry.get("error_detail") or []]
     return "\n".join([str(entry.get("event", "")), *raised])
 

@@ -1,6 +1,7 @@
-"""A real Kafka broker of one node on 127.0.0.1, without Docker or ZooKeeper (KRaft, combined roles).
+"""A real Kafka broker of one node on 127.0.0.1, without Docker.
 
-Started again on the same home it is the same broker: cluster id, data and, if it is still free, port.
+It needs no ZooKeeper (KRaft, combined roles). Started again on the same home it is the same broker: cluster id, data
+and, if it is still free, port.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tidemark.embedded import process
-from tidemark.embedded.process import Process
+from tidemark.control import process
+from tidemark.control.process import Process
 from tidemark.errors import TidemarkError
 
 NAME = "broker"
 JARS = Path(__file__).resolve().parents[3] / ".jars"
 LISTENING_ON = re.compile(r"PLAINTEXT://127\.0\.0\.1:(\d+)")
 JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Kafka is up for 2.4 s of CPU instead of 4.3 s; on one machine the cores belong to Spark."""
+"""With them Kafka starts in 2.4 CPU seconds instead of 4.3.
+
+On one machine the cores belong to Spark.
+"""
 UP_WITHIN_S = 60.0
 ANSWER_WITHIN_S = 10.0
 
-# Timestamps of records are those of a replay, which a broker must not take as a reason to delete. What it takes of a
-# record, its size and its time, is as by default: a stream must get on with that.
+# Records have timestamps of a replay, for which a broker must not delete them. Limits of a record's size and time are
+# Kafka's defaults: a stream has to work with these.
 SERVER_PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -64,26 +68,33 @@ rootLogger.appenderRef.console.ref=console
 
 
 @dataclass(frozen=True)
-class Broker:
+class EmbeddedBroker:
     """A running broker: its *address*, `127.0.0.1:<port>`, and its *process*."""
 
     address: str
     process: Process
 
 
-def start(home: Path, *, port: int | None = None, jars: Path = JARS) -> Broker:
-    """The broker that lives in *home*: found running, or started and waited for until it answers (about 3 s).
+def start(home: Path, *, port: int | None = None, jars: Path = JARS) -> EmbeddedBroker:
+    """Returns the running broker of *home*, which it starts if necessary.
 
-    It listens on *port*, else on the port it had before, else on a free one. *jars* is the folder that `make setup`
-    fills. When it does not come up nothing is left running, and TidemarkError shows the end of its log.
+    Starting takes about 3 s until it answers. If it does not come up, nothing is left running.
+
+    Args:
+        home: its folder.
+        port: it listens here; None: on the port it had before, else on a free one.
+        jars: the folder that `make setup` fills.
+
+    Raises:
+        TidemarkError: it does not come up; the message has the end of its log.
     """
     if (running := process.find(home, NAME)) is not None:
-        return Broker(f"127.0.0.1:{_last_port(home)}", running)
+        return EmbeddedBroker(f"127.0.0.1:{_last_port(home)}", running)
     chosen = port or _last_port_if_free(home) or process.free_port()
     try:
         env = process.without_airflow(os.environ)
         launched = process.launch(NAME, _command(home, jars, chosen), home=home, env=env)
-        broker = Broker(f"127.0.0.1:{chosen}", launched)
+        broker = EmbeddedBroker(f"127.0.0.1:{chosen}", launched)
         client = _client(broker.address)
         process.wait_until(lambda: _answers(client), f"Kafka at {broker.address}", UP_WITHIN_S, by=[launched])
     except BaseException:  # Ctrl-C, too
@@ -93,32 +104,38 @@ def start(home: Path, *, port: int | None = None, jars: Path = JARS) -> Broker:
 
 
 def address(home: Path) -> str:
-    """The address of the broker in *home*, which it has or will have: its port is kept from now on."""
+    """Returns the address that the broker in *home* has or will have.
+
+    Its port is kept from now on.
+    """
     if process.find(home, NAME) is None and _last_port_if_free(home) is None:
         home.mkdir(parents=True, exist_ok=True)
-        kept = f"listeners=PLAINTEXT://127.0.0.1:{process.free_port()}\n"
-        (home / "server.properties").write_text(kept, encoding="utf-8")  # the rest is written when it starts
+        listeners = f"listeners=PLAINTEXT://127.0.0.1:{process.free_port()}\n"
+        (home / "server.properties").write_text(listeners, encoding="utf-8")  # the rest is written when it starts
     return f"127.0.0.1:{_last_port(home)}"
 
 
 def stop(home: Path) -> None:
-    """Stop the broker that lives in *home*, if it runs; its data stays."""
+    """Stops the broker in *home*, if it runs; its data stays."""
     process.stop(home, NAME)
 
 
 def create_topics(address: str, partitions: Mapping[str, int]) -> None:
-    """Make sure that each topic exists with that many *partitions* and serves them; twice is as good as once.
+    """Creates topics with so many *partitions*, and waits until they are served.
 
-    Raises TidemarkError when one exists with another number of partitions, or when Kafka refuses.
+    Calling it twice changes nothing.
+
+    Raises:
+        TidemarkError: a topic exists with another number of partitions, or Kafka refuses.
     """
     client = _client(address)
     _request(client, address, partitions)
     what = f"topics {', '.join(partitions)} at {address}"
     process.wait_until(lambda: partitions.keys() <= _topics(client).keys(), what, ANSWER_WITHIN_S)
-    found = _topics(client)
+    existing = _topics(client)
     for topic, number in partitions.items():
-        if found[topic] != number:
-            msg = f"topic {topic} must have {number} partitions: at {address} it has {found[topic]}; delete it first"
+        if existing[topic] != number:
+            msg = f"topic {topic} at {address} has {existing[topic]} partitions, and needs {number}; delete it first"
             raise TidemarkError(msg)
     # A partition is listed a moment before its leader serves it.
     consumer = Consumer({"bootstrap.servers": address, "group.id": "create-topics", "log_level": 0})
@@ -127,7 +144,7 @@ def create_topics(address: str, partitions: Mapping[str, int]) -> None:
 
 
 def topics(address: str) -> dict[str, int]:
-    """The number of partitions of each topic that is not Kafka's own."""
+    """Returns the number of partitions of each topic except Kafka's own."""
     return {name: number for name, number in sorted(_topics(_client(address)).items()) if not name.startswith("__")}
 
 
@@ -139,12 +156,15 @@ def _request(client: AdminClient, address: str, partitions: Mapping[str, int]) -
             future.result()
         except KafkaException as refusal:
             if refusal.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                msg = f"topic {topic} must be created at {address}: {refusal.args[0].str()}; does the broker run?"
+                msg = f"topic {topic} was not created at {address}: {refusal.args[0].str()}; check that the broker runs"
                 raise TidemarkError(msg) from refusal
 
 
 def _command(home: Path, jars: Path, port: int) -> list[str]:
-    """Write the configuration, format the storage if that was never done; the command that serves them."""
+    """Writes the configuration; returns the command that serves it.
+
+    It formats the storage if that was never done.
+    """
     home = home.resolve()
     home.mkdir(parents=True, exist_ok=True)
     while (controller_port := process.free_port()) == port:
@@ -158,15 +178,18 @@ def _command(home: Path, jars: Path, port: int) -> list[str]:
 
 
 def server_command(jars: Path, settings: Path) -> list[str]:
-    """The command that serves what the files in the folder *settings* say."""
+    """Returns the command that runs a broker with the files in *settings*."""
     return [*_java(jars, settings), "kafka.Kafka", str(settings / "server.properties")]
 
 
 def format_command(jars: Path, settings: Path, cluster_id: str) -> list[str]:
-    """The command that comes before the first `server_command`; again, it changes nothing."""
+    """Returns the command that formats storage before the first start.
+
+    Repeated, it changes nothing.
+    """
     storage_tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted"]
-    said = ["--cluster-id", cluster_id, "--config", str(settings / "server.properties")]
-    return [*_java(jars, settings), *storage_tool, *said]
+    options = ["--cluster-id", cluster_id, "--config", str(settings / "server.properties")]
+    return [*_java(jars, settings), *storage_tool, *options]
 
 
 def _java(jars: Path, settings: Path) -> list[str]:
@@ -181,17 +204,17 @@ def _format(jars: Path, home: Path) -> None:
     try:
         done = subprocess.run(storage_tool, capture_output=True, text=True, check=False)
     except FileNotFoundError as missing:
-        msg = f"Kafka needs Java 17 or 21: {missing.filename!r} was not found; install it or correct PATH"
+        msg = f"Kafka needs Java 17 or 21: {missing.filename!r} not found; install it or correct PATH"
         raise TidemarkError(msg) from missing
     if done.returncode != 0:
-        msg = f"Kafka's storage in {home} must be formatted: {(done.stdout + done.stderr).strip()}; run `make setup`"
+        msg = f"Kafka's storage in {home} was not formatted: {(done.stdout + done.stderr).strip()}; run `make setup`"
         raise TidemarkError(msg)
 
 
 def _last_port(home: Path) -> int | None:
     properties = home / "server.properties"
-    found = LISTENING_ON.search(properties.read_text(encoding="utf-8")) if properties.exists() else None
-    return int(found[1]) if found else None
+    match = LISTENING_ON.search(properties.read_text(encoding="utf-8")) if properties.exists() else None
+    return int(match[1]) if match else None
 
 
 def _last_port_if_free(home: Path) -> int | None:
@@ -220,13 +243,15 @@ def _answers(client: AdminClient) -> bool:
 
 
 def _topics(client: AdminClient) -> dict[str, int]:
-    """The number of partitions of each topic."""
-    known = client.list_topics(timeout=ANSWER_WITHIN_S).topics
-    return {topic: len(metadata.partitions) for topic, metadata in known.items()}
+    """Returns the number of partitions of each topic."""
+    topics = client.list_topics(timeout=ANSWER_WITHIN_S).topics
+    return {topic: len(metadata.partitions) for topic, metadata in topics.items()}
 
 
 def _serves(consumer: Consumer, partitions: Mapping[str, int]) -> bool:
-    places = [TopicPartition(topic, number) for topic, count in partitions.items() for number in range(count)]
+    places: list[TopicPartition] = []
+    for topic, count in partitions.items():
+        places += [TopicPartition(topic, number) for number in range(count)]
     try:
         return all(consumer.get_watermark_offsets(place, timeout=1) is not None for place in places)
     except KafkaException:

@@ -1,6 +1,6 @@
-"""Starts Tidemark on one machine step by step, tells what it does, and waits for what Airflow and the streams do.
+"""Starts Tidemark on one machine step by step, and reports progress.
 
-It reads the wall clock and the state folder; what it has to say goes to *say*, a line at a time.
+It waits for Airflow and the streams. It reads the wall clock and the state folder; lines for people go to *say*.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark.control import Control, StreamState
-from tidemark.embedded import broker, process, stack
+from tidemark.control import process
+from tidemark.control.folder import Control, StreamState
+from tidemark.embedded import broker, stack
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
-from tidemark.spec.layout import Layout
-from tidemark.spec.project import CHECKOUT, Project
-from tidemark.spec.topology import Topology, load
+from tidemark.model.project.files import CHECKOUT, Project
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import Topology, load
 
 TOPOLOGY = Project(CHECKOUT).topologies / "flights.toml"
 PARTS = ("streams", "reports", "sla_check", "maintenance", "daily_reports")
-"""What a topology has a DAG for: docs/airflow.md."""
+"""The DAGs of a topology: docs/airflow.md."""
 PARSED_WITHIN_S = 120.0
 RUNNING_WITHIN_S = 300.0
 NOTICED_WITHIN_S = 120.0
@@ -37,7 +38,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Conductor:
-    """What it conducts: the installation at *home*, running *topology*."""
+    """Conducts the installation at *home*, which runs *topology*."""
 
     home: Home
     topology: Topology
@@ -45,15 +46,18 @@ class Conductor:
 
     @classmethod
     def of(cls, home: Path, say: Say) -> Conductor:
-        """The conductor of the installation at *home*, which runs the topology `flights`."""
+        """Returns the conductor of *home*, which runs the topology `flights`."""
         return cls(Home(home.resolve()), load(TOPOLOGY), say)
 
     def dag(self, part: str) -> str:
-        """The DAG of the topology for *part* of the work."""
+        """Returns the DAG of the topology for *part* of the work."""
         return dag_id(self.topology.name, part)
 
     def start(self) -> tuple[str, AirflowApi]:
-        """Kafka's address and Airflow's API, once both are up and the DAGs are known."""
+        """Starts Kafka and Airflow; returns Kafka's address and Airflow's API.
+
+        It returns once both are up and the DAGs are parsed.
+        """
         bootstrap = broker.address(self.home.broker)
         with self.step("starting Kafka and Airflow"), ThreadPoolExecutor(1) as pool:
             kafka = pool.submit(stack.start_broker, self.home, self.topology)
@@ -64,10 +68,15 @@ class Conductor:
     def launch_streams(
         self, airflow: AirflowApi, slow: Sequence[str], *, first_report: bool = True, warm: bool = True
     ) -> str:
-        """The id of the run of the streams' DAG, once every stream runs: of one that is going on, or of a new one.
+        """Launches the streams and waits for them; returns their DAG run.
 
-        With *first_report* a new one asks for a report on its first minutes. Without *warm* the first batch, which
-        takes seconds while JVM and Python are cold, may still be to come.
+        A run that has not ended is used, else a new one is triggered.
+
+        Args:
+            airflow: its API.
+            slow: operators to slow down.
+            first_report: a new run requests a report on its first minutes.
+            warm: wait for the first batch, which takes seconds while JVM and Python are cold.
         """
         conf = {"slow": list(slow), "first_report": first_report}
         run_id = self.trigger_streams(airflow, conf)
@@ -83,30 +92,41 @@ class Conductor:
         return run_id
 
     def trigger_streams(self, airflow: AirflowApi, conf: dict[str, Any]) -> str:
-        """The id of the run of the streams' DAG: of one that is going on, or of a new one with *conf*."""
-        going_on = self._going_on(airflow)
-        return going_on[0] if going_on else airflow.trigger(self.dag("streams"), conf)
+        """Returns the id of a run of the streams' DAG.
+
+        A run that has not ended is used, else a new one with *conf* is triggered.
+        """
+        open_runs = self._going_on(airflow)
+        return open_runs[0] if open_runs else airflow.trigger(self.dag("streams"), conf)
 
     def still_going_on(self, airflow: AirflowApi, run_id: str, conf: dict[str, Any]) -> str:
-        """*run_id*, or that of a new run with *conf* in its place if it went on only to find its streams drained.
+        """Returns *run_id*, or a new run if that one has ended.
 
-        Raises TidemarkError where it has failed.
+        It ends when it finds its streams drained.
+
+        A new run has *conf*.
+
+        Raises:
+            TidemarkError: the run failed.
         """
         ended = self._state(airflow, self.dag("streams"), run_id) == SUCCESS
         return airflow.trigger(self.dag("streams"), conf) if ended else run_id
 
     def all_run(self, *, warm: bool = True) -> bool:
-        """Return whether every driver runs and, with *warm*, has finished a batch."""
+        """Returns True if every driver runs and, with *warm*, finished a batch."""
         return all(_runs(control, warm=warm) for control in self.controls())
 
     def restart(self, airflow: AirflowApi, sub_topology: str) -> None:
-        """Have Airflow end the driver of *sub_topology* and start another one; returns when that runs."""
+        """Replaces the driver of *sub_topology* through Airflow.
+
+        It returns when the new driver runs.
+        """
         dag_id = self.dag("streams")
         run_id = next(iter(airflow.runs(dag_id)), None)
         name = self.topology.name
         if run_id is None or airflow.is_paused(dag_id):
             seen = "was never started here" if run_id is None else f"has a paused DAG, {dag_id}"
-            msg = f"a stream that is restarted runs or has run, and {name} {seen}; run `tidemark up {name} --unpause`"
+            msg = f"{name} cannot be restarted, because it {seen}; run `tidemark up {name} --unpause`"
             raise TidemarkError(msg)
         (control,) = (control for control in self.controls() if control.home.name == sub_topology)
         before = control.heartbeat()
@@ -120,12 +140,22 @@ class Conductor:
         self.wait(is_new, f"a new driver of {name}/{sub_topology}", RUNNING_WITHIN_S, tell=self.progress)
 
     def drain(self, airflow: AirflowApi, *, by: str) -> None:
-        """End the streams between two batches, and let Airflow take notice."""
+        """Ends the streams between two batches, and waits until Airflow noticed."""
         stack.drain(self.home, by=by, topologies=[self.topology.name])
         wait_for_drained(airflow, [self.topology.name])
 
     def wait_for_run(self, airflow: AirflowApi, dag_id: str, run_id: str, within_s: float) -> None:
-        """Return when the run has succeeded; where it fails show the logs of its tasks and raise TidemarkError."""
+        """Returns when the run has succeeded.
+
+        Args:
+            airflow: its API.
+            dag_id: the DAG of the run.
+            run_id: the run.
+            within_s: most time to wait.
+
+        Raises:
+            TidemarkError: it failed, and the logs of its tasks are shown; or it did not end in time.
+        """
 
         def tell() -> str:
             states = airflow.task_states(dag_id, run_id)
@@ -137,12 +167,12 @@ class Conductor:
         self.wait(succeeded, f"the end of {dag_id}", within_s, tell=tell)
 
     def controls(self) -> list[Control]:
-        """The control folders of the topology's streams."""
+        """Returns the control folders of the topology's streams."""
         layout = Layout(self.home.warehouse)
         return [Control(layout.control(self.topology.name, sub.name)) for sub in self.topology.sub_topologies]
 
     def progress(self) -> str:
-        """One line on all streams."""
+        """Returns one line on all streams."""
         beats = {control.home.name: control.heartbeat() for control in self.controls()}
         words = {
             name: f"{beat.state}, batch {beat.batch_id}" if beat else "not started" for name, beat in beats.items()
@@ -152,26 +182,40 @@ class Conductor:
     def wait(
         self, condition: Callable[[], bool], what: str, within_s: float, *, tell: Callable[[], str] | None = None
     ) -> None:
-        """Wait until *condition* holds, saying now and then what *tell* returns; TidemarkError after *within_s*."""
+        """Waits until *condition* holds, and reports with *tell* meanwhile.
+
+        Args:
+            condition: is polled.
+            what: its name in the error.
+            within_s: most time to wait.
+            tell: returns a line of progress; None: no progress is reported.
+
+        Raises:
+            TidemarkError: it does not hold after *within_s*.
+        """
         began, is_due = time.monotonic(), once_every(TELL_EVERY_S)
         while not condition():
             if time.monotonic() - began >= within_s:
-                msg = f"{what} must come within {within_s:g} s: it did not; look at the logs in {self.home.path}"
+                msg = f"waiting for {what}: timeout after {within_s:g} s; look at the logs in {self.home.path}"
                 raise TidemarkError(msg)
             if tell is not None and is_due():
                 self.say(f"  {tell()}")
             time.sleep(POLL_S)
 
     def step(self, what: str) -> AbstractContextManager[None]:
-        """Say that *what* is being done, and how long it took."""
+        """Reports that *what* is being done, and how long it took."""
         return step(self.say, what)
 
     def _going_on(self, airflow: AirflowApi) -> list[str]:
-        """The runs of the streams' DAG that have not ended."""
+        """Returns the runs of the streams' DAG that have not ended."""
         return [run_id for run_id, state in airflow.runs(self.dag("streams")).items() if state not in ENDED]
 
     def _state(self, airflow: AirflowApi, dag_id: str, run_id: str) -> str:
-        """The state of a run; where it has failed show the logs of its tasks and raise TidemarkError."""
+        """Returns the state of a run.
+
+        Raises:
+            TidemarkError: it failed; the logs of its tasks are shown.
+        """
         state = airflow.run_state(dag_id, run_id)
         if state != "failed":
             return state
@@ -179,12 +223,15 @@ class Conductor:
         for task in failed:
             self.say(f"\nThe end of the log of {dag_id}.{task}:")
             self.say("\n".join(airflow.log(dag_id, run_id, task)[-LOG_LINES:]))
-        msg = f"every DAG run must succeed: {run_id} of {dag_id} failed at {', '.join(failed)}, see the log above"
+        msg = f"the run {run_id} of the DAG {dag_id} failed in {', '.join(failed)}; see the log above"
         raise TidemarkError(msg)
 
 
 def once_every(interval_s: float) -> Callable[[], bool]:
-    """Return a condition that is true once in every *interval_s* by the monotonic clock; the first time after one."""
+    """Returns a condition that is true once in every *interval_s*.
+
+    It uses the monotonic clock, and is first true after one interval.
+    """
     last_s = time.monotonic()
 
     def is_due() -> bool:
@@ -199,7 +246,7 @@ def once_every(interval_s: float) -> Callable[[], bool]:
 
 @contextmanager
 def step(say: Say, what: str) -> Iterator[None]:
-    """Have *say* tell that *what* is being done, and how long it took."""
+    """Reports *what* is being done, and how long it took."""
     say(f"▸ {what} …")
     began = time.monotonic()
     yield
@@ -207,23 +254,26 @@ def step(say: Say, what: str) -> Iterator[None]:
 
 
 def dag_id(topology: str, part: str) -> str:
-    """The DAG of *topology* for *part* of the work, one of PARTS."""
+    """Returns the DAG of *topology* for *part*, one of PARTS."""
     return f"tidemark_{topology}_{part}"
 
 
 def wait_for_drained(airflow: AirflowApi, topologies: Collection[str]) -> None:
-    """Return when the runs of the streams of *topologies*, whose drivers have ended, have done so, too."""
+    """Returns when the DAG runs of *topologies* have ended.
+
+    Their drivers ended before.
+    """
     dags = [dag_id(name, "streams") for name in topologies]
     noticing = [dag for dag in dags if airflow.is_paused(dag) is False]  # a paused one takes no notice
 
     def is_over() -> bool:
-        return all(state in ENDED for dag in noticing for state in airflow.runs(dag).values())
+        return all(ENDED.issuperset(airflow.runs(dag).values()) for dag in noticing)
 
     process.wait_until(is_over, "the end of the streams' runs", NOTICED_WITHIN_S)
 
 
 def _runs(control: Control, *, warm: bool = True) -> bool:
-    """Return whether a driver runs and, with *warm*, has finished a batch."""
+    """Returns True if a driver runs and, with *warm*, finished a batch."""
     beat = control.heartbeat()
     is_running = control.is_held() and beat is not None and beat.state is StreamState.RUNNING
     return is_running and (not warm or any((control.home / "checkpoint" / "commits").glob("[0-9]*")))

@@ -1,4 +1,7 @@
-"""What `tidemark up` has to remember of an installation: which topologies are to run, and which DAGs it unpaused."""
+"""The state that `tidemark up` keeps of an installation.
+
+It has the topologies that are to run, and the DAGs that it unpaused.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,12 @@ from tidemark.embedded.stack import Home
 
 @dataclass
 class Remembered:
-    """Names of topologies: those *running*, and those that *ran* at the last `tidemark down` (None: there was none).
+    """Topologies of an installation.
 
-    A DAG that is paused although it was *unpaused* here was paused by a person.
+    Attributes:
+        running: those that are to run.
+        ran: those that ran at the last `tidemark down`; None: there was none.
+        unpaused: DAGs that were unpaused here. If one of them is paused, a person paused it.
     """
 
     running: list[str] = field(default_factory=list)
@@ -23,23 +29,23 @@ class Remembered:
 
     @classmethod
     def of(cls, home: Home) -> Remembered:
-        """What was kept in *home*."""
+        """Reads the state of *home*."""
         file = _file(home)
         return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else cls()
 
     def keep(self, home: Home) -> None:
-        """Write it into *home*."""
+        """Writes the state into *home*."""
         home.path.mkdir(parents=True, exist_ok=True)
         partial = _file(home).with_suffix(".partial")
         partial.write_text(json.dumps(asdict(self)), encoding="utf-8")
         partial.replace(_file(home))
 
     def started(self, names: Iterable[str]) -> None:
-        """The topologies *names* are to run."""
+        """Adds *names* to the topologies that are to run."""
         self.running = sorted({*self.running, *names})
 
     def stopped(self, names: Iterable[str]) -> None:
-        """The topologies *names*, which ran with others or alone, are to run no more."""
+        """Removes *names* from the topologies that are to run."""
         self.ran = self.running or self.ran
         self.running = sorted({*self.running} - {*names})
 

@@ -1,7 +1,7 @@
-"""A Spark standalone cluster on this machine: a master and workers, each a process on 127.0.0.1, all under one folder.
+"""A Spark standalone cluster on this machine, all under one folder.
 
-Master, workers and drivers share a secret, in the properties file `secrets.conf` of that folder: only the user who
-started the cluster can read it, and nobody else can use or stop the cluster.
+Its master and workers are processes on 127.0.0.1. Master, workers and drivers share a secret, in the properties file
+`secrets.conf` of that folder: only the user who started the cluster can read the secret, use the cluster and stop it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.embedded import process
-from tidemark.embedded.process import Process
+from tidemark.control import process
+from tidemark.control.process import Process
 
 HOST = "127.0.0.1"
 MASTER = "master"
@@ -23,8 +23,15 @@ UP_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """A running cluster: the *address* of its master, that of its page, its file of *secrets*, and its *workers*."""
+class LocalCluster:
+    """A running cluster.
+
+    Attributes:
+        address: of its master.
+        page: address of its web page.
+        secrets: the properties file with its secret.
+        workers: its workers.
+    """
 
     address: str
     page: str
@@ -32,8 +39,11 @@ class Cluster:
     workers: tuple[Process, ...]
 
     def living(self) -> int:
-        """How many workers the master counts on; 0 while it does not answer."""
-        # A proxy has no business between two processes of this machine, whatever the environment says.
+        """Returns the number of live workers.
+
+        0 while the master does not answer.
+        """
+        # A proxy that the environment names cannot reach 127.0.0.1 of this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(f"{self.page}/json/", timeout=5) as answer:
@@ -43,7 +53,10 @@ class Cluster:
 
 
 def master_command(*, host: str, port: int, page_port: int, properties: str) -> list[str]:
-    """The command of a master that listens on *host*; all of a cluster share the file *properties*."""
+    """Returns the command of a master that listens on *host*.
+
+    All processes of a cluster share the file *properties*.
+    """
     listens = ["--host", host, "--port", str(port), "--webui-port", str(page_port), "--properties-file", properties]
     return ["spark-class", "org.apache.spark.deploy.master.Master", *listens]
 
@@ -51,14 +64,27 @@ def master_command(*, host: str, port: int, page_port: int, properties: str) -> 
 def worker_command(
     master: str, *, host: str, page_port: int, cores: int, memory: str, work: str, properties: str
 ) -> list[str]:
-    """The command of a worker that gives executors of *master* so much; what they leave is in the folder *work*."""
+    """Returns the command of a worker for executors of *master*.
+
+    Args:
+        master: address of the master.
+        host: the worker listens here.
+        page_port: port of its web page; 0: any free one.
+        cores: cores for its executors.
+        memory: memory for its executors, such as `2g`.
+        work: folder for the files of executors.
+        properties: file that all processes of a cluster share.
+    """
     listens = ["--host", host, "--webui-port", str(page_port)]
     gives = ["--cores", str(cores), "--memory", memory, "--work-dir", work, "--properties-file", properties]
     return ["spark-class", "org.apache.spark.deploy.worker.Worker", *listens, *gives, master]
 
 
-def start(home: Path, *, workers: int = 2, cores: int, memory: str) -> Cluster:
-    """A cluster of so many *workers*, once its master has all of them; each has *cores*, and *memory* such as `2g`."""
+def start(home: Path, *, workers: int = 2, cores: int, memory: str) -> LocalCluster:
+    """Starts a cluster of so many *workers* and waits for them.
+
+    Each has *cores*, and *memory* such as `2g`.
+    """
     port, page_port = process.free_port(), process.free_port()
     address, env = f"spark://{HOST}:{port}", _environment()
     shared = _secrets(home)
@@ -76,25 +102,25 @@ def start(home: Path, *, workers: int = 2, cores: int, memory: str) -> Cluster:
             properties=str(shared),
         )
         launched.append(process.launch(name, command, home=home, env=env))
-    cluster = Cluster(address, f"http://{HOST}:{page_port}", shared, tuple(launched))
+    cluster = LocalCluster(address, f"http://{HOST}:{page_port}", shared, tuple(launched))
     process.wait_until(lambda: cluster.living() == workers, "a Spark cluster", UP_WITHIN_S, by=[master, *launched])
     return cluster
 
 
 def stop(home: Path, *, workers: int = 2) -> None:
-    """End the cluster that lives in *home*, and the executors on it."""
+    """Stops the cluster in *home* and its executors."""
     for name in (*_workers(workers), MASTER):
         process.stop(home, name, grace_s=0)
 
 
 def _secrets(home: Path) -> Path:
-    """A new file of secrets in *home*, for its owner alone."""
+    """Writes a new file of secrets, readable by its owner alone."""
     home.mkdir(parents=True, exist_ok=True)
     file = home / "secrets.conf"
     file.unlink(missing_ok=True)
     file.touch(mode=0o600)
-    said = f"spark.authenticate true\nspark.authenticate.secret {secrets.token_urlsafe(32)}\n"
-    file.write_text(said, encoding="utf-8")
+    properties = f"spark.authenticate true\nspark.authenticate.secret {secrets.token_urlsafe(32)}\n"
+    file.write_text(properties, encoding="utf-8")
     return file
 
 
@@ -103,9 +129,12 @@ def _workers(number: int) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process without the code that it can import: executors are to have what is shipped to them."""
-    known = process.without_airflow(os.environ)
-    inherited = {name: value for name, value in known.items() if name not in {"PYTHONPATH", "SPARK_HOME"}}
+    """Returns the environment of this process without its import paths.
+
+    Executors have to use the code that is shipped to them.
+    """
+    environment = process.without_airflow(os.environ)
+    inherited = {name: value for name, value in environment.items() if name not in {"PYTHONPATH", "SPARK_HOME"}}
     binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     daemons = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
     return {**inherited, **daemons, "PATH": binaries, "SPARK_LOCAL_IP": HOST}

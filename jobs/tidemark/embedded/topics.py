@@ -1,4 +1,7 @@
-"""Makes the topics of topologies that run on one broker: `python -m tidemark.embedded.topics BROKER FILE…`."""
+"""Creates the topics of topologies on one broker.
+
+It runs as `python -m tidemark.embedded.topics BROKER FILE…`.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,20 @@ import sys
 from pathlib import Path
 
 from tidemark.embedded.broker import create_topics
-from tidemark.spec.connections import DEFAULT
-from tidemark.spec.operators import Sink, Source
-from tidemark.spec.topology import Topology, load
+from tidemark.model.kinds.kafka_end import KafkaEnd
+from tidemark.model.project.connections import DEFAULT
+from tidemark.model.topology import Topology, load
 
 PARTITIONS = {"flight_events": 3}
-"""Topics with more than one partition: flights of each airport have their own."""
+"""Topics with several partitions: flights of each airport have one."""
 
 
 def topics_of(topology: Topology) -> dict[str, int]:
-    """The number of partitions of every topic of the cluster `default` that *topology* reads or writes."""
-    ends = [o for o in topology.operators.values() if isinstance(o, Source | Sink) and o.kafka == DEFAULT]
+    """Returns the topics that *topology* reads or writes, with their partitions.
+
+    They are those of the cluster `default`.
+    """
+    ends = [o for o in topology.operators.values() if isinstance(o, KafkaEnd) and o.kafka == DEFAULT]
     topics = {end.topic for end in ends if end.topic is not None}
     return {topic: PARTITIONS.get(topic, 1) for topic in sorted(topics)}
 

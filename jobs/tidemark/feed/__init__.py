@@ -1,1 +1,1 @@
-"""Real flights as the feed of an airline, and its way into Kafka."""
+"""Real flights as the feed of an airline, played into Kafka."""

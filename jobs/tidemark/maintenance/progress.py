@@ -1,4 +1,4 @@
-"""How far a stream has come, as its journal and its newest table of facts say."""
+"""Reads the progress of a stream from its journal and newest facts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from dataclasses import dataclass
 
 from deltalake import DeltaTable
 
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import BATCHES
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress
-from tidemark.spec.stream import Stream
-from tidemark.spec.tables import BATCHES
-from tidemark.stream.journal import Journal
-from tidemark.stream.state_files import StateRuns
+from tidemark.stream.journal.entries import Journal
 
 
 @dataclass(frozen=True)
 class Reached:
-    """`done` is the newest batch that is in all tables (None: none), `progress` that of the newest decided one.
+    """The progress of a stream.
 
-    `decided_at_ms` is when that one was written down, epoch ms. `has_state_files`: the state is in files.
+    Attributes:
+        done: the newest batch that is in all tables; None: none.
+        progress: that of the newest decided batch.
+        decided_at_ms: when that batch was written down, epoch ms.
+        has_state_files: the state is in files.
     """
 
     done: int | None
@@ -27,23 +30,26 @@ class Reached:
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether the newest decided batch is not in all tables."""
+        """True if the newest decided batch is not in all tables."""
         return self.done is None or self.done < self.progress.batch_id
 
     @property
     def anything_waits(self) -> bool:
-        """Whether records were read and not sent on."""
+        """True if records were read and not sent on."""
         parts = [part for i in self.progress.inputs.values() for part in i.partitions.values()]
         return any(part.done_until_offset < part.until_offset for part in parts)
 
     def read_of(self, hop_source: str) -> int:
-        """The batch of the upstream up to which (exclusive) the reading end *hop_source* of a hop has come."""
+        """Returns the first batch of the upstream that *hop_source* has not read.
+
+        *hop_source* is the reading end of a hop.
+        """
         partitions = self.progress.inputs.get(hop_source, InputProgress()).partitions
         return partitions.get(0, PartitionProgress()).until_offset
 
 
 def reached(stream: Stream) -> Reached | None:
-    """How far *stream* has come; None before its first batch."""
+    """Returns the progress of *stream*; None before its first batch."""
     batches, home = stream.home / BATCHES.name, stream.control / "journal"
     if not home.is_dir() or not DeltaTable.is_deltatable(str(batches)):
         return None
@@ -52,5 +58,5 @@ def reached(stream: Stream) -> Reached | None:
     newest = journal.newest()  # after `done`, so that it is no older
     if newest is None:
         return None
-    progress, decided_at_ms = StreamProgress.from_json(newest.notes["progress"]), journal.written_at_ms(newest.batch_id)
-    return Reached(done, progress, decided_at_ms, StateRuns.of(newest.notes) is not None)
+    progress, decided_at_ms = newest.notes.decision.progress, journal.written_at_ms(newest.batch_id)
+    return Reached(done, progress, decided_at_ms, newest.notes.decision.states is not None)

@@ -1,14 +1,18 @@
-"""Keeps the tables of a topology small: old rows go, small files become large ones, unused files are removed.
+"""Keeps the tables of a topology small.
 
-Purpose: a stream that runs for years starts, is read and commits as fast as a young one.
+Old rows go, small files become large ones, unused files are removed. So a stream that runs for years starts, reads and
+commits as fast as a young one.
+
 How it works, table by table: files whose youngest row is older than the retention go as a whole. Files that were
 written long enough ago are put together, those of one UTC day into one. Where people ask for the newest row of a key,
-however old, rows are parted instead: those that are needed into files of their own, the others into files named
-SUPERSEDED, which are all that the retention takes.
-Who may be in the way: a stream, which is never kept from committing; another one of these; an analyst. Whatever they
-changed meanwhile is looked at again, and after TRIES left for the next time. One that is killed leaves files that no
-table names, which go when they are old enough.
-Known limitation: two OPTIMIZEs by delta-rs that others run at once give a table its rows twice; it does not notice.
+however old, rows are parted instead: needed rows go into files of their own, the others into files named SUPERSEDED.
+The retention takes only the latter.
+
+Others that write meanwhile: a stream, which is never kept from committing; another maintenance; an analyst. A table
+that they changed is read again, up to TRIES times, and otherwise left for the next run. A maintenance that is killed
+leaves files that no table names. They go when they are old enough.
+
+Known limitation: two OPTIMIZEs by delta-rs at once give a table its rows twice; delta-rs does not notice.
 """
 
 from __future__ import annotations
@@ -23,19 +27,16 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tidemark.control import Control
-from tidemark.delta import NEEDED, SUPERSEDED
-from tidemark.maintenance.kept import Kept, is_of_older_version, kept_of, report_tables
-from tidemark.maintenance.needed import Needed
+from tidemark.control.folder import Control
+from tidemark.maintenance.live_rows import Needed
+from tidemark.maintenance.orphan_files import remove_unused, uncommitted_since_ms
 from tidemark.maintenance.progress import reached
-from tidemark.maintenance.unused import remove_unused, uncommitted_since_ms
-from tidemark.spec.layout import Layout
-from tidemark.spec.stream import Stream
-from tidemark.spec.tables import DELIVERIES, INCIDENTS
-from tidemark.spec.topology import Topology
-from tidemark.stream.evidence import evidence
-from tidemark.stream.soundness import findings
-from tidemark.table_files import (
+from tidemark.maintenance.retention import RetainedTable, is_of_older_version, kept_of, report_tables
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS
+from tidemark.model.topology import Topology
+from tidemark.storage.delta.compaction import (
     AT_MOST,
     Busy,
     DataFile,
@@ -47,20 +48,29 @@ from tidemark.table_files import (
     rows_of_each,
     written,
 )
+from tidemark.storage.delta.tables import NEEDED, SUPERSEDED
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import findings
 
 log = logging.getLogger("tidemark.maintain")
 
 CLOSED_AFTER_MS = 3_600_000
-"""A file that was written so long ago is closed: it may be put together with others."""
+"""Age at which a file is closed.
+
+It may then be put together with others.
+"""
 TRIES = 3
 
 
 def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSED_AFTER_MS) -> None:
-    """Keep the tables of *stream* small; one that may not go on as it is keeps all it has, and so does a new one."""
-    found = [finding for finding in findings(evidence(stream)) if not finding.fault.startswith("checkpoint")]
-    for finding in found:
+    """Keeps the tables of *stream* small.
+
+    A stream that may not go on as it is keeps all it has. So does one without a batch.
+    """
+    reasons = [finding for finding in findings(evidence(stream)) if not finding.fault.startswith("checkpoint")]
+    for finding in reasons:
         log.warning("%s/%s is left as it is: %s", stream.topology.name, stream.sub.name, finding.lines)
-    if found or (at := reached(stream)) is None:
+    if reasons or (at := reached(stream)) is None:
         return
     if is_of_older_version(stream, at):
         name = f"{stream.topology.name}/{stream.sub.name}"
@@ -76,17 +86,17 @@ def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSE
 def maintain_reports(
     layout: Layout, topology: Topology, *, now_ms: int, closed_after_ms: int = CLOSED_AFTER_MS
 ) -> None:
-    """Keep what the batch jobs of *topology* wrote small."""
+    """Keeps the tables of the batch jobs of *topology* small."""
     for path in report_tables(layout, topology.name):
         is_of_incidents = path.name in {INCIDENTS.name, DELIVERIES.name}  # an open one may be older than any report
-        kept = Kept(path=path, retention_ms=None if is_of_incidents else topology.retention.reports_ms)
+        kept = RetainedTable(path=path, retention_ms=None if is_of_incidents else topology.retention.reports_ms)
         _maintain(kept, now_ms=now_ms, closed_after_ms=closed_after_ms)
         if topology.retention.unused_ms is not None:
             remove_unused(path, topology.retention.unused_ms)
 
 
-def _maintain(table: Kept, *, now_ms: int, closed_after_ms: int) -> None:
-    """Do what there is to do at *table*, one thing after the other."""
+def _maintain(table: RetainedTable, *, now_ms: int, closed_after_ms: int) -> None:
+    """Removes and joins files of *table* until nothing is left to do."""
     if not DeltaTable.is_deltatable(str(table.path)):
         return
     for _ in range(TRIES):
@@ -99,8 +109,11 @@ def _maintain(table: Kept, *, now_ms: int, closed_after_ms: int) -> None:
             return
 
 
-def _next(table: Kept, files: Sequence[DataFile], now_ms: int, until_ms: int) -> Callable[[], None] | None:
-    """What is to be done next of *table*, which has *files*; None: nothing."""
+def _next(table: RetainedTable, files: Sequence[DataFile], now_ms: int, until_ms: int) -> Callable[[], None] | None:
+    """Returns the next step for *table*, None if there is none.
+
+    *files* are those of the table. Files that were written before *until_ms* are closed.
+    """
     if old := _too_old(table, files, now_ms):
         return partial(remove_files, table.path, old)
     closed = [file for file in files if file.written_at_ms < until_ms]
@@ -111,8 +124,11 @@ def _next(table: Kept, files: Sequence[DataFile], now_ms: int, until_ms: int) ->
     return None
 
 
-def _too_old(table: Kept, files: Sequence[DataFile], now_ms: int) -> list[DataFile]:
-    """The files that may go; never the newest one, which says how long nothing has come."""
+def _too_old(table: RetainedTable, files: Sequence[DataFile], now_ms: int) -> list[DataFile]:
+    """Returns the files that may go.
+
+    The newest one never goes: it shows since when no record has come.
+    """
     if table.retention_ms is None:
         return []
     before_ms = now_ms - table.retention_ms
@@ -120,8 +136,11 @@ def _too_old(table: Kept, files: Sequence[DataFile], now_ms: int) -> list[DataFi
     return [file for file in may_go if file.written_at_ms < before_ms]
 
 
-def _mixed(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
-    """The files whose rows are to be parted: none when there are no new ones since they were parted last."""
+def _mixed(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
+    """Returns the files whose rows are to be parted.
+
+    There are none if no new file was written since they were parted last.
+    """
     files = [
         file
         for file in closed
@@ -132,10 +151,10 @@ def _mixed(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
     return [] if all(file.name.startswith(NEEDED) for file in files) else files
 
 
-def _part(table: Kept, needed: Needed, files: Sequence[DataFile]) -> None:
-    """Part the rows of *files* that are *needed* from those that are not."""
+def _part(table: RetainedTable, needed: Needed, files: Sequence[DataFile]) -> None:
+    """Parts the rows of *files* that are *needed* from the others."""
     keys = pl.concat([pl.DataFrame(rows) for rows in rows_of_each(table.path, files, needed.columns)])
-    is_needed = needed.of(keys).fill_null(value=True)  # of what has no key nobody knows
+    is_needed = needed.of(keys).fill_null(value=True)  # a row without a key stays: none supersedes it
     new = chain.from_iterable(
         written(table.path, _chosen(table.path, files, chosen), prefix=prefix, like=files[-1])
         for prefix, chosen in ((NEEDED, is_needed), (SUPERSEDED, ~is_needed))
@@ -144,20 +163,29 @@ def _part(table: Kept, needed: Needed, files: Sequence[DataFile]) -> None:
 
 
 def _chosen(path: Path, files: Sequence[DataFile], chosen: pl.Series) -> Iterator[pa.Table]:
-    """Those rows of *files*, which come one after the other, that are *chosen*."""
+    """Yields the rows of *files* that are *chosen*.
+
+    *chosen* numbers the rows of all files, one file after the other.
+    """
     start = 0
     for rows in rows_of_each(path, files):
         yield rows.filter(chosen[start : start + rows.num_rows].to_arrow())
         start += rows.num_rows
 
 
-def _prefix(table: Kept) -> str:
-    """That of the names of files that are put together: where rows are parted, those of superseded ones."""
+def _prefix(table: RetainedTable) -> str:
+    """Returns the prefix of the names of files that are put together.
+
+    Where rows are parted, only superseded ones are put together.
+    """
     return SUPERSEDED if table.needed else ""
 
 
-def _small(table: Kept, closed: Sequence[DataFile]) -> list[DataFile]:
-    """Two or more small files that are alike, of some AT_MOST rows; none when there are no such."""
+def _small(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
+    """Returns two or more small files that are alike, or none.
+
+    Together they have about AT_MOST rows.
+    """
     small = [file for file in closed if file.name.startswith(_prefix(table)) and file.rows < AT_MOST // 2]
     for day in alike(small):
         rows_before = accumulate((file.rows for file in day), initial=0)

@@ -1,1 +1,4 @@
-"""What a bounded look at a topic shows: for `check --live`, and for a topology that is proposed for it."""
+"""Samples a topic, and proposes a topology for it.
+
+`check --live` uses the samples, too.
+"""

@@ -1,4 +1,4 @@
-"""How far out of order the records of a sample are, and which bound would cover them."""
+"""Measures the disorder of a sample, and finds a covering bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 TARGET = 0.99
-"""The share of the sampled records that a proposed bound covers at least."""
+"""Least share of the sampled records that a proposed bound covers."""
 ROUND_MS = (
     *(1_000 * s for s in (1, 2, 3, 5, 10, 15, 20, 30)),
     *(60_000 * m for m in (1, 2, 3, 5, 10, 15, 20, 30)),
@@ -16,26 +16,32 @@ ROUND_MS = (
 
 
 def behind_ms(times: Iterable[tuple[int, int]], now_ms: int) -> list[int]:
-    """How far each record of *times*, partition and record time by offset, is behind the newest before it.
+    """Returns how far each record is behind the newest one before it.
 
-    0 where it is not behind. A record from the future moves time up to *now_ms* only, as in a stream.
+    *times* are partition and record time, in the order of offsets. 0 where a record is not behind. A record from the
+    future moves time up to *now_ms* only, as in a stream.
     """
     newest: dict[int, int] = {}
-    found = []
+    distances_ms = []
     for partition, time_ms in times:
         before_ms = newest.get(partition, time_ms)
-        found.append(max(0, before_ms - time_ms))
+        distances_ms.append(max(0, before_ms - time_ms))
         newest[partition] = max(before_ms, min(time_ms, now_ms))
-    return found
+    return distances_ms
 
 
 def late_share(behind: Sequence[int], bound_ms: int) -> float:
-    """The share of records further *behind* than *bound_ms*; 0 without records."""
+    """Returns the share of records further *behind* than *bound_ms*.
+
+    0 without records.
+    """
     return sum(ms > bound_ms for ms in behind) / len(behind) if behind else 0.0
 
 
 def covering_ms(behind: Sequence[int], share: float = TARGET) -> int:
-    """The least bound that covers that *share* of the records; 0 without records.
+    """Returns the least bound that covers a *share* of the records.
+
+    0 without records.
 
     >>> covering_ms([0, 0, 500, 9_000], 0.75)
     500
@@ -45,7 +51,9 @@ def covering_ms(behind: Sequence[int], share: float = TARGET) -> int:
 
 
 def rounded_up(length_ms: int) -> int:
-    """The least of ROUND_MS that is not below *length_ms*; in whole days beyond them.
+    """Returns the least of ROUND_MS that is not below *length_ms*.
+
+    Beyond them it is in whole days.
 
     >>> rounded_up(1_001), rounded_up(90_000_000)
     (2000, 172800000)

@@ -1,39 +1,48 @@
-"""Which fields the JSON objects of a sample have, of which types, and which of them is the event time."""
+"""Derives fields, types and event time from a sample's JSON objects."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, count
 from typing import Any
 
-from tidemark.sampling.topic_sample import Sampled
-from tidemark.spec.toml_keys import IDENTIFIER
-from tidemark.stream.sink_columns import TIDEMARKS_OWN
+from tidemark.model.settings.toml_keys import IDENTIFIER
+from tidemark.sampling.topic_sample import SampledRecord
+from tidemark.stream.write.sink_columns import TIDEMARKS_OWN
 
 USUAL = 0.95
-"""The share of a field's values that have its type, and of the records that have an event time."""
+"""Share of a field's values that have its type.
+
+Also the share of the records that have an event time.
+"""
 UNITS = {"s": 1_000, "ms": 1, "us": 1 / 1_000, "ns": 1 / 1_000_000}
-"""What one of each is in ms."""
+"""Each unit in ms."""
 EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
-"""The years 2000 to 2099, in which numbers of each unit are no numbers of another."""
+"""The years 2000 to 2099.
+
+In them numbers of one unit are no plausible numbers of another.
+"""
 ISO_8601 = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 LIKELY = ("event", "timestamp", "ts", "time", "occurred", "measured", "observed", "read", "recorded", "created", "at")
-"""Parts of names of an event time, the likeliest first."""
+"""Words in the names of event times, the likeliest first."""
 UNLIKELY = ("ingest", "ingested", "processed", "received", "sent", "updated", "expires", "due", "birth", "id")
 WRITABLE = re.compile(r"[^\s,`\"\\][^,`\"\\\x00-\x1f\x7f]*(?<!\s)")
-"""Names of fields that the text of `fields` can have."""
+"""Field names that `fields` of a topology can contain."""
 RARE = 50
 YEAR_MS = 365 * 86_400_000
 
 
 @dataclass(frozen=True)
 class EventTime:
-    """The field *name* has times in *unit*: s, ms, us, ns, or ISO 8601 where it is None; *share* of records has one."""
+    """The field *name* has event times, in a *share* of the records.
+
+    *unit* is s, ms, us, ns, or None for ISO 8601.
+    """
 
     name: str
     unit: str | None
@@ -45,82 +54,111 @@ class EventTime:
         return f"epoch {self.unit}" if self.unit else "ISO 8601 text"
 
 
-def json_object(record: Sampled) -> dict[str, Any] | None:
-    """The object that is the value of *record*; None where it has none."""
+def json_object(record: SampledRecord) -> dict[str, Any] | None:
+    """Returns the object that is the value of *record*, or None."""
     try:
-        found = json.loads(record.value or b"")
+        value = json.loads(record.value or b"")
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def names_of(objects: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the names of the fields of *objects*, in the order in which they first occur."""
-    return list(dict.fromkeys(name for each in objects for name in each))
+    """Returns the field names of *objects*, in the order of occurrence."""
+    return list(dict.fromkeys(chain.from_iterable(objects)))
 
 
 def rare_names_of(objects: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the names of fields that less than one in RARE of *objects* has: mostly mistakes of a producer."""
-    having = Counter(name for each in objects for name in each)
+    """Returns names that less than one in RARE of *objects* has.
+
+    Most of them are mistakes of a producer.
+    """
+    having = Counter(chain.from_iterable(objects))
     return [name for name, n in having.items() if n * RARE < len(objects)]
 
 
 def columns_of(objects: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """By field of *objects* the column for it: its own name, or one made of that.
+    """Returns the column for each field of *objects*.
 
-    Without one are names that `fields` of a topology cannot have, and a second one that differs in case only.
+    It is the field's own name, or one derived from it. A field has none if `fields` of a topology cannot contain its
+    name, or if it differs from another in case only.
 
     >>> columns_of([{"eventTime": 1, "event_time": 2, "ID": 3, "id": 4, "2nd": 5, "a,b": 6}])
     {'event_time': 'event_time', 'id': 'id', 'eventTime': 'event_time_2', '2nd': 'f_2nd'}
     """
-    read: set[str] = set()
+    lower_names: set[str] = set()
     columns: dict[str, str] = {}
-    # Names that can be columns come first and stay as they are; others get what is left.
+    # Names that can be columns come first and stay as they are; others get names that are left.
     for name in sorted(names_of(objects), key=lambda name: not IDENTIFIER.fullmatch(name)):
-        if name.lower() in read or not WRITABLE.fullmatch(name):
+        if name.lower() in lower_names or not WRITABLE.fullmatch(name):
             continue
-        read.add(name.lower())
-        made = _column(name)
-        candidates = chain([made], (f"{made}_{n}" for n in count(2)))
-        columns[name] = next(each for each in candidates if each not in columns.values())
+        lower_names.add(name.lower())
+        columns[name] = _free(_column(name), columns.values())
     return columns
 
 
+def _free(column: str, used: Collection[str]) -> str:
+    """Returns *column*, with a number behind it if it is *used*."""
+    free = column
+    numbers = count(2)
+    while free in used:
+        free = f"{column}_{next(numbers)}"
+    return free
+
+
 def _column(field: str) -> str:
-    """The name of a column for *field*; not one that a Delta sink adds itself."""
+    """Returns a column name for *field*.
+
+    It is not one that a Delta sink adds itself.
+    """
     if IDENTIFIER.fullmatch(field):
         return f"{field}_field" if field in TIDEMARKS_OWN else field
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", field).lower()
-    made = re.sub(r"[^a-z0-9]+", "_", words).strip("_")[:50]
-    return made if made[:1].isalpha() else f"f_{made}"
+    column = re.sub(r"[^a-z0-9]+", "_", words).strip("_")[:50]
+    return column if column[:1].isalpha() else f"f_{column}"
 
 
 def field_types(objects: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """By column its type, and what was seen of it."""
-    return {
-        name: _type([each[name] for each in objects if each.get(name) is not None], len(objects))
-        for name in names_of(objects)
-    }
+    """Returns by column its type, and the evidence for it."""
+    types: dict[str, tuple[str, str]] = {}
+    for name in names_of(objects):
+        values = [each[name] for each in objects if each.get(name) is not None]
+        types[name] = _type(values, len(objects))
+    return types
 
 
 def event_time(objects: Sequence[dict[str, Any]], kafka_ms: int) -> EventTime | None:
-    """The likeliest event time of *objects*, the newest of which Kafka has since *kafka_ms*; None without any."""
-    found: list[tuple[int, int, EventTime]] = []
+    """Returns the likeliest event time of *objects*; None without any.
+
+    *kafka_ms* is Kafka's timestamp of the newest of them.
+    """
+    candidates: list[tuple[int, int, EventTime]] = []
     for name in names_of(objects):
-        units = Counter(unit for each in objects if (unit := unit_of(each.get(name))) is not None)
-        if not units:
+        values_by_unit: dict[str, list[Any]] = {}
+        for record in objects:
+            value = record.get(name)
+            if (unit_of_value := unit_of(value)) is not None:
+                values_by_unit.setdefault(unit_of_value, []).append(value)
+        if not values_by_unit:
             continue
-        ((unit, n),) = units.most_common(1)
-        newest_ms = max(time_ms(each[name], unit) for each in objects if unit_of(each.get(name)) == unit)
+        unit, values = max(values_by_unit.items(), key=lambda of_unit: len(of_unit[1]))
+        newest_ms = max(time_ms(value, unit) for value in values)
         rank = _rank(name)
+        # Without a word in its name a number has to lie near Kafka's clock: ids may look like times.
         is_time = unit == "" or rank > 0 or (rank == 0 and abs(newest_ms - kafka_ms) < YEAR_MS)
-        if n >= USUAL * len(objects) and is_time:
-            found.append((rank, -len(found), EventTime(name, unit or None, n / len(objects))))
-    return max(found, key=lambda each: each[:2])[2] if found else None
+        if len(values) >= USUAL * len(objects) and is_time:
+            share = len(values) / len(objects)
+            # Of equal ranks the first field wins, hence the negative number.
+            candidates.append((rank, -len(candidates), EventTime(name, unit or None, share)))
+    return max(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
 
 
 def unit_of(value: Any) -> str | None:
-    """The unit of a *value* that is a time of this century; "" for ISO 8601; None for others.
+    """Returns the unit of a *value* that is a plausible time.
+
+    Plausible are the years 2000 to 2099.
+
+    "" for ISO 8601; None for others.
 
     >>> unit_of(1_700_000_000), unit_of(1_700_000_000_000), unit_of("2024-05-01T12:00:00Z"), unit_of(17)
     ('s', 'ms', '', None)
@@ -132,12 +170,14 @@ def unit_of(value: Any) -> str | None:
             return None
         return ""
     if isinstance(value, int) and not isinstance(value, bool):
-        return next((unit for unit, in_ms in UNITS.items() if EARLIEST_MS <= value * in_ms < LATEST_MS), None)
+        for unit, in_ms in UNITS.items():
+            if EARLIEST_MS <= value * in_ms < LATEST_MS:
+                return unit
     return None
 
 
 def time_ms(value: Any, unit: str | None) -> int:
-    """*value*, which is in *unit*, as epoch ms."""
+    """Returns *value*, which is in *unit*, as epoch ms."""
     if unit:
         return int(value * UNITS[unit])
     at = datetime.fromisoformat(value)
@@ -145,15 +185,24 @@ def time_ms(value: Any, unit: str | None) -> int:
 
 
 def _rank(name: str) -> int:
-    """How likely *name* is that of an event time; 0: it says nothing, below: it says something else."""
+    """Returns how likely *name* is that of an event time.
+
+    0: the name has no such word; below 0: it has a word of another meaning.
+    """
     words = name.split("_")
     if any(word in UNLIKELY for word in words):
         return -1
-    return max((len(LIKELY) - i for i, part in enumerate(LIKELY) if part in words), default=0)
+    for place, word in enumerate(LIKELY):
+        if word in words:
+            return len(LIKELY) - place
+    return 0
 
 
 def _type(values: Sequence[Any], of: int) -> tuple[str, str]:
-    """The type of most of *values*, text where they differ; and what was seen in *of* objects."""
+    """Returns the type of most of *values*, and the evidence.
+
+    It is text where they differ. *of* is the number of objects.
+    """
     if not values:
         return "string", "always null"
     kinds = Counter(_kind(value) for value in values)

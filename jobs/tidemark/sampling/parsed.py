@@ -1,16 +1,16 @@
-"""What a source would make of a sample of its topic, by the functions of the streams."""
+"""Parses a sample with the functions of the streams."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from tidemark.kernels.arrivals import with_future
-from tidemark.kernels.marks import MARK
-from tidemark.kernels.schemas import HEADERS
+from tidemark.kernels.columns.schemas import HEADERS
+from tidemark.kernels.records.arrivals import with_future
+from tidemark.kernels.records.marks import MARK
+from tidemark.model.kinds.source import Source
 from tidemark.sampling.disorder import behind_ms
-from tidemark.sampling.topic_sample import Sample
-from tidemark.spec.operators import Source
-from tidemark.stream.read.parsing import parsed as parsed_rows
+from tidemark.sampling.topic_sample import TopicSample
+from tidemark.stream.read import parsing
 
 _RAW = pl.Schema(
     {
@@ -24,11 +24,12 @@ _RAW = pl.Schema(
 )
 
 
-def parsed(source: Source, sample: Sample, now_ms: int) -> pl.DataFrame:
-    """The rows that *source* has of *sample* in a batch decided at *now_ms*, by partition and offset.
+def parsed(source: Source, sample: TopicSample, now_ms: int) -> pl.DataFrame:
+    """Returns the rows that *source* has of *sample* at *now_ms*.
 
-    Marks of time are no records, and left out.
+    *now_ms* is the decision time. Rows are ordered by partition and offset. Marks of time are no records, and left out.
     """
+    unmarked = [record for record in sample.records if MARK not in dict(record.headers)]
     records = [
         {
             "key": record.key,
@@ -38,20 +39,24 @@ def parsed(source: Source, sample: Sample, now_ms: int) -> pl.DataFrame:
             "clock_ms": record.timestamp_ms,
             "headers": [{"key": name, "value": value} for name, value in record.headers],
         }
-        for record in sample.records
-        if not any(name == MARK for name, _ in record.headers)
+        for record in unmarked
     ]
     raw = pl.DataFrame(records, schema=_RAW).with_columns(source=pl.lit(source.name))
-    return with_future(source, parsed_rows(source, raw), now_ms).sort("partition", "offset")
+    return with_future(source, parsing.parsed(source, raw), now_ms).sort("partition", "offset")
 
 
 def behind(rows: pl.DataFrame, now_ms: int) -> list[int]:
-    """How far each usable one of *rows* that has a time is behind the newest before it in its partition, ms."""
+    """Returns how far each row is behind the newest before it.
+
+    Lengths are ms.
+
+    Rows are compared within their partition; rows without a time are left out.
+    """
     usable = rows.filter(pl.col("reason").is_null(), pl.col("timestamp_ms").is_not_null())
     return behind_ms(usable.select("partition", "timestamp_ms").iter_rows(), now_ms)
 
 
 def newest_ms(rows: pl.DataFrame) -> int | None:
-    """The newest time of usable *rows*; None without any."""
+    """Returns the newest time of usable *rows*; None without any."""
     newest = rows.filter(pl.col("reason").is_null())["timestamp_ms"].max()
     return newest if isinstance(newest, int) else None

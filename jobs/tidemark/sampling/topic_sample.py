@@ -1,4 +1,7 @@
-"""Reads the newest records of every partition of a topic, a bounded number; no group is joined, nothing committed."""
+"""Reads the newest records of every partition of a topic.
+
+The number of records is bounded. No group is joined, nothing is committed.
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,22 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import InvalidArgument
-from tidemark.spec.connections import Cluster
-from tidemark.stream.kafka import no_answer
+from tidemark.model.project.connections import Cluster
+from tidemark.stream.kafka.client import no_answer
 
 MOST_RECORDS = 2_000
-"""Of a topic, over all of its partitions."""
+"""Most records of a topic, over all of its partitions."""
 MOST_S = 10.0
-"""A sample has what was read by then."""
+"""A sample ends after this time, with the records read by then."""
 TIMEOUT_S = 10.0
-"""For each answer of the broker."""
+"""Timeout for each answer of the broker."""
 AT_ONCE = 500
 QUIET = {"log_level": 0}
-"""That a broker cannot be reached is said by an error of ours."""
+"""Silences the client's log: an unreachable broker becomes an error of ours."""
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledRecord:
     """A record as its topic has it; *timestamp_ms* is Kafka's."""
 
     partition: int
@@ -38,22 +41,28 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """The newest *records* of a topic by partition and offset; *ends* has the first and the next offset of each."""
+class TopicSample:
+    """The newest *records* of a topic by partition and offset.
+
+    *ends* has the first and the next offset of each partition.
+    """
 
     topic: str
     ends: Mapping[int, tuple[int, int]]
-    records: tuple[Sampled, ...]
+    records: tuple[SampledRecord, ...]
     complete: bool
 
     @property
     def there(self) -> int:
-        """How many offsets the topic has: records, but for those that compaction or transactions left out."""
+        """The number of offsets in the topic.
+
+        It is the number of records, plus those that compaction or transactions left out.
+        """
         return sum(end - first for first, end in self.ends.values())
 
 
 class SampledCluster:
-    """The Kafka *cluster*, of which only metadata and records are read."""
+    """A Kafka *cluster* of which only metadata and records are read."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._client, self.address = {**cluster.client, **QUIET}, cluster.bootstrap
@@ -61,21 +70,28 @@ class SampledCluster:
 
     @cached_property
     def partitions(self) -> Mapping[str, int]:
-        """The number of partitions of each topic; raises InvalidArgument when no broker answers."""
+        """The number of partitions of each topic.
+
+        Raises:
+            InvalidArgument: no broker answers.
+        """
         try:
             topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
         except KafkaException as error:
             msg = f"{self.address}: {no_answer(error, TIMEOUT_S)}; start it, or correct the address"
             raise InvalidArgument(msg) from error
-        return {name: len(found.partitions) for name, found in topics.items() if found.error is None}
+        return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
     def rights(self, topic: str) -> frozenset[str] | None:
-        """What this client may do with *topic*, such as READ; None where the broker does not tell."""
-        asked = self._admin.describe_topics(
+        """Returns the client's rights on *topic*, such as READ.
+
+        None where the broker does not report them.
+        """
+        answers = self._admin.describe_topics(
             TopicCollection([topic]), include_authorized_operations=True, request_timeout=TIMEOUT_S
         )
         try:
-            allowed = asked[topic].result(TIMEOUT_S).authorized_operations
+            allowed = answers[topic].result(TIMEOUT_S).authorized_operations
         except KafkaException as error:
             refused = error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
             return frozenset() if refused else None
@@ -83,10 +99,13 @@ class SampledCluster:
             return None
         return None if allowed is None else frozenset(operation.name for operation in allowed)
 
-    def sample(self, topic: str, *, most: int = MOST_RECORDS, within_s: float = MOST_S) -> Sample:
-        """At most *most* records of *topic*, equally many of each partition, as far as they come *within_s*.
+    def sample(self, topic: str, *, most: int = MOST_RECORDS, within_s: float = MOST_S) -> TopicSample:
+        """Reads at most *most* records of *topic*, equally many of each partition.
 
-        Raises InvalidArgument when the topic may not be read.
+        It reads those that come *within_s*.
+
+        Raises:
+            InvalidArgument: the topic may not be read.
         """
         consumer = Consumer(
             {**self._client, "group.id": "tidemark-sample", "enable.auto.commit": False, "enable.partition.eof": True}
@@ -99,18 +118,20 @@ class SampledCluster:
         finally:
             consumer.close()
 
-    def _sampled(self, consumer: Consumer, topic: str, most: int, until: float) -> Sample:
+    def _sampled(self, consumer: Consumer, topic: str, most: int, until: float) -> TopicSample:
         numbers = range(self.partitions[topic])
         ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=TIMEOUT_S) for n in numbers}
         each = max(1, most // max(1, len(ends)))
         starts = {n: max(first, end - each) for n, (first, end) in ends.items() if end > first}
         consumer.assign([TopicPartition(topic, n, start) for n, start in starts.items()])
-        records: list[Sampled] = []
+        records: list[SampledRecord] = []
         unread = set(starts)
         while unread and (left := until - time.monotonic()) > 0:
             for message in consumer.consume(AT_ONCE, timeout=min(1.0, left)):
                 number, offset = message.partition() or 0, message.offset() or 0
                 if (error := message.error()) is not None:
+                    # The end of a partition is an event of its own: its last offsets may be marks
+                    # of transactions.
                     if error.code() != KafkaError._PARTITION_EOF:
                         raise KafkaException(error)
                     unread.discard(number)
@@ -120,17 +141,17 @@ class SampledCluster:
                 if offset >= ends[number][1] - 1:
                     unread.discard(number)
         records.sort(key=lambda record: (record.partition, record.offset))
-        return Sample(topic, ends, tuple(records), complete=not unread)
+        return TopicSample(topic, ends, tuple(records), complete=not unread)
 
 
 def ask_for(right: str, topic: str) -> str:
-    """The remedy where a *right* is missing."""
+    """Returns the remedy where a *right* is missing."""
     return f"ask the administrator of that cluster for the right {right} on topic {topic}"
 
 
-def _record(message: Message, partition: int, offset: int) -> Sampled:
+def _record(message: Message, partition: int, offset: int) -> SampledRecord:
     headers = tuple((name, value.encode() if isinstance(value, str) else value) for name, value in _headers(message))
-    return Sampled(partition, offset, message.key(), message.value(), headers, message.timestamp()[1])
+    return SampledRecord(partition, offset, message.key(), message.value(), headers, message.timestamp()[1])
 
 
 def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:

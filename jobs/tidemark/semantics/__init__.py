@@ -1,1 +1,4 @@
-"""Ring 0: the rules that decide every number, each with its source; standard library only."""
+"""Rules that decide every number; standard library only.
+
+Each module names the source of its rules.
+"""

@@ -1,7 +1,7 @@
-"""Which part of a window's age broke a promise: parts that add up to the age, and those that grew.
+"""Splits the age of a window into parts and blames growth.
 
-The age of a window at an operator is when the operator had finished the window, less the window's end. Lengths are ms,
-instants epoch ms.
+The age of a window at an operator is the clock when the operator had finished it, less the window's end. The parts add
+up to the age. Lengths are ms, instants epoch ms.
 """
 
 from __future__ import annotations
@@ -14,62 +14,77 @@ from statistics import median
 from typing import NamedTuple
 
 HISTORY = 200
-"""Windows that kept the promise, from which the usual length of a part is taken."""
+"""Windows within the promise that give the usual lengths."""
 HISTORY_MS = 86_400_000
-"""No window that ended longer ago is among them."""
+"""Windows that ended longer ago do not count as history."""
 ENOUGH = 20
-"""Fewer windows say nothing of what is usual."""
+"""With fewer windows the usual length is unknown."""
 
 
 class AgeCause(StrEnum):
     """A part of a window's age in which no operator worked."""
 
     BOUND = "bound"
-    """The source's bound: how long it waits for records that are out of order."""
+    """The source's bound: the wait for records that are out of order."""
     BLOCKING_PARTITION = "blocking_partition"
-    """A partition had no record that was new enough, or had to become idle first."""
+    """A partition had no record that was new enough.
+
+    It had to get one, or to become idle.
+    """
     BACKLOG = "backlog"
-    """The record that closed the window waited unread: the driver read older ones, stood still, or had never run."""
+    """The record that closed the window waited unread.
+
+    The driver read older records, stood still, or had never run.
+    """
     DRIVER_RESTARTED = "driver_restarted"
-    """That record waited unread, or the records of a hop did, while a driver took the place of another."""
+    """Records waited unread while another driver took over."""
     LATE_PRODUCER = "late_producer"
-    """That record was written later than its timestamp says."""
+    """The closing record was written later than its timestamp."""
     TRIGGER = "trigger"
     """A driver waited for its next trigger."""
     WAITING = "waiting"
-    """A hop's records waited for the next driver longer than its trigger, and the driver was not busy."""
+    """A hop's records waited longer than a trigger for an idle driver."""
     QUEUED = "queued"
-    """An operator waited for the journal."""
+    """An operator waited for the journal or another stream of its process."""
 
 
 HELD_BY_WATERMARK = frozenset({AgeCause.BOUND.value, AgeCause.BLOCKING_PARTITION.value})
-"""What delays windows, and records only where they wait for the end of a window."""
+"""Causes that delay windows.
+
+They delay records only where these wait for the end of a window.
+"""
 
 
-class Part(NamedTuple):
-    """The owner of a part of the age: an operator of a *kind*, or an AgeCause, which is its own kind."""
+class AgePart(NamedTuple):
+    """The owner of a part of the age.
+
+    It is an operator of a *kind*, or an AgeCause, which is its own kind.
+    """
 
     name: str
     kind: str
 
     @classmethod
-    def of(cls, cause: AgeCause) -> Part:
-        """The part of *cause*."""
+    def of(cls, cause: AgeCause) -> AgePart:
+        """Returns the part of *cause*."""
         return cls(cause.value, cause.value)
 
 
-Spent = Mapping[Part, int]
+Spent = Mapping[AgePart, int]
 """The length of each part, ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Closing:
-    """The batch that closed a window, and what was known before it.
+    """The batch that closed a window, and the batch before it.
 
-    It began at `began_ms`. The one before it ran from `before_began_ms` to `before_ended_ms`; None: there is none.
-    `is_unread`: that one left records of the blocking partition unread. `has_restarted`: records waited for another
-    driver, which ran this batch or began to read what had waited. `still_from_ms`: from then on they waited for the
-    driver, which stood still; None: it did not.
+    Attributes:
+        began_ms: when it began.
+        before_began_ms: when the batch before it began; None: there was none.
+        before_ended_ms: when the batch before it ended; None: there was none.
+        is_unread: the batch before left records of the blocking partition unread.
+        has_restarted: records waited for another driver, which ran this batch or began to read the backlog.
+        still_from_ms: since when records waited because the driver stood still; None: it did not.
     """
 
     began_ms: int
@@ -82,12 +97,12 @@ class Closing:
 
 @dataclass(frozen=True, kw_only=True)
 class Blamed:
-    """The length of a part, its usual length (None: not known), and its excess, ms.
+    """A part with its length, its usual length and its excess, ms.
 
-    `usual_share` is the usual share of the window's age.
+    `usual_ms` is None if it is unknown. `usual_share` is the usual share of the window's age.
     """
 
-    part: Part
+    part: AgePart
     ms: int
     usual_ms: float | None
     usual_share: float | None
@@ -102,34 +117,44 @@ def before_source(
     ready_ms: int,
     closing: Closing,
     trigger_ms: int,
-    source: Part,
-    busy: Part,
-) -> dict[Part, int]:
-    """What the age of a window at its source was spent on; the parts add up to the age.
+    queued_ms: int,
+    source: AgePart,
+    busy: AgePart,
+) -> dict[AgePart, int]:
+    """Splits the age of a window at its source into parts.
+
+    The parts add up to the age.
 
     Args:
-        window_end_ms: record time.
+        window_end_ms: end of the window, record time.
         finished_ms: when the source had finished the window.
-        bound_ms: of the source.
+        bound_ms: the source's bound.
         ready_ms: record time from which on the blocking partition could let the watermark pass the window's end.
-        closing: the batch in which it did.
-        trigger_ms: of the topology.
-        source: gets the time after the batch began.
-        busy: gets the time in which the driver was busy with the batch before.
+        closing: the batch in which the watermark passed it.
+        trigger_ms: trigger interval of the topology.
+        queued_ms: wait of that batch for other streams of its process, from its beginning.
+        source: the part that owns the rest of the time after the batch began.
+        busy: the part that owns the time in which the driver was busy with the batch before.
     """
     waiting = AgeCause.DRIVER_RESTARTED if closing.has_restarted else AgeCause.BACKLOG
-    left = Part.of(waiting if closing.is_unread else AgeCause.LATE_PRODUCER)
+    left = AgePart.of(waiting if closing.is_unread else AgeCause.LATE_PRODUCER)
     is_waiting = closing.is_unread or closing.has_restarted or closing.still_from_ms is not None
-    until = [(Part.of(AgeCause.BOUND), window_end_ms + bound_ms), (Part.of(AgeCause.BLOCKING_PARTITION), ready_ms)]
+    # Each part ends at its instant, or where the part before it ended if that is later.
+    until = [
+        (AgePart.of(AgeCause.BOUND), window_end_ms + bound_ms),
+        (AgePart.of(AgeCause.BLOCKING_PARTITION), ready_ms),
+    ]
     if closing.before_began_ms is not None and closing.before_ended_ms is not None:
         until += [(left, closing.before_began_ms), (left if closing.is_unread else busy, closing.before_ended_ms)]
     if closing.still_from_ms is not None:
         until += [(left, closing.still_from_ms)]
-    until += [(Part.of(waiting) if is_waiting else left, closing.began_ms - trigger_ms)]
-    until += [(Part.of(AgeCause.TRIGGER), closing.began_ms)]
-    spent: Counter[Part] = Counter()
+    until += [(AgePart.of(waiting) if is_waiting else left, closing.began_ms - trigger_ms)]
+    until += [(AgePart.of(AgeCause.TRIGGER), closing.began_ms)]
+    until += [(AgePart.of(AgeCause.QUEUED), closing.began_ms + queued_ms)]
+    spent: Counter[AgePart] = Counter()
+    # A window may finish before its end: then the part of the bound is negative, and the sum is still the age.
     now_ms = min(window_end_ms, finished_ms)
-    spent[Part.of(AgeCause.BOUND)] += now_ms - window_end_ms
+    spent[AgePart.of(AgeCause.BOUND)] += now_ms - window_end_ms
     for part, at_ms in until:
         length_ms = max(0, min(at_ms, finished_ms) - now_ms)
         spent[part] += length_ms
@@ -138,20 +163,24 @@ def before_source(
     return dict(spent)
 
 
-def shared_out(wait: tuple[int, int], worked: Mapping[Part, tuple[int, int]], length_ms: int) -> dict[Part, int]:
-    """Who worked while an operator was queued for *length_ms*; the rest is QUEUED.
+def shared_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]], length_ms: int) -> dict[AgePart, int]:
+    """Splits *length_ms* of queueing among the operators that worked meanwhile.
+
+    The rest is QUEUED. Operators with the longest overlap come first.
 
     Args:
         wait: the instants between which the operator waited and worked.
-        worked: those between which each operator beside the path worked in the same driver.
+        worked: for each operator beside the path, the instants between which it worked in the same driver.
         length_ms: how long the operator waited.
     """
     overlaps = {part: min(wait[1], end) - max(wait[0], start) for part, (start, end) in worked.items()}
-    found: dict[Part, int] = {}
-    for part, overlap_ms in sorted(overlaps.items(), key=lambda of: (-of[1], of[0])):
-        found[part] = max(0, min(overlap_ms, length_ms))
-        length_ms -= found[part]
-    return {**{part: ms for part, ms in found.items() if ms}, Part.of(AgeCause.QUEUED): length_ms}
+    shares: dict[AgePart, int] = {}
+    for part, overlap_ms in sorted(overlaps.items(), key=lambda item: (-item[1], item[0])):
+        share_ms = max(0, min(overlap_ms, length_ms))
+        length_ms -= share_ms
+        if share_ms:
+            shares[part] = share_ms
+    return {**shares, AgePart.of(AgeCause.QUEUED): length_ms}
 
 
 def grown(
@@ -162,19 +191,26 @@ def grown(
     only: Collection[str] | None = None,
     promised_ms: int = 0,
 ) -> list[Blamed]:
-    """Every part of a window, those first that were longest beyond what is usual.
+    """Returns every part of a window, the largest excess first.
 
-    Usual is the median over *kept*, windows that kept the promise. With fewer than ENOUGH of them it is not known, and
-    what is *configured_ms* for a part, by name, takes its place. Parts that *only* does not name are to blame for
-    nothing, and no part is for the first *promised_ms* of its length.
+    The usual length of a part is its median over *kept*, windows that kept the promise. With fewer than ENOUGH of them
+    the usual length is unknown, and the configured length takes its place.
+
+    Args:
+        spent: the length of each part.
+        kept: the parts of earlier windows within the promise.
+        configured_ms: by name of a part, its configured length.
+        only: names of the parts that can be blamed; None: all.
+        promised_ms: the length for which no part is blamed.
     """
     is_known = len(kept) >= ENOUGH
     ages_ms = [sum(each.values()) for each in kept]
 
-    def blamed(part: Part, ms: int) -> Blamed:
+    def blamed(part: AgePart, ms: int) -> Blamed:
         usual_ms = float(median(each.get(part, 0) for each in kept)) if is_known else None
         shares = [each.get(part, 0) / age_ms for each, age_ms in zip(kept, ages_ms, strict=True) if age_ms > 0]
         expected_ms = configured_ms.get(part.name, 0) if usual_ms is None else usual_ms
+        # A part within the promise is not blamed, even where it is usually shorter.
         excess_ms = ms - max(expected_ms, promised_ms) if only is None or part.name in only else 0
         return Blamed(
             part=part,

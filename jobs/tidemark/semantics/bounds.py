@@ -1,7 +1,7 @@
-"""What a source's bound costs: completeness against latency, from how far behind its records came.
+"""Computes the price of a source's bound: completeness against latency.
 
-With a longer bound fewer records are late, and every result that waits for the watermark waits that much longer. A
-record counts as late where it is beyond the bound alone, whatever lateness is allowed besides.
+With a longer bound fewer records are late, and every result that waits for the watermark waits that much longer. Here a
+record counts as late when it is beyond the bound, whatever lateness is allowed in addition.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from itertools import accumulate
 from tidemark.semantics.buckets import RELATIVE_ERROR, bucket_of, value_of
 
 SHARES = ("50", "90", "99", "99.9", "99.99", "100")
-"""Percent of the records that are to be in time at least, and thereby the bounds that are compared."""
+"""Percentages of records in time for which bounds are compared."""
 
 
 @dataclass(frozen=True)
 class BoundCost:
-    """One bound: why it is compared, the records that are `late` with it, and by how much results wait (ms)."""
+    """The price of one bound.
+
+    `choice` says why it is compared, `late` counts the records that are late with it, and results wait for `wait_ms`.
+    """
 
     choice: str
     bound_ms: int
@@ -31,26 +34,37 @@ class BoundCost:
 
 
 def bound_costs(counts: Sequence[tuple[int, int]], *, bound_ms: int) -> list[BoundCost]:
-    """No bound, those that SHARES ask for, and the current *bound_ms*; *counts* has a bucket of needed bounds and n.
+    """Returns the price of no bound, of each share, and of *bound_ms*.
 
-    An asked one is the longest of its bucket, at most 2 % more than the records need. Without records there is none.
+    A bound for a share is the upper edge of its bucket, so at most 2 % longer than the records need. Empty without
+    records.
+
+    Args:
+        counts: (bucket, n) of the bounds that records need.
+        bound_ms: the current bound.
     """
     if not any(n for _, n in counts):
         return []
-    asked = {f"{share} % in time": _bound_ms(counts, Decimal(share)) for share in SHARES}
-    return [_cost(choice, length_ms, counts) for choice, length_ms in {"none": 0, **asked, "current": bound_ms}.items()]
+    for_shares = {f"{share} % in time": _bound_ms(counts, Decimal(share)) for share in SHARES}
+    choices = {"none": 0, **for_shares, "current": bound_ms}
+    return [_cost(choice, choice_ms, counts) for choice, choice_ms in choices.items()]
 
 
 def _bound_ms(counts: Sequence[tuple[int, int]], share: Decimal) -> int:
-    """The upper edge, in whole ms, of the first bucket up to which there are *share* percent of the records."""
+    """Returns the bound with which *share* percent of records are in time.
+
+    It is the upper edge, in whole ms, of the first bucket up to which there are so many records.
+    """
     ordered = sorted(counts)
     whole = sum(n for _, n in ordered)
     in_time = accumulate(n for _, n in ordered)
     bucket = next(bucket for (bucket, _), n in zip(ordered, in_time, strict=True) if n * 100 >= share * whole)
+    # 1e-6 ms keeps a whole number whole after the division.
     return math.floor(value_of(bucket) / (1 - RELATIVE_ERROR) + 1e-6)
 
 
 def _cost(choice: str, bound_ms: int, counts: Sequence[tuple[int, int]]) -> BoundCost:
     records = sum(n for _, n in counts)
+    # Records in the bucket of the bound count as in time, so the count is off by one bucket at most.
     late = sum(n for bucket, n in counts if bucket > bucket_of(bound_ms))
     return BoundCost(choice, bound_ms, records, late, late / records, bound_ms)

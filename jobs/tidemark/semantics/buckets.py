@@ -1,13 +1,13 @@
-"""Latency in log-scaled buckets: counts that add up, and percentiles that are at most 1 % off.
+"""Counts latencies in log-scaled buckets; percentiles are at most 1 % off.
 
-The mapping of DDSketch (Masson, Rim and Lee, VLDB 2019) with γ = 1.02. A positive value *v* of whole milliseconds is
-in bucket 1 + ⌈log_γ v⌉, a negative one in the bucket of −*v* with the sign turned, 0 in bucket 0. A bucket stands for
-the value between its edges that is relatively as far from both, so a quantile read from buckets is within
-α = (γ − 1) / (γ + 1) < 0.991 % of a value of that rank; the rest up to 1 % is room for engines whose logarithms differ
-in the last digit. For example 5,000 ms is bucket 432, which stands for 5,039 ms.
+The mapping is that of DDSketch (Masson, Rim and Lee, VLDB 2019) with γ = 1.02. A positive value *v* of whole
+milliseconds is in bucket 1 + ⌈log_γ v⌉, a negative one in the bucket of −*v* with the sign turned, 0 in bucket 0. A
+bucket stands for the value between its edges that is relatively as far from both. So a quantile read from buckets is
+within α = (γ − 1) / (γ + 1) < 0.991 % of a value of that rank. The rest up to 1 % is room for engines whose logarithms
+differ in the last digit. For example 5,000 ms is bucket 432, which stands for 5,039 ms.
 
-Merging is adding up `n` per bucket, in any order and in any SQL engine. How many values are above a threshold is
-counted beside the buckets, so that a share is exact.
+Buckets merge by adding up `n` per bucket, in any order and in any SQL engine. Values above a threshold are counted
+beside the buckets, so that their share is exact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _LN_GAMMA = math.log(GAMMA)
 
 
 def bucket_of(value_ms: int) -> int:
-    """The bucket of a signed value in whole milliseconds; an int16 for anything a 64-bit column holds."""
+    """Returns the bucket of a signed value in whole milliseconds.
+
+    The bucket of any 64-bit value is an int16.
+    """
     if value_ms == 0:
         return 0
     bucket = 1 + math.ceil(math.log(abs(value_ms)) / _LN_GAMMA)
@@ -31,7 +34,7 @@ def bucket_of(value_ms: int) -> int:
 
 
 def value_of(bucket: int) -> float:
-    """The value in milliseconds that *bucket* stands for."""
+    """Returns the value in milliseconds that *bucket* stands for."""
     if bucket == 0:
         return 0.0
     value_ms = GAMMA ** (abs(bucket) - 1) * (1 - RELATIVE_ERROR)
@@ -39,16 +42,17 @@ def value_of(bucket: int) -> float:
 
 
 def quantile(counts: Iterable[tuple[int, int]], q: float) -> float | None:
-    """The *q*-quantile in milliseconds of values counted as (bucket, n); None when there are none.
+    """Returns the *q*-quantile in milliseconds of values counted as (bucket, n).
 
-    The value of rank ⌊*q* · (N − 1)⌋ from 0, the lower of two neighbours, as `numpy.quantile(..., method="lower")`
-    and DDSketch take it, with a relative error of at most 1 %. A bucket may come more than once.
+    It is the value of rank ⌊*q* · (N − 1)⌋ from 0, the lower of two neighbours, as `numpy.quantile(...,
+    method="lower")` and DDSketch take it, with a relative error of at most 1 %. A bucket may come more than once. None
+    without values.
 
     Raises:
         InvalidArgument: *q* is not between 0 and 1.
     """
     if not 0 <= q <= 1:
-        msg = f"a quantile is between 0 and 1, got {q}; the 99th percentile is 0.99"
+        msg = f"a quantile must be between 0 and 1, got {q}; the 99th percentile is 0.99"
         raise InvalidArgument(msg)
     ordered = sorted((bucket, n) for bucket, n in counts if n)
     rank = math.floor(q * (sum(n for _, n in ordered) - 1))
@@ -60,17 +64,13 @@ def quantile(counts: Iterable[tuple[int, int]], q: float) -> float | None:
 
 
 def bucket_sql(column: str) -> str:
-    """`bucket_of` as a SQL expression over *column*, null for null; for DuckDB and Spark alike.
+    """Returns `bucket_of` as SQL over *column*, for DuckDB and Spark.
 
-    All agree on every value below ten thousand years. Beyond, one at an edge may be in the bucket beside, as good.
-    *column* is part of the text: a name or an expression of one's own, never a stranger's.
+    Null stays null. All implementations agree on every value below ten thousand years. Beyond that a value at an edge
+    may be in the neighbouring bucket, which has the same error. *column* becomes part of the text: pass only names and
+    expressions that you wrote, never user input.
     """
+    # 17 significant digits make the literal the same double as in Python.
     magnitude = f"CAST(CEIL(LN(ABS(CAST({column} AS DOUBLE))) / {_LN_GAMMA:.17g}e0) AS INT)"
     signed = f"WHEN {column} > 0 THEN 1 + {magnitude} WHEN {column} < 0 THEN -1 - {magnitude}"
     return f"CASE {signed} WHEN {column} = 0 THEN 0 END"
-
-
-def bucket_value_sql(column: str) -> str:
-    """`value_of` as a SQL expression over a bucket *column*, in milliseconds as a double, null for null."""
-    value = f"POWER({GAMMA}e0, ABS({column}) - 1) * {1 - RELATIVE_ERROR:.17g}e0"
-    return f"CASE WHEN {column} = 0 THEN 0e0 ELSE SIGN({column}) * {value} END"

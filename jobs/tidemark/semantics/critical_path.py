@@ -1,13 +1,14 @@
-"""Which operator made one streaming window late: operator latencies and the critical path.
+"""Finds the operators that made one streaming window late: the critical path.
 
 An EWT is the clock at which an operator had finished a window, in epoch milliseconds, adjusted for its host's skew.
-An operator's latency is its EWT less the latest EWT among its upstreams; the critical path is the walk from a leaf
+An operator's latency is its EWT less the latest EWT among its upstreams. The critical path is the walk from a leaf
 along the latest upstreams whose latencies sum highest. For one window, without clamping, these sum to EWT(leaf) −
 EWT(source). Of equal operators the first by name is taken. Source: Apache Apex, "Operator latency" and
-StreamingContainerManager.findCriticalPath; `stram` has Apex's own form, which mixes
-windows; `what_if` asks what would have been.
+StreamingContainerManager.findCriticalPath. `stram` has Apex's own form, which mixes windows; `what_if` computes
+alternatives.
 
-`upstreams` maps an operator to those whose output it reads; one that is only named as an upstream is an input.
+`upstreams` maps an operator to the operators whose output it reads. An operator that is only named as an upstream is an
+input.
 """
 
 from __future__ import annotations
@@ -23,30 +24,39 @@ Upstreams = Mapping[str, Sequence[str]]
 Instants = Mapping[str, int | None]
 
 
-class State(StrEnum):
-    """How an operator's latency came about, or why there is none."""
+class LatencyState(StrEnum):
+    """How an operator's latency came about, or why it has none."""
 
     INPUT = "input"
-    """It reads from outside: 0 by definition."""
+    """It reads from outside: its latency is 0 by definition."""
     MEASURED = "measured"
     NO_WINDOW_YET = "no_window_yet"
-    """It has not finished the window: no latency."""
+    """It has not finished the window, so it has no latency."""
     UPSTREAM_MISSING = "upstream_missing"
-    """An upstream has no EWT: against the others it is an upper bound, and there is none when all are missing."""
+    """An upstream has no EWT: the latency is an upper bound.
+
+    It is measured against the other upstreams; there is none when all are missing.
+    """
     ESTIMATED = "estimated"
-    """It is so many windows behind that EWTs are not kept: that number times the window."""
+    """EWTs that far back are not kept: windows behind × window length."""
     STUCK = "stuck"
-    """It is behind for longer than a heartbeat may take: the number of windows times the window."""
+    """Behind for longer than a heartbeat: windows behind × window length."""
     CLAMPED_NEGATIVE = "clamped_negative"
-    """It finished before an upstream, which the clocks of two hosts can say: 0, and evidence of skew."""
+    """It finished before an upstream: latency 0, and evidence of skew.
+
+    The clocks of two hosts can say so.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
-    """One operator in one window; `unclamped_ms` is below 0 where `latency_ms` was clamped, None where not measured."""
+class PathStep:
+    """The measurement of an operator in one window.
+
+    `unclamped_ms` is below 0 where `latency_ms` was clamped, and None where nothing was measured.
+    """
 
     operator: str
-    state: State
+    state: LatencyState
     latency_ms: int | None = None
     unclamped_ms: int | None = None
     slowest_upstream: str | None = None
@@ -54,10 +64,13 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What an operator's latency was spent on: they add up to it, and none is negative."""
+    """Parts of an operator's latency, none negative; their sum is the latency."""
 
     waited_ms: int
-    """Until its driver's batch began: for the trigger, or for the batch before. Nothing within one driver waits so."""
+    """Until the driver's batch began: for the trigger or the batch before.
+
+    Operators within one driver do not wait for each other in this sense.
+    """
     queued_ms: int
     """For sibling branches of the same batch."""
     worked_ms: int
@@ -67,38 +80,46 @@ class Parts:
 class Path:
     """A walk from a source to a leaf, source first."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
 
     @property
     def latency_ms(self) -> int:
-        """The sum of the latencies that are known; a lower bound unless `is_complete`."""
+        """Sum of the known latencies; a lower bound unless `is_complete`."""
         return sum(step.latency_ms or 0 for step in self.steps)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every step has a latency."""
+        """True if every step has a latency."""
         return all(step.latency_ms is not None for step in self.steps)
 
     @property
-    def state(self) -> State:
-        """Measured, or the state of the first step that kept it from being exact."""
-        exact = {State.INPUT, State.MEASURED}
-        return next((step.state for step in self.steps if step.state not in exact), State.MEASURED)
+    def state(self) -> LatencyState:
+        """Measured, or the state of the first step that is not exact."""
+        exact = {LatencyState.INPUT, LatencyState.MEASURED}
+        return next((step.state for step in self.steps if step.state not in exact), LatencyState.MEASURED)
 
     def share_of(self, operator: str) -> float | None:
-        """The part of the path's latency that *operator* took, 0 to 1; None off the path, or when there is none."""
+        """Returns the share of the path's latency that *operator* took.
+
+        It is between 0 and 1.
+
+        None off the path, or when the path has no latency.
+        """
         own_ms = next((step.latency_ms for step in self.steps if step.operator == operator), None)
         return None if own_ms is None or not self.latency_ms else own_ms / self.latency_ms
 
     def __str__(self) -> str:
-        """For example `A (0 ms) → C (100 ms) → E (20 ms) = 120 ms`; `≥` instead of `=` when it is not complete."""
+        """Renders the path, such as `A (0 ms) → C (9 ms)`.
+
+        The sum follows, behind `=`, or behind `≥` when the path is not complete.
+        """
         sign = "=" if self.is_complete else "≥"
         return f"{' → '.join(map(_shown, self.steps))} {sign} {self.latency_ms} ms"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How long EWTs are waited for; the names are Apex's."""
+class EstimateLimits:
+    """Limits after which a missing EWT is estimated; the names are Apex's."""
 
     window_ms: int
     heartbeat_timeout_ms: int = 30_000
@@ -106,7 +127,7 @@ class Limits:
 
 
 def in_order(upstreams: Upstreams) -> tuple[str, ...]:
-    """All operators, each after its upstreams.
+    """Returns all operators, each after its upstreams.
 
     Raises:
         InvalidArgument: there is a cycle.
@@ -114,32 +135,36 @@ def in_order(upstreams: Upstreams) -> tuple[str, ...]:
     try:
         return tuple(TopologicalSorter(upstreams).static_order())
     except CycleError as error:
-        msg = f"a topology has no cycle, got {' → '.join(error.args[1])}; remove one of its edges"
+        msg = f"a topology must not have a cycle, got {' → '.join(error.args[1])}; remove one of its edges"
         raise InvalidArgument(msg) from error
 
 
 def leaves(upstreams: Upstreams) -> tuple[str, ...]:
-    """The operators that no other reads, by name."""
-    read = {name for names in upstreams.values() for name in names}
+    """Returns the operators that no other operator reads, by name."""
+    read = set().union(*upstreams.values())
     return tuple(sorted(set(upstreams) - read))
 
 
 def leading_to(names: Iterable[str], upstreams: Upstreams) -> Upstreams:
-    """Of *upstreams* the operators *names*, and those that they come after."""
-    found: dict[str, Sequence[str]] = {}
-    open_ = [*names]
-    while open_:
-        name = open_.pop()
-        if name not in found:
-            found[name] = upstreams.get(name, ())
-            open_ += found[name]
-    return found
+    """Returns the part of *upstreams* from which the operators *names* follow."""
+    ancestors: dict[str, Sequence[str]] = {}
+    unvisited = [*names]
+    while unvisited:
+        name = unvisited.pop()
+        if name not in ancestors:
+            ancestors[name] = upstreams.get(name, ())
+            unvisited += ancestors[name]
+    return ancestors
 
 
 def latest(names: Iterable[str], ewt_ms: Instants) -> tuple[str, int] | None:
-    """The one of *names* with the latest EWT, and that; None when none has one."""
-    known = [(-instant_ms, name) for name in names if (instant_ms := ewt_ms.get(name)) is not None]
-    return (min(known)[1], -min(known)[0]) if known else None
+    """Returns the operator of *names* with the latest EWT, and that EWT.
+
+    None when none of them has one.
+    """
+    # Negated instants: the minimum is the latest, and of equal ones the first by name.
+    measured = [(-instant_ms, name) for name in names if (instant_ms := ewt_ms.get(name)) is not None]
+    return (min(measured)[1], -min(measured)[0]) if measured else None
 
 
 def measure(
@@ -147,15 +172,15 @@ def measure(
     ewt_ms: Instants,
     *,
     windows_behind: Mapping[str, int] | None = None,
-    limits: Limits | None = None,
-) -> dict[str, Step]:
-    """Every operator's latency in one window, each after its upstreams.
+    limits: EstimateLimits | None = None,
+) -> dict[str, PathStep]:
+    """Returns every operator's latency in one window, each after its upstreams.
 
     Args:
         upstreams: the topology.
         ewt_ms: the window's EWT per operator; left out or None where there is none.
-        windows_behind: for operators that have not finished it: by how many windows their upstreams are ahead.
-        limits: from when on that number is taken as the latency; without it such operators have none.
+        windows_behind: for operators that have not finished it: how many windows their upstreams are ahead.
+        limits: when that number counts as a latency; None: never, such operators have no latency.
 
     Raises:
         InvalidArgument: there is a cycle.
@@ -170,14 +195,14 @@ def measure(
 
 
 def parts(latency_ms: int, *, before_batch_ms: int, queued_ms: int) -> Parts:
-    """What *latency_ms* was spent on.
+    """Splits *latency_ms* of one operator in one window into its parts.
 
     Args:
         latency_ms: of one operator in one window.
         before_batch_ms: from its latest upstream's EWT to the beginning of its own batch; negative when the batch had
             begun by then, as within one driver.
-        queued_ms: how long it waited in that batch for sibling branches; as much of it counts as fits into the latency,
-            which is less than that only where a clock went back.
+        queued_ms: how long it waited in that batch for sibling branches. What exceeds the latency does not count; only
+            a clock that went back causes that.
 
     >>> parts(450, before_batch_ms=300, queued_ms=50)
     Parts(waited_ms=300, queued_ms=50, worked_ms=100)
@@ -187,67 +212,76 @@ def parts(latency_ms: int, *, before_batch_ms: int, queued_ms: int) -> Parts:
     return Parts(waited_ms=waited_ms, queued_ms=queued_ms, worked_ms=latency_ms - waited_ms - queued_ms)
 
 
-def path_to(leaf: str, steps: Mapping[str, Step]) -> Path:
-    """The walk to *leaf* along the slowest upstreams."""
+def path_to(leaf: str, steps: Mapping[str, PathStep]) -> Path:
+    """Returns the walk to *leaf* along the slowest upstreams."""
     walk = [steps[leaf]]
     while (upstream := walk[-1].slowest_upstream) is not None:
         walk.append(steps[upstream])
     return Path(tuple(reversed(walk)))
 
 
-def critical_path(upstreams: Upstreams, steps: Mapping[str, Step]) -> Path:
-    """Of the walks to all leaves the one whose latencies sum highest.
+def critical_path(upstreams: Upstreams, steps: Mapping[str, PathStep]) -> Path:
+    """Returns the walk to a leaf whose latencies sum highest.
 
     Raises:
         InvalidArgument: there is no operator.
     """
     walks = [path_to(leaf, steps) for leaf in leaves(upstreams)]
     if not walks:
-        msg = "a topology has at least one operator that reads another, got none; add a sink"
+        msg = "a topology needs at least one operator that reads another, got none; add a sink"
         raise InvalidArgument(msg)
+    # Of equal walks max keeps the first, and leaves are sorted by name.
     return max(walks, key=lambda walk: walk.latency_ms)
 
 
-def _step(operator: str, names: Sequence[str], ewt_ms: Instants, estimate: tuple[State, int | None]) -> Step:
+def _step(operator: str, names: Sequence[str], ewt_ms: Instants, estimate: tuple[LatencyState, int | None]) -> PathStep:
     finished_ms, slowest = ewt_ms.get(operator), latest(names, ewt_ms)
     if finished_ms is None:
         state, latency_ms = estimate
-        return Step(
+        return PathStep(
             operator=operator, state=state, latency_ms=latency_ms, slowest_upstream=slowest[0] if slowest else None
         )
     if not names:
-        return Step(operator=operator, state=State.INPUT, latency_ms=0, unclamped_ms=0)
+        return PathStep(operator=operator, state=LatencyState.INPUT, latency_ms=0, unclamped_ms=0)
     if slowest is None:
-        return Step(operator=operator, state=State.UPSTREAM_MISSING)
+        return PathStep(operator=operator, state=LatencyState.UPSTREAM_MISSING)
     own_ms = finished_ms - slowest[1]
-    state = State.MEASURED if all(ewt_ms.get(name) is not None for name in names) else State.UPSTREAM_MISSING
-    return Step(
+    has_all = all(ewt_ms.get(name) is not None for name in names)
+    state = LatencyState.MEASURED if has_all else LatencyState.UPSTREAM_MISSING
+    return PathStep(
         operator=operator,
-        state=State.CLAMPED_NEGATIVE if own_ms < 0 else state,
+        state=LatencyState.CLAMPED_NEGATIVE if own_ms < 0 else state,
         latency_ms=max(0, own_ms),
         unclamped_ms=own_ms,
         slowest_upstream=slowest[0],
     )
 
 
-def _waiting(step: Step, names: Sequence[str], ewt_ms: Instants, steps: Mapping[str, Step]) -> Step:
-    """*step*, which has not finished: it waits for the one of *names* that has not either and is furthest behind."""
+def _waiting(step: PathStep, names: Sequence[str], ewt_ms: Instants, steps: Mapping[str, PathStep]) -> PathStep:
+    """Names the upstream that an unfinished *step* waits for.
+
+    It is the one of *names* that has not finished either and is furthest behind.
+    """
     unfinished = sorted(name for name in names if ewt_ms.get(name) is None)
     if not unfinished:
         return step
     return replace(step, slowest_upstream=max(unfinished, key=lambda name: path_to(name, steps).latency_ms))
 
 
-def _estimate(windows_behind: int, limits: Limits | None) -> tuple[State, int | None]:
+def _estimate(windows_behind: int, limits: EstimateLimits | None) -> tuple[LatencyState, int | None]:
     if limits is None:
-        return State.NO_WINDOW_YET, None
+        return LatencyState.NO_WINDOW_YET, None
     behind_ms = windows_behind * limits.window_ms
     if windows_behind > limits.throughput_calculation_max_samples:
-        return State.ESTIMATED, behind_ms
-    return (State.STUCK, behind_ms) if behind_ms > limits.heartbeat_timeout_ms else (State.NO_WINDOW_YET, None)
+        return LatencyState.ESTIMATED, behind_ms
+    return (
+        (LatencyState.STUCK, behind_ms)
+        if behind_ms > limits.heartbeat_timeout_ms
+        else (LatencyState.NO_WINDOW_YET, None)
+    )
 
 
-def _shown(step: Step) -> str:
+def _shown(step: PathStep) -> str:
     length = "" if step.latency_ms is None else f"{step.latency_ms} ms"
-    why = "" if step.state in {State.INPUT, State.MEASURED} else step.state.value
+    why = "" if step.state in {LatencyState.INPUT, LatencyState.MEASURED} else step.state.value
     return f"{step.operator} ({', '.join(part for part in (length, why) if part)})"

@@ -1,28 +1,33 @@
-"""How a batch moves record time: each partition of a source, the source, and the sub-topology.
+"""Computes how a batch moves record time.
 
-Decision times (`*_at_ms`, `now_ms`) and record times are epoch ms UTC.
+It moves for each partition of a source, for the source, and for the sub-topology. Decision times (`*_at_ms`, `now_ms`)
+and record times are epoch ms UTC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tidemark.semantics.idleness import Activity, activity
+from tidemark.semantics.idleness import Activity, activity, idle_from_ms
 from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.semantics.watermark import Combined, Progress, bounded_out_of_orderness, combine, combine_inputs, later
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What one batch read of one partition: offsets from (inclusive) until (exclusive), and its newest record.
+    """The part of one partition that a batch read.
 
-    `max_timestamp_ms` is None when it read none that can be used; `newest_ms` is the newest event time up to then, also
-    of records that wait or are ahead of the clock; `latest_offset` is the broker's, None without one;
-    `held_from` is the offset of the first record that waits (`max_drift`), None when none does. `lost` are offsets,
-    from (inclusive) until (exclusive), that are gone and were given up, None when none are. `told_idle` is whether its
-    writer said last that nothing comes; None when nothing was read, and it said nothing new. `went_back`: it read a
-    mark from after its writer's time went back.
+    Attributes:
+        from_offset: first offset, inclusive.
+        until_offset: last offset, exclusive.
+        max_timestamp_ms: of the newest usable record; None when there is none.
+        latest_offset: the broker's latest offset; None without a broker.
+        held_from: offset of the first record that waits (`max_drift`); None when none does.
+        lost: offsets from (inclusive) until (exclusive) that are gone and were given up; None: none are.
+        told_idle: the writer's latest mark declares the partition idle; None: no new mark was read.
+        newest_ms: newest event time so far, also of records that wait or are ahead of the clock.
+        went_back: a mark was read that the writer sent after its time was set back.
     """
 
     from_offset: int
@@ -37,19 +42,27 @@ class Seen:
 
     @property
     def silent(self) -> bool:
-        """Whether the batch read neither a record nor a mark of it."""
+        """True if the batch read neither a record nor a mark."""
         return self.until_offset == self.from_offset and self.told_idle is None
 
     @property
     def caught_up(self) -> bool:
-        """Whether the partition was read to its end, as far as the broker was asked, and nothing of it waits."""
+        """True if the partition was read to its end and nothing waits.
+
+        The end is where the broker was when it was asked.
+        """
         return self.latest_offset is not None and self.latest_offset <= self.until_offset and self.held_from is None
 
     def marked(self, was: PartitionProgress, *, newest_ms: int | None, idle: bool) -> Seen:
-        """The same after a mark that counts as a record of *newest_ms*, None: no watermark yet; *idle* is its status.
+        """Returns this reading after a mark of time.
 
-        A mark that repeats what the partition *was* before does not end its silence. One from before its writer's time
-        went back says nothing.
+        A mark that repeats what the partition *was* before does not end its silence. A mark from before its writer's
+        time went back is ignored.
+
+        Args:
+            was: the partition before the batch.
+            newest_ms: the mark counts as a record of this time; None: its writer has no watermark yet.
+            idle: the status in the mark.
         """
         if not was.believes(newest_ms):
             return self
@@ -69,9 +82,17 @@ def advance(
     now_ms: int,
     idle_advances: bool = False,
 ) -> InputProgress:
-    """The source after a batch that read what *seen* says of every partition, decided at *now_ms*.
+    """Returns the source after a batch that was decided at *now_ms*.
 
-    With *idle_advances* time goes on while all partitions are idle: as far as the clock has come since the last record.
+    With *idle_advances* time advances while all partitions are idle: by as much as the clock has since the last record.
+
+    Args:
+        was: the source before the batch.
+        seen: the part of every partition that the batch read.
+        bound_ms: the source's bound.
+        idle_after_ms: silence of more than this is idleness; None: never.
+        now_ms: decision time of the batch.
+        idle_advances: time advances in silence.
     """
     partitions = {
         number: _partition(was.partitions.get(number, PartitionProgress()), part, bound_ms, idle_after_ms, now_ms)
@@ -83,25 +104,60 @@ def advance(
     }
     now = combine(parts, previous_ms=was.watermark_ms)
     if now.idle and idle_advances and idle_after_ms is not None:
-        gone_on_ms = _in_silence(partitions.values(), bound_ms=bound_ms, idle_after_ms=idle_after_ms, now_ms=now_ms)
-        now = replace(now, watermark_ms=later(now.watermark_ms, gone_on_ms))
+        silent_ms = _in_silence(partitions.values(), bound_ms=bound_ms, idle_after_ms=idle_after_ms, now_ms=now_ms)
+        now = replace(now, watermark_ms=later(now.watermark_ms, silent_ms))
     return _with(replace(was, partitions=partitions), now)
 
 
 def _in_silence(
     partitions: Collection[PartitionProgress], *, bound_ms: int, idle_after_ms: int, now_ms: int
 ) -> int | None:
-    """The watermark that a record would have that came now and were as old as the newest one was when that came.
+    """Returns the watermark that time in silence has reached.
 
-    It moves when the silence has lasted for *idle_after_ms*, twice as long, four times, and so on: a whole night takes
-    a dozen steps, and nothing waits for more than twice as long as it must.
+    It is that of a record that would come now, as old as the newest one was when it came.
+
+    The watermark moves when the silence has lasted for *idle_after_ms*, twice as long, four times, and so on. So a
+    whole night takes a dozen steps, and nothing waits for more than twice as long as it must.
     """
     newest_ms = max((p.max_timestamp_ms for p in partitions if p.max_timestamp_ms is not None), default=None)
-    silence_ms = now_ms - max((p.active_at_ms for p in partitions if p.active_at_ms is not None), default=now_ms)
-    if newest_ms is None or silence_ms < idle_after_ms:
+    steps = _steps(now_ms - _silent_since_ms(partitions, now_ms), idle_after_ms)
+    if newest_ms is None or not steps:
         return None
-    step_ms = idle_after_ms << (silence_ms // idle_after_ms).bit_length() - 1
-    return bounded_out_of_orderness(newest_ms + step_ms, bound_ms=bound_ms)
+    return bounded_out_of_orderness(newest_ms + (idle_after_ms << steps - 1), bound_ms=bound_ms)
+
+
+def _silent_since_ms(partitions: Collection[PartitionProgress], now_ms: int) -> int:
+    return max((p.active_at_ms for p in partitions if p.active_at_ms is not None), default=now_ms)
+
+
+def _steps(silence_ms: int, idle_after_ms: int) -> int:
+    """Returns how many steps time has taken in a silence of *silence_ms*.
+
+    The next one is due at `idle_after_ms << steps`.
+    """
+    # The bit length counts doublings: silence of 1, 2, 4 and 8 times idle_after has 1, 2, 3 and 4 steps.
+    return (max(0, silence_ms) // idle_after_ms).bit_length()
+
+
+def silence_tells_at_ms(was: InputProgress, *, idle_after_ms: int, idle_advances: bool, after_ms: int) -> Iterator[int]:
+    """Yields the instants at which silence alone may move the source.
+
+    `advance` acts at these instants.
+
+    Args:
+        was: the source after its last batch.
+        idle_after_ms: a partition is idle after so much silence.
+        idle_advances: time advances while all partitions are idle.
+        after_ms: the next step of time after this instant is meant.
+    """
+    partitions = was.partitions.values()
+    for part in partitions:
+        if part.activity is not Activity.IDLE and part.active_at_ms is not None:
+            yield idle_from_ms(part.active_at_ms, idle_after_ms)
+    if idle_advances:
+        since_ms = _silent_since_ms(partitions, after_ms)
+        step_ms = idle_after_ms << _steps(after_ms - since_ms, idle_after_ms)
+        yield max(since_ms + step_ms, idle_from_ms(since_ms, idle_after_ms))
 
 
 def _partition(
@@ -132,9 +188,15 @@ def _partition(
 
 
 def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> InputProgress:
-    """The source when the newest record of partition *number* counts as one of *to_ms*: no other time goes back.
+    """Returns the source after a partition was set back to *to_ms*.
 
-    It goes back no further than that, whoever else is behind.
+    No other time goes back, and the watermark goes back no further than that, whichever other partition is behind.
+
+    Args:
+        was: the source before.
+        number: the partition.
+        to_ms: its newest record counts as one of this time.
+        bound_ms: of the source.
     """
     watermark_ms = bounded_out_of_orderness(to_ms, bound_ms=bound_ms)
     part = replace(
@@ -153,7 +215,10 @@ def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> I
 
 
 def processing_time(was: InputProgress, seen: Mapping[int, Seen], *, now_ms: int) -> InputProgress:
-    """The source after a batch decided at *now_ms* when that instant is the record time of all that it read."""
+    """Returns the source after a batch whose records have the time *now_ms*.
+
+    *now_ms* is the decision time of the batch.
+    """
     partitions = {
         number: PartitionProgress(
             max_timestamp_ms=now_ms, watermark_ms=now_ms - 1, active_at_ms=now_ms, until_offset=part.until_offset
@@ -166,10 +231,18 @@ def processing_time(was: InputProgress, seen: Mapping[int, Seen], *, now_ms: int
 def follow(
     was: InputProgress, seen: Seen, *, watermark_ms: int | None, idle: bool | None = None, now_ms: int
 ) -> InputProgress:
-    """The reading end of a hop after a batch: its watermark is the newest one that the upstream handed on.
+    """Returns the reading end of a hop after a batch.
 
-    So is whether it is *idle*: a reader does not ask the broker of its upstream's sources (None: it said nothing new).
+    Its watermark is the newest one that the upstream sent, and so is its idleness: a reader does not ask the broker of
+    its upstream's sources.
     Source: Flink, StatusWatermarkValve, to whose channels a WatermarkStatus comes beside watermarks.
+
+    Args:
+        was: the input before the batch.
+        seen: the part of the hop that the batch read.
+        watermark_ms: the upstream's newest watermark; None: none yet.
+        idle: the upstream's status; None: no new one was sent.
+        now_ms: decision time of the batch.
     """
     before = was.partitions.get(0, PartitionProgress(active_at_ms=now_ms))
     reached_ms = later(was.watermark_ms, watermark_ms)
@@ -185,7 +258,10 @@ def follow(
 
 
 def combined(inputs: Mapping[str, InputProgress], *, previous_ms: int | None) -> Combined:
-    """The watermark of a sub-topology over those of its *inputs* that may hold it back."""
+    """Returns the watermark of a sub-topology over its *inputs*.
+
+    *inputs* are those that may hold it back.
+    """
     parts = {
         name: Progress(watermark_ms=part.watermark_ms, activity=Activity.IDLE if part.idle else Activity.ACTIVE)
         for name, part in inputs.items()

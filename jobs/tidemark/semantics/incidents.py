@@ -1,7 +1,8 @@
-"""When checks that find an SLA broken are one incident: opened once, escalated, resolved once it has held for a while.
+"""Folds checks of an SLA into incidents: opened, escalated, resolved.
 
-Who stands where is a fold over the checks in the order of their instants; nothing else is remembered. A check that
-measured nothing changes nothing: it is no sign that all is well. Instants are epoch ms, lengths ms.
+An incident opens after the SLA was broken for a while and is resolved after it has held for a while. The state of an
+SLA is a fold over its checks in the order of their instants; nothing else is remembered. A check that measured nothing
+changes nothing: it is no sign that all is well. Instants are epoch ms, lengths ms.
 """
 
 from __future__ import annotations
@@ -14,26 +15,28 @@ from tidemark.semantics.sla import Verdict
 
 
 class Change(StrEnum):
-    """What happens to an incident."""
+    """An event in the life of an incident."""
 
     OPENED = "opened"
     ESCALATED = "escalated"
-    """It became worse than it had been; once, however often it comes and goes."""
+    """Its verdict became worse than ever before; at most once."""
     ACKNOWLEDGED = "acknowledged"
-    """Somebody said that he looks after it."""
+    """A person took the incident over."""
     RESOLVED = "resolved"
 
 
 CHECKS = "checks_are_made"
-"""In place of an SLA's name: somebody looks at the SLAs at all."""
+"""In place of an SLA's name: that SLAs are checked at all."""
 _RANKS = {Verdict.WARN: 1, Verdict.NEVER_LOADED: 2, Verdict.AHEAD_OF_CLOCK: 2, Verdict.ERROR: 2}
 BROKEN = frozenset(_RANKS)
-"""The verdicts of an SLA that does not hold."""
+"""Verdicts of an SLA that is broken."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Damping:
-    """How long an SLA has to be broken until an incident opens, and to hold until it is resolved.
+    """Delays of opening and of resolving an incident.
+
+    An SLA is broken for `open_after_ms` until an incident opens, and holds for `resolve_after_ms` until it is resolved.
 
     Raises:
         InvalidArgument: one is negative.
@@ -44,15 +47,19 @@ class Damping:
 
     def __post_init__(self) -> None:
         if min(self.open_after_ms, self.resolve_after_ms) < 0:
-            msg = f"lengths are 0 ms or more, got {self.open_after_ms} and {self.resolve_after_ms}"
+            msg = f"lengths must be 0 ms or more, got {self.open_after_ms} and {self.resolve_after_ms}"
             raise InvalidArgument(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """What earlier checks have left: the open incident, None where there is none, and since when checks agree.
+class SlaState:
+    """The state of an SLA after its checks.
 
-    `worst` is the worst verdict of the incident; of a row of checks that agree one of the last two is the first.
+    Attributes:
+        opened_at_ms: when its open incident opened; None: there is none.
+        worst: the worst verdict of that incident.
+        broken_since_ms: the first of consecutive checks that found it broken.
+        held_since_ms: the first of consecutive checks that found it kept.
     """
 
     opened_at_ms: int | None = None
@@ -61,28 +68,38 @@ class Standing:
     held_since_ms: int | None = None
 
 
-def interrupted(standing: Standing) -> Standing:
-    """Where an SLA stands after a time in which nobody judged it: nothing is known to have lasted through that."""
+def interrupted(standing: SlaState) -> SlaState:
+    """Returns the state of an SLA after a time without checks.
+
+    Neither a breach nor a recovery is assumed to have lasted through that time.
+    """
     if standing.opened_at_ms is None:
-        return Standing()
+        return SlaState()
     return replace(standing, held_since_ms=None)
 
 
-def follow(standing: Standing, *, at_ms: int, verdict: Verdict, damping: Damping) -> tuple[Standing, Change | None]:
-    """Where an SLA stands after a check for *at_ms*, later than those before, and what that changes."""
+def follow(standing: SlaState, *, at_ms: int, verdict: Verdict, damping: Damping) -> tuple[SlaState, Change | None]:
+    """Returns the state of an SLA after a check, and its event.
+
+    Args:
+        standing: the state before.
+        at_ms: instant of the check, later than those before.
+        verdict: of the check.
+        damping: delays of opening and resolving.
+    """
     if verdict is Verdict.UNKNOWN:
         return standing, None
     if verdict in BROKEN:
         return _broken(standing, at_ms, verdict, damping)
     if standing.opened_at_ms is None:
-        return Standing(), None
+        return SlaState(), None
     since_ms = at_ms if standing.held_since_ms is None else standing.held_since_ms
     if at_ms - since_ms >= damping.resolve_after_ms:
-        return Standing(), Change.RESOLVED
+        return SlaState(), Change.RESOLVED
     return replace(standing, held_since_ms=since_ms), None
 
 
-def _broken(standing: Standing, at_ms: int, verdict: Verdict, damping: Damping) -> tuple[Standing, Change | None]:
+def _broken(standing: SlaState, at_ms: int, verdict: Verdict, damping: Damping) -> tuple[SlaState, Change | None]:
     since_ms = at_ms if standing.broken_since_ms is None else standing.broken_since_ms
     now = replace(standing, broken_since_ms=since_ms, held_since_ms=None)
     if now.opened_at_ms is None:

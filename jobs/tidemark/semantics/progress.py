@@ -1,4 +1,6 @@
-"""What a stream must remember from batch to batch besides its tables' state.
+"""The state that a stream keeps from batch to batch.
+
+The state of its tables is kept elsewhere.
 
 It is small, and every journal entry has all of it. Instants are epoch ms UTC: record time for timestamps and
 watermarks, the batch's decision time for `*_at_ms`.
@@ -15,7 +17,10 @@ from tidemark.semantics.skip_rate import Skips
 
 
 class Sent(NamedTuple):
-    """How far a writer that numbers what it sends has come: its highest epoch, and the last of its records in order."""
+    """The last record of a writer that numbers what it sends.
+
+    `epoch` is its highest, `batch` and `sequence` are those of its last record in order.
+    """
 
     epoch: int
     batch: int
@@ -23,7 +28,10 @@ class Sent(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """The newest mark of time that a sink sent: decision time of its batch, and what it said."""
+    """The newest mark of time that a sink sent.
+
+    `at_ms` is the decision time of its batch.
+    """
 
     at_ms: int
     watermark_ms: int | None
@@ -32,13 +40,21 @@ class Marked(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionProgress:
-    """One input partition: newest record, watermark, when it last had a record, and the offset after that.
+    """Progress of one input partition.
 
-    Everything before `done_until_offset` was sent on; what lies between it and `until_offset` waits. `writers` are
-    those that number their records (`tidemark-id`), by name. `told_idle` is what its writer said last. `newest_ms` is
-    the newest event time that was read, also of a record that waits or is ahead of the clock: that of tombstones.
-    `set_back_from_ms` is the time from which it was set back (`tidemark reset-time`), until its writer's marks say an
-    earlier one; None: it was not, or they do.
+    Attributes:
+        max_timestamp_ms: timestamp of its newest record.
+        watermark_ms: its watermark.
+        active_at_ms: when it last had a record.
+        until_offset: the offset after the last record that was read.
+        done_until_offset: every record before it was sent on; records from there to `until_offset` wait.
+        activity: its state.
+        writers: by name, the writers that number their records (`tidemark-id`).
+        told_idle: the writer's latest mark declares it idle.
+        newest_ms: newest event time that was read, also of a record that waits or is ahead of the clock. Tombstones get
+            this time.
+        set_back_from_ms: the time from which it was set back (`tidemark reset-time`), until its writer's marks carry an
+            earlier one; None: it was not, or they do.
     """
 
     max_timestamp_ms: int | None = None
@@ -53,13 +69,19 @@ class PartitionProgress:
     set_back_from_ms: int | None = None
 
     def believes(self, mark_ms: int | None) -> bool:
-        """Whether a mark that counts as a record of *mark_ms* is from after its writer's time was set back, too."""
+        """Returns True if a mark was sent after time was set back.
+
+        The mark counts as a record of *mark_ms*.
+        """
         return self.set_back_from_ms is None or (mark_ms is not None and mark_ms < self.set_back_from_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputProgress:
-    """One source: its partitions, and the watermark that they combine to (None: none yet)."""
+    """A source: its partitions and their combined watermark.
+
+    The watermark is None before the first.
+    """
 
     partitions: Mapping[int, PartitionProgress] = field(default_factory=dict)
     watermark_ms: int | None = None
@@ -67,7 +89,7 @@ class InputProgress:
     idle: bool = False
 
     def with_writers(self, writers: Mapping[int, Mapping[str, Sent]]) -> InputProgress:
-        """This progress, with the *writers* of each partition."""
+        """Returns this progress with the *writers* of each partition."""
         partitions = {
             number: replace(part, writers=writers.get(number, {})) for number, part in self.partitions.items()
         }
@@ -75,25 +97,33 @@ class InputProgress:
 
 
 STREAMING = ""
-"""Under this name `stay_closed` has streaming windows: no operator is called so."""
+"""The key of streaming windows in `stay_closed`; no operator has this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamProgress:
-    """The whole: per source, per operator, and the windows that wait for the watermark.
+    """Progress of a stream: per source, per operator, and of windows.
 
-    It is `idle` when every source that may hold the watermark back is.
-
-    `windows` are the starts of the streaming windows that had records, are not closed and are measured; `uncounted`
-    are older ones that are not, by the first and last start of those that follow one another; `records` counts, per
-    operator and window start, the records it finished; `skipped` is each operator's idempotent-update-skip total per
-    task, and `skipped_lately` has those of the last minute; `marks` are the newest marks of
-    time by sink. `resets` are the batches in which time was set back, by the id of who asked for it; `stay_closed` are
-    the windows (start, end) that were closed by then and are not passed again yet, per aggregate, and the streaming
-    windows under STREAMING. `forgotten` has, per aggregate, the latest end of a window whose states are gone, `ended`
-    the same as far as time has gone on since it was set back, and `reopened` the batches in which late records were
-    taken in again, by the id of who asked for it. `ahead` is how many batches more than Spark planned there
-    were so far: each part of one that was too large is a batch.
+    Attributes:
+        batch_id: number of the newest batch, counting each part of a batch that was carried out in parts.
+        decided_at_ms: its decision time.
+        inputs: progress by source.
+        watermark_ms: of the sub-topology.
+        held_by: the input that holds the watermark back.
+        idle: every source that may hold the watermark back is idle.
+        windows: starts of the streaming windows that had records, are measured and not closed.
+        uncounted: older ones that are not measured, as first and last start of consecutive windows.
+        records: by operator and window start, the number of records that the operator finished.
+        skipped: by operator and task, the total of idempotent-update-skips.
+        skipped_lately: those of the last minute.
+        marks: newest mark of time by sink.
+        resets: the batches in which time was set back, by the id of the request.
+        stay_closed: by aggregate, the windows (start, end) that were closed when time was set back and that the
+            watermark has not passed again; streaming windows under STREAMING.
+        forgotten: by aggregate, the latest end of a window whose states were removed.
+        ended: the same, as far as time has advanced since it was set back.
+        reopened: the batches in which late records were processed again, by the id of the request.
+        ahead: how many more batches there were than Spark planned: each part of a batch counts as one.
     """
 
     batch_id: int = -1
@@ -117,43 +147,58 @@ class StreamProgress:
 
     @property
     def planned_id(self) -> int:
-        """The number that Spark gave to the newest batch, or to that of which it is a part; -1: there is none."""
+        """Spark's number of the newest batch; -1: there is none.
+
+        All parts of a batch share it.
+        """
         return self.batch_id - self.ahead
 
     def decided_at(self, planned_at_ms: int) -> int:
-        """The decision time of the next batch: when it was planned, but never before that of the last batch."""
+        """Returns the decision time of the next batch.
+
+        It is when Spark planned the batch, but never before the decision time of the last one.
+        """
         return planned_at_ms if self.decided_at_ms is None else max(planned_at_ms, self.decided_at_ms)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        # Many numbers, which `asdict` would copy one by one.
+        """Returns the progress in types that JSON can hold."""
+        # `asdict` copies numbers one by one, and these are many.
         counts = {"windows": self.windows, "uncounted": self.uncounted, "records": self.records}
         return {**asdict(self.without_windows()), **counts}
 
     def without_windows(self) -> StreamProgress:
-        """The same without the state of windows."""
+        """Returns the progress without the state of windows."""
         return replace(self, windows=(), uncounted=(), records={})
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> StreamProgress:
-        """The inverse of `to_json`, after a trip through JSON text."""
+        """Reads what `to_json` returned, after a trip through JSON text."""
         inputs = {name: _input(value) for name, value in content["inputs"].items()}
-        records = {name: {int(k): n for k, n in counts.items()} for name, counts in content["records"].items()}
-        skipped = {name: {int(task): n for task, n in counts.items()} for name, counts in content["skipped"].items()}
+        # Keys of JSON objects are text.
+        records = {name: _with_whole_keys(counts) for name, counts in content["records"].items()}
+        skipped = {name: _with_whole_keys(counts) for name, counts in content["skipped"].items()}
         counted = {"records": records, "skipped": skipped, "windows": tuple(content["windows"])}
         counted |= {"uncounted": tuple((first, last) for first, last in content.get("uncounted", ()))}
+        # JSON has lists where progress has tuples, and progress is compared for equality.
         lately = content.get("skipped_lately", {}).items()
-        counted |= {"skipped_lately": {name: tuple((at, task, n) for at, task, n in of) for name, of in lately}}
+        counted |= {"skipped_lately": {name: tuple(map(tuple, skips)) for name, skips in lately}}
         marks = {name: Marked(*mark) for name, mark in content.get("marks", {}).items()}
-        closed = {name: tuple((start, end) for start, end in of) for name, of in content.get("stay_closed", {}).items()}
+        closed = {name: tuple(map(tuple, windows)) for name, windows in content.get("stay_closed", {}).items()}
         # Older versions kept no `ended`: it is the same unless time was set back.
         ended = content.get("ended", {} if content.get("resets") else content.get("forgotten", {}))
         of_windows = {"stay_closed": closed, "ended": ended}
         return cls(**{**content, **counted, **of_windows, "inputs": inputs, "marks": marks})
 
     def same_as(self, other: StreamProgress) -> bool:
-        """Whether nothing moved but the batch and its decision time: such a batch writes nothing."""
+        """Returns True if nothing but the batch and its decision time differ.
+
+        Such a batch writes nothing.
+        """
         return replace(self, batch_id=0, decided_at_ms=0) == replace(other, batch_id=0, decided_at_ms=0)
+
+
+def _with_whole_keys(counts: Mapping[str, int]) -> dict[int, int]:
+    return {int(key): n for key, n in counts.items()}
 
 
 def _input(content: Mapping[str, Any]) -> InputProgress:
@@ -163,5 +208,5 @@ def _input(content: Mapping[str, Any]) -> InputProgress:
 
 def _partition(content: Mapping[str, Any]) -> PartitionProgress:
     writers = {name: Sent(*sent) for name, sent in content.get("writers", {}).items()}
-    newest = {"newest_ms": content.get("newest_ms", content["max_timestamp_ms"])}  # older versions kept no other
+    newest = {"newest_ms": content.get("newest_ms", content["max_timestamp_ms"])}  # older versions had one time only
     return PartitionProgress(**{**content, **newest, "activity": Activity(content["activity"]), "writers": writers})

@@ -1,27 +1,35 @@
-"""How far a host's clock is from the reference clock, estimated from its heartbeats.
+"""Estimates the offset of a host's clock from the reference clock.
 
-An offset is what to add to an instant of the host's clock to have it on the reference clock: negative where the host
-is ahead. Milliseconds throughout.
+An offset is added to an instant of the host's clock to have it on the reference clock; it is negative where the host is
+ahead. Heartbeats and the order of work give estimates. Milliseconds throughout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 RPC_LATENCY_COMPENSATION_SAMPLES = 100
-"""Heartbeats that an estimate looks back on, by the name that Apex gives it."""
+"""Heartbeats that an estimate uses; the name is Apex's."""
 
 
 LEAST_CLOCK_ERROR_MS = 1_000
-"""Clocks are trusted no further than that, however well that of the driver is known: producers have their own."""
+"""Least clock error that is assumed: producers have clocks of their own.
+
+It applies however well the driver's clock is known.
+"""
+DRIFT_MS_PER_S = 0.1
+"""Most that two clocks drift apart: 0.05 ms a second each."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heartbeat:
-    """Sent at `sent_ms` of the host's clock, received at `received_ms` of the reference clock.
+class TimedHeartbeat:
+    """A heartbeat with its instants on both clocks.
 
-    `round_trip_ms` is how long the host waited for the answer, None when there was none.
+    It was sent at `sent_ms` of the host's clock and received at `received_ms` of the reference clock. `round_trip_ms`
+    is how long the host waited for the answer, None when there was none.
     """
 
     sent_ms: int
@@ -31,48 +39,28 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class Skew:
-    """An estimate: the true offset is within `error_ms` of it; None when no bound is known."""
+    """An estimated offset with its error bound.
+
+    The true offset is within `error_ms` of it; None when no bound is known.
+    """
 
     offset_ms: int
     error_ms: int | None
 
     @property
     def evident_ms(self) -> int:
-        """The offset, or 0 where it is no larger than its error: then the clocks may as well agree."""
+        """The offset, or 0 where it is no larger than its error."""
         return self.offset_ms if self.error_ms is None or abs(self.offset_ms) > self.error_ms else 0
 
 
-def moving_average(values: Sequence[int], *, samples: int) -> int:
-    """The mean of the last *samples* values, truncated toward zero; 0 when there are none, or with 0 samples.
+def minimum_skew(
+    heartbeats: Sequence[TimedHeartbeat], *, samples: int = RPC_LATENCY_COMPENSATION_SAMPLES
+) -> Skew | None:
+    """Returns an estimate from the fastest of the last *samples* heartbeats.
 
-    Source: Apache Apex, MovingAverageLong.
-
-    >>> moving_average([-195, -194], samples=100)
-    -194
-    """
-    last = values[-samples:] if samples else ()
-    if not last:
-        return 0
-    total = sum(last)
-    mean = abs(total) // len(last)
-    return -mean if total < 0 else mean
-
-
-def mean_skew(heartbeats: Sequence[Heartbeat], *, samples: int = RPC_LATENCY_COMPENSATION_SAMPLES) -> Skew:
-    """The estimate of Apex: the moving average of received less sent, which has the mean delay in it.
-
-    Source: Apache Apex, StreamingContainerManager.updateRPCLatency.
-    """
-    differences = [heartbeat.received_ms - heartbeat.sent_ms for heartbeat in heartbeats]
-    return Skew(offset_ms=moving_average(differences, samples=samples), error_ms=None)
-
-
-def minimum_skew(heartbeats: Sequence[Heartbeat], *, samples: int = RPC_LATENCY_COMPENSATION_SAMPLES) -> Skew | None:
-    """The sturdier estimate, from the fastest of the last *samples* heartbeats; None when there are none.
-
-    The delay of a heartbeat is between 0 and its round trip, so with half of that taken off the offset is within half
-    of it (Cristian 1989); the shortest round trip says most. Without round trips it is the lowest difference, which
-    still has the shortest delay in it, and no bound.
+    The delay of a heartbeat is between 0 and its round trip. With half of the round trip subtracted the offset is
+    within half of it (Cristian 1989), so the shortest round trip gives the best bound. Without round trips the estimate
+    is the lowest difference, which still includes the shortest delay, and has no bound. None without heartbeats.
     """
     last = heartbeats[-samples:] if samples else ()
     timed = [(heartbeat.round_trip_ms, heartbeat) for heartbeat in last if heartbeat.round_trip_ms is not None]
@@ -82,3 +70,99 @@ def minimum_skew(heartbeats: Sequence[Heartbeat], *, samples: int = RPC_LATENCY_
     round_trip_ms, fastest = min(timed, key=lambda pair: pair[0])
     half_ms = round_trip_ms // 2
     return Skew(offset_ms=fastest.received_ms - fastest.sent_ms - half_ms, error_ms=round_trip_ms - half_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Work of a host in one stage of a batch, its clock.
+
+    It lasts from its first start to its last end.
+    """
+
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Bounds of the offset of a host's clock, both inclusive."""
+
+    low_ms: int
+    high_ms: int
+
+    @property
+    def skew(self) -> Skew:
+        """The middle of the bounds, as an estimate."""
+        offset_ms = (self.low_ms + self.high_ms) // 2
+        return Skew(offset_ms=offset_ms, error_ms=self.high_ms - offset_ms)
+
+    @property
+    def is_possible(self) -> bool:
+        """True if an offset is within the bounds.
+
+        There is none when a clock was set meanwhile.
+        """
+        return self.low_ms <= self.high_ms
+
+    def both(self, other: Bounds) -> Bounds:
+        """Returns the offsets that are within these bounds and *other* ones."""
+        return Bounds(low_ms=max(self.low_ms, other.low_ms), high_ms=min(self.high_ms, other.high_ms))
+
+    def after(self, passed_ms: int) -> Bounds:
+        """Returns these bounds after *passed_ms*: clocks drift."""
+        drift_ms = math.ceil(abs(passed_ms) / 1_000 * DRIFT_MS_PER_S)
+        return Bounds(low_ms=self.low_ms - drift_ms, high_ms=self.high_ms + drift_ms)
+
+
+def bounds_of_work(
+    stages: Sequence[Mapping[str, Span]], *, began_ms: int, ended_ms: int, known: Mapping[str, Bounds]
+) -> dict[str, Bounds]:
+    """Returns the offset bounds of each host that worked.
+
+    Nothing of a stage starts before all of the stage before has ended. So each stage bounds the clocks of the hosts in
+    the next one, and the other way round, and a host does not look behind because others were slow. Hosts whose clock
+    was set in between are left out.
+
+    Args:
+        stages: the work of each host, one stage after the other.
+        began_ms: reference clock before all of the work.
+        ended_ms: reference clock after all of it.
+        known: bounds from before; they count unless the work contradicts them, since clocks are set.
+    """
+    hosts = set().union(*stages)
+    bounds: dict[str, Bounds] = {}
+    for host in hosts:
+        own_spans = [stage[host] for stage in stages if host in stage]
+        bounds[host] = _bounds(own_spans, began_ms, ended_ms, known.get(host))
+    for before, after in pairwise(stages):
+        _bound_by_order(bounds, before, after)
+    return {host: bounds[host] for host in sorted(bounds) if bounds[host].is_possible}
+
+
+def _bounds(spans: Sequence[Span], began_ms: int, ended_ms: int, earlier: Bounds | None) -> Bounds:
+    """Returns the bounds of a host that worked between two instants.
+
+    The instants are of the reference clock, *spans* are in order. Clocks show whole milliseconds: an instant is up to 1
+    ms later than shown.
+    """
+    first_ms = min(span.first_ms for span in spans)
+    last_ms = max(span.last_ms for span in spans)
+    of_work = Bounds(low_ms=began_ms - first_ms - 1, high_ms=ended_ms - last_ms + 1)
+    both = of_work if earlier is None else of_work.both(earlier)
+    return both if both.is_possible else of_work
+
+
+def _bound_by_order(bounds: dict[str, Bounds], before: Mapping[str, Span], after: Mapping[str, Span]) -> None:
+    """Narrows *bounds*: all work *before* ended when the work *after* started.
+
+    A host that contradicts this did some work again because its result was lost. Then nothing follows from the order.
+    """
+    is_done_again = any(before[host].last_ms > after[host].first_ms for host in before.keys() & after.keys())
+    if is_done_again or not before or not after:
+        return
+    ended_from_ms = max(span.last_ms + bounds[host].low_ms for host, span in before.items())
+    started_by_ms = min(span.first_ms + bounds[host].high_ms + 1 for host, span in after.items())
+    for host, span in before.items():
+        bounds[host] = bounds[host].both(replace(bounds[host], high_ms=started_by_ms - span.last_ms))
+    for host, span in after.items():
+        bounds[host] = bounds[host].both(replace(bounds[host], low_ms=ended_from_ms - span.first_ms - 1))

@@ -1,4 +1,4 @@
-"""When the batches of a driver would have begun, had each of them worked less.
+"""Computes when a driver's batches would have begun with less work.
 
 Spark begins a batch at a multiple of the trigger interval, or as soon as the batch before has ended if that is later.
 So a driver that is always busy begins sooner when its batches are shorter, and one that waits for its trigger does not.
@@ -14,8 +14,11 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A micro-batch: when it began and was committed, and by how much less it works; negative for more."""
+class TimetableBatch:
+    """A micro-batch: when it began and was committed, and its saved work.
+
+    `saved_ms` is negative for more work.
+    """
 
     started_ms: int
     finished_ms: int
@@ -23,17 +26,21 @@ class Batch:
 
 
 class Timetable:
-    """*batches* of one driver, oldest first, as they were and as they would have been; its trigger's *interval_ms*."""
+    """Compares one driver's batches as they were with those of less work.
 
-    def __init__(self, batches: Sequence[Batch], interval_ms: int) -> None:
+    *batches* are in order of time, *interval_ms* is the driver's trigger.
+    """
+
+    def __init__(self, batches: Sequence[TimetableBatch], interval_ms: int) -> None:
         self._was = _Begins([replace(batch, saved_ms=0) for batch in batches], interval_ms)
         self._then = _Begins(batches, interval_ms)
 
     def sooner_ms(self, began_ms: int, upstream_ms: int, upstream_sooner_ms: int) -> int:
-        """By how much sooner a window begins to be worked on that was in the batch of *began_ms*.
+        """Returns by how much sooner the work on a window begins.
 
-        Its last upstream finished it at *upstream_ms*, and would have done so *upstream_sooner_ms* sooner. Where it
-        could have been in an earlier batch and was not, it had become visible only after that one began.
+        The window was in the batch that began at *began_ms*. Its last upstream finished it at *upstream_ms*, and would
+        have done so *upstream_sooner_ms* sooner. If the window was not in an earlier batch that was possible, it had
+        become visible only after that batch began.
         """
         before_ms = self._was.last_before(began_ms)
         visible_ms = min(upstream_ms if before_ms is None else max(upstream_ms, before_ms + 1), began_ms)
@@ -42,15 +49,19 @@ class Timetable:
 
 
 class _Begins:
-    """When batches begin, or could begin if there were records, in runs of one after each *interval_ms*."""
+    """Instants at which batches begin, or could begin if there were records.
 
-    def __init__(self, batches: Sequence[Batch], interval_ms: int) -> None:
+    They are kept as runs of instants, one after each *interval_ms*.
+    """
+
+    def __init__(self, batches: Sequence[TimetableBatch], interval_ms: int) -> None:
         runs = [*_runs(batches, interval_ms)]
         self._interval_ms = interval_ms
-        self._starts, self._counts = [start for start, _ in runs], [count for _, count in runs]
+        self._starts = [start for start, _ in runs]
+        self._counts = [count for _, count in runs]
 
     def last_before(self, at_ms: int) -> int | None:
-        """The last one before *at_ms*; None where there is none."""
+        """Returns the last one before *at_ms*; None where there is none."""
         run = bisect_left(self._starts, at_ms) - 1
         if run < 0:
             return None
@@ -58,19 +69,21 @@ class _Begins:
         return self._starts[run] + number * self._interval_ms
 
     def first_from(self, at_ms: int) -> int | None:
-        """The first one at *at_ms* or later; None where there is none."""
+        """Returns the first one at *at_ms* or later; None without one."""
         run = bisect_left(self._starts, at_ms)
         if run > 0:
+            # Negated twice, // rounds up.
             number = -(-(at_ms - self._starts[run - 1]) // self._interval_ms)
             if number < self._counts[run - 1]:
                 return self._starts[run - 1] + number * self._interval_ms
         return self._starts[run] if run < len(self._starts) else None
 
 
-def _runs(batches: Sequence[Batch], interval_ms: int) -> Iterator[tuple[int, int]]:
-    """Runs of begins: the first of each, and how many; the last one is where the last of *batches* began.
+def _runs(batches: Sequence[TimetableBatch], interval_ms: int) -> Iterator[tuple[int, int]]:
+    """Yields runs of begins: the first of each, and their number.
 
-    A batch takes as long as the one that ran at that instant, less what that saves.
+    The last run is the begin of the last of *batches*. A batch takes as long as the one that ran at that instant, less
+    what that one saves.
     """
     if not batches:
         return
@@ -81,11 +94,13 @@ def _runs(batches: Sequence[Batch], interval_ms: int) -> Iterator[tuple[int, int
         batch, following = batches[running], batches[running + 1]
         free_ms = max(batch.finished_ms, _trigger_after(batch.started_ms, interval_ms))
         if at_ms >= free_ms:  # it waited for records
+            # Negated twice, // rounds up.
             count = -(-(following.started_ms - at_ms) // interval_ms)
             yield at_ms, count
             at_ms += count * interval_ms
         else:
             yield at_ms, 1
+            # Spark began the next batch so long after the trigger; that delay would have been the same.
             planning_ms = (following.started_ms - free_ms) % interval_ms
             length_ms = batch.finished_ms - batch.started_ms - batch.saved_ms
             at_ms = max(at_ms + 1, at_ms + length_ms, _trigger_after(at_ms, interval_ms)) + planning_ms

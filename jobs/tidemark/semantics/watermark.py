@@ -1,4 +1,6 @@
-"""How far record time has come: one partition's watermark, and the one of many together.
+"""Watermarks: how far record time has come.
+
+They exist per partition, and combined.
 
 A watermark of *t* says that no record at or before *t* is expected any more. `None` is "none yet": before the first
 record there is no number. Everything is in epoch milliseconds of record time, and nothing here reads a clock.
@@ -16,7 +18,7 @@ from tidemark.semantics.idleness import Activity
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far one partition, or one input, has come; `watermark_ms` is None before its first record."""
+    """Progress of one partition or input; no watermark before its first record."""
 
     watermark_ms: int | None = None
     activity: Activity = Activity.ACTIVE
@@ -24,7 +26,10 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Combined:
-    """The watermark of many; `held_by` names the one with the lowest, None when nothing holds it back."""
+    """The watermark of many; `held_by` names the one that holds it back.
+
+    That is the one with the lowest watermark; None when nothing holds it back.
+    """
 
     watermark_ms: int | None
     idle: bool
@@ -32,14 +37,14 @@ class Combined:
 
 
 def later(one_ms: int | None, other_ms: int | None) -> int | None:
-    """The later of two watermarks; any watermark is later than none yet."""
+    """Returns the later of two watermarks; any watermark is later than none."""
     if one_ms is None or other_ms is None:
         return one_ms if other_ms is None else other_ms
     return max(one_ms, other_ms)
 
 
 def bounded_out_of_orderness(max_timestamp_ms: int | None, *, bound_ms: int) -> int | None:
-    """The watermark of a partition whose newest record is *max_timestamp_ms*: that, less *bound_ms*, less 1 ms.
+    """Returns a partition's watermark: newest timestamp − bound − 1 ms.
 
     The 1 ms keeps a second record of the same timestamp in time. Keep-alive records, which carry a timestamp and
     nothing else, count like any record. None stays None. Source: Flink, BoundedOutOfOrdernessWatermarks.
@@ -51,18 +56,18 @@ def bounded_out_of_orderness(max_timestamp_ms: int | None, *, bound_ms: int) -> 
     12334
     """
     if bound_ms < 0:
-        msg = f"a bound is a length of time from 0 ms up, got {bound_ms}; 0 says that records come in order"
+        msg = f"the bound must be 0 ms or more, got {bound_ms}; 0 means that records come in order"
         raise InvalidArgument(msg)
     return None if max_timestamp_ms is None else max_timestamp_ms - bound_ms - 1
 
 
 def combine(parts: Mapping[str, Progress], *, previous_ms: int | None) -> Combined:
-    """The watermark of one source over its partitions, given the one it had before.
+    """Returns the watermark of one source over its partitions.
 
-    The lowest over the partitions that are not idle, and never earlier than *previous_ms*: a partition with unread
-    records, or without a record yet, holds it back. When all are idle nothing more is coming: the highest of all,
-    and idle. Of equally low partitions the first by name is named as holding. Without partitions the watermark
-    stays, idle once there has been one. Source: Flink, CombinedWatermarkStatus (FLINK-38454).
+    It is the lowest over the partitions that are not idle, and never earlier than *previous_ms*, the one before. A
+    partition with unread records, or without a record yet, holds it back. When all are idle nothing more is coming:
+    then it is the highest of all, and idle. Of equally low partitions the first by name counts as holding. Without
+    partitions the watermark stays, idle once there has been one. Source: Flink, CombinedWatermarkStatus (FLINK-38454).
     """
     if not parts:
         return Combined(watermark_ms=previous_ms, idle=previous_ms is not None, held_by=None)
@@ -70,15 +75,16 @@ def combine(parts: Mapping[str, Progress], *, previous_ms: int | None) -> Combin
     if not awake:
         highest = _highest(part.watermark_ms for part in parts.values())
         return Combined(watermark_ms=later(previous_ms, highest), idle=True, held_by=None)
+    # A partition without a watermark holds back before any other, so None sorts first.
     held_by, lowest = min(awake.items(), key=lambda named: (named[1] is not None, named[1] or 0, named[0]))
     return Combined(watermark_ms=later(previous_ms, lowest), idle=False, held_by=held_by)
 
 
 def combine_inputs(inputs: Mapping[str, Progress], *, previous_ms: int | None) -> Combined:
-    """The watermark of an operator over its inputs, given the one it had before.
+    """Returns the watermark of an operator over its inputs.
 
-    As `combine`, but an input that is behind *previous_ms*, because it was idle while the others went on, holds
-    nobody back until it has caught up. Source: Flink, StatusWatermarkValve (FLINK-40475).
+    The rule is that of `combine`, except that an input behind *previous_ms*, because it was idle while the others
+    advanced, does not hold back until it has caught up. Source: Flink, StatusWatermarkValve (FLINK-40475).
     """
     aligned = {
         name: part
@@ -89,7 +95,7 @@ def combine_inputs(inputs: Mapping[str, Progress], *, previous_ms: int | None) -
 
 
 def is_late(timestamp_ms: int, watermark_ms: int | None, *, allowed_lateness_ms: int = 0) -> bool:
-    """Whether a record comes at or after the watermark has passed its timestamp by *allowed_lateness_ms*.
+    """Returns True once the watermark passed a timestamp by the allowed lateness.
 
     Never before there is a watermark. Source: Flink, WindowOperator.isElementLate.
     """
@@ -97,10 +103,10 @@ def is_late(timestamp_ms: int, watermark_ms: int | None, *, allowed_lateness_ms:
 
 
 def is_window_late(end_ms: int, watermark_ms: int | None, *, allowed_lateness_ms: int = 0) -> bool:
-    """Whether the half-open window that ends at *end_ms* takes no more records.
+    """Returns True once a window takes no more records.
 
-    Its last instant is *end_ms* − 1; with an allowed lateness of 0 this is also the moment at which it is complete.
-    Source: Flink, WindowOperator.isWindowLate.
+    The window is half-open: its last instant is *end_ms* − 1. With an allowed lateness of 0 this is also the moment at
+    which it is complete. Source: Flink, WindowOperator.isWindowLate.
     """
     return is_late(end_ms - 1, watermark_ms, allowed_lateness_ms=allowed_lateness_ms)
 

@@ -1,1 +1,4 @@
-"""SLAs, contracts and incidents: what is measured, judged, blamed, told and shown of them (rings 1 and 2)."""
+"""Measures and judges SLAs and contracts, and follows incidents.
+
+It also finds culprits, formats alerts and renders the page of SLAs.
+"""

@@ -1,4 +1,7 @@
-"""The page of a topology's newest SLA check, its incidents and its contracts: one HTML file without script (ring 2)."""
+"""Renders the page of a topology's newest SLA check.
+
+It shows its incidents and contracts too. The page is one HTML file without script.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,18 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from tidemark.cli.sql import Warehouse
-from tidemark.place import replace
-from tidemark.report.page_model import VERDICT_WORDS
-from tidemark.report.path_facts import Row, Tables
-from tidemark.report.templates import POLICY, REFRESH_S, template
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.query.sql import Warehouse
+from tidemark.reports.pages.page_model import VERDICT_WORDS
+from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
+from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.incidents import BROKEN
-from tidemark.spec.layout import Layout
-from tidemark.spec.tables import DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.storage.location import replace
 
 READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name})
 NAME = "slas"
-"""What the page is called, as a file and under `/tidemark/pages/TOPOLOGY`."""
+"""Name of the page as a file and under `/tidemark/pages/TOPOLOGY`."""
 MOST_INCIDENTS = 50
 RUN = "SELECT run_id, checked_at FROM sla_results WHERE topology = $1 ORDER BY checked_at DESC, run_id DESC LIMIT 1"
 SLAS = "SELECT * FROM sla_results WHERE topology = $1 AND run_id = $2 ORDER BY sla"
@@ -35,27 +38,30 @@ WORST_FIRST = {"error": 0, "ahead_of_clock": 1, "never_loaded": 2, "warn": 3, "u
 
 
 def sla_page(warehouse: Path, topology: str, model: Row | None = None) -> str:
-    """The page of *topology*, by the tables in *warehouse* as they are now.
+    """Returns the page of *topology* as HTML, from the tables in *warehouse*.
 
-    With its page *model* it has links to the other pages and refreshes itself; without it is a file for itself.
+    With a page *model* it has links to the other pages and refreshes itself. Without, it stands alone.
     """
     layout = Layout(warehouse)
     return _page(Warehouse(warehouse, only={layout.report_table(topology, name) for name in READS}), topology, model)
 
 
 def write_sla_page(layout: Layout, topology: str) -> None:
-    """Write the page of *topology* among its reports, at once: who opens it sees the old one or the new one."""
+    """Writes the page of *topology* among its reports.
+
+    The file is replaced at once: a reader sees the old page or the new one.
+    """
     file = layout.report_pages(topology) / f"{NAME}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     replace(file, sla_page(layout.warehouse, topology))
 
 
 def _page(tables: Tables, topology: str, model: Row | None) -> str:
-    found = tables.ask(RUN, [topology]).objects
-    run = found[0] if found else None
-    asked = [topology, run["run_id"] if run else None]
-    slas = sorted(tables.ask(SLAS, asked).objects, key=lambda row: WORST_FIRST.get(row["verdict"], 0))
-    expected = tables.ask(EXPECTED, asked).objects
+    runs = tables.ask(RUN, [topology]).objects
+    run = runs[0] if runs else None
+    parameters = [topology, run["run_id"] if run else None]
+    slas = sorted(tables.ask(SLAS, parameters).objects, key=lambda row: WORST_FIRST.get(row["verdict"], 0))
+    expected = tables.ask(EXPECTED, parameters).objects
     return template("sla/page.html.j2").render(
         topology=topology,
         model={"cause": None, **model} if model else None,
@@ -73,11 +79,14 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
 
 
 def _contracts(rows: Sequence[Row]) -> list[Row]:
-    """One row per table, of the *rows* of dq_results about its contract, which come one after another: broken first."""
-    found = []
+    """Returns one row per table, broken contracts first.
+
+    *rows* are those of dq_results about contracts. The rows of a table come one after another.
+    """
+    by_table = []
     for (sub_topology, table), parts in groupby(rows, key=lambda row: (row["sub_topology"], row["table"])):
         of_table = list(parts)
         broken = [row for row in of_table if not row["success"]]
         first = {**of_table[0], "sub_topology": sub_topology, "table": table}
-        found.append({**first, "parts": len(of_table), "broken": broken})
-    return sorted(found, key=lambda row: not row["broken"])
+        by_table.append({**first, "parts": len(of_table), "broken": broken})
+    return sorted(by_table, key=lambda row: not row["broken"])

@@ -1,1 +1,1 @@
-"""Ring 2: the driver of one stream, from the rows that Spark read to the commits."""
+"""The driver of one stream: from rows that Spark reads to commits."""

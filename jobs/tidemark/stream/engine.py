@@ -1,47 +1,62 @@
-"""One stream's batches: recover, decide, write down, carry out. The only place that knows the order of these."""
+"""Runs a stream's batches: recover, decide, write to the journal, carry out.
+
+No other module knows the order of these steps.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from tidemark.clock import Clock
 from tidemark.errors import Contradiction
+from tidemark.model.stream import Stream
 from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.stream import Stream
-from tidemark.stream.batch import Batch
-from tidemark.stream.blame import blame
-from tidemark.stream.checkpoint import Ends
-from tidemark.stream.commit import Committing
-from tidemark.stream.decision import Decider, Decision
+from tidemark.storage.fence import Fence
+from tidemark.stream.decide.decision import BatchDecision, Decider
+from tidemark.stream.decide.due import Due
 from tidemark.stream.distributed.resharding import remembered
 from tidemark.stream.distributed.shards import Collect, Executors, Shards
-from tidemark.stream.journal import Entry, Journal
-from tidemark.stream.load import load_waiting, load_whole
-from tidemark.stream.parts import Part, Places, parts
-from tidemark.stream.requests import Requests
-from tidemark.stream.state_files import StateFiles, StateRun, StateRuns, remove_unnamed
-from tidemark.stream.steps import Steps
+from tidemark.stream.journal.batch import MicroBatch, Queued
+from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
+from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.journal.state_runs import StateRun
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.parts import BatchPart, Places, parts
+from tidemark.stream.read.poison_record import blame
+from tidemark.stream.startup.load import load_waiting, load_whole
+from tidemark.stream.state.files import StateFiles, remove_unnamed
+from tidemark.stream.write.commit import Committing
+from tidemark.stream.write.flushing import Flushing
 
 log = logging.getLogger("tidemark.stream")
 
-ReadPart = Callable[[Part], tuple[Collect, Executors | None]]
-"""How a part of a batch is read: into the driver, or by executors."""
+Applied = Callable[[StreamProgress, int], StreamProgress]
+"""Returns the progress with a person's request applied; takes the batch's number."""
+ReadPart = Callable[[BatchPart], tuple[Collect, Executors | None]]
+"""Reads a part of a batch: into the driver, or on executors."""
 
 
 class Engine:
     """Runs the batches of *stream*.
 
-    Purpose: the function that `foreachBatch` calls, whole.
-    How it works: a batch that is in the journal is carried out again; one that is not is decided, written down and
-    carried out; only then does what is kept in memory move. The first batch that needs it reads that from files and the
-    journal. With *shards* executors keep the states. A batch that was planned too large is run in parts, each of which
-    is a batch with a number of its own.
-    `batch_started_at_ms` is the clock at which the batch that runs now began; None between batches. `load` has what the
-    last batches say of how much there is to do, as columns of `heartbeats`.
-    Known limitation: between a record's arrival in a Kafka sink and the end of the batch a crash sends it twice.
+    Purpose: it is the whole function that `foreachBatch` calls.
+
+    How it works: a batch that is in the journal is carried out again. Any other batch is decided, written to the
+    journal and carried out; only then does the state in memory change. Facts follow with `flush`, which a timer may
+    call, too. The first batch that needs the state in memory loads it from files and the journal. With *shards*,
+    executors keep the states. A batch that was planned too large runs in parts; each part is a batch with its own
+    number.
+
+    Known limitation: a crash between a record's arrival in a Kafka sink and the end of the batch sends it twice.
+
+    Attributes:
+        progress: how far the stream has come; None before the first batch.
+        batch_started_at_ms: the clock at which the current batch began; None between batches.
+        load: how much work there was in the last batches, as columns of `heartbeats`.
+        due_at_ms: the decision time at which the next batch is due without new input. None: never. The first batch is
+            due at once.
     """
 
     def __init__(
@@ -52,24 +67,29 @@ class Engine:
         shards: Shards | None,
         journal: Journal,
         committing: Committing,
-        clock: Clock,
+        flushing: Flushing,
+        fence: Fence,
         *,
         epoch: int,
-        requests: Requests,
+        requests: Sequence[Applied],
         state: StateFiles,
-        check_lease: Callable[[], None],
+        due: Due,
+        queued: Callable[[int], Queued],
     ) -> None:
-        self._check_lease = check_lease
-        self._requests, self._state = requests, state
+        self._queued = queued
+        self._requests, self._state, self._due = requests, state, due
         self._stream, self._steps, self._decider = stream, steps, decider
-        self._journal, self._committing, self._clock, self._epoch = journal, committing, clock, epoch
+        self._journal, self._committing, self._fence, self._epoch = journal, committing, fence, epoch
+        self._flushing = flushing
+        self.flush, self.flush_if_due = flushing.flush, flushing.flush_if_due
         self._shards = shards
         self._is_loaded = False
-        self._goes_on = False  # the newest batch is a part, and others follow
+        self._goes_on = False  # the newest batch is a part, and more parts follow
         self._runs: list[tuple[StateRun, ...]] = []
         self.progress: StreamProgress | None = None
         self.batch_started_at_ms: int | None = None
         self.load: Mapping[str, int | None] = {}
+        self.due_at_ms: int | None = 0
 
     def process(
         self,
@@ -83,15 +103,26 @@ class Engine:
         read_part: ReadPart | None = None,
         passed_over: Places | None = None,
     ) -> None:
-        """Have the tables say what becomes of the batch that Spark calls *batch_id*, and reads up to *ends*.
+        """Decides a batch that Spark planned and carries it out.
 
-        *collect* reads its rows; *executors* work on batches in shards. Delta tables, by their ids, are read before
-        these *versions*. It is judged as of *planned_at_ms*, which must be the same when it is run again (None: the
-        clock). One that is too large is read by *read_part* (None: it is not cut), and so is one of which records are
-        *passed_over*, if only none (None: it is read as it was planned).
+        A batch that was carried out before is skipped.
+
+        Args:
+            batch_id: Spark's number of the batch.
+            collect: reads the rows of the batch.
+            ends: the offsets, per topic and partition, up to which Spark reads.
+            executors: work on batches in shards.
+            planned_at_ms: the time as of which the batch is decided, epoch ms. It must be the same when the batch is
+                run again. None: the clock.
+            versions: per id of a Delta table, the version before which the table is read.
+            read_part: reads the parts of a batch that is too large. None: the batch is not cut.
+            passed_over: records to skip; the batch is then read in parts, even if the mapping is empty. None: it is
+                read as planned.
         """
         if self.progress is None:
-            self.progress = self._recover(batch_id)
+            self.progress = self._recover(batch_id, executors)
+            self._refresh(self.progress, at_once=True)
+        # A driver that was killed between two parts gets the same batch from Spark again.
         is_begun = batch_id == self.progress.planned_id
         if batch_id < self.progress.planned_id or (is_begun and not self._goes_on):
             return
@@ -104,27 +135,48 @@ class Engine:
         for part in cut:
             self._decide_part(part, batch_id, planned_at_ms, versions if part.is_first else {}, read_part)
 
+    def settle(self) -> None:
+        """Merges all rows into tables with current rows, when the driver ends."""
+        self._refresh(self.progress, at_once=True)
+
+    def _refresh(self, progress: StreamProgress | None, *, at_once: bool = False) -> None:
+        """Merges tables with current rows up to the batch of *progress*.
+
+        Merges those that are due, or all of them *at_once*.
+        """
+        if progress is not None and progress.batch_id >= 0:
+            self._committing.refresh(progress, at_once=at_once)
+
     def _decide_part(
         self,
-        part: Part,
+        part: BatchPart,
         batch_id: int,
         planned_at_ms: int | None,
         versions: Mapping[str, int],
         read_part: ReadPart,
     ) -> None:
-        """Have the tables say what becomes of *part* of the batch that Spark calls *batch_id*."""
+        """Decides *part* of a planned batch and carries it out.
+
+        Args:
+            part: the part to read.
+            batch_id: Spark's number of the planned batch.
+            planned_at_ms: the time as of which the part is decided, epoch ms. None: the clock.
+            versions: per id of a Delta table, the version before which the table is read.
+            read_part: reads the part.
+        """
         was = self.progress
         assert was is not None
+        # Every further part moves the stream's own numbers one more ahead of Spark's.
         if was.planned_id == batch_id:
             was = replace(was, ahead=was.ahead + 1)
-        log.warning("batch %s is carried out in parts: this one reads %s", batch_id, dict(part.ranges))
+        log.warning("processing batch %s in parts: this part reads %s", batch_id, dict(part.ranges))
         batch = self._batch(batch_id + was.ahead, part.ends, versions, planned_at_ms)
         self._decide(replace(batch, is_last=part.is_last), was, *read_part(part))
 
-    def _batch(self, batch_id: int, ends: Ends, versions: Mapping[str, int], planned_at_ms: int | None) -> Batch:
+    def _batch(self, batch_id: int, ends: Ends, versions: Mapping[str, int], planned_at_ms: int | None) -> MicroBatch:
         assert self.progress is not None
-        now_ms = self._clock()
-        return Batch(
+        now_ms = self._fence.clock()
+        return MicroBatch(
             batch_id=batch_id,
             epoch=self._epoch,
             decided_at_ms=self.progress.decided_at(now_ms if planned_at_ms is None else planned_at_ms),
@@ -134,48 +186,72 @@ class Engine:
             versions=dict(versions),
         )
 
-    def _decide(self, batch: Batch, was: StreamProgress, collect: Collect, executors: Executors | None) -> None:
-        """Decide *batch* after the progress that *was*, write that down and carry it out."""
+    def _decide(self, batch: MicroBatch, was: StreamProgress, collect: Collect, executors: Executors | None) -> None:
+        """Decides *batch*, writes the decision to the journal and carries it out.
+
+        Args:
+            batch: the batch, or a part of one.
+            was: the progress before it.
+            collect: reads its rows.
+            executors: work on it if states are in shards.
+        """
         self.batch_started_at_ms = batch.started_at_ms
-        was = self._requests(was, batch)
+        for apply_request in self._requests:
+            was = apply_request(was, batch.batch_id)
         if self._shards and executors:
             decision = self._shards.decide(executors, collect, was, batch)
         else:
             decision = self._collected(batch, collect, was)
         if decision is not None:
             entry = self._committing.laid_out(self._with_state(decision, was))
-            states = StateRuns.of(entry.notes) or []
-            self._journal.write(entry, needed_after=min(state.batch_id for state in states))
-            self._committing.carry_out(entry)
+            states = entry.notes.decision.states or ()
+            entry = self._flushing.with_facts(entry)
+            needed_after = min(self._flushing.flushed, *(state.batch_id for state in states))
+            # What is in the journal will happen: a driver that is killed from here on carries it out after its restart.
+            self._journal.write(entry, needed_after=needed_after)
+            self._committing.carry_out(entry, executors)
+            # If committing fails, memory is still as the last committed batch left it.
             if decision.moves is not None:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
-                self._state.taken(self._steps.memory, batch.batch_id)
+                self._state.taken(self._steps.memory, states[0], batch.batch_id)
             if self._runs != (runs := [state.runs for state in states]):
-                remove_unnamed(self._stream.control, states, check_lease=self._check_lease)
+                remove_unnamed(self._stream.control, states, check_lease=self._fence.check_lease)
                 self._runs = runs
             self.progress, self._goes_on = decision.progress, not batch.is_last
             state_bytes = self._steps.memory.bytes() if decision.moves is not None else decision.state_bytes
             self.load = {**self.load, "records_waiting": _waiting(entry), "state_bytes": state_bytes}
-        self.load = {**self.load, "last_batch_ms": self._clock() - batch.started_at_ms}
+        self._refresh(self.progress)
+        due_at_ms = self._due.next_at_ms(self.progress or was, batch.decided_at_ms)
+        due_times_ms = (due_at_ms, self._committing.refresh_at_ms)
+        self.due_at_ms = min((ms for ms in due_times_ms if ms is not None), default=None)
+        ended_at_ms = self._fence.clock()
+        self.load = {**self.load, "last_batch_ms": ended_at_ms - batch.started_at_ms}
         self.batch_started_at_ms = None
+        self._flushing.flush_if_due(ended_at_ms)
 
-    def _collected(self, batch: Batch, collect: Collect, was: StreamProgress) -> Decision | None:
-        """What becomes of *batch* when its rows come here."""
+    def _collected(self, batch: MicroBatch, collect: Collect, was: StreamProgress) -> BatchDecision | None:
+        """Reads the rows of *batch* into the driver and decides them.
+
+        Returns:
+            None if the batch changes nothing.
+        """
         if not self._is_loaded:
             self._load(was)
             self._is_loaded = True
         raw = collect()
-        batch = replace(batch, read_at_ms=self._clock())
+        batch = replace(batch, read_at_ms=self._fence.clock(), queued=self._queued(batch.started_at_ms))
         try:
             return self._decider.decide(raw, batch, was)
         except Exception as error:
+            # Without ends, progress goes by the rows, so a try with fewer rows is a shorter batch.
             blame(error, raw, lambda rows: self._decider.decide(rows, replace(batch, ends={}), was))
             raise
 
     def _load(self, was: StreamProgress) -> None:
-        """Have the memory keep the state after the progress *was*."""
+        """Loads the state after the progress *was* into memory."""
         newest = self._journal.newest()
-        states = StateRuns.of(newest.notes) if newest else None
+        states = newest.notes.decision.states if newest else None
+        # Entries of older versions do not name state files; entries of a stream in shards name those of each shard.
         if newest is not None and (states is None or len(states) > 1):
             states = remembered(self._stream, newest) or states
         load_waiting(self._steps, self._stream.sub, self._stream.home, was)
@@ -186,38 +262,60 @@ class Engine:
         else:
             load_whole(self._steps, self._stream, self._journal, newest, was)
 
-    def _with_state(self, decision: Decision, was: StreamProgress) -> Entry:
-        """The entry of *decision* with what it says of the state in memory; states in shards are in it already."""
+    def _with_state(self, decision: BatchDecision, was: StreamProgress) -> Entry:
+        """Returns the entry of *decision* with the changes to memory's state."""
         entry, moves = decision.entry, decision.moves
         if moves is None:
-            return entry
-        moved = self._state.noted(self._steps.memory, was.batch_id, entry.batch_id, moves)
-        notes = {**entry.notes, "state": StateRuns.notes([self._state.runs])}
-        return replace(entry, tables={**entry.tables, **moved}, notes=notes)
+            return entry  # states in shards are in it already
+        moved, runs = self._state.noted(self._steps.memory, was.batch_id, entry.batch_id, moves)
+        return replace(entry, tables={**entry.tables, **moved}, notes=entry.notes.with_states([runs]))
 
-    def _recover(self, batch_id: int) -> StreamProgress:
-        """The progress made before *batch_id*, or with it where the journal has it: then it is carried out first."""
+    def _recover(self, batch_id: int, executors: Executors | None) -> StreamProgress:
+        """Returns the progress of the journal's newest entry.
+
+        The entry is of the batch before *batch_id*, or of *batch_id* itself. It is carried out first if a driver was
+        killed before it was done.
+
+        Raises:
+            Contradiction: the journal is ahead of the checkpoint.
+        """
         newest = self._journal.newest()
         if newest is None:
+            self._flushing.begin(newest, self._fence.clock())
             return StreamProgress()
-        progress = StreamProgress.from_json(newest.notes["progress"])
+        progress = newest.notes.decision.progress
         if progress.planned_id > batch_id:
             msg = (
-                f"{self._stream.home}: the checkpoint goes on with batch {batch_id}, but batch {progress.planned_id} "
-                "was decided before; the checkpoint was rolled back or replaced: restore it, or give the stream a new "
+                f"{self._stream.home}: the checkpoint continues with batch {batch_id}, but batch {progress.planned_id} "
+                "is already decided: the checkpoint was rolled back or replaced; restore it, or give the stream a new "
                 "name"
             )
             raise Contradiction(msg)
-        if progress.planned_id == batch_id:
-            self._committing.carry_out(newest, recovers=True)
-        self._goes_on = not newest.notes["batch"].get("is_last", True)
+        if not self._flushing.has_facts_of(newest):
+            # Spark plans the next batch only after this one was done.
+            done_at_ms = None if progress.planned_id == batch_id else self._done_at_ms(progress.planned_id)
+            self._committing.carry_out(newest, executors, recovers=True, done_at_ms=done_at_ms)
+        self._flushing.begin(newest, self._fence.clock())
+        self._flushing.flush()
+        self._goes_on = not newest.notes.decision.batch.is_last
         return progress
+
+    def _done_at_ms(self, planned_id: int) -> int:
+        """Returns when Spark recorded the batch *planned_id* as done, epoch ms.
+
+        The time is by the file system's clock; by the driver's clock if the checkpoint no longer has the record.
+        """
+        at_ms = committed_at_ms(self._stream.control / "checkpoint", planned_id)
+        return self._fence.clock() if at_ms is None else at_ms
 
 
 def _waiting(entry: Entry) -> int | None:
-    """Count the records that the batch of *entry* left unread or held; None if the unread ones are not known."""
-    sources, operators = entry.notes["sources"], entry.notes["operators"].values()
-    ends = [(part["latest_offset"], part["until_offset"]) for part in sources if part["latest_offset"] is not None]
+    """Returns how many records the batch of *entry* left unread or held.
+
+    None if no source knows its latest offset.
+    """
+    seen, operators = [part.seen for part in entry.notes.decision.sources], entry.notes.decision.operators.values()
+    ends = [(part.latest_offset, part.until_offset) for part in seen if part.latest_offset is not None]
     unread: int = sum(max(0, latest - until) for latest, until in ends)
-    held: int = sum(operator["counts"].get("held_after", 0) for operator in operators)
+    held: int = sum(operator.counts.get("held_after", 0) for operator in operators)
     return unread + held if ends else None

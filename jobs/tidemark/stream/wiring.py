@@ -4,50 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tidemark.clock import Clock, wall_clock_ms
-from tidemark.control import Control
-from tidemark.delta import Committer, Reference, create
-from tidemark.disk import UntilWritten, at_once
+from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.schemas import arrow_schema
-from tidemark.spec.operators import HopSource
-from tidemark.spec.stream import Stream
-from tidemark.spec.tables import HOP
-from tidemark.stream.broker import Broker
-from tidemark.stream.commit import Committing, create_tables, tables_alone
-from tidemark.stream.decision import Decider
+from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import CLOCK_SKEW, HOP
+from tidemark.storage.delta.log import HOP_LOG
+from tidemark.storage.delta.tables import Committer, Reference, create
+from tidemark.storage.fence import NO_FENCE, Fence
+from tidemark.stream.decide.decision import Decider
+from tidemark.stream.decide.due import Due
+from tidemark.stream.decide.time_resets import TimeResets
+from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.shards import Shards
+from tidemark.stream.driver.heartbeats import History
 from tidemark.stream.engine import Engine
-from tidemark.stream.intact import Intact, Reread, nothing_to_reread
-from tidemark.stream.journal import Journal
-from tidemark.stream.measurement import Host, Measurer
-from tidemark.stream.requests import Requests
-from tidemark.stream.state_files import StateFiles
-from tidemark.stream.steps import Steps
-from tidemark.stream.table_marks import TableMarks
-from tidemark.stream.time_resets import TimeResets
+from tidemark.stream.journal.batch import NOT_QUEUED, Queued
+from tidemark.stream.journal.entries import Journal
+from tidemark.stream.kafka.broker import TopicBroker
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.data_loss import Intact, Reread, nothing_to_reread
+from tidemark.stream.read.hop_log import begins_at, put_back, trimmers
+from tidemark.stream.read.table_marks import TableMarks
+from tidemark.stream.state.files import StateFiles
+from tidemark.stream.write.commit import Committing, create_tables, tables_alone
+from tidemark.stream.write.flushing import Flushing
+from tidemark.stream.write.measurement import Host, Measurer
 
 HERE = Host()
 
 
 def build_engine(
     stream: Stream,
-    broker: Broker,
+    broker: TopicBroker,
     *,
     thread_id: str,
     epoch: int,
     slow_ms: Mapping[str, int],
-    clock: Clock = wall_clock_ms,
-    reached: Callable[[str], None] = lambda step: None,
+    fence: Fence = NO_FENCE,
     reread: Reread = nothing_to_reread,
-    check_lease: Callable[[], None] = lambda: None,
-    until_written: UntilWritten = at_once,
     host: Host = HERE,
+    queued: Callable[[int], Queued] = lambda since_ms: NOT_QUEUED,
 ) -> Engine:
-    """The engine of *stream* with its *broker*; creates its tables and the hops it reads.
+    """Returns the engine of *stream*.
 
-    *slow_ms* makes operators sleep; *reached* hears of each commit step; *reread* reads what Spark passed over;
-    *check_lease* is called before each write, and *until_written* does it. *host* is the one whose *clock* it reads.
+    Creates the tables of the stream and the hops that it reads.
+
+    Args:
+        stream: The stream to run.
+        broker: Reads and writes the topics of the stream.
+        thread_id: The name of the driver in tables of facts.
+        epoch: The number of the driver; newer drivers have higher ones.
+        slow_ms: By operator, how long it sleeps in each batch.
+        fence: Guards, repeats, reports and times each write; its clock is that of *host*.
+        reread: Reads the records that Spark passed over.
+        host: The host of the driver.
+        queued: Measures how long the batch that began at an instant waited for other streams of the process.
+
+    Raises:
+        InvalidArgument: *slow_ms* names an operator that the topology does not have.
     """
     topology, sub = stream.topology, stream.sub
     if unknown := set(slow_ms) - set(topology.operators):
@@ -55,35 +71,46 @@ def build_engine(
         raise InvalidArgument(msg)
     steps = Steps(topology, Reference(stream.layout.warehouse))
     create_tables(stream.home, sub, steps.schemas)
+    hops_begin_at: dict[str, int] = {}
     for operator in sub.operators:
+        # The reader creates the hop, so that it may start before the writer.
         if isinstance(operator, HopSource):
             hop = stream.layout.hop(topology.name, operator.upstream, operator.repartition)
-            create(hop, arrow_schema(HOP), description=HOP.row)
+            create(hop, arrow_schema(HOP), description=HOP.row, log=HOP_LOG)
+            put_back(hop, stream.control)
+            hops_begin_at[operator.name] = begins_at(hop, stream.control)
     control = Control(stream.control)
-    intact = Intact(f"{topology.name} {sub.name}", control.accepted_loss, reread)
+    intact = Intact(f"{topology.name} {sub.name}", control.accepted_loss, reread, hops_begin_at)
     table_marks = TableMarks(stream.layout.warehouse)
-    decider = Decider.of(stream, steps, broker, intact, table_marks, clock, slow_ms=slow_ms)
+    decider = Decider.of(stream, steps, broker, intact, table_marks, fence.clock, slow_ms=slow_ms)
     journal_home = stream.control / "journal"
+    committer = Committer(
+        f"{topology.name}/{sub.name}",
+        fence,
+        alone=tables_alone(stream.home, sub),
+        is_only_writer=True,
+        # Facts have a journal of their own: they are derived from an entry once its data was committed.
+        trimmers=trimmers(stream, fence.clock),
+    )
+    flushing = Flushing(
+        stream.home,
+        journal_home,
+        Journal(journal_home, "facts", fence),
+        committer,
+        every_ms=topology.facts_every_ms,
+        window_ms=topology.window_ms,
+        fence=fence,
+    )
     committing = Committing(
         sub,
         stream.home,
-        Committer(
-            f"{topology.name}/{sub.name}",
-            clock,
-            check_lease=check_lease,
-            until_written=until_written,
-            alone=tables_alone(stream.home, sub),
-            is_only_writer=True,
-        ),
-        Journal(journal_home, "facts", check_lease=check_lease, until_written=until_written),
+        committer,
+        flushing,
         Measurer(topology, sub, thread_id=thread_id, host=host),
         broker,
-        clock,
-        reached=reached,
-        check_lease=check_lease,
-        until_written=until_written,
+        fence,
     )
-    journal = Journal(journal_home, "data", check_lease=check_lease, until_written=until_written)
+    journal = Journal(journal_home, "data", fence)
     shards = (
         None
         if stream.shards == 1
@@ -94,14 +121,13 @@ def build_engine(
             journal,
             broker,
             table_marks,
-            clock,
+            fence,
+            HostClocks(host.name, History(stream.home, CLOCK_SKEW, topology=topology.name, sub_topology=sub.name)),
             slow_ms=slow_ms,
-            reached=reached,
-            check_lease=check_lease,
-            until_written=until_written,
+            queued=queued,
         )
     )
-    resets = TimeResets(sub, stream.home, control.time_resets, window_ms=topology.window_ms)
+    resets = TimeResets(sub, stream.home, control.time_resets, window_ms=topology.window_ms, flush=flushing.flush)
     return Engine(
         stream,
         steps,
@@ -109,9 +135,12 @@ def build_engine(
         shards,
         journal,
         committing,
-        clock,
+        flushing,
+        fence,
         epoch=epoch,
-        requests=Requests(stream.control, resets.applied, decider.reopenings.applied),
-        state=StateFiles(stream, journal, check_lease=check_lease, until_written=until_written),
-        check_lease=check_lease,
+        requests=[resets.applied, decider.reopenings.applied],
+        state=StateFiles(stream, journal, fence=fence),
+        # A driver in shards does not have the states, so any operator may have something due.
+        due=Due(topology, sub, steps.keeps_states if shards is None else lambda operator: True),
+        queued=queued,
     )

@@ -1,1 +1,1 @@
-"""Why an operator gives no results: what the tables say, and what follows from it."""
+"""Explains why an operator gives no results, from the tables."""

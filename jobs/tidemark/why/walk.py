@@ -1,8 +1,8 @@
-"""Why an operator gives no results, reasoned from what the tables of its topology said at an instant.
+"""Explains why an operator gave no results, from tables of one instant.
 
-From the operator upstream: what came in after its newest result and was not sent on is the reason where there is such;
-otherwise the reason lies further up. Where a window waits for the watermark, it is followed to the partition that
-holds it back. The first finding explains most. Instants are epoch ms.
+The walk goes from the operator upstream. Records that came in after its newest result and were not sent on are the
+reason, if there are any; otherwise the reason lies further up. Where a window waits for the watermark, it is followed
+to the partition that holds it back. The first finding explains most. Instants are epoch ms.
 """
 
 from __future__ import annotations
@@ -13,46 +13,68 @@ from collections.abc import Iterator
 import polars as pl
 
 from tidemark.errors import InvalidArgument
-from tidemark.spec.intervals import iso
-from tidemark.spec.layout import Layout
-from tidemark.spec.lengths import for_people
-from tidemark.spec.operators import Aggregate, HopSource, Join, Operator, Source, emission_of
-from tidemark.spec.toml_keys import length
-from tidemark.spec.topology import SubTopology, Topology
-from tidemark.why.commands import LIVE, logs, quarantined, requeue, requeue_late
-from tidemark.why.drivers import drivers, restarts
-from tidemark.why.facts import StreamFacts
-from tidemark.why.findings import Cause, Finding, in_order
-from tidemark.why.inputs import QUIET_AFTER_MS, Inputs, reasons_of
-from tidemark.why.scene import Scene, first
-from tidemark.why.watermarks import Watermarks
-from tidemark.why.windows import HeldWindows
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.join import Join
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.toml_keys import length
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.why.causes.drivers import drivers, restarts
+from tidemark.why.causes.inputs import QUIET_AFTER_MS, Inputs, reasons_of
+from tidemark.why.causes.watermarks import Watermarks
+from tidemark.why.causes.windows import HeldWindows
+from tidemark.why.evidence.commands import LIVE, logs, quarantined, requeue, requeue_late
+from tidemark.why.evidence.facts import StreamFacts
+from tidemark.why.evidence.findings import Cause, WhyFinding, in_order
+from tidemark.why.evidence.snapshot import Scene, first
 
 _LEFT_OUT = {
-    "suppressed": (Cause.ALL_SUPPRESSED, "nothing is to be done if the values are the same; suppressed has each skip"),
+    "suppressed": (Cause.ALL_SUPPRESSED, "no action is needed if the values are the same; suppressed has each skip"),
     "filtered": (Cause.ALL_FILTERED, "look at its `where`"),
     "quarantined": (Cause.POISON_AT_HEAD, "its key is null: look at the records"),
 }
-"""By outcome: what it is a case of, and what to do."""
+"""By outcome, the cause and the remedy."""
 
 
 def what_holds_time_back(
     topology: Topology, layout: Layout, sub: SubTopology, *, at_ms: int, needed_ms: int
-) -> list[Finding]:
-    """What at *at_ms* kept the watermark of *sub* below *needed_ms*, which others had reached."""
+) -> list[WhyFinding]:
+    """Returns what kept a watermark below *needed_ms*.
+
+    Args:
+        topology: the topology.
+        layout: places of its tables.
+        sub: the sub-topology with the watermark.
+        at_ms: the instant.
+        needed_ms: record time that other partitions had reached.
+    """
     of = scene(topology, layout, at_ms)
     return in_order([*Watermarks(of, Inputs(of)).holding(sub, needed_ms)])
 
 
 def restarted_driver(
     topology: Topology, layout: Layout, operator: str, *, at_ms: int, within_ms: int
-) -> Finding | None:
-    """The driver, of those that *operator* needs, that was replaced in the *within_ms* before *at_ms*; None: none."""
+) -> WhyFinding | None:
+    """Returns a restart among the drivers that *operator* needs; None: none.
+
+    Args:
+        topology: the topology.
+        layout: places of its tables.
+        operator: the operator.
+        at_ms: the instant.
+        within_ms: the restart ended within this length before it.
+    """
     return next(restarts(scene(topology, layout, at_ms), operator, within_ms=within_ms), None)
 
 
-def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None = None) -> list[Finding]:
-    """Why *operator* of *topology*, or each terminal one, gave no results at *at_ms*; the best explanation first.
+def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None = None) -> list[WhyFinding]:
+    """Explains why *operator* gave no results at *at_ms*, best reason first.
+
+    Without *operator* it explains each terminal operator of *topology*.
 
     Raises:
         InvalidArgument: there is no such operator.
@@ -63,15 +85,21 @@ def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None 
     return explain(scene(topology, layout, at_ms), operator)
 
 
-def explain(of: Scene, operator: str | None = None) -> list[Finding]:
-    """Why *operator*, or each terminal one, gave no results in the scene *of*; the best explanation first."""
+def explain(of: Scene, operator: str | None = None) -> list[WhyFinding]:
+    """Explains missing results in the scene *of*, best reason first.
+
+    They are those of *operator*, or of each terminal one.
+    """
     asked = [operator] if operator else of.topology.terminals
     walk = _Walk(of)
     return in_order([finding for name in asked for finding in walk.about(name)])
 
 
 def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
-    """What is reasoned about at *at_ms*; each of its tables is read once, when it is asked."""
+    """Returns the facts of *topology* at *at_ms*.
+
+    Each table is read once, when it is first needed.
+    """
     facts = {
         sub.name: StreamFacts(
             layout.stream(topology.name, sub.name),
@@ -85,7 +113,7 @@ def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
 
 
 class _Walk:
-    """Goes upstream through *scene*."""
+    """Walks upstream through *scene*."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -93,19 +121,19 @@ class _Walk:
         self._watermarks = Watermarks(scene, self._inputs)
         self._windows = HeldWindows(scene, self._inputs, self._watermarks)
 
-    def about(self, name: str) -> list[Finding]:
-        """Why the operator *name* gives nothing; never empty."""
-        found = list(drivers(self._scene, name))
+    def about(self, name: str) -> list[WhyFinding]:
+        """Returns why the operator *name* gives nothing; never empty."""
+        findings = list(drivers(self._scene, name))
         if not self._scene.of(name).batches.height:
-            return found
-        found += [*self._walk(name), *self._slow(name)]
-        return found or [self._in_time(name)]
+            return findings
+        findings += [*self._walk(name), *self._slow(name)]
+        return findings or [self._in_time(name)]
 
-    def _slow(self, name: str) -> Iterator[Finding]:
-        """The operators that slow down the driver of *name*, and then those of the drivers it reads from."""
+    def _slow(self, name: str) -> Iterator[WhyFinding]:
+        """Yields operators that slow down the driver of *name* or upstream ones."""
         trigger_ms = self._scene.topology.trigger_ms
         for slow, work_ms, batch_ms in self._scene.of(name).busy():
-            is_source = isinstance(self._scene.operator(slow), Source | HopSource)
+            is_source = self._scene.operator(slow).is_source
             seen = (
                 f"{'reading and parsing take' if is_source else f'{slow} works for'} {length(work_ms)} in each batch, "
                 f"more than half of the trigger interval ({length(trigger_ms)}); batches take {length(batch_ms)}"
@@ -113,13 +141,13 @@ class _Walk:
             command = f"tidemark whatif {self._scene.topology.name} --operator {slow} --scale 0.5"
             less = "choose a longer trigger" if is_source else f"make it do less, or try: `{command}`"
             remedy = f"give its driver more cores, or {less}"
-            yield self._scene.found(Cause.SLOW_OPERATOR, slow, seen, remedy)
+            yield self._scene.finding(Cause.SLOW_OPERATOR, slow, seen, remedy)
         for operator in self._scene.sub(name).operators:
             if isinstance(operator, HopSource):
                 yield from self._slow(operator.repartition)
 
-    def _walk(self, name: str) -> list[Finding]:
-        """The reasons that lie in the operator *name* or, without any, further up."""
+    def _walk(self, name: str) -> list[WhyFinding]:
+        """Returns reasons in the operator *name* or, without any, upstream."""
         operator = self._scene.operator(name)
         match operator:
             case Source():
@@ -131,12 +159,15 @@ class _Walk:
                 before = [finding for flow in operator.flows for finding in self._walk(flow)]
                 return [*waiting, *before, *self._left_out(operator)]
 
-    def _left_out(self, operator: Operator) -> list[Finding]:
-        """What became of all that came in after the newest result of *operator* and does not wait; most first."""
+    def _left_out(self, operator: Operator) -> list[WhyFinding]:
+        """Returns the outcomes of records since the newest result, most first.
+
+        Records that wait are not among them.
+        """
         rows = self._scene.of(operator.name).since_last_result(operator.name)
         whole = f"of {rows['records_in'].sum():,} updates since its newest result"
         counts = Counter({word: int(rows[word].sum()) for word in _LEFT_OUT})
-        found = []
+        findings = []
         for word, n in counts.most_common():
             if n:
                 cause, remedy = _LEFT_OUT[word]
@@ -146,24 +177,25 @@ class _Walk:
                     remedy += f": {quarantined(self._scene, operator.name)}"
                 since_ms = first(rows, word)
                 seen = f"{n:,} {whole} were {word}"
-                found.append(self._scene.found(cause, operator.name, seen, remedy, since_ms=since_ms))
+                findings.append(self._scene.finding(cause, operator.name, seen, remedy, since_ms=since_ms))
         if counts["filtered"] and isinstance(operator, Join) and operator.table:
             of_table = self._walk(operator.table)
+            # If the table never had a row, its empty source explains more than the missing matches.
             never_had_rows = any(finding.cause is Cause.SOURCE_EMPTY for finding in of_table)
-            found = [*of_table, *found] if never_had_rows else [*found, *of_table]
-        return found
+            findings = [*of_table, *findings] if never_had_rows else [*findings, *of_table]
+        return findings
 
-    def _held(self, operator: Operator) -> Iterator[Finding]:
-        """Why results of *operator* wait, unless its newest batch had some."""
+    def _held(self, operator: Operator) -> Iterator[WhyFinding]:
+        """Yields why results of *operator* wait, unless its newest batch had some."""
         newest = self._scene.of(operator.name).of_operator(operator.name).tail(1)
         held = newest["held_after"].sum()
         if not held or newest["gave"].sum():
             return
         since_ms = first(self._scene.of(operator.name).since_last_result(operator.name), "held_after")
-        emission = emission_of(operator)
+        emission = operator.emission
         if emission is not None and emission.interval_ms is not None:
             due_ms = (newest["decided_at"].item() // emission.interval_ms + 1) * emission.interval_ms
-            yield self._scene.found(
+            yield self._scene.finding(
                 Cause.HELD_UNTIL_INTERVAL,
                 operator.name,
                 f"{held:,} updates wait for {iso(due_ms)}, the end of an interval of {length(emission.interval_ms)}",
@@ -173,30 +205,30 @@ class _Walk:
         elif isinstance(operator, Aggregate) and operator.windows:
             yield from self._windows.waiting(operator, operator.windows, since_ms)
 
-    def _in_time(self, name: str) -> Finding:
-        """What to say of the operator *name* when nothing explains a silence."""
+    def _in_time(self, name: str) -> WhyFinding:
+        """Returns a finding for *name* when no other one explains a silence."""
         rows = self._scene.of(name).of_operator(name).filter(pl.col("gave") > 0).tail(1)
         if not rows.height:
-            seen = "it had no results yet, and nothing is known that keeps it from them"
+            seen = "it has no results yet, and no cause is known"
             remedy = f"look at the table outcomes, and at the driver's log: {logs(self._scene, name)}"
-            return self._scene.found(Cause.UNEXPLAINED, name, seen, remedy)
+            return self._scene.finding(Cause.UNEXPLAINED, name, seen, remedy)
         at_ms = rows["finished_at"].item()
         source = self._scene.first_source(name)
         read_ms = self._inputs.last_read_ms(source)
         if read_ms is not None and self._scene.at_ms - read_ms > (source.idle_after_ms or QUIET_AFTER_MS):
-            seen = f"it has been silent for {for_people(self._scene.at_ms - read_ms)}; all that had come gave results"
-            remedy = f"look whether its producer runs, if you expect more{f'; {LIVE}' if source.topic else ''}"
-            return self._scene.found(Cause.SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
+            seen = f"it has been silent for {for_people(self._scene.at_ms - read_ms)}; all earlier records gave results"
+            remedy = f"check that its producer runs, if you expect more{f'; {LIVE}' if source.topic else ''}"
+            return self._scene.finding(Cause.SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
         aside = list(self._set_aside(name))
         exceptions = "".join(f"; {seen}" for seen, _ in aside)
         seen = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
-        remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "nothing is to be done"
-        return self._scene.found(Cause.NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
+        remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
+        return self._scene.finding(Cause.NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
 
     def _set_aside(self, name: str) -> Iterator[tuple[str, str]]:
-        """What *name* and those it reads lately set aside of records, others of which were good, or took in again.
+        """Yields records that operators set aside lately, with remedies.
 
-        With each what is to be done about it.
+        They are set aside by *name* and its upstreams while other records were good, or were processed again.
         """
         operator = self._scene.operator(name)
         facts, what = self._scene.of(name), "updates"
@@ -215,12 +247,15 @@ class _Walk:
                 remedy += f", and {requeue(self._scene, operator)}"
             yield f"{bad:,} {of} are quarantined{self._reasons(operator, batches)}", remedy
         if again := rows["reopened"].sum() if "reopened" in rows.columns else 0:  # an older table has no such column
-            yield f"{again:,} {of} had been late, and closed windows took them in again", "requeued has these"
-        for flow in (operator.repartition,) if isinstance(operator, HopSource) else operator.flows:
+            yield f"{again:,} {of} were late, and closed windows processed them again", "requeued has these"
+        for flow in operator.upstream_flows:
             yield from self._set_aside(flow)
 
     def _reasons(self, operator: Operator, batches: pl.Series) -> str:
-        """Why records of *operator*, if it is a source, are quarantined in *batches*."""
+        """Returns why records are quarantined in *batches*.
+
+        Empty if *operator* is not a source.
+        """
         if not isinstance(operator, Source):
             return ""
         bad = self._scene.of(operator.name).quarantine

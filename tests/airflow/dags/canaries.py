@@ -5,8 +5,8 @@ from pathlib import Path
 
 from airflow.sdk import DAG, Param, chain
 
-from tidemark.spec.channel_spec import parse
-from tidemark.spec.topology import load
+from tidemark.model.channel_spec import parse
+from tidemark.model.topology import load
 from tidemark_sla import Tell, channels
 from tidemark_spark import BatchJob
 

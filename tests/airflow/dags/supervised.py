@@ -1,4 +1,7 @@
-"""Streams in the warehouse that a run names, any number of runs at once: one with the stand-in, one with Spark."""
+"""Streams of stand-ins and Spark in the warehouse that a run names.
+
+Any number of runs may run at once.
+"""
 
 import os
 import sys
@@ -23,7 +26,10 @@ class StandIn(StreamOperator):
         return [str(HERE / "bin" / "spark-submit"), *super()._command()[1:]]
 
     def _defer(self, *args: Any, **kwargs: Any) -> Any:
-        """Note who has launched, and be killed there if a file asks for it."""
+        """Notes the launching process, which is killed there if requested.
+
+        A file requests it.
+        """
         waiting = Path(self.warehouse) / "launch slowly"
         if waiting.exists():
             waiting.rename(Path(self.warehouse) / "launched")

@@ -1,36 +1,50 @@
-"""What brokers and logs of tables have answered for a batch, so that all of its tasks go by the same."""
+"""Keeps the answers of brokers and table logs for a batch.
+
+So all tasks of the batch use the same answers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.kernels.limits import Limits
-from tidemark.kernels.marks import Told
+from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.marks import TimeMark
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, StreamProgress
-from tidemark.spec.operators import Sink, Source
-from tidemark.spec.topology import SubTopology
-from tidemark.stream.batch import Batch
-from tidemark.stream.broker import Answers
-from tidemark.stream.table_marks import NewestMarks
+from tidemark.stream.journal.batch import MicroBatch
+from tidemark.stream.kafka.broker import Answers
+from tidemark.stream.read.table_marks import NewestMarks
 
 
 @dataclass(frozen=True)
 class Answered:
-    """Answers by the name of the operator that is asked about."""
+    """Answers by the name of the source or sink."""
 
     of_partitions: Mapping[str, int]
     of_offsets: Mapping[str, Mapping[int, tuple[int, int]]]
     of_limits: Mapping[str, Limits]
-    of_marks: Mapping[str, Told | None]
+    of_marks: Mapping[str, TimeMark | None]
 
     @classmethod
     def about(
-        cls, sub: SubTopology, was: StreamProgress, batch: Batch, broker: Answers, table_marks: NewestMarks
+        cls, sub: SubTopology, was: StreamProgress, batch: MicroBatch, broker: Answers, table_marks: NewestMarks
     ) -> Answered:
-        """What *broker* and *table_marks* answer about the sources and sinks of *sub*."""
+        """Asks *broker* and *table_marks* about the sources and sinks of *sub*.
+
+        Args:
+            sub: The sub-topology.
+            was: The progress before the batch: its partitions are asked about, too.
+            batch: The batch, with the versions of tables that it reads.
+            broker: Answers about topics.
+            table_marks: Answers about tables.
+        """
         sources = [operator for operator in sub.operators if isinstance(operator, Source)]
+        # Tables and files have one partition: the driver numbers their rows.
         counts = {source.name: broker.partitions(source) if source.topic else 1 for source in sources}
+        # A topic that was made anew may have fewer partitions than were read before.
         read = {name: was.inputs.get(name, InputProgress()).partitions for name in counts}
         offsets = {
             source.name: broker.offsets(source, sorted({*range(counts[source.name]), *read[source.name]}))
@@ -42,17 +56,20 @@ class Answered:
         return cls(counts, offsets, limits, marks)
 
     def partitions(self, at: Source | Sink) -> int:
-        """How many partitions the topic of *at* has."""
+        """Returns how many partitions the topic of *at* has."""
         return self.of_partitions[at.name]
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """Of each of *partitions* of *source* the earliest offset and the one after its newest record."""
+        """Returns the earliest and the next offset of each partition.
+
+        The next offset is the one after the newest record of a partition of *source*.
+        """
         return {number: self.of_offsets[source.name][number] for number in partitions}
 
     def limits(self, sink: Sink) -> Limits:
-        """What the topic of *sink* takes."""
+        """Returns the limits of the topic of *sink*."""
         return self.of_limits[sink.name]
 
-    def newest(self, source: Source, _: Mapping[str, int]) -> Told | None:
-        """What the newest mark of the table of *source* says."""
+    def newest(self, source: Source, _: Mapping[str, int]) -> TimeMark | None:
+        """Returns the newest mark of the table of *source*."""
         return self.of_marks[source.name]

@@ -1,9 +1,11 @@
-"""Spark's tasks, for batches in shards. They import tidemark: ship it with `--py-files`."""
+"""Runs the tasks of batches in shards on Spark.
+
+They import tidemark: ship it with `--py-files`.
+"""
 
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -12,9 +14,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidemark.spec.operators import Operator, Source
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.source import Source
+from tidemark.spark_session import forget_archives
+from tidemark.stream.distributed.speculation import without_speculation
 from tidemark.stream.distributed.tasks import Dealt, TakingIn, Working
 from tidemark.stream.distributed.totals import Worked
+from tidemark.stream.driver.versions import Versions
+from tidemark.stream.kafka.broker import Publishing
 from tidemark.stream.read.sources import parsed_batch
 
 DEALT = pa.schema([("shard", pa.int32()), ("dealt", pa.binary())])
@@ -23,13 +30,20 @@ WORKED = pa.schema([("shard", pa.int32()), ("worked", pa.binary())])
 
 @dataclass(frozen=True)
 class SparkExecutors:
-    """The executors of the session that has *rows*, those of one batch."""
+    """The executors of the Spark session of *rows*.
+
+    *rows* are those of one batch.
+    """
 
     rows: DataFrame
 
     def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
-        """Run *taking_in* on the rows of each partition of each source, then *working* on what it deals to a shard."""
+        """Runs *taking_in* on each partition of each source, then *working*.
+
+        *working* runs on what was dealt to each shard.
+        """
         take_in = _taking_in(taking_in)
+        # Grouping shuffles all records, which is unnecessary where a task has whole partitions.
         if all(_is_a_partition_one_task(source) for source in taking_in.stream.sub.sources):
             return self._worked(self.rows.mapInArrow(take_in, "shard int, dealt binary"), working)
         by_partition = self.rows.groupBy("source", "partition")
@@ -40,28 +54,37 @@ class SparkExecutors:
         return self._worked(by_partition.applyInArrow(take_in_group, "shard int, dealt binary"), working)
 
     def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
-        """Run *working* on what was *dealt* to each shard."""
+        """Runs *working* on what was *dealt* to each shard."""
         rows = _as_batch(DEALT, dealt)
         return self._worked(self.rows.sparkSession.createDataFrame(pa.Table.from_batches([rows])), working)
+
+    def publish(self, publishing: Publishing) -> list[pl.DataFrame]:
+        """Runs all tasks of *publishing*, none of them twice at a time."""
+        context = self.rows.sparkSession.sparkContext
+        # Each task is one task of Spark, so that a failure repeats only that one.
+        tasks = context.parallelize(range(publishing.tasks), publishing.tasks)
+        with without_speculation(context._conf):
+            return tasks.flatMap(_sending(publishing, Versions.here())).collect()
 
     def _worked(self, dealt: DataFrame, working: Working) -> list[Worked]:
         # A shard that nothing was dealt to has something to do all the same.
         every = self.rows.sparkSession.range(working.shards, numPartitions=1)
         empty = every.select(F.col("id").cast("int").alias("shard"), F.lit(None).cast("binary").alias("dealt"))
         placed = dealt.unionAll(empty).repartitionById(working.shards, "shard")
-        told = placed.mapInArrow(_working(working), "shard int, worked binary").toArrow()
-        return [pickle.loads(worked) for worked in told.sort_by("shard")["worked"].to_pylist()]
+        results = placed.mapInArrow(_working(working), "shard int, worked binary").toArrow()
+        return [pickle.loads(worked) for worked in results.sort_by("shard")["worked"].to_pylist()]
 
 
 def _is_a_partition_one_task(source: Operator) -> bool:
-    """Whether Spark reads each partition of *source* in one task."""
+    """Returns whether Spark reads each partition of *source* in one task."""
     return isinstance(source, Source) and source.topic is not None
 
 
 def _taking_in(task: TakingIn) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     def take_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _forget_archives()
+        forget_archives()
         read = [*batches]
+        # Spark may give a task no batch, or empty ones.
         if read and (rows := pa.Table.from_batches(read)).num_rows:
             parsed = parsed_batch(pl.DataFrame(rows), task.stream.sub.operators)
             parts = parsed.partition_by("source", "partition", maintain_order=True)
@@ -72,7 +95,7 @@ def _taking_in(task: TakingIn) -> Callable[[Iterable[pa.RecordBatch]], Iterable[
 
 def _working(task: Working) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _forget_archives()
+        forget_archives()
         rows = pa.Table.from_batches([*batches])
         shard = rows["shard"][0].as_py()
         worked = task(shard, rows["dealt"].drop_null().to_pylist())
@@ -81,14 +104,17 @@ def _working(task: Working) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
     return work
 
 
+def _sending(publishing: Publishing, versions: Versions) -> Callable[[int], list[pl.DataFrame]]:
+    def send(task: int) -> list[pl.DataFrame]:
+        forget_archives()
+        versions.refuse_others()
+        return publishing(task)
+
+    return send
+
+
 def _as_batch(schema: pa.Schema, rows: Iterable[tuple[int, bytes]]) -> pa.RecordBatch:
+    # zip() of no rows gives no columns.
     columns = [*zip(*rows, strict=True)] or [(), ()]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _forget_archives() -> None:
-    """Python's workers read the directories of all archives on their path again for each task, unless told not to."""
-    for path, importer in [*sys.path_importer_cache.items()]:
-        if type(importer).__name__ == "zipimporter":
-            del sys.path_importer_cache[path]

@@ -1,36 +1,33 @@
-"""Deals the state of a stream out to another number of shards, one old shard after the other.
+"""Deals a stream's state out to another number of shards.
 
-What is made counts only for the newest batch: a driver that has worked on since makes it anew. So it can be interrupted
-at any step and done again: until the next batch is decided the old files stay, and they are the state. Files that no
-entry comes to name are removed by the next driver.
+It handles one old shard after the other. The result counts only for the newest batch: a driver that has decided a batch
+since reshards anew. So resharding can be interrupted at any step and repeated: until the next batch is decided the old
+files stay, and they are the state. Files that no entry names afterwards are removed by the next driver.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
 
-from tidemark.delta import Reference
-from tidemark.place import put_once
-from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.stream import Stream
-from tidemark.stream.commit import create_tables
+from tidemark.model.stream import Stream
+from tidemark.storage.delta.tables import Reference
+from tidemark.storage.location import put_once
 from tidemark.stream.distributed.sharding import Sharding
-from tidemark.stream.journal import Entry, Journal
-from tidemark.stream.load import load_whole
-from tidemark.stream.state import Tables
-from tidemark.stream.state_files import StateFiles, StateRuns, files_of, is_whole
-from tidemark.stream.steps import Steps
+from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.startup.load import load_whole, without
+from tidemark.stream.state.files import KEYS, StateFiles, files_of
+from tidemark.stream.state.memory import Tables
+from tidemark.stream.state.runs import is_whole
+from tidemark.stream.write.commit import create_tables
 
 log = logging.getLogger("tidemark.stream")
-
-TEXTS = {"stored": "key", "states": "_key"}
-"""The column that has the text of a key, by the kind of what is kept."""
 
 
 def reshard(
@@ -41,23 +38,38 @@ def reshard(
     files_of_shard: Callable[[int], StateFiles],
     say: Callable[[str], None],
 ) -> list[StateRuns]:
-    """Write the state after the *newest* entry as runs of the shards of *stream*; *sharding* is None for one.
+    """Writes the state after the *newest* entry as runs of new shards.
 
-    In memory is one old shard at a time, and *say* is told of each. *files_of_shard* has the files of a new one.
+    Only one old shard is in memory at a time.
+
+    Args:
+        stream: The stream; it has the new number of shards.
+        journal: Its journal.
+        newest: The newest entry, which names the old shards.
+        sharding: How records are dealt out; None for one shard.
+        files_of_shard: Returns the files of a new shard.
+        say: Called with a message after each old shard.
+
+    Returns:
+        The runs of each new shard.
     """
-    shards = [StateRuns(newest.batch_id, attempt=uuid.uuid4().hex)] * stream.shards
-    n = len(StateRuns.of(newest.notes) or [StateRuns()])
+    # StateRuns are never changed in place, so all shards begin with the same one.
+    shards = [StateRuns(newest.batch_id)] * stream.shards
+    n = len(newest.notes.decision.states or [StateRuns()])
     for old in range(n):
         before = _rows(shards)
         shards = _with_old(_old_shard(stream, journal, newest, old), shards, sharding, files_of_shard)
-        say(f"{old + 1} of {n} shards {'is' if old == 0 else 'are'} dealt out: {_rows(shards) - before:,} rows")
+        say(f"partitioned the state of {old + 1} of {n} shards: {_rows(shards) - before:,} rows")
     return shards
 
 
 def _with_old(
     tables: Tables, shards: Sequence[StateRuns], sharding: Sharding | None, files_of_shard: Callable[[int], StateFiles]
 ) -> list[StateRuns]:
-    """Return *shards*, each with another run where it has a part of *tables*, which is written."""
+    """Writes *tables* as runs, and returns *shards* with those.
+
+    A shard without rows of *tables* gets no run.
+    """
     parts = [tables] if sharding is None else _parts(tables, sharding, len(shards))
     return [
         files_of_shard(number).with_another(runs, part) if any(rows.height for rows in part.values()) else runs
@@ -66,25 +78,32 @@ def _with_old(
 
 
 def _old_shard(stream: Stream, journal: Journal, newest: Entry, number: int) -> Tables:
-    """Return the state of the shard *number* of those that *newest* names; of an older version all, from its tables."""
-    old = StateRuns.of(newest.notes)
+    """Returns the state of an old shard.
+
+    *number* is that of the shard among those that *newest* names. Of an older version, which names none, it returns the
+    whole state, from its tables.
+    """
+    old = newest.notes.decision.states
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     if old is None:
-        create_tables(stream.home, stream.sub, steps.schemas)  # an older version's lack columns that are read
-        load_whole(steps, stream, journal, newest, StreamProgress.from_json(newest.notes["progress"]))
+        # Tables of an older version lack columns that are read.
+        create_tables(stream.home, stream.sub, steps.schemas)
+        load_whole(steps, stream, journal, newest, newest.notes.decision.progress)
     else:
-        everywhere = stream.sub.table_inputs()  # every shard has these
         files = StateFiles(stream, journal, number, len(old))
-        files.load(steps.memory, old[number], newest.batch_id, but=everywhere if number else frozenset())
-    return steps.memory.whole()
+        files.load(steps.memory, old[number], newest.batch_id)
+    whole = steps.memory.whole()
+    # Every shard has these tables, so only the first one hands them on.
+    return without(whole, stream.sub.table_inputs()) if number else whole
 
 
 def _parts(tables: Tables, sharding: Sharding, shards: int) -> Iterator[Tables]:
-    """Yield what of *tables* belongs to each shard."""
+    """Yields the part of *tables* that belongs to each shard."""
+    # Places are computed once per table and then used for every shard.
     placed = {}
     for place, rows in tables.items():
         kind, _, operator = place.partition("/")
-        placed[place] = sharding.placed(shards, operator, rows, TEXTS[kind]) if kind in TEXTS else None
+        placed[place] = sharding.placed(shards, operator, rows, KEYS[kind]) if kind in KEYS else None
     for number in range(shards):
         yield {place: _of(rows, placed[place], number) for place, rows in tables.items()}
 
@@ -98,33 +117,37 @@ def _rows(shards: Sequence[StateRuns]) -> int:
 
 
 def remember(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:
-    """Have the next driver of the stream with the folder *control* begin with *shards*; one is remembered at a time."""
-    notes = {"batch_id": shards[0].batch_id, "state": StateRuns.notes(shards)}
+    """Has the next driver of a stream begin with *shards*.
+
+    *control* is the stream's control folder; only the last call counts.
+    """
+    notes = {"batch_id": shards[0].batch_id, "state": states_to_json(shards)}
     put_once(_file(control), json.dumps(notes).encode(), check=check_lease)
 
 
 def forget(control: Path) -> None:
-    """Have the next driver begin with what the newest journal entry names."""
+    """Has the next driver begin with what the newest journal entry names."""
     _file(control).unlink(missing_ok=True)
 
 
-def remembered(stream: Stream, newest: Entry) -> list[StateRuns] | None:
-    """Return the shards that were made of the state after *newest*; None unless they are as many as *stream* has.
+def remembered(stream: Stream, newest: Entry) -> tuple[StateRuns, ...] | None:
+    """Returns the shards that were made of the state after *newest*.
 
-    They are None, too, where a file of theirs is gone or torn: what *newest* names is still there.
+    None unless they are as many as *stream* has. None, too, where a file of theirs is missing or torn: what *newest*
+    names still exists.
     """
     file = _file(stream.control)
     if not file.exists():
         return None
     notes = json.loads(file.read_text(encoding="utf-8"))
-    shards = StateRuns.of(notes)
+    shards = states_from_json(notes.get("state"))
     if notes["batch_id"] != newest.batch_id or shards is None or len(shards) != stream.shards:
         return None
     for path in files_of(stream.control, shards):
         if not is_whole(path):
-            log.warning("%s, which `tidemark reshard` wrote, is not whole: the state is dealt out anew", path)
+            log.warning("%s, written by `tidemark reshard`, is incomplete: partitioning the state again", path)
             return None
-    log.info("the driver begins with %d shards that `tidemark reshard` made", len(shards))
+    log.info("starting with %d shards written by `tidemark reshard`", len(shards))
     return shards
 
 

@@ -1,6 +1,8 @@
-"""A shard as a worker has it: operators with the states of its keys, kept from one batch to the next.
+"""Keeps the operators of a shard in a worker, with its states.
 
-A worker that has worked on the newest batch of a shard has its state; any other reads it from files and the journal.
+The states are in files, which are mapped, and in the journal entries since: so any worker can load any shard quickly. A
+worker that had the shard before reads only the entries that it has not read. It reads even its own results from the
+journal, because another attempt at its task may be the one that counts.
 """
 
 from __future__ import annotations
@@ -8,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.delta import Reference
+from tidemark.model.stream import Stream
 from tidemark.semantics.progress import StreamProgress
-from tidemark.spec.stream import Stream
-from tidemark.stream.journal import Journal
-from tidemark.stream.state_files import StateFiles, StateRuns
-from tidemark.stream.steps import Steps
+from tidemark.storage.delta.tables import Reference
+from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.state_runs import StateRuns
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.state.files import StateFiles
 
 Place = tuple[str, int, int]
 """Control folder, number of shards, and shard."""
+# It lives as long as the worker's Python process, which Spark reuses for later batches.
 _KEPT: dict[Place, Shard] = {}
 
 
@@ -32,26 +36,33 @@ class Shard:
 
     @classmethod
     def after(cls, was: StreamProgress, stream: Stream, number: int, runs: StateRuns) -> Shard:
-        """The shard *number* of *stream*, with the state after the progress *was*, which *runs* tell of."""
+        """Returns the shard *number* of *stream* after the progress *was*.
+
+        *runs* name the files of its state.
+        """
         place = str(stream.control), stream.shards, number
-        kept = _KEPT.pop(place, None)
-        if kept is None or kept.files.runs.attempt != runs.attempt or kept.stream != stream:
-            kept = cls._loaded(was, stream, place, runs)
-        return kept
+        # The shard is removed here and put back by keep(), so that none is used after a failure.
+        shard = _KEPT.pop(place, None)
+        if shard is None or shard.stream != stream:
+            shard = cls._new(stream, place)
+        shard.files.load(shard.steps.memory, runs, was.batch_id)
+        shard.steps.forget(shard.steps.memory.versions, watermark_ms=was.watermark_ms)
+        return shard
 
     @classmethod
-    def _loaded(cls, was: StreamProgress, stream: Stream, place: Place, runs: StateRuns) -> Shard:
+    def _new(cls, stream: Stream, place: Place) -> Shard:
         _, shards, number = place
         reference = Reference(stream.layout.warehouse)
         files = StateFiles(stream, Journal(stream.control / "journal", "data"), number, shards)
-        steps = Steps(stream.topology, reference)
-        files.load(steps.memory, runs, was.batch_id)
-        return cls(stream, steps, files, reference, place)
+        return cls(stream, Steps(stream.topology, reference), files, reference, place)
 
     def keep(self) -> None:
-        """Have the next batch find it as it is: after one that failed half-way it is read anew."""
+        """Keeps the shard for the next batch.
+
+        A shard whose batch failed half-way is not kept, and is read anew.
+        """
         _KEPT[self.place] = self
 
     def read_versions(self, versions: Mapping[str, int]) -> None:
-        """Read Delta tables that are joined in these *versions* from now on."""
+        """Sets the *versions* of joined Delta tables to read from now on."""
         self.reference.versions = versions

@@ -1,7 +1,7 @@
-"""How the records of a sub-topology are dealt out to shards, so that each has all records of its keys.
+"""Deals records out to shards, so that a shard has whole keys.
 
-An operator that keeps something per key must find all of a key in one place. So what it groups by has to be told from
-the records as the source gives them, and several such operators in a row must have a column in common.
+An operator that keeps a state per key must have all records of a key in one place. So its key must follow from the
+records as the source gives them, and several such operators in a row must have a column in common.
 """
 
 from __future__ import annotations
@@ -13,42 +13,43 @@ import polars as pl
 
 from tidemark.errors import InvalidSpec
 from tidemark.kernels import META
-from tidemark.kernels.placement import shard_of
-from tidemark.kernels.values import key_value, parsed, value_text
-from tidemark.kernels.windows import WINDOW
-from tidemark.spec.operators import (
-    HopSource,
-    Join,
-    Operator,
-    Repartition,
-    Sink,
-    Source,
-    Time,
-    emission_of,
-)
-from tidemark.spec.topology import SubTopology, Topology
+from tidemark.kernels.aggregates.windows import WINDOW
+from tidemark.kernels.columns.placement import shard_of
+from tidemark.kernels.columns.values import key_value, parsed, value_text
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import HopSource, Repartition
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.stream.operate.registry import step_of
-from tidemark.stream.steps import Steps
+from tidemark.stream.operate.steps import Steps
 
 _KEY = "_key"
 
 
 class NotSharded(InvalidSpec):
-    """Raised when a sub-topology cannot run in shards; it names the operator in the way."""
+    """Raised when a sub-topology cannot run in shards.
+
+    The message names the operator that prevents it.
+    """
 
 
 @dataclass(frozen=True)
 class KeyText:
-    """The text of a key, as tables have it: its columns in order, and the column of the source that each one is.
+    """The text of a key, as tables have it.
 
-    None: it is calculated on the way.
+    `columns` has its columns in order, and for each the column of the source that it is; None: it is calculated on the
+    way.
     """
 
     columns: Mapping[str, str | None]
     schema: Mapping[str, pl.DataType]
 
     def parts(self, text: str) -> dict[str, pl.Expr]:
-        """Per column of the source its value, read back from the column *text*."""
+        """Returns the value of each column of the source.
+
+        The values are read back from the column *text*.
+        """
         if len(self.columns) == 1:
             ((name, origin),) = self.columns.items()
             value = pl.col(text) if name == _KEY else key_value(text, self.schema[name])
@@ -59,20 +60,20 @@ class KeyText:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How the keys of a sub-topology are put into shards.
+    """Places the keys of a sub-topology in shards.
 
-    Per source that is dealt out the columns by which it is (none: by partition); the key of each operator that keeps
-    something, and its source; all else every shard has whole.
+    `by` has, for each source that is dealt out, the columns by which it is (none: by partition). `keys` has the key of
+    each operator that keeps something, and its source. Every shard has all other sources whole.
     """
 
     by: Mapping[str, tuple[str, ...]]
     keys: Mapping[str, tuple[str, KeyText]] = field(default_factory=dict)
 
     def dealt(self, source: str, records: pl.DataFrame, shards: int, *, partitions: int) -> list[pl.DataFrame]:
-        """*records* of *source*, shard by shard; those of a source that every shard has whole, in each of them.
+        """Returns *records* of *source*, shard by shard.
 
-        Where nothing is kept by key, a shard has neighbours among the *partitions*: so all shards in a row have the
-        order of all partitions.
+        A source that every shard has whole is in each of them. Where nothing is kept by key, a shard has neighbours
+        among the *partitions*: so the order of shards is the order of partitions.
         """
         if source not in self.by:
             return [records] * shards
@@ -82,12 +83,18 @@ class Sharding:
         return [records.filter(shard == number) for number in range(shards)]
 
     def own(self, number: int, shards: int, operator: str, rows: pl.DataFrame, text: str) -> pl.DataFrame:
-        """The *rows* of *operator* whose keys, texts in the column *text*, are in the shard *number*."""
+        """Returns the *rows* of *operator* whose keys are in shard *number*.
+
+        Keys are texts in the column *text*.
+        """
         placed = self.placed(shards, operator, rows, text)
         return rows if placed is None else rows.filter(placed == number)
 
     def placed(self, shards: int, operator: str, rows: pl.DataFrame, text: str) -> pl.Series | None:
-        """The shard of each of the *rows* of *operator*, by keys in the column *text*; None: every shard has them."""
+        """Returns the shard of each of the *rows* of *operator*.
+
+        Their keys are texts in the column *text*. None: every shard has them.
+        """
         if operator not in self.keys:
             return None
         source, key = self.keys[operator]
@@ -102,9 +109,10 @@ def _shard(columns: tuple[str, ...], rows: pl.DataFrame, shards: int) -> pl.Seri
 
 @dataclass(frozen=True)
 class _Stream:
-    """What comes out of an operator: its sources, the column of those which each of its columns is, and its key.
+    """The output of an operator: its sources, columns and key.
 
-    None: it is calculated on the way, or no column of that name in each source.
+    `columns` has for each column the column of the sources that it is; None: it is calculated on the way, or not a
+    column of that name in each source.
     """
 
     sources: frozenset[str]
@@ -113,23 +121,27 @@ class _Stream:
 
 
 def sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
-    """How *sub* runs in shards; raises NotSharded when it cannot."""
+    """Returns how *sub* runs in shards; raises NotSharded if it cannot."""
     try:
         return _sharding(topology, sub, steps)
     except NotSharded as error:
-        msg = f"{topology.file}: shards: {sub.name} cannot run in shards: {error}; or leave shards out for it"
+        msg = f"{topology.file}: shards: {sub.name} cannot run in shards: {error}; or leave out shards for it"
+        # The cause is in the message, so it is not repeated as a chained error.
         raise NotSharded(msg) from None
 
 
 def not_sharded(topology: Topology, steps: Steps) -> list[InvalidSpec]:
-    """Why sub-topologies of *topology* that are to run in shards cannot."""
-    found: list[InvalidSpec] = []
+    """Returns why sub-topologies of *topology* cannot run in shards.
+
+    Only those that are to run in shards are asked.
+    """
+    reasons: list[InvalidSpec] = []
     for sub in (sub for sub in topology.sub_topologies if topology.shards_of(sub.name) > 1):
         try:
             sharding(topology, sub, steps)
         except NotSharded as error:
-            found.append(error)
-    return found
+            reasons.append(error)
+    return reasons
 
 
 def _sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
@@ -137,47 +149,56 @@ def _sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
         msg = "max_drift makes partitions wait for each other; leave max_drift out"
         raise NotSharded(msg)
     if topology.time is Time.PROCESSING:
-        msg = "on processing time the instant of a batch is known only when all of it was read; use event time"
+        msg = "processing time is the instant of a batch, which is known only after all of it was read; use event time"
         raise NotSharded(msg)
     whole = sub.table_inputs()
     streams: dict[str, _Stream] = {}
     keeping: dict[str, KeyText] = {}
     ordering: dict[str, KeyText] = {}
     for operator in (o for o in sub.operators if o.name not in whole):
-        if isinstance(operator, Join) and operator.table and operator.table not in whole:
-            msg = (
-                f"{operator.name} joins the table {operator.table}, which others read too; give these one of their own"
-            )
+        if operator.joined_table and operator.joined_table not in whole:
+            shared = f"the table {operator.joined_table}, which other operators read, too"
+            msg = f"{operator.name} joins {shared}; give them another table"
             raise NotSharded(msg)
         read = _together([streams[name] for name in operator.flows]) if operator.flows else _source(operator, steps)
         key = _key_of(operator, read, steps)
         handed_on = step_of(operator).origins(operator, read.columns)
         streams[operator.name] = replace(read, columns=handed_on, key=read.key if key is None else key)
-        if key is not None and (emission_of(operator) or (isinstance(operator, Sink) and operator.key)):
+        if key is not None and (operator.emission or (isinstance(operator, Sink) and operator.key)):
             keeping[operator.name] = key
         elif key is not None:
             ordering[operator.name] = key
     by: dict[str, tuple[str, ...]] = {}
     for sources in _groups(stream.sources for stream in streams.values()):
         by |= dict.fromkeys(sources, _common(sources, streams, keeping, ordering))
+    # All sources of a group have the same columns, so any of them describes the key.
     return Sharding(by, {name: (min(streams[name].sources), key) for name, key in keeping.items()})
 
 
-def _groups(found: Iterable[frozenset[str]]) -> set[frozenset[str]]:
-    """The sources that some operator unites, together: they are dealt out by the same columns."""
+def _groups(sources_of_operators: Iterable[frozenset[str]]) -> set[frozenset[str]]:
+    """Returns the sources that operators unite, by group.
+
+    The sources of a group are dealt out by the same columns.
+    """
     groups: set[frozenset[str]] = set()
-    for sources in found:
+    for sources in sources_of_operators:
+        # An operator of several sources merges their groups, as in union-find.
         meeting = {group for group in groups if group & sources}
         groups = (groups - meeting) | {sources.union(*meeting)}
     return groups
 
 
 def _together(streams: Sequence[_Stream]) -> _Stream:
-    """What a union of *streams* gives; of one it is that."""
+    """Returns the output of a union of *streams*.
+
+    That of one stream is the stream itself.
+    """
     first = streams[0]
+    # A column of the union is one of the sources only if it is the same in all inputs.
     same = {c: o if all(s.columns.get(c) == o for s in streams) else None for c, o in first.columns.items()}
     key = first.key
     if any(stream.key != key for stream in streams):
+        # Keys that differ between the inputs are no key of the union, whose columns are then calculated.
         key = replace(key, columns=dict.fromkeys(key.columns))
     return _Stream(frozenset().union(*(stream.sources for stream in streams)), same, key)
 
@@ -190,7 +211,10 @@ def _source(operator: Operator, steps: Steps) -> _Stream:
 
 
 def _key_of(operator: Operator, read: _Stream, steps: Steps) -> KeyText | None:
-    """Return what *operator* groups by, or must keep in order by; None: nothing."""
+    """Returns the columns by which *operator* groups or keeps order.
+
+    None: it does neither.
+    """
     step = step_of(operator)
     columns = step.key(operator)
     if columns is None:
@@ -209,7 +233,10 @@ def _common(
     keeping: Mapping[str, KeyText],
     ordering: Mapping[str, KeyText],
 ) -> tuple[str, ...]:
-    """The columns of *sources* that are part of every key behind them; none where no operator keeps anything."""
+    """Returns the columns of *sources* that all keys behind them have.
+
+    None where no operator keeps anything.
+    """
     kept = {name: key for name, key in keeping.items() if streams[name].sources <= sources}
     if not kept:
         return ()
@@ -221,8 +248,8 @@ def _common(
         if not common:
             of, named = ", ".join(key.columns), " and ".join(sorted(sources))
             msg = (
-                f"{name} groups by {of}, and no column of {named} is part of this key and of those before it; "
-                "a repartition before it makes a sub-topology that can"
+                f"{name} groups by {of}, but no column of {named} is part of this key and all keys before it; "
+                "put a repartition before it"
             )
             raise NotSharded(msg)
     return tuple(sorted(common or ()))

@@ -1,1 +1,4 @@
-"""What each kind of operator does with a batch: a file each, listed in `registry.py`."""
+"""Runs each kind of operator over a batch.
+
+Each kind has a file, listed in `registry.py`.
+"""

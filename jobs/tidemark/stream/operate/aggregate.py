@@ -1,4 +1,7 @@
-"""The kind `aggregate`: values per key, over windows or rolling. `aggregating.py` keeps its states."""
+"""Runs the kind `aggregate`: values per key, windowed or rolling.
+
+`aggregating.py` keeps its states.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,23 @@ import polars as pl
 
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
-from tidemark.kernels.aggregate_function import OLD, AggregateFunction
-from tidemark.kernels.aggregates import aggregate_functions
-from tidemark.kernels.aggregation import Aggregation
-from tidemark.kernels.expressions import Expressions
-from tidemark.kernels.proofs import as_late, late_rows
-from tidemark.kernels.windows import WINDOW
-from tidemark.spec.operators import Aggregate
-from tidemark.stream.batch import Moment
-from tidemark.stream.operate.aggregating import Aggregating
-from tidemark.stream.operate.keyed import JudgingStep, with_key
-from tidemark.stream.operate.mistakes import ColumnMistake, Schema, of_any_type, of_sql, reads, unknown
-from tidemark.stream.operate.step import Origins, Run
-from tidemark.stream.state import Moves
+from tidemark.kernels.aggregates.aggregation import Aggregation
+from tidemark.kernels.aggregates.function import OLD, AggregateFunction
+from tidemark.kernels.aggregates.functions import aggregate_functions
+from tidemark.kernels.aggregates.windows import WINDOW
+from tidemark.kernels.sql.expressions import Expressions
+from tidemark.kernels.updates.proofs import as_late, late_rows
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.stream.journal.batch import Moment
+from tidemark.stream.state.memory import Moves
+from tidemark.stream.updates.aggregating import Aggregating
+from tidemark.stream.updates.keyed import JudgingStep, with_key
+from tidemark.stream.updates.mistakes import ColumnMistake, Schema, of_any_type, of_sql, reads, unknown
+from tidemark.stream.updates.step import Origins, Run
 
 
 class AggregateStep(JudgingStep[Aggregate]):
-    """An aggregate."""
+    """Runs an aggregate."""
 
     _aggregating: Aggregating
 
@@ -34,11 +37,15 @@ class AggregateStep(JudgingStep[Aggregate]):
     def mistakes(
         operator: Aggregate, columns: Schema, sql: Expressions, wrong: Collection[str]
     ) -> Iterator[ColumnMistake]:
-        """Yield what is wrong with `key`, `aggregates` and `select`."""
-        found = [*unknown({"key": operator.key}, columns), *_of_functions(operator, columns), *_of_names(operator)]
-        found = [replace(each, remedy=each.remedy or reads(columns)) for each in found]
-        yield from found
-        bad = {*wrong, *(mistake.key for mistake in found)}
+        """Yields what is wrong with `key`, `aggregates` and `select`."""
+        own_mistakes = [
+            *unknown({"key": operator.key}, columns),
+            *_of_functions(operator, columns),
+            *_of_names(operator),
+        ]
+        own_mistakes = [replace(each, remedy=each.remedy or reads(columns)) for each in own_mistakes]
+        yield from own_mistakes
+        bad = {*wrong, *(mistake.key for mistake in own_mistakes)}
         if not bad & {"key", "window", "aggregates"}:
             results = {**_results(operator, columns, bad), **of_any_type("aggregates", bad)}
             texts = {f"select.{name}": text for name, text in operator.select.items()}
@@ -46,7 +53,7 @@ class AggregateStep(JudgingStep[Aggregate]):
 
     @staticmethod
     def meaning(operator: Aggregate) -> dict[str, str]:
-        """Return its key and windows, and each of its functions."""
+        """Returns its key and windows, and each of its functions."""
         windows, at = operator.windows, f"operators.{operator.name}"
         over = f"{windows.shape} of {windows.size_ms}/{windows.hop_ms}+{windows.offset_ms} ms" if windows else "no"
         over += f" in {windows.timezone}" if windows and windows.timezone else ""
@@ -58,18 +65,18 @@ class AggregateStep(JudgingStep[Aggregate]):
 
     @staticmethod
     def key(operator: Aggregate) -> tuple[str, ...] | None:
-        """Return its key, and the start of a window."""
+        """Returns its key, and the start of a window."""
         return (*operator.key, *(("window_start",) if operator.windows else ()))
 
     @staticmethod
     def origins(operator: Aggregate, read: Origins) -> Origins:
-        """Return the columns of its key; all else is calculated."""
+        """Returns the columns of its key; all else is calculated."""
         key = {column: read.get(column) for column in operator.key}
         return key | ({"window_start": None} if operator.windows else {})
 
     @staticmethod
     def comment(operator: Aggregate, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
-        """Return the expression of *column*, or that it is the bound of a window."""
+        """Returns the expression of *column*, or which window bound it is."""
         if column in operator.select:
             return f"{operator.name}: {operator.select[column]}"
         if column in WINDOW:
@@ -78,23 +85,25 @@ class AggregateStep(JudgingStep[Aggregate]):
 
     @property
     def functions(self) -> Sequence[AggregateFunction]:
-        """Its aggregate functions."""
+        """Returns its aggregate functions."""
         return self._aggregating.kernel.functions
 
     def prepare(self) -> None:
-        """Keep the states of its keys."""
+        """Keeps the states of its keys."""
         schema = self.shared.schemas[self.operator.inputs[0]]
         self._aggregating = Aggregating(self.operator, schema, self.shared.sql, self.shared.memory)
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Aggregate the records, and judge the results."""
+        """Aggregates the records, and judges the results."""
         (records,) = inputs
         name, kernel = self.operator.name, self._aggregating.kernel
+        # Retractions are needed where records are updates; in a stream, a deletion has nothing to aggregate.
         kept = records if OLD in records.columns else records.filter(~pl.col("_deleted"))
         keyed, bad = with_key(self.operator, kept, self.operator.key)
         done = self._aggregating.run(keyed, moves, moment)
         filtered, no_key = records.height - kept.height, kept.height - keyed.height
         quarantined = no_key + self.shared.failed_n
+        # Late records and records without a key are no updates, but came in.
         counts = done.emitted.counts + Counter(late=done.late.height, filtered=filtered, quarantined=quarantined)
         counts["records_in"] = done.updates + done.late.height + filtered + no_key
         counts["reopened"] = done.reopened
@@ -115,19 +124,19 @@ def _of_functions(operator: Aggregate, columns: Schema) -> Iterator[ColumnMistak
 
 
 def _of_names(operator: Aggregate) -> Iterator[ColumnMistake]:
-    """Yield the names that a result has already."""
+    """Yields the names that a result has already."""
     key = {*operator.key, *(("window_start",) if operator.windows else ())}
-    for place, names, taken in (
+    for place, names, names_in_result in (
         ("aggregates", operator.aggregates, key | {"window_end"}),
         ("select", operator.select, key),
     ):
         for name in names:
-            if name in taken:
-                yield ColumnMistake(f"{place}.{name}", "is a name that the result has already; choose another one", "")
+            if name in names_in_result:
+                yield ColumnMistake(f"{place}.{name}", "is already a column of the result; choose another name", "")
 
 
 def _results(operator: Aggregate, columns: Schema, bad: Collection[str]) -> Schema:
-    """Return what `select` of *operator* reads, but for aggregates that are *bad*."""
+    """Returns what `select` of *operator* reads, but for aggregates that are *bad*."""
     sound = {name: call for name, call in operator.aggregates.items() if f"aggregates.{name}" not in bad}
     kernel = Aggregation(replace(operator, aggregates=sound), aggregate_functions(sound, columns), columns)
     results = kernel.results(pl.DataFrame(schema=kernel.state_schema)).schema

@@ -1,4 +1,7 @@
-"""The kind `join`: each record with the matching row of a table of the topology, or of a Delta table."""
+"""Runs the kind `join`: records with matching rows of a table.
+
+It is a table of the topology, or a Delta table.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +10,40 @@ from collections.abc import Callable, Collection
 
 import polars as pl
 
-from tidemark.kernels.facts import times_of
-from tidemark.kernels.proofs import as_late, late_rows
-from tidemark.kernels.steps import is_beyond, join_newest, join_valid
-from tidemark.spec.operators import Join, KeyedTable
-from tidemark.stream.batch import Moment
-from tidemark.stream.operate.step import Run, Shared, Step
+from tidemark.kernels.updates.facts import times_of
+from tidemark.kernels.updates.proofs import as_late, late_rows
+from tidemark.kernels.updates.steps import is_beyond, join_newest, join_valid
+from tidemark.model.kinds.join import Join
+from tidemark.model.kinds.table import KeyedTable
+from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.table import TableStep
-from tidemark.stream.state import Moves
+from tidemark.stream.state.memory import Moves
+from tidemark.stream.updates.step import OperatorStep, Run, Shared
 
 
-class JoinStep(Step[Join]):
-    """A join."""
+class JoinStep(OperatorStep[Join]):
+    """Runs a join."""
 
     def __init__(self, operator: Join, shared: Shared) -> None:
         super().__init__(operator, shared)
         table = shared.topology.operators[operator.table] if operator.table else None
+        # This step describes the versions of the table and their history; it does not run here.
         self._table = TableStep(table, shared) if isinstance(table, KeyedTable) else None
 
     @staticmethod
     def comment(operator: Join, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
-        """Return where *column* comes from: the records, or the table."""
+        """Returns where *column* comes from: the records, or the table."""
         if column in read:
             return ask(operator.inputs[0])
         return ask(operator.table) if operator.table else f"{column} of the Delta table {operator.delta}"
 
     def prepare(self) -> None:
-        """Have the table keep its versions."""
+        """Has the table keep its versions."""
         if self._table is not None:
             self.shared.memory.version(self._table.operator.name, self._table.version_schema())
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Add the columns of the matching rows."""
+        """Adds the columns of the matching rows."""
         records = inputs[0]
         if self._table is not None:
             return self._with_versions(self._table, records, moves, moment)
@@ -53,10 +58,14 @@ class JoinStep(Step[Join]):
         return self.operator.name in self.shared.updates
 
     def _with_versions(self, table: TableStep, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
-        """Join the versions of *table* that were valid; what asks for one beyond its history may be late."""
+        """Joins records with the versions of *table* valid at their time.
+
+        A record that asks for a version beyond the history of *table* may be late.
+        """
         was_ms, behind_ms = moment.was_watermark_ms, table.history_ms
         kept_from_ms = None if was_ms is None or behind_ms is None else was_ms - behind_ms
-        beyond = is_beyond(kept_from_ms) & ~pl.col("_deleted")  # what deletes its key looks nothing up
+        # A record that deletes its key looks nothing up.
+        beyond = is_beyond(kept_from_ms) & ~pl.col("_deleted")
         is_late = beyond & pl.lit(value=table.operator.is_strict)
         late, asking = records.filter(is_late), records.filter(~is_late)
         versions = self._versions(table.operator.name, moves)
@@ -72,6 +81,6 @@ class JoinStep(Step[Join]):
         return Run(output, times_of(records), counts, rows)
 
     def _versions(self, table: str, moves: Moves) -> pl.DataFrame:
-        """Return all versions of *table* read so far, this batch's among them."""
-        known = self.shared.memory.versions[table]
-        return pl.concat([known, moves.versions[table]]) if table in moves.versions else known
+        """Returns all versions of *table* read so far, this batch's among them."""
+        earlier = self.shared.memory.versions[table]
+        return pl.concat([earlier, moves.versions[table]]) if table in moves.versions else earlier

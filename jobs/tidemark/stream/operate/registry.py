@@ -1,48 +1,37 @@
-"""The kinds of operator that the engine knows, by the class that the topology file is read into."""
+"""Maps each class of operator to its step.
+
+The class is the one that the topology file is read into. The steps of a kind are in the module of this folder that has
+its word as a name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
-from tidemark.spec.operators import (
-    Aggregate,
-    HopSource,
-    Join,
-    KeyedTable,
-    Map,
-    Operator,
-    Repartition,
-    Sink,
-    Source,
-    Union,
-)
-from tidemark.stream.operate.aggregate import AggregateStep
-from tidemark.stream.operate.join import JoinStep
-from tidemark.stream.operate.map import MapStep
-from tidemark.stream.operate.repartition import RepartitionStep
-from tidemark.stream.operate.sink import SinkStep
-from tidemark.stream.operate.source import HopSourceStep, SourceStep
-from tidemark.stream.operate.step import Step
-from tidemark.stream.operate.table import TableStep
-from tidemark.stream.operate.union import UnionStep
-
-STEPS: Mapping[type[Operator], type[Step[Any]]] = MappingProxyType(
-    {
-        Source: SourceStep,
-        HopSource: HopSourceStep,
-        Map: MapStep,
-        KeyedTable: TableStep,
-        Join: JoinStep,
-        Union: UnionStep,
-        Repartition: RepartitionStep,
-        Aggregate: AggregateStep,
-        Sink: SinkStep,
-    }
-)
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.registry import KINDS
+from tidemark.stream.updates.step import OperatorStep
 
 
-def step_of(operator: Operator) -> type[Step[Any]]:
-    """Return the step of the kind of *operator*."""
+def _steps() -> Iterator[tuple[type[Operator], type[OperatorStep[Any]]]]:
+    """Yields each class of operator with its step."""
+    for word in KINDS:
+        module = import_module(f"tidemark.stream.operate.{word}")
+        for step in vars(module).values():
+            is_step = isinstance(step, type) and issubclass(step, OperatorStep)
+            if is_step and step.__module__ == module.__name__:
+                # The base names the class that it runs: MapStep is a KeyedStep[Map].
+                (operator,) = get_args(step.__orig_bases__[0])
+                if isinstance(operator, type):
+                    yield operator, step
+
+
+STEPS: Mapping[type[Operator], type[OperatorStep[Any]]] = MappingProxyType(dict(_steps()))
+
+
+def step_of(operator: Operator) -> type[OperatorStep[Any]]:
+    """Returns the step of the kind of *operator*."""
     return STEPS[type(operator)]

@@ -1,4 +1,7 @@
-"""The kind `repartition`: records, or updates of an id, handed on by another key to the next sub-topology."""
+"""Runs the kind `repartition`: hands records on by another key.
+
+They are records, or updates of an id, for the next sub-topology.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +10,51 @@ from collections.abc import Collection, Iterable
 
 import polars as pl
 
-from tidemark.kernels.expressions import Expressions
-from tidemark.kernels.facts import times_of
-from tidemark.kernels.proofs import suppressed_rows
-from tidemark.kernels.steps import hop_rows, repartition_updates, stream_hop_rows, with_old_value
-from tidemark.spec.operators import Repartition
-from tidemark.stream.batch import Moment
-from tidemark.stream.operate.keyed import KeyedStep, with_key
-from tidemark.stream.operate.mistakes import ColumnMistake, Schema, unknown
-from tidemark.stream.operate.step import Run
-from tidemark.stream.state import Moves
+from tidemark.kernels.sql.expressions import Expressions
+from tidemark.kernels.updates.facts import times_of
+from tidemark.kernels.updates.proofs import suppressed_rows
+from tidemark.kernels.updates.steps import hop_rows, repartition_updates, stream_hop_rows, with_old_value
+from tidemark.model.kinds.repartition import Repartition
+from tidemark.stream.journal.batch import Moment
+from tidemark.stream.state.memory import Moves
+from tidemark.stream.updates.keyed import KeyedStep, with_key
+from tidemark.stream.updates.mistakes import ColumnMistake, Schema, unknown
+from tidemark.stream.updates.step import Run
 
 
 class RepartitionStep(KeyedStep[Repartition]):
-    """A repartition."""
+    """Runs a repartition."""
 
     @staticmethod
     def mistakes(operator: Repartition, columns: Schema, *_: Expressions | Collection[str]) -> Iterable[ColumnMistake]:
-        """Return what `id`, `key` and `columns` name that is no column."""
+        """Returns what `id`, `key` and `columns` name that is no column."""
         return unknown({"id": operator.id, "key": operator.key, "columns": operator.columns}, columns)
 
     @staticmethod
     def meaning(operator: Repartition) -> dict[str, str]:
-        """Return its id, key and partitions."""
+        """Returns its id, key and partitions."""
         id_, key = ", ".join(operator.id) or "no id", ", ".join(operator.key)
         return {f"operators.{operator.name}": f"a repartition of {id_} by {key} into {operator.partitions}"}
 
     @staticmethod
     def key(operator: Repartition) -> tuple[str, ...] | None:
-        """Return its id, of whose updates it keeps the last; of a stream its key, whose records stay in order."""
+        """Returns its id, or the key of a stream.
+
+        It keeps the last update of an id; the records of a key of a stream stay in order.
+        """
         return operator.id or operator.key
 
     def updates(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Return *records* as updates of their ids."""
+        """Returns *records* as updates of their ids."""
         return repartition_updates(self.operator, records)
 
     def prepare(self) -> None:
-        """Keep the last update of each id; of a stream nothing."""
+        """Keeps the last update of each id; of a stream nothing."""
         if self.operator.id:
             super().prepare()
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Make the rows of the hop."""
+        """Makes the rows of the hop."""
         (records,) = inputs
         return self._updates_on(records, moves, moment) if self.operator.id else self._stream_on(records)
 
@@ -67,6 +73,7 @@ class RepartitionStep(KeyedStep[Repartition]):
         stored = last.of(updates["_key"])
         emitted = self.emitted(updates, moves, moment)
         if emitted.held_before:
+            # Updates held before this batch may be sent now, whose keys did not occur in it.
             stored = last.of(emitted.judged.emitted["_key"])
         rows = hop_rows(operator, with_old_value(emitted.judged.emitted, stored))
         counts = emitted.counts + Counter(

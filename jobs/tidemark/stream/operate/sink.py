@@ -1,4 +1,7 @@
-"""The kind `sink`: records handed out to a Kafka topic or a Delta table."""
+"""Runs the kind `sink`: hands records out.
+
+They go to a Kafka topic or a Delta table.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +10,43 @@ from collections.abc import Collection, Iterator
 
 import polars as pl
 
-from tidemark.kernels.expressions import Expressions
-from tidemark.kernels.facts import times_of
-from tidemark.kernels.final_rows import with_final
-from tidemark.kernels.last_seen import with_last_seen
-from tidemark.spec.operators import Sink
-from tidemark.spec.tables import QUARANTINE
-from tidemark.stream.batch import Moment
-from tidemark.stream.limits import within_limits
-from tidemark.stream.operate.mistakes import ColumnMistake, Schema, reads, unknown
+from tidemark.kernels.sql.expressions import Expressions
+from tidemark.kernels.updates.facts import times_of
+from tidemark.kernels.updates.final_rows import with_final
+from tidemark.kernels.updates.last_seen import with_last_seen
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.tables.catalog import QUARANTINE
+from tidemark.stream.journal.batch import Moment
+from tidemark.stream.kafka.limits import within_limits
 from tidemark.stream.operate.source import avro_mistakes
-from tidemark.stream.operate.step import Run, Step
-from tidemark.stream.state import Moves
+from tidemark.stream.state.memory import Moves
+from tidemark.stream.updates.mistakes import ColumnMistake, Schema, reads, unknown
+from tidemark.stream.updates.step import OperatorStep, Run
 
 SINK_COLUMNS = frozenset({"timestamp", "batch_id", "source_partition", "source_offset", "deleted"})
-"""What a Delta sink adds to the columns of its records."""
+"""The columns that a Delta sink adds to those of its records."""
 
 
-class SinkStep(Step[Sink]):
-    """A sink."""
+class SinkStep(OperatorStep[Sink]):
+    """Runs a sink."""
 
     @staticmethod
     def mistakes(operator: Sink, columns: Schema, sql: Expressions, wrong: Collection[str]) -> Iterator[ColumnMistake]:
-        """Yield what is wrong with `avro_schema` and `key`, and columns that the table has already."""
+        """Yields what is wrong with `avro_schema`, `key` and column names.
+
+        A column must not have a name that the table has already.
+        """
         yield from avro_mistakes(operator.avro_schema)
         yield from unknown({"key": operator.key}, columns)
         added = SINK_COLUMNS | ({"last_seen_at"} if operator.last_seen_at else set())
         added |= {"window_final"} if operator.window else set()
         if operator.table and (own := sorted(added & {*columns})):
-            anew = "name them anew: `name type from field` in `fields`, or in a map"
-            yield ColumnMistake("", f"{own} are columns that a Delta sink adds itself; {anew}", reads(columns))
+            anew = "rename them: `name type from field` in `fields`, or in a map"
+            yield ColumnMistake("", f"{own} are columns that a Delta sink adds; {anew}", reads(columns))
 
     @staticmethod
     def meaning(operator: Sink) -> dict[str, str]:
-        """Return the rows that its table has."""
+        """Returns the rows that its table has."""
         if operator.table is None:
             return {}
         rows = f"the current row of {', '.join(operator.key)}" if operator.key else "every row"
@@ -48,13 +54,13 @@ class SinkStep(Step[Sink]):
 
     @staticmethod
     def key(operator: Sink) -> tuple[str, ...] | None:
-        """Return the key of its rows; of a topic that of the records."""
+        """Returns the key of its rows; for a topic, of the records."""
         return operator.key if operator.topic or operator.key else None
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Hand out all records, or what the topic takes.
+        """Hands out all records, or those that the topic accepts.
 
-        A sink that says when a key was last seen has, as second of *inputs*, all updates of the operator that it reads.
+        For a sink with the instant at which a key was last seen, the second of *inputs* has all updates of its input.
         """
         sink, records = self.operator, inputs[0]
         rows = {}

@@ -1,4 +1,7 @@
-"""The kind `source`, and what reads a hop: `intake.py` takes records in, and here is what they are to readers."""
+"""Describes the kind `source`, and the reader of a hop.
+
+`intake.py` takes records in, and here is how their readers see them.
+"""
 
 from __future__ import annotations
 
@@ -7,67 +10,78 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import polars as pl
 
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.expressions import Expressions
-from tidemark.kernels.schemas import META_SCHEMA, record_schema
-from tidemark.kernels.steps import hop_records, repartition_columns
-from tidemark.spec.operators import HopSource, Repartition, Source
-from tidemark.stream.batch import Moment
-from tidemark.stream.encoding import is_schema_of_records
-from tidemark.stream.operate.mistakes import ColumnMistake, Schema
-from tidemark.stream.operate.step import Op, Run, Step
-from tidemark.stream.state import Moves
+from tidemark.kernels.columns.schemas import META_SCHEMA, record_schema
+from tidemark.kernels.sql.expressions import Expressions
+from tidemark.kernels.updates.steps import hop_records, repartition_columns
+from tidemark.model.kinds.repartition import HopSource, Repartition
+from tidemark.model.kinds.source import Source
+from tidemark.stream.journal.batch import Moment
+from tidemark.stream.kafka.encoding import is_schema_of_records
+from tidemark.stream.state.memory import Moves
+from tidemark.stream.updates.mistakes import ColumnMistake, Schema
+from tidemark.stream.updates.step import Op, OperatorStep, Run
 
 HOP_RECORDS: Mapping[str, pl.DataType] = {"value": pl.String(), "old_value": pl.String(), **META_SCHEMA}
-"""A row of a hop: texts of the value to add and of the one to take back."""
+"""The columns of a row of a hop.
+
+`value` is the text of the value to add, `old_value` of the value to retract.
+"""
 
 
-class _ReadingStep(Step[Op]):
+class _ReadingStep(OperatorStep[Op]):
     """An operator whose records are taken in before any operator runs."""
 
     @staticmethod
     def comment(operator: Op, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
-        """Return the name of *column*: of what a hop has, how it came about is up to another sub-topology."""
+        """Returns the name of *column*.
+
+        How a column of a hop was made is described by another sub-topology.
+        """
         return f"{column} of {operator.name}"
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Raise InvalidArgument: it has no step."""
+        """Raises InvalidArgument: it has no step."""
+        # The engine takes records in itself, so this is a defect of the caller.
         msg = f"{self.operator.name}: a {self.operator.kind} has no step"
         raise InvalidArgument(msg)
 
 
 class SourceStep(_ReadingStep[Source]):
-    """A source."""
+    """Describes a source."""
 
     @staticmethod
     def mistakes(
         operator: Source, columns: Schema, sql: Expressions, wrong: Collection[str]
     ) -> Iterator[ColumnMistake]:
-        """Yield what is wrong with `avro_schema`."""
+        """Yields what is wrong with `avro_schema`."""
         return avro_mistakes(operator.avro_schema)
 
     @staticmethod
     def comment(operator: Source, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
-        """Return the field that *column* is, or that it is the record time."""
+        """Returns the source of *column*.
+
+        It is a field, or the record time.
+        """
         if column != operator.timestamp:
             return f"{column} of {operator.name}"
         unit = f", epoch {operator.timestamp_unit}" if operator.fields[column] == "bigint" else ""
         return f"{column} of {operator.name}: record time{unit}"
 
     def schema(self) -> Mapping[str, pl.DataType]:
-        """Return its fields, and what is known of each record."""
+        """Returns its fields, and what is known of each record."""
         return record_schema(self.operator.columns)
 
 
 class HopSourceStep(_ReadingStep[HopSource]):
-    """The reading end of a hop."""
+    """Describes the reading end of a hop."""
 
     def schema(self) -> Mapping[str, pl.DataType]:
-        """Return the columns of what the repartition hands on."""
+        """Returns the columns of what the repartition hands on."""
         return self.records(pl.DataFrame(schema=dict(HOP_RECORDS))).schema
 
     @property
     def columns(self) -> dict[str, pl.DataType]:
-        """The columns that the repartition hands on."""
+        """Returns the columns that the repartition hands on."""
         schema = self.shared.schemas[self._repartition.inputs[0]]
         return {column: schema[column] for column in repartition_columns(self._repartition)}
 
@@ -78,12 +92,15 @@ class HopSourceStep(_ReadingStep[HopSource]):
         return repartition
 
     def records(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the records that *rows* of the hop are to its readers."""
+        """Returns *rows* of the hop as records for its readers."""
         return hop_records(self._repartition, rows, self.columns)
 
 
 def avro_mistakes(schema: str | None) -> Iterator[ColumnMistake]:
-    """Yield that *schema*, if there is one, is no Avro schema of records."""
+    """Yields a mistake if *schema* is no Avro schema of records.
+
+    None is no mistake.
+    """
     if schema is not None and not is_schema_of_records(schema):
         problem = "is not an Avro schema of records in JSON"
         yield ColumnMistake("avro_schema", problem, 'write {"type": "record", "name": ..., "fields": [...]}')

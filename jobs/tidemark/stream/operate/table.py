@@ -1,4 +1,7 @@
-"""The kind `table`: the latest value per key, with its versions where a join asks for them."""
+"""Runs the kind `table`: the latest value per key.
+
+It keeps versions of the values where a join asks for them.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,27 @@ from functools import cached_property
 import polars as pl
 
 from tidemark.kernels import META
-from tidemark.kernels.expressions import Expressions
-from tidemark.kernels.steps import MATCHED, pruned, table_updates, value_columns
+from tidemark.kernels.sql.expressions import Expressions
+from tidemark.kernels.updates.steps import MATCHED, pruned, table_updates, value_columns
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.table import KeyedTable, NewestBy
+from tidemark.model.topology import Topology
 from tidemark.semantics.strategy import Strategy
-from tidemark.spec.operators import Aggregate, Join, KeyedTable, NewestBy, emission_of
-from tidemark.spec.topology import Topology
-from tidemark.stream.batch import Moment
-from tidemark.stream.operate.keyed import KeyedStep
-from tidemark.stream.operate.mistakes import ColumnMistake, Schema, unknown
-from tidemark.stream.operate.step import Run, Shared
-from tidemark.stream.state import Moves
+from tidemark.stream.journal.batch import Moment
+from tidemark.stream.state.memory import Moves
+from tidemark.stream.updates.keyed import KeyedStep
+from tidemark.stream.updates.mistakes import ColumnMistake, Schema, unknown
+from tidemark.stream.updates.step import Run, Shared
 
 HISTORY_MS = 3_600_000
-"""For so long of record time a table that is joined keeps its versions, unless the file says otherwise."""
+"""The default time for which a joined table keeps its versions.
+
+It is record time, behind the watermark.
+"""
 
 
 class TableStep(KeyedStep[KeyedTable]):
-    """A table."""
+    """Runs a table."""
 
     def __init__(self, operator: KeyedTable, shared: Shared) -> None:
         super().__init__(operator, shared)
@@ -32,48 +39,58 @@ class TableStep(KeyedStep[KeyedTable]):
 
     @staticmethod
     def mistakes(operator: KeyedTable, columns: Schema, *_: Expressions | Collection[str]) -> Iterable[ColumnMistake]:
-        """Return what `key` and `columns` name that is no column."""
+        """Returns what `key` and `columns` name that is no column."""
         return unknown({"key": operator.key, "columns": operator.columns}, columns)
 
     @staticmethod
     def meaning(operator: KeyedTable) -> dict[str, str]:
-        """Return its key, and which row is the newest."""
+        """Returns its key, and which row is the newest."""
         newest = ", the newest by event time" if operator.newest_by is NewestBy.EVENT_TIME else ""
         return {f"operators.{operator.name}": f"a table by {', '.join(operator.key)}{newest}"}
 
     @staticmethod
     def key(operator: KeyedTable) -> tuple[str, ...] | None:
-        """Return its key."""
+        """Returns its key."""
         return operator.key
 
     @cached_property
     def history_ms(self) -> int | None:
-        """For how long behind the watermark its versions are kept for joins; None: for ever."""
+        """Returns how long behind the watermark versions are kept for joins.
+
+        None: for ever.
+        """
         return history_ms(self.shared.topology, self.operator.name)
 
     def version_schema(self) -> dict[str, pl.DataType]:
-        """Return what is kept of each version: its columns, and the record time from which it holds."""
+        """Returns the columns of a version.
+
+        They are those of the table, and the record time from which the version holds.
+        """
         columns = {c: kind for c, kind in self.shared.schemas[self.operator.name].items() if c not in META}
         return {**columns, MATCHED: pl.Boolean(), "_valid_from_ms": pl.Int64()}
 
     def forget(self, watermark_ms: int | None) -> None:
-        """Drop the versions that no record still taken in can ask for."""
+        """Drops the versions that no accepted record can ask for."""
         if watermark_ms is None or self.history_ms is None:
             return
         versions, name = self.shared.memory.versions, self.operator.name
         versions[name] = pruned(versions[name], self.operator.key, before_ms=watermark_ms - self.history_ms)
 
     def updates(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Return *records* as updates of their keys."""
+        """Returns *records* as updates of their keys."""
         return table_updates(self.operator, records)
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Judge the rows that came, and keep them as versions where a join asks for these."""
+        """Judges the rows that came.
+
+        They are kept as versions where a join asks for these.
+        """
         (records,) = inputs
         key = self.operator.key
         columns = [*key, *value_columns(self.operator, records.columns)]
         run = self.newest(records, moves, moment, [*columns, *META], finished=records)
         if self.operator.name in self.shared.memory.versions:
+            # A deletion is a version, too: a match of nothing from its time on.
             valid = [pl.when(~pl.col("_deleted")).then(c).alias(c) for c in columns if c not in key]
             moves.versions[self.operator.name] = run.asserted.select(
                 *key, *valid, (~pl.col("_deleted")).alias(MATCHED), _valid_from_ms="_timestamp_ms"
@@ -82,22 +99,24 @@ class TableStep(KeyedStep[KeyedTable]):
 
 
 def history_ms(topology: Topology, name: str) -> int | None:
-    """For how long behind the watermark the versions of the table *name* are kept for joins; None: for ever.
+    """Returns how long behind the watermark versions are kept for joins.
 
-    Unless its `history` says so that is HISTORY_MS, or as long as a result of the windows before a join may be behind;
-    and for ever behind what is periodic, which repeats results however old.
+    The versions are those of the table *name*; None: for ever. Unless its `history` is set this is HISTORY_MS, or as
+    long as a result of the windows before a join may be behind; and for ever downstream of a periodic operator, which
+    repeats results however old.
     """
     table = topology.operators[name]
     if isinstance(table, KeyedTable) and table.history_ms is not None:
         return table.history_ms
     behind_ms = HISTORY_MS
     for join in topology.operators.values():
-        if not isinstance(join, Join) or join.table != name:
+        if join.joined_table != name:
             continue
+        # All operators upstream of the join are visited.
         before = [*join.flows]
         while before:
             operator = topology.operators[before.pop()]
-            emission = emission_of(operator)
+            emission = operator.emission
             if emission is not None and emission.strategy is Strategy.PERIODIC:
                 return None
             if isinstance(operator, Aggregate) and (windows := operator.windows):

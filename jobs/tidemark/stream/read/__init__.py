@@ -1,1 +1,4 @@
-"""Reads the sources of a stream: what Spark plans, and the records that are parsed from it."""
+"""Reads the sources of a stream.
+
+It makes what Spark plans, and parses the records.
+"""

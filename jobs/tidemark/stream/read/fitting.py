@@ -1,11 +1,14 @@
-"""Whether what a source reads has the fields that it declares, in types of which every value fits."""
+"""Checks that a source's data has its declared fields and types.
+
+Every value of a field must fit the declared type.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from tidemark.errors import InvalidArgument
-from tidemark.spec.operators import Source
+from tidemark.model.kinds.source import Source
 
 _FITTING = {
     "string": {"string"},
@@ -15,22 +18,25 @@ _FITTING = {
     "double": {"tinyint", "smallint", "int", "float", "double"},
     "timestamp": {"timestamp", "timestamp_ntz"},
 }
-"""Per declared type the types of Spark of which every value fits."""
+"""Per declared type, the Spark types of which every value fits."""
 
 
 def require_fitting(types: Mapping[str, str], source: Source) -> None:
-    """Raise InvalidArgument unless the fields with these *types* have all that *source* declares, in types that fit."""
+    """Raises InvalidArgument unless fields of these *types* fit *source*.
+
+    They fit if all fields that *source* declares are among them, in types of which every value fits.
+    """
     declared = {source.field_of[name]: word for name, word in source.fields.items() if name != source.key}
     require_there(types, source)
     if wrong := [f"{n} is {types[n]}, not {word}" for n, word in declared.items() if types[n] not in _FITTING[word]]:
-        msg = f"operators.{source.name}.fields must have the types of what it reads: {'; '.join(wrong)}"
+        msg = f"operators.{source.name}.fields must have the types of the fields that it reads: {'; '.join(wrong)}"
         raise InvalidArgument(msg)
 
 
-def require_there(known: Iterable[str], source: Source) -> None:
-    """Raise InvalidArgument unless the fields *known* are all that *source* declares."""
-    there = [*known]
-    if missing := [source.field_of[name] for name in source.fields if name != source.key
-                   and source.field_of[name] not in there]:  # fmt: skip
-        msg = f"operators.{source.name}.fields names {', '.join(missing)}; what it reads has: {', '.join(there)}"
+def require_there(fields: Iterable[str], source: Source) -> None:
+    """Raises InvalidArgument unless *fields* are all that *source* declares."""
+    there = [*fields]
+    declared = [source.field_of[name] for name in source.fields if name != source.key]
+    if missing := [field for field in declared if field not in there]:
+        msg = f"operators.{source.name}.fields names {', '.join(missing)}; it reads the fields: {', '.join(there)}"
         raise InvalidArgument(msg)

@@ -1,7 +1,9 @@
-"""What Spark does for a stream: read topics, tables, files and hops. `parsing.py` makes rows of what it reads.
+"""Reads topics, tables, files and hops with Spark.
+
+`parsing.py` makes rows of what is read here.
 
 Rows of tables and files have no offset: the driver numbers them in the order of `written`. Ticks, which have no rows,
-make Spark plan batches in silence.
+make Spark plan a batch in silence.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
+from typing import assert_never
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
@@ -19,16 +22,21 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from tidemark.errors import Contradiction, InvalidArgument
-from tidemark.kernels.avro_fields import avro_types
-from tidemark.spark import is_table
-from tidemark.spec.connections import Cluster, Clusters
-from tidemark.spec.layout import Layout
-from tidemark.spec.operators import MAX_BYTES, MAX_FILES, Format, HopSource, Operator, Source
-from tidemark.spec.topology import SubTopology
-from tidemark.stream.intact import Offsets
-from tidemark.stream.parts import Part
+from tidemark.kernels.records.avro_fields import avro_types
+from tidemark.model.kinds.kafka_end import Format
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import MAX_BYTES, MAX_FILES, Source
+from tidemark.model.project.connections import Cluster, Clusters
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import SubTopology
+from tidemark.storage.warehouse import is_table
+from tidemark.stream.driver.ticks import Ticks
+from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.fitting import require_fitting
+from tidemark.stream.read.hop_log import is_cut
 from tidemark.stream.read.parsing import parsed_rows
+from tidemark.stream.read.parts import BatchPart
 from tidemark.stream.read.table_rows import nullable, table_rows
 
 RAW = {
@@ -42,17 +50,38 @@ RAW = {
     "timestamp_ms": "bigint",
     "reason": "string",
 }
-"""The columns that every batch has, null where a source does not have them: name to DDL type."""
+"""The columns of every batch, name to DDL type.
+
+A column is null where a source does not have it.
+"""
 
 
-def stream(spark: SparkSession, sub: SubTopology, layout: Layout, topology: str, clusters: Clusters) -> DataFrame:
-    """All sources of *sub* as one frame, also planned in silence; raises InvalidArgument if one is not there."""
-    frames = [_ticks(spark)]
-    for operator in sub.operators:
-        if isinstance(operator, Source):
-            frames.append(_source(spark, operator, layout.warehouse, clusters))
-        elif isinstance(operator, HopSource):
-            frames.append(_hop(spark, operator, layout.hop(topology, operator.upstream, operator.repartition)))
+def stream(
+    spark: SparkSession, sub: SubTopology, layout: Layout, topology: str, clusters: Clusters, ticks: Ticks
+) -> DataFrame:
+    """Returns all sources of *sub* and *ticks* as one streaming frame.
+
+    Args:
+        spark: The session.
+        sub: The sub-topology.
+        layout: Where its tables and control folders are.
+        topology: The name of the topology.
+        clusters: The Kafka clusters by name.
+        ticks: The source of empty batches.
+
+    Raises:
+        InvalidArgument: A source's table or folder does not exist.
+    """
+    frames = [_nothing(ticks)]
+    for source in sub.sources:
+        match source:
+            case Source():
+                frames.append(_source(spark, source, layout.warehouse, clusters))
+            case HopSource():
+                hop = layout.hop(topology, source.upstream, source.repartition)
+                frames.append(_hop(spark, source, hop, is_cut=is_cut(hop, layout.control(topology, sub.name))))
+            case _:
+                assert_never(source)
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
@@ -64,29 +93,32 @@ def _source(spark: SparkSession, source: Source, warehouse: Path, clusters: Clus
     return _kafka(spark, source, clusters[source.kafka])
 
 
-def _ticks(spark: SparkSession) -> DataFrame:
-    """No rows, but news every second: Spark plans a batch."""
-    ticks = spark.readStream.format("rate").option("rowsPerSecond", 1).option("numPartitions", 1).load()
-    columns = ticks.select(*(F.lit(None).cast(kind).alias(name) for name, kind in RAW.items()))
+def _nothing(ticks: Ticks) -> DataFrame:
+    """Returns no rows: *ticks* with the columns of every batch."""
+    columns = ticks.rows.select(*(F.lit(None).cast(kind).alias(name) for name, kind in RAW.items()))
     return columns.filter(F.lit(col=False))
 
 
 def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
-    """The rows of the topic of *source*, from its earliest offset.
+    """Returns the rows of the topic of *source*, from its earliest offset.
 
     Known limitation: Spark fails on a record whose Kafka timestamp, not that of its payload, is 292,000 years away,
-    before anybody sees it. By default a broker takes none from more than an hour ahead.
+    before this code sees the record. By default a broker accepts no timestamp more than an hour ahead.
     """
     raw = spark.readStream.format("kafka").options(**kafka_options(source, cluster), startingOffsets="earliest")
     if source.max_records is not None:
         raw = raw.option("maxOffsetsPerTrigger", source.max_records)
+    # A schema that does not fit fails the start, and not each record.
     if source.format is Format.AVRO:
         require_fitting(avro_types(source.avro_schema or ""), source)
     return records_of(raw.load(), source)
 
 
 def records_of(raw: DataFrame, source: Source) -> DataFrame:
-    """The *raw* records as Spark reads them from a topic, headers included."""
+    """Returns the columns of *raw* records that Spark read from a topic.
+
+    *raw* includes the headers.
+    """
     columns = ("partition", "offset", "key", "value", "headers", F.unix_millis("timestamp").alias("clock_ms"))
     return raw.select(F.lit(source.name).alias("source"), *columns)
 
@@ -94,7 +126,10 @@ def records_of(raw: DataFrame, source: Source) -> DataFrame:
 def read_again(
     spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets, *, one_by_one: bool = False
 ) -> pl.DataFrame:
-    """The rows of the topic of *source* at *offsets*, as a batch; nothing behind these is unpacked if *one_by_one*."""
+    """Returns the rows of *source*'s topic at *offsets*.
+
+    Spark reads them as a batch. With *one_by_one* no record after the last offset is decompressed.
+    """
     return collect(_records_at(spark, source, cluster, offsets, one_by_one=one_by_one), [source])
 
 
@@ -103,6 +138,7 @@ def _records_at(
 ) -> DataFrame:
     topic = source.topic or ""
     starts, ends = ({str(number): part[side] for number, part in offsets.items()} for side in (0, 1))
+    # Spark accepts `assign`, which names partitions, only without `subscribe`.
     options = {name: text for name, text in kafka_options(source, cluster).items() if name != "subscribe"}
     raw = spark.read.format("kafka").options(
         **options,
@@ -114,10 +150,14 @@ def _records_at(
     return records_of(raw.load(), source)
 
 
-def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Part) -> DataFrame:
-    """Those of the *rows* of a batch of *sub* that are in *part* of it; of topics Spark reads nothing else."""
+def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: BatchPart) -> DataFrame:
+    """Returns the *rows* of a batch that are in *part* of it.
+
+    The batch is one of *sub*. Of topics Spark reads only the offsets of the part.
+    """
     spark, sources = rows.sparkSession, [o for o in sub.operators if isinstance(o, Source) and o.topic]
     topics = [source.name for source in sources]
+    # Rows without an offset cannot be split, so they are all in the first part.
     others = F.lit(col=part.is_first and len(topics) < len(sub.sources)) & ~F.col("source").isin(topics)
     frames = [rows.filter(others)]
     for source in sources:
@@ -126,32 +166,38 @@ def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Pa
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
-def _to_read(part: Part, topic: str) -> Offsets:
-    """What *part* reads of the partitions of *topic*."""
+def _to_read(part: BatchPart, topic: str) -> Offsets:
+    """Returns the offsets that *part* reads of *topic*, by partition.
+
+    Starts are inclusive and ends exclusive. A part that passes over a record begins after it.
+    """
     skipped = part.passed_over.get(topic, ())
     offsets = {number: (start + (number in skipped), end) for number, (start, end) in part.ranges[topic].items()}
     return {number: (start, end) for number, (start, end) in offsets.items() if start < end}
 
 
 def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
-    """What Spark needs to know to read the topic of *source*, as a stream or as a batch."""
+    """Returns Spark's options to read the topic of *source*.
+
+    They serve a stream and a batch.
+    """
     return {
         **cluster.spark,
         "subscribe": source.topic or "",
         "includeHeaders": "true",
-        "failOnDataLoss": "false",  # stream/intact.py looks, and says what was lost
+        "failOnDataLoss": "false",  # stream/read/data_loss.py finds and reports lost records
     }
 
 
 def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
-    """The rows that are appended to the table at *path*, from its oldest version.
+    """Returns rows appended to the table at *path*, from its oldest version.
 
-    Rows that are deleted have been read, or are read before that commit: nothing of it is a record, so it is passed
-    over (`ignoreDeletes`). A commit that rewrites rows has both new and old ones in it, and nothing tells them apart:
-    Spark ends the query with an error that names the table and the version.
+    Deleted rows have been read, or are read before that commit: the commit has no record, so it is passed over
+    (`ignoreDeletes`). A commit that rewrites rows has both new and old ones, and nothing distinguishes them: Spark ends
+    the query with an error that names the table and the version.
     """
     if not is_table(path):
-        msg = f"operators.{source.name}.delta: {path}: there is no Delta table; create it before the stream starts"
+        msg = f"operators.{source.name}.delta: {path}: no Delta table; create it before the stream starts"
         raise InvalidArgument(msg)
     rows = _appended(spark, path, max_files=source.max_files, max_bytes=source.max_bytes)
     place = F.struct(
@@ -162,55 +208,74 @@ def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
     return table_rows(rows.withColumn("written", place), source)
 
 
-def _appended(spark: SparkSession, path: Path, *, max_files: int | None, max_bytes: int | None) -> DataFrame:
-    """The rows that are appended to the Delta table at *path*."""
+def _appended(
+    spark: SparkSession, path: Path, *, max_files: int | None, max_bytes: int | None, from_any_version: bool = False
+) -> DataFrame:
+    """Returns the rows that are appended to the Delta table at *path*.
+
+    With *from_any_version*, older versions may be missing.
+    """
     reader = spark.readStream.format("delta").option("ignoreDeletes", "true")
+    reader = reader.option("failOnDataLoss", str(not from_any_version).lower())
     return _paced(reader, max_files=max_files, max_bytes=max_bytes).load(str(path))
 
 
 def _paced(reader: DataStreamReader, *, max_files: int | None, max_bytes: int | None) -> DataStreamReader:
-    """*reader*, which takes in at most so many files a batch, and one at least. Of a folder Spark takes one limit."""
+    """Returns *reader* with limits on the files and bytes of a batch.
+
+    A batch has at least one file. For a folder Spark accepts only one of the limits.
+    """
     limits = {"maxFilesPerTrigger": max_files, "maxBytesPerTrigger": max_bytes}
     return reader.options(**{name: most for name, most in limits.items() if most is not None})
 
 
 def explained(error: Exception) -> Exception:
-    """*error*, with which Spark ended a query; one of our own where it says that a source's table was rewritten."""
+    """Returns *error*, with which Spark ended a query, or a clearer one.
+
+    It is clearer where the *error* is that a source's table was rewritten.
+    """
+    # This is the error class of a rewritten source table in delta-spark.
     if "DELTA_SOURCE_TABLE_IGNORE_CHANGES" not in str(error):
         return error
     return Contradiction(
-        "a source reads a Delta table that is only appended to, and this one was rewritten; give the source another, "
-        f"or the topology a new name, under which it reads the table as it is now: {error}"
+        "a source must read an append-only Delta table, but rows of this one were rewritten; give the source another "
+        f"table, or give the topology a new name, so that it reads the table from the start: {error}"
     )
 
 
 def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
-    """The rows of the files that are put into *folder*, in the order of their modification times.
+    """Returns the rows of the files that are put into *folder*.
 
-    The first line of every CSV file names its columns, the same ones in the same order. What the columns of CSV and
-    Parquet files are is asked of those that are there at the start; without any they are the declared ones.
+    They are in the order of their modification times. The first line of every CSV file names its columns, the same ones
+    in the same order. The columns of CSV and Parquet files are inferred from the files that exist at the start; without
+    any they are the declared ones.
     """
     if not folder.is_dir():
-        msg = f"operators.{source.name}.files: {folder}: there is no such folder; create it before the stream starts"
+        msg = f"operators.{source.name}.files: {folder}: no such folder; create it before the stream starts"
         raise InvalidArgument(msg)
     paced = _paced(spark.readStream, max_files=source.max_files, max_bytes=source.max_bytes)
     if source.format is Format.JSON:
+        # Lines are read as text, so that a malformed one becomes a row with a reason.
         lines = _with_place(paced.text(str(folder)).filter(F.trim("value") != ""))
         value = F.col("value").cast("binary").alias("value")
         return lines.select(F.lit(source.name).alias("source"), F.lit(0).alias("partition"), value, "written")
+    # Without `enforceSchema` Spark compares the header of each file with the schema.
     reader = {"header": "true", "enforceSchema": "false"} if source.format is Format.CSV else {}
-    known = any(file.is_file() and file.name[0] not in "._" for file in folder.iterdir())
+    has_files = any(file.is_file() and file.name[0] not in "._" for file in folder.iterdir())
     texts = source.format is Format.CSV
     declared = source.types_of_fields.items()
     schema: StructType | str = ", ".join(f"`{field}` {'string' if texts else word}" for field, word in declared)
-    if known:
+    if has_files:
         schema = spark.read.format(source.format.value).options(**reader).load(str(folder)).schema
     rows = paced.format(source.format.value).options(**reader).schema(schema).load(str(folder))
     return table_rows(_with_place(rows), source, texts=texts)
 
 
 def _with_place(rows: DataFrame) -> DataFrame:
-    """*rows* with `written`: sorting by it, and else leaving rows in their order, is the order of writing."""
+    """Returns *rows* with `written`.
+
+    Sorting stably by `written` gives the order of writing.
+    """
     place = F.struct(
         nullable(F.unix_millis("_metadata.file_modification_time")).alias("at_ms"),
         nullable(F.col("_metadata.file_path")).alias("file"),
@@ -219,10 +284,13 @@ def _with_place(rows: DataFrame) -> DataFrame:
     return rows.withColumn("written", place)
 
 
-def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
+def _hop(spark: SparkSession, source: HopSource, path: Path, *, is_cut: bool) -> DataFrame:
     # Of a hop maintenance deletes, in whole files, rows that this stream has read.
     # The mark that ends a commit is in its last file: of a commit that is cut, the rows before it come first.
-    rows = _appended(spark, path, max_files=MAX_FILES, max_bytes=MAX_BYTES)
+    # If its log `is_cut`, stream/read/data_loss.py reports the lost rows, and Spark continues with the remaining ones.
+    if is_cut:  # Spark looks at the commits of the last batch again, which may be gone, too
+        spark.conf.set("spark.databricks.delta.streaming.trailingCommitValidation.enabled", "false")
+    rows = _appended(spark, path, max_files=MAX_FILES, max_bytes=MAX_BYTES, from_any_version=is_cut)
     return rows.select(
         F.lit(source.name).alias("source"),
         "partition",
@@ -247,28 +315,35 @@ def _hop(spark: SparkSession, source: HopSource, path: Path) -> DataFrame:
 
 
 def collect(rows: DataFrame, operators: Iterable[Operator]) -> pl.DataFrame:
-    """The *rows* of a batch at the sources among *operators*, parsed."""
+    """Returns the *rows* of a batch at the sources among *operators*, parsed."""
     return parsed_batch(pl.DataFrame(rows.toArrow()), operators)
 
 
 def parsed_batch(raw: pl.DataFrame, operators: Iterable[Operator]) -> pl.DataFrame:
-    """What Spark read at the sources among *operators*, parsed."""
+    """Returns the *raw* rows at the sources among *operators*, parsed."""
     return parsed_rows(_with_modification_times(raw), operators)
 
 
 def _with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
-    """*rows* with `written.at_ms` of the files of Delta tables, of which Spark does not say it in a stream."""
+    """Returns *rows* with modification times of the files of Delta tables.
+
+    They go into `written.at_ms`, which Spark leaves null for Delta tables in a stream.
+    """
     if "written" not in rows.columns:
         return rows
     place = pl.col("written").struct
     unknown = rows.filter(place.field("at_ms").is_null()).select(place.field("file")).to_series().drop_nulls().unique()
+    # Spark reports files as URLs, with escaped characters.
     at_ms = {file: _modified_ms(Path(unquote(urlsplit(file).path))) for file in unknown}
-    told = place.field("file").replace_strict(at_ms, default=None, return_dtype=pl.Int64)
-    return rows.with_columns(written=place.with_fields(at_ms=pl.coalesce(place.field("at_ms"), told)))
+    modified_ms = place.field("file").replace_strict(at_ms, default=None, return_dtype=pl.Int64)
+    return rows.with_columns(written=place.with_fields(at_ms=pl.coalesce(place.field("at_ms"), modified_ms)))
 
 
 def _modified_ms(file: Path) -> int | None:
-    """When *file* was last written, epoch ms; None when it cannot be asked: its name is all there is to sort by."""
+    """Returns when *file* was last written, epoch ms.
+
+    None if the file system does not know; rows are then sorted by the name of the file alone.
+    """
     try:
         return file.stat().st_mtime_ns // 1_000_000
     except OSError:

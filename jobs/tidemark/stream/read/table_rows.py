@@ -1,4 +1,4 @@
-"""The rows of tables and of CSV files, as Spark has them, in the types that a source declares."""
+"""Types the rows of tables and CSV files as a source declares."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidemark.spec.operators import Source
+from tidemark.model.kinds.source import Source
 from tidemark.stream.read.fitting import require_fitting, require_there
 
 _ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ].*)?$"
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-"""How JSON has a timestamp; without this Spark leaves out what is below a millisecond."""
+"""The format of timestamps in JSON.
+
+By default Spark omits what is below a millisecond.
+"""
 
 
 def table_rows(raw: DataFrame, source: Source, *, texts: bool = False) -> DataFrame:
-    """The *raw* rows, with columns and `written`, for read/parsing.py: `value` is a JSON object of the columns.
+    """Returns the *raw* rows in the form that read/parsing.py reads.
 
-    With *texts* all columns are text, to be read as what is declared. Raises InvalidArgument when a declared column is
-    missing or of a type that does not fit.
+    They have columns and `written`; `value` is a JSON object of the columns. With *texts* all columns are text, to be
+    converted to the declared types.
+
+    Raises:
+        InvalidArgument: A declared column is missing, or of a type that does not fit.
     """
     columns = StructType([column for column in raw.schema if column.name != "written"])
     types = {column.name: column.dataType.simpleString() for column in columns}
@@ -44,7 +50,10 @@ def table_rows(raw: DataFrame, source: Source, *, texts: bool = False) -> DataFr
 
 
 def _lost(source: Source, read: Mapping[str, Column], fields: Mapping[str, Column]) -> Column:
-    """Why a row is quarantined: a column that was *read* does not fit its type; null if all do."""
+    """Returns why a row is quarantined; null if all columns fit.
+
+    A column that was *read* does not fit if its value is lost in conversion.
+    """
     lost = {word: F.lit(col=False) for word in ("string", "other")}
     for name, column in read.items():
         kind = "string" if source.fields[name] == "string" else "other"
@@ -53,25 +62,33 @@ def _lost(source: Source, read: Mapping[str, Column], fields: Mapping[str, Colum
 
 
 def _others(columns: StructType, declared: Collection[str]) -> Column:
-    """Those of *columns* that are not *declared*, as a JSON object; null without any."""
+    """Returns the *columns* that are not *declared*, as a JSON object.
+
+    Null without any.
+    """
     others = [F.col(f"`{name}`") for name in columns.names if name not in declared]
+    # to_json() omits null columns, so a row without others gives an empty object.
     return F.nullif(_json(F.struct(*others)), F.lit("{}")) if others else F.lit(None).cast("string")
 
 
 def _json(struct: Column) -> Column:
-    """*struct* as a JSON object, whose timestamps have their microseconds."""
+    """Returns *struct* as a JSON object with microseconds in timestamps."""
     return F.to_json(struct, {"timestampFormat": f"{_MICROSECONDS}XXX", "timestampNTZFormat": _MICROSECONDS})
 
 
 def nullable(column: Column) -> Column:
-    """*column*, which may be null by its type: pyarrow takes no struct for null whose fields may not be."""
+    """Returns *column* with a nullable type.
+
+    pyarrow accepts no null for a struct whose fields may not be null.
+    """
     return F.when(column.isNotNull(), column)
 
 
 def _converted(column: Column, kind: str, word: str) -> Column:
-    """*column*, of Spark type *kind*, as the declared type *word*; null: does not fit.
+    """Returns *column* as the declared type *word*.
 
-    A timestamp is of the years 1 to 9999, and of its text the digits behind the microseconds are not looked at.
+    It is null where it does not fit. *kind* is its Spark type. A timestamp is of the years 1 to 9999; digits of its
+    text behind the microseconds are ignored.
     """
     if word == "timestamp":
         text = column.rlike(_ISO_8601) if kind == "string" else F.lit(col=True)

@@ -1,0 +1,80 @@
+"""Shows the cost of each bound of a source.
+
+It is computed from the disorder in which the source's records arrived.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import astuple
+from pathlib import Path
+
+from tidemark.cli.shared import options
+from tidemark.cli.shared.options import add_format
+from tidemark.cli.shared.output import say_inert
+from tidemark.errors import InvalidArgument
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.topology import Topology
+from tidemark.query.sql import Warehouse
+from tidemark.query.text_table import FORMATS
+from tidemark.reports.batch_job import topology
+from tidemark.semantics.bounds import BoundCost, bound_costs
+
+COLUMNS = ("source", *BoundCost.__dataclass_fields__)
+DISORDER = """
+    SELECT bucket, sum(n)::BIGINT FROM disorder_buckets
+    WHERE topology = $1 AND source = $2 AND coalesce(epoch_ms(decided_at) >= $3, true)
+          AND coalesce(epoch_ms(decided_at) < $4, true)
+    GROUP BY bucket ORDER BY bucket
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    options.add_topology(parser)
+    parser.add_argument("--source", help="only this source (default: all)")
+    parser.add_argument(
+        "--from", dest="start", metavar="INSTANT", help="only batches with this decision time or a later one, ISO 8601"
+    )
+    parser.add_argument(
+        "--to", dest="end", metavar="INSTANT", help="only batches with an earlier decision time, ISO 8601"
+    )
+    add_format(parser, FORMATS)
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Prints the cost of each bound."""
+    start_ms, end_ms = (instant_ms(text) if text else None for text in (asked.start, asked.end))
+    of = topology(asked.topology)
+    rows = bound_rows(options.warehouse(asked), of, source=asked.source, start_ms=start_ms, end_ms=end_ms)
+    say_inert(FORMATS[asked.format](COLUMNS, rows))
+    return 0
+
+
+def bound_rows(
+    home: Path, topology: Topology, *, source: str | None = None, start_ms: int | None = None, end_ms: int | None = None
+) -> list[tuple[object, ...]]:
+    """Returns rows of COLUMNS for the sources of *topology*.
+
+    Args:
+        home: the warehouse.
+        topology: the topology.
+        source: one of its sources; None: all.
+        start_ms: decision time (epoch ms) of the first batches; None: the oldest.
+        end_ms: decision time (epoch ms) before which batches are counted; None: all.
+
+    Raises:
+        InvalidArgument: there is no such source, or no table to query.
+    """
+    sources = {o.name: o for o in topology.operators.values() if isinstance(o, Source)}
+    if source is not None and source not in sources:
+        msg = f"{topology.name} has no source {source!r}; known: {', '.join(sources)}"
+        raise InvalidArgument(msg)
+    warehouse = Warehouse(home, topology=topology.name)
+    rows: list[tuple[object, ...]] = []
+    for name in [source] if source else sources:
+        counts = warehouse.ask(DISORDER, [topology.name, name, start_ms, end_ms]).rows
+        costs = bound_costs([(bucket, n) for bucket, n in counts], bound_ms=sources[name].bound_ms)
+        rows += [(name, *astuple(cost)) for cost in costs]
+    return rows

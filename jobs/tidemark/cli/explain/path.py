@@ -1,0 +1,170 @@
+"""`tidemark path`: shows the critical path of a streaming window.
+
+The output has the addends of its sum, and the operator to blame.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from textwrap import fill, indent
+from typing import Any
+
+from tidemark.cli.shared.options import add_format, add_topology
+from tidemark.cli.shared.options import warehouse as existing_warehouse
+from tidemark.cli.shared.output import say_inert
+from tidemark.escaping import one_line
+from tidemark.model.settings.intervals import instant_ms
+from tidemark.query.sql import Warehouse
+from tidemark.query.text_table import aligned, as_document
+from tidemark.reports.batch_job import topology as topology_named
+from tidemark.reports.paths.path_facts import (
+    PART_WORDS,
+    Row,
+    mostly_before_source,
+    physical_name,
+    task_text,
+    windows_with_paths,
+)
+
+STEPS = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
+WIDTH = 118
+FORMATS = ("table", "json")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    add_topology(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--at", metavar="INSTANT", help="the window with this record time, ISO 8601 (default: the newest)"
+    )
+    which.add_argument(
+        "--last", type=_number, default=1, metavar="N", help="the newest N closed windows (default: %(default)s)"
+    )
+    add_format(parser, FORMATS)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Prints the paths of the windows in the options."""
+    say_inert(path(options, existing_warehouse(options), topology_named(options.topology).name))
+    return 0
+
+
+def path(options: argparse.Namespace, warehouse: Path, topology: str) -> str:
+    """Returns the answer as text; raises InvalidArgument without closed windows."""
+    at_ms = instant_ms(options.at) if options.at else None
+    answer = document(warehouse, topology, at_ms=at_ms, last=options.last)
+    if options.format == "json":
+        return as_document(answer)
+    return "\n\n".join(as_text(topology, window) for window in answer["windows"])
+
+
+def document(warehouse: Path, topology: str, *, at_ms: int | None = None, last: int = 1) -> Row:
+    """Returns the answer for programs.
+
+    Args:
+        warehouse: the warehouse.
+        topology: the topology's name.
+        at_ms: record time (epoch ms) in the window to show; None: the newest windows.
+        last: number of newest closed windows.
+
+    Raises:
+        InvalidArgument: no such window is closed.
+    """
+    tables = Warehouse(warehouse, topology=topology)
+    return {"topology": topology, "windows": windows_with_paths(tables, topology, at_ms=at_ms, last=last)}
+
+
+def as_text(topology: str, window: Row) -> str:
+    """Formats a window for people, in the manner of Apex's example."""
+    steps = [[*_columns(row), _percent(row["share"]), row["state"]] for row in window["steps"]]
+    off_path = [[*_columns(row), row["slack_ms"], row["state"]] for row in window["off_path"]]
+    parts = [
+        f"{topology}, window {_clock(window['window_start'])} to {_clock(window['window_end'])} (record time): "
+        f"{window['age_ms']:,} ms old when {one_line(window['leaf'])} had finished it",
+        *([_filled(_parts(window["parts"]))] if window["parts"] else []),
+        _filled(window["path_text"]),
+        indent(aligned((*STEPS, "share", "state"), steps), "  "),
+        *([_filled(f"physical: {window['physical_path']}")] if window["physical_path"] else []),
+        *map(_filled, filter(None, map(task_text, window["steps"]))),
+        *map(_filled, _sums(window["leaves"])),
+        *map(_filled, _beside_the_sum(window)),
+    ]
+    if off_path:
+        parts += ["  off the path:", indent(aligned((*STEPS, "slack_ms", "state"), off_path), "  ")]
+    return "\n".join([*parts, f"  {one_line(verdict(window))}"])
+
+
+def _columns(step: Row) -> list[Any]:
+    return [physical_name(step), *(step[name] for name in STEPS[1:])]
+
+
+def verdict(window: Mapping[str, Any]) -> str:
+    """Returns the sentence on the operator to blame for *window*, if any."""
+    promised = "nothing is promised" if window["sla_ms"] is None else f"records are promised {window['sla_ms']:,} ms"
+    seen = f"it took {window['age_ms']:,} ms from the window's end to {window['leaf']}, where {promised}"
+    if not window["over_sla"]:
+        return f"no operator is to blame: {seen}"
+    if not window["blame"]:
+        return f"over its SLA, but no operator took longer than usual: {seen}"
+    first = window["blame"][0]
+    usual = "" if first["usual_ms"] is None else f", usually {first['usual_ms']:,.0f} ms"
+    return f"{_cause_of(first)} is to blame: {first['excess_ms']:,.0f} ms too many{usual}; {seen}"
+
+
+def _cause_of(part: Mapping[str, Any]) -> str:
+    """Returns the operator, or the cause, of a part of the age.
+
+    It includes the partition if the part is about one.
+    """
+    cause = PART_WORDS.get(part["kind"], part["operator"])
+    return f"{cause} ({part['input']})" if part["input"] else cause
+
+
+def _parts(parts: Sequence[Row]) -> str:
+    """Formats the parts of the age, the longest first."""
+    return "of that " + ", ".join(f"{part['ms']:,} ms {_cause_of(part)}" for part in parts)
+
+
+def _sums(leaves: Sequence[Row]) -> Iterator[str]:
+    """Yields the sum of each leaf's path, the critical one first."""
+    for leaf in leaves:
+        addends = " + ".join("?" if ms is None else f"{ms:,}" for ms in reversed(leaf["latencies_ms"]))
+        behind = f"{leaf['behind_ms']:,} ms behind: {' → '.join(leaf['path'])}"
+        place = behind if leaf["behind_ms"] else "the critical path"
+        yield f"{addends} = {leaf['latency_ms']:,} ms from {leaf['leaf']}, {place}"
+
+
+def _beside_the_sum(window: Row) -> Iterator[str]:
+    mostly = mostly_before_source(window)
+    spent = "" if mostly is None else f", mostly {mostly}"
+    yield f"before the source: {window['before_source_ms']:,} ms from the window's end{spent}, not in the sum"
+    if window["waited_ms"] is not None:
+        parts = (f"{window[f'{what}_ms']:,} ms {what}" for what in ("waited", "queued", "worked"))
+        yield f"of the sum: {', '.join(parts)}"
+    error_ms = window["skew_error_ms"]
+    yield f"clocks: {'not compared with each other' if error_ms is None else f'right to within {error_ms:,} ms'}"
+    if window["moving_average_ms"] is not None:
+        yield f"Apex's moving averages: {window['moving_average_path']}"
+
+
+def _filled(line: str) -> str:
+    return fill(one_line(line), WIDTH, initial_indent="  ", subsequent_indent=" " * 6, break_on_hyphens=False)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def _clock(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        msg = f"the number of windows must be 1 or more, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)

@@ -1,0 +1,113 @@
+"""`tidemark status`: shows the streams of a project.
+
+The output has their progress, and the causes of missing results.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tidemark.cli.shared.local import Home, airflow
+from tidemark.cli.shared.options import add_format, place
+from tidemark.cli.shared.output import say_inert
+from tidemark.clock import wall_clock_ms
+from tidemark.escaping import one_line
+from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.lengths import for_people
+from tidemark.model.topology import Topology, load_each
+from tidemark.query.sql import Warehouse
+from tidemark.query.text_table import aligned, as_document
+from tidemark.reports.pages.page_model import page_model
+from tidemark.reports.paths.path_facts import Row
+
+COLUMNS = ("stream", "state", "records", "first_latency", "page")
+FORMATS = ("table", "json")
+PAGES = "/tidemark/pages/"
+"""Path below the address of Airflow, see plugins/tidemark_http.py."""
+FIRST_LATENCY = """
+    SELECT sub_topology, arg_min(sum_ms / n, finished_at)::BIGINT FROM operator_latency
+    WHERE topology = $1 AND operator IN (SELECT unnest($2::VARCHAR[])) AND n > 0 GROUP BY 1
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument(
+        "topologies", nargs="*", metavar="TOPOLOGY", help="names of topologies (default: all of the project)"
+    )
+    add_format(parser, FORMATS)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Show them, whether anything runs or not."""
+    project = Project.here()
+    topologies = {path: each for path, each in load_each(project.topologies).items() if _is_asked(options, path, each)}
+    models = documents(Home(options.home.resolve()), place(options), topologies.values())
+    broken = {path.name: str(each) for path, each in topologies.items() if not isinstance(each, Topology)}
+    if options.format == "json":
+        say_inert(as_document({"topologies": models, "broken": broken}))
+        return 0
+    say_inert(as_text(models))
+    for problem in broken.values():
+        say_inert(problem)
+    return 0
+
+
+def _is_asked(options: argparse.Namespace, path: Path, topology: object) -> bool:
+    names = {path.stem, topology.name if isinstance(topology, Topology) else path.stem}
+    return not options.topologies or bool(names & {*options.topologies})
+
+
+def documents(home: Home, warehouse: Path, topologies: Iterable[object]) -> list[Row]:
+    """Returns the page models of the valid ones of *topologies*.
+
+    Each has a `page`, and `first_latency_ms` for each stream.
+    """
+    url = airflow.api(home.airflow).url if airflow.runs(home.airflow) else None
+    return [document(warehouse, each, url) for each in topologies if isinstance(each, Topology)]
+
+
+def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row:
+    """Returns the page model of *topology* with its `page` below *url*.
+
+    Each stream has its first latency, `first_latency_ms`.
+    """
+    tables = Warehouse(warehouse, topology=topology.name)
+    model = page_model(tables, Layout(warehouse), topology, at_ms=wall_clock_ms())
+    ends = [name for sub in topology.sub_topologies for name in sub.terminals()]
+    first = dict(tables.ask(FIRST_LATENCY, [topology.name, ends]).rows)
+    streams = [{**stream, "first_latency_ms": first.get(stream["sub_topology"])} for stream in model["streams"]]
+    return {**model, "streams": streams, "page": None if url is None else f"{url}{PAGES}{topology.name}"}
+
+
+def as_text(models: Iterable[Mapping[str, object]]) -> str:
+    """Formats a line per stream, then the state of each topology.
+
+    The state has its cause.
+    """
+    rows, lines = [], []
+    for model in models:
+        page = model["page"] or "-"
+        rows += [_cells(model["topology"], stream, page) for stream in _list(model["streams"])]
+        lines.append(one_line(f"{model['topology']}: {_standing(model)}"))
+    return "\n".join([aligned(COLUMNS, rows), *lines]) if rows else "there is no valid topology"
+
+
+def _cells(topology: object, stream: Row, page: object) -> tuple[object, ...]:
+    first = stream["first_latency_ms"]
+    name = f"{topology}/{stream['sub_topology']}"
+    return name, stream["state"], stream["records_in"], "-" if first is None else for_people(first), page
+
+
+def _standing(model: Mapping[str, object]) -> str:
+    cause = model["cause"]
+    if not isinstance(cause, Mapping):
+        return str(model["verdict"])
+    return f"{model['verdict']}: {cause['seen']}; {cause['remedy']}"
+
+
+def _list(value: object) -> list[Row]:
+    return value if isinstance(value, list) else []

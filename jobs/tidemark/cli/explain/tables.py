@@ -1,0 +1,20 @@
+"""`tidemark tables`: which Delta tables there are, and how large they are."""
+
+from __future__ import annotations
+
+import argparse
+
+from tidemark.cli.shared.options import warehouse
+from tidemark.cli.shared.output import say_inert
+from tidemark.query.inventory import Stored, inventory
+from tidemark.query.text_table import aligned
+
+
+def add_options(_: argparse.ArgumentParser) -> None:
+    """It takes none."""
+
+
+def command(options: argparse.Namespace) -> int:
+    """Show them."""
+    say_inert(aligned(Stored._fields, inventory(warehouse(options))))
+    return 0

@@ -1,0 +1,90 @@
+"""`tidemark topology`: shows the operators of a topology and their state.
+
+The output is like that of Apex's get-app-info and list-operators.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tidemark.cli.explain.path import FORMATS
+from tidemark.cli.shared.options import add_format, add_topology
+from tidemark.cli.shared.options import warehouse as existing_warehouse
+from tidemark.cli.shared.output import say_inert
+from tidemark.clock import wall_clock_ms
+from tidemark.escaping import one_line
+from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.topology import Topology
+from tidemark.query.sql import Warehouse
+from tidemark.query.text_table import aligned, as_document
+from tidemark.reports.batch_job import topology as topology_named
+from tidemark.reports.pages.topology_facts import topology_facts
+from tidemark.reports.paths.path_facts import Row
+
+SHOWN_AS = {
+    "operator": "operator",
+    "kind": "kind",
+    "upstreams": "reads",
+    "moving_average_ms": "latency_ms",
+    "records_in_per_s": "in_per_s",
+    "records_out_per_s": "out_per_s",
+    "watermark": "watermark",
+    "unread_records": "unread",
+    "held_records": "held",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    add_topology(parser)
+    parser.add_argument("--at", metavar="INSTANT", help="show the state at this instant, ISO 8601 (default: now)")
+    add_format(parser, FORMATS)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Prints the topology in the options."""
+    say_inert(topology(options, existing_warehouse(options), topology_named(options.topology)))
+    return 0
+
+
+def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:
+    """Returns the answer as text."""
+    facts = document(warehouse, of, at_ms=instant_ms(options.at) if options.at else wall_clock_ms())
+    return as_document(facts) if options.format == "json" else as_text(facts)
+
+
+def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
+    """Returns the state of a topology's operators at *at_ms* (epoch ms)."""
+    return topology_facts(Warehouse(warehouse, topology=of.name), of, at_ms=at_ms)
+
+
+def as_text(facts: Row) -> str:
+    """Formats the topology for people, with a table per sub-topology."""
+    path = " → ".join(facts["critical_path"]) if facts["critical_path"] else "no window is closed, or no report has run"
+    when = (
+        ""
+        if facts["age_ms"] is None
+        else f" of a window that was {facts['age_ms']:,} ms old when {one_line(facts['leaf'])} had finished it, "
+        f"{facts['finished_ago_ms'] / 1000:,.0f} s ago"
+    )
+    head = f"{facts['topology']} at {facts['at']}: level {facts['level']}, windows of {facts['window_ms']:,} ms"
+    parts = [f"{head}\ncritical path{when}: {one_line(path)}"]
+    for driver in facts["sub_topologies"]:
+        beat = driver["last_heartbeat_at"]
+        last_beat = (
+            "" if beat is None else f", last heartbeat {beat:%Y-%m-%d %H:%M:%S}, batch {driver['last_batch_id']}"
+        )
+        rows = [
+            [
+                "" if row[name] is None else ", ".join(row[name]) if name == "upstreams" else row[name]
+                for name in SHOWN_AS
+            ]
+            for row in facts["operators"]
+            if row["sub_topology"] == driver["sub_topology"]
+        ]
+        parts.append(
+            f"{driver['sub_topology']}: {one_line(driver['state'])}{last_beat}\n"
+            f"{aligned(tuple(SHOWN_AS.values()), rows)}"
+        )
+    return "\n\n".join(parts)

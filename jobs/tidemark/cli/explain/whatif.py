@@ -1,0 +1,161 @@
+"""`tidemark whatif`: estimates the lateness of windows after a change.
+
+An operator works less, or a bound or a trigger is another one. It also names the operators that splitting helps.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tidemark.cli.explain.path import FORMATS
+from tidemark.cli.shared.options import add_format, add_topology
+from tidemark.cli.shared.options import warehouse as existing_warehouse
+from tidemark.cli.shared.output import say_inert
+from tidemark.errors import InvalidArgument
+from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.settings.toml_keys import duration_ms
+from tidemark.model.topology import Topology
+from tidemark.query.sql import Warehouse
+from tidemark.query.text_table import aligned, as_document
+from tidemark.reports.batch_job import topology as topology_named
+from tidemark.reports.paths.path_facts import Row
+from tidemark.reports.what_if.estimates import WorkChange
+from tidemark.reports.what_if.facts import what_if_facts
+from tidemark.reports.what_if.parts import Setting, what_if_setting
+from tidemark.semantics.blame import AgeCause
+
+AGES = ("window_end", "age_ms", "then_age_ms")
+WINDOW = ("window_end", "latency_ms", "then_latency_ms", "then_path")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    add_topology(parser)
+    parser.add_argument("--operator", help="operator whose work --scale or --less changes")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--bound", type=_length_ms, metavar="LENGTH", help='bound of every source, for example "5 s"')
+    how.add_argument(
+        "--trigger", type=_length_ms, metavar="LENGTH", help='trigger of every driver, for example "500 ms"'
+    )
+    how.add_argument(
+        "--scale", type=float, default=1.0, help="factor of the time of work: 0.5 is half, 2 is twice as long"
+    )
+    how.add_argument(
+        "--less",
+        type=_length_ms,
+        default=0,
+        metavar="LENGTH",
+        help='time of work that the operator saves, for example "400 ms"',
+    )
+    parser.add_argument(
+        "--from", dest="start", metavar="INSTANT", help="only windows that end at or after this record time, ISO 8601"
+    )
+    parser.add_argument(
+        "--to", dest="end", metavar="INSTANT", help="only windows that end before this record time, ISO 8601"
+    )
+    parser.add_argument("--windows", action="store_true", help="show every window; JSON output always has them")
+    add_format(parser, FORMATS)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Prints the comparison."""
+    say_inert(whatif(options, existing_warehouse(options), topology_named(options.topology)))
+    return 0
+
+
+def whatif(options: argparse.Namespace, warehouse: Path, topology: Topology) -> str:
+    """Returns the answer as text.
+
+    Raises InvalidArgument if there is nothing to compare, or no such operator.
+    """
+    start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
+    change = _change(options)
+    comparison = document(warehouse, topology, change, start_ms=start_ms, end_ms=end_ms)
+    if options.format == "json":
+        return as_document(comparison)
+    as_text = _setting_as_text if isinstance(change, Setting) else _work_as_text
+    return as_text(comparison, windows=options.windows)
+
+
+def document(
+    warehouse: Path,
+    topology: Topology,
+    change: WorkChange | Setting,
+    *,
+    start_ms: int | None = None,
+    end_ms: int | None = None,
+) -> Row:
+    """Returns the answer for programs.
+
+    Args:
+        warehouse: the warehouse.
+        topology: the topology.
+        change: the changed work of an operator, bound or trigger.
+        start_ms: first end of a window, record time (epoch ms); None: the oldest.
+        end_ms: record time (epoch ms) before which windows end; None: all.
+
+    Raises:
+        InvalidArgument: as `whatif` does.
+    """
+    tables = Warehouse(warehouse, topology=topology.name)
+    if isinstance(change, Setting):
+        return what_if_setting(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
+    return what_if_facts(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
+
+
+def _work_as_text(comparison: Row, *, windows: bool) -> str:
+    scaled = (
+        f"{comparison['scale']:g} times as long" if comparison["scale"] != 1 else f"{comparison['less_ms']:,} ms less"
+    )
+    before, after = comparison["before"], comparison["after"]
+    rows = [(when, spread["median_ms"], spread["p90_ms"]) for when, spread in (("as it was", before), ("then", after))]
+    parts = [
+        f"{comparison['topology']}, {comparison['operator']} working {scaled}: {comparison['compared']:,} windows, "
+        f"{comparison['other_path']:,} with another path",
+        aligned(("latency", "median_ms", "p90_ms"), rows),
+        "shorter batches may begin sooner and then contain other records",
+    ]
+    if windows:
+        lines = [[" → ".join(w[c]) if c == "then_path" else w[c] for c in WINDOW] for w in comparison["windows"]]
+        parts.append(aligned(WINDOW, lines))
+    parts.append("\n".join(_hint(hint) for hint in comparison["hints"]) or "no report contains the work of operators")
+    return "\n\n".join(parts)
+
+
+def _change(options: argparse.Namespace) -> WorkChange | Setting:
+    """Returns the change of a bound, a trigger, or an operator's work."""
+    for cause, length_ms in ((AgeCause.BOUND, options.bound), (AgeCause.TRIGGER, options.trigger)):
+        if length_ms is not None:
+            return Setting(cause=cause, length_ms=length_ms)
+    if options.operator is None:
+        msg = "--scale and --less change the work of an operator; name it with --operator"
+        raise InvalidArgument(msg)
+    return WorkChange(operator=options.operator, scale=options.scale, less_ms=options.less)
+
+
+def _setting_as_text(comparison: Row, *, windows: bool) -> str:
+    spreads = (("as it was", comparison["before"]), ("then", comparison["after"]))
+    rows = [(when, spread["median_ms"], spread["p90_ms"]) for when, spread in spreads]
+    parts = [
+        f"{comparison['topology']}, a {comparison['setting']} of {comparison['length_ms']:,} ms: "
+        f"{comparison['compared']:,} windows",
+        aligned(("age", "median_ms", "p90_ms"), rows),
+        "an estimate: all else takes as long as it did",
+    ]
+    if windows:
+        parts.append(aligned(AGES, [[window[name] for name in AGES] for window in comparison["windows"]]))
+    return "\n\n".join(parts)
+
+
+def _hint(hint: Row) -> str:
+    verdict = f"splitting helps, by up to {hint['saves_ms']:,} ms" if hint["helps"] else "splitting does not help"
+    return f"{hint['operator']}: {verdict} ({'; '.join(hint['reasons'])})"
+
+
+def _length_ms(text: str) -> int:
+    length_ms = duration_ms(text)
+    if length_ms is None:
+        msg = f'a length has a unit, such as "400 ms" or "1.5 s", got {text!r}'
+        raise argparse.ArgumentTypeError(msg)
+    return length_ms

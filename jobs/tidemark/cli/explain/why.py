@@ -1,0 +1,54 @@
+"""`tidemark why`: shows why there are no results.
+
+The output has lines for people, or JSON for programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from tidemark.cli.shared import options
+from tidemark.cli.shared.options import add_format
+from tidemark.cli.shared.output import say_inert
+from tidemark.clock import wall_clock_ms
+from tidemark.escaping import one_line
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import instant_ms
+from tidemark.query.text_table import as_document
+from tidemark.reports.batch_job import topology
+from tidemark.why import walk
+from tidemark.why.evidence.findings import WhyFinding
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    options.add_topology(parser)
+    parser.add_argument("operator", nargs="?", help="operator without results (default: every terminal operator)")
+    parser.add_argument("--at", metavar="INSTANT", help="explain the state at this instant, ISO 8601 (default: now)")
+    add_format(parser, FORMATS)
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Prints the findings."""
+    at_ms = instant_ms(asked.at) if asked.at else wall_clock_ms()
+    layout = Layout(options.warehouse(asked))
+    say_inert(FORMATS[asked.format](walk.why(topology(asked.topology), layout, at_ms=at_ms, operator=asked.operator)))
+    return 0
+
+
+def as_lines(findings: Sequence[WhyFinding]) -> str:
+    """Formats a line for each finding."""
+    return "\n".join(one_line(finding.line) for finding in findings)
+
+
+def as_objects(findings: Sequence[WhyFinding]) -> str:
+    """Formats a JSON array of an object per finding.
+
+    `since` is an ISO instant or null.
+    """
+    return as_document([finding.row for finding in findings])
+
+
+FORMATS: Mapping[str, Callable[[Sequence[WhyFinding]], str]] = MappingProxyType({"table": as_lines, "json": as_objects})

@@ -1,0 +1,203 @@
+"""`tidemark check`: checks topology files before anything is started.
+
+It checks that they can run, down to their columns and SQL, and that SLAs and channels can be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from tidemark.cli.project.check_live import live
+from tidemark.cli.project.good_file import good_file
+from tidemark.cli.shared.local import running_broker
+from tidemark.cli.shared.options import place
+from tidemark.cli.shared.output import say_inert
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.escaping import one_line
+from tidemark.model import channel_spec, sla_spec
+from tidemark.model.arrival_order import by_arrival
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.operator_graph import updates_tables
+from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed, with_address
+from tidemark.model.project.files import Project
+from tidemark.model.row_per_record import row_per_record
+from tidemark.model.schedules import too_many
+from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.topology import Topology, different_spark, load_each, load_part
+from tidemark.reports.batch_job import add_bootstrap
+from tidemark.reports.promises import cannot_be_kept
+from tidemark.sampling.topic_sample import SampledCluster
+from tidemark.storage.delta.tables import Reference
+from tidemark.stream.distributed.sharding import not_sharded
+from tidemark.stream.kafka.client import KafkaBroker, marks_in_compacted
+from tidemark.stream.operate.steps import Steps
+
+Addresses = Sequence[tuple[str, str]]
+"""Names and addresses of Kafka clusters from the command line."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("files", nargs="*", type=Path, help="TOML files of topologies (default: all of the project)")
+    add_bootstrap(parser, LOCAL)
+    text = (
+        "also check topics, partitions and rights at the brokers, and bounds and SLAs against a sample of the records"
+    )
+    parser.add_argument("--live", action="store_true", help=text)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Prints the topologies that can run; a mistake is an error."""
+    local = running_broker(options.home)
+    lines = check(options.files, place(options), given=options.bootstrap, local=local, look=options.live)
+    say_inert("\n".join(lines))
+    return 0
+
+
+def check(
+    files: Sequence[Path],
+    warehouse: Path,
+    project: Project | None = None,
+    *,
+    given: Addresses = (),
+    local: str | None = None,
+    look: bool = False,
+) -> list[str]:
+    """Returns a line for each streaming query that *files* describe.
+
+    There is a line for each warning, too: the topology can run, and may give other results than are meant. A summary of
+    each file follows.
+
+    Args:
+        files: topology files; none: all topologies of the project.
+        warehouse: contains the Delta tables that joins name.
+        project: contains SLAs and channels; None: the current project.
+        given: brokers that are asked which topics are compacted, and for their partitions.
+        local: the broker that is asked without *given*; None if none runs.
+        look: asks the brokers of all topics for these facts, and for a sample of the records.
+
+    Raises:
+        InvalidArgument: a broker that was given, or that is asked for records, does not answer.
+        InvalidSpec: something cannot run or be used; a line each, with file, key, present value and remedy.
+    """
+    lines: list[str] = []
+    errors: list[InvalidSpec] = []
+    clusters = {name: Cluster(address) for name, address in [*([(DEFAULT, local)] if local else []), *given]}
+    broker = KafkaBroker(clusters, "check", "check", wall_clock_ms)
+    if given:
+        broker.refuse_silence()
+    project = project or Project.here()
+    of_project = load_each(project.topologies)
+    topologies = {each.name: each for each in of_project.values() if isinstance(each, Topology)}
+    good: list[Topology] = []
+    for file in files or of_project:
+        topology, mistakes = _loaded(file)
+        if topology is None:
+            errors += mistakes
+            continue
+        if not mistakes and isinstance(of_two := of_project.get(file), InvalidSpec):
+            mistakes = [of_two]  # another file has its name
+        if not mistakes:
+            topologies[topology.name] = topology
+        mistakes += _misfits(topology, warehouse, mistakes)
+        mistakes += [
+            mistake for sub in topology.sub_topologies for mistake in marks_in_compacted(topology, sub, broker)
+        ]
+        if mistakes:
+            errors += mistakes
+            continue
+        good.append(topology)
+        lines += _of_file(topology, one_line(file.name))
+    errors += different_spark(topologies.values())
+    names = {*topologies, *(file.stem for file in of_project)}
+    errors += sla_spec.mistakes(project.slas, topologies.values(), names)
+    errors += channel_spec.mistakes(project.channels)
+    if errors:
+        raise InvalidSpec("\n".join(map(str, errors)))
+    lines += _of_all(project, topologies.values())
+    for topology in good:
+        lines += _summary(topology, sla_spec.load(project.slas, topology), given, local, look=look)
+    return lines
+
+
+def _of_all(project: Project, topologies: Collection[Topology]) -> Iterator[str]:
+    """Yields warnings about the topologies together.
+
+    They are about SLAs that cannot be kept, and schedules that do not fit this machine.
+    """
+    for topology in topologies:
+        specs = sla_spec.load(project.slas, topology)
+        yield from (f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology))
+    if sentence := too_many(topologies, os.cpu_count() or 1):
+        yield f"check_every: warning: {sentence}"
+
+
+def _of_file(topology: Topology, file: str) -> list[str]:
+    """Returns a line for each streaming query, warning and note of *topology*."""
+    queries = [
+        f"{file}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}"
+        for sub in topology.sub_topologies
+    ]
+    warnings = [
+        f"{file}: operators.{name}: warning: {problem}"
+        for name, problem in (*by_arrival(topology), *row_per_record(topology))
+    ]
+    notes = [
+        f"{file}: operators.{name}: note: writes a row for each update; on_change gives fewer rows than on_update, and "
+        "the newest row of each key is the same with both"
+        for name in _readers_of_updates(topology)
+    ]
+    return [*queries, *warnings, *notes]
+
+
+def _summary(
+    topology: Topology, specs: Sequence[SlaSpec], given: Addresses, local: str | None, *, look: bool
+) -> list[str]:
+    """Returns the summary of *topology*, which can run.
+
+    To *look* adds facts from the brokers.
+    """
+    if look:
+        clusters = addressed(topology.clusters_used, topology.clusters, given, os.environ, otherwise=local)
+        answering = {each.bootstrap for each in clusters.values()}
+    else:
+        used = sorted(topology.clusters_used)
+        clusters = with_address(used, topology.clusters, dict(given), os.environ, otherwise=local)
+        answering = {*([local] if local else []), *(address for _, address in given)}
+    asked = {name: SampledCluster(each) for name, each in clusters.items() if each.bootstrap in answering}
+    facts = live(topology, specs, asked, local=local) if look else []
+    return [*good_file(topology, specs, clusters, asked), *facts]
+
+
+def _misfits(topology: Topology, warehouse: Path, mistakes: Sequence[InvalidSpec]) -> list[InvalidSpec]:
+    """Returns mistakes in *topology* that only its columns show.
+
+    *topology* is the part of its file that can be used. *mistakes* are those in the rest.
+    """
+    try:
+        steps = Steps(topology, Reference(warehouse), mistakes)
+    except InvalidSpec as error:
+        return [error]
+    return [] if mistakes else not_sharded(topology, steps)
+
+
+def _readers_of_updates(topology: Topology) -> list[str]:
+    """Returns sinks that write each update of a table as a record."""
+    updates = updates_tables(topology.operators)
+    sinks = [o for o in topology.operators.values() if isinstance(o, Sink) and not o.key]
+    return [sink.name for sink in sinks if updates.intersection(sink.inputs)]
+
+
+def _loaded(file: Path) -> tuple[Topology | None, list[InvalidSpec]]:
+    """Returns the usable part of a topology file, and its mistakes."""
+    try:
+        return load_part(file)
+    except InvalidSpec as error:
+        return None, [error]
+    except FileNotFoundError as error:
+        msg = f"{file}: there is no such file; name a topology's TOML file"
+        raise InvalidArgument(msg) from error

@@ -1,0 +1,236 @@
+"""`tidemark check --live`: compares a topology with brokers and samples."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from tidemark.cli.shared.output import say
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.errors import InvalidSpec
+from tidemark.model.kinds.kafka_end import KafkaEnd
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import topic_command
+from tidemark.model.settings.toml_keys import length
+from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.topology import Topology
+from tidemark.reports.promises import leading_to, waits_for_windows
+from tidemark.sampling.disorder import covering_ms, late_share
+from tidemark.sampling.parsed import behind, newest_ms, parsed
+from tidemark.sampling.topic_sample import SampledCluster, TopicSample, ask_for
+from tidemark.semantics.sla import Sla
+from tidemark.why.causes.inputs import reasons_of
+
+EXAMPLE_LENGTH = 200
+TOLERATED = 0.01
+"""The share of late records that is no warning."""
+NEEDED = {Source: ("READ", "DESCRIBE"), Sink: ("WRITE", "DESCRIBE")}
+
+
+@dataclass
+class Live:
+    """Results of samples.
+
+    `lines` are the lines to print. `newest_ms` is the time of the newest record, by source.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    newest_ms: dict[str, int] = field(default_factory=dict)
+
+
+def live(
+    topology: Topology,
+    specs: Sequence[SlaSpec],
+    asked: Mapping[str, SampledCluster],
+    *,
+    local: str | None,
+    clock: Clock = wall_clock_ms,
+) -> list[str]:
+    """Returns the facts about *topology* that clusters and samples show.
+
+    Args:
+        topology: the topology, which can run.
+        specs: its SLAs.
+        asked: the clusters by name.
+        local: the broker of this machine.
+        clock: gives the age of records.
+
+    Raises:
+        InvalidArgument: a broker does not answer, or a topic cannot be read.
+        InvalidSpec: a topic or a right on it is missing; a line each.
+    """
+    results = Live()
+    used = [o for o in topology.operators.values() if isinstance(o, KafkaEnd) and o.topic]
+    errors = [error for o in used for error in _refused(topology, o, asked[o.kafka], local)]
+    if errors:
+        raise InvalidSpec("\n".join(map(str, errors)))
+    for operator in used:
+        if isinstance(operator, Source):
+            _look_at(topology, operator, asked[operator.kafka], results, clock)
+    return [*results.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, results, clock()))]
+
+
+def _refused(
+    topology: Topology, operator: KafkaEnd, cluster: SampledCluster, local: str | None
+) -> Iterator[InvalidSpec]:
+    """Yields why *operator* cannot use its topic."""
+    topic, key = operator.topic or "", f"operators.{operator.name}.topic"
+    if topic not in cluster.partitions:
+        remedy = f"create it with `{topic_command(topic)}`"
+        if cluster.address != local:
+            asked = "ask the administrator of that cluster for it, or for the right DESCRIBE on it"
+            near = difflib.get_close_matches(topic, cluster.partitions, n=1, cutoff=0.8)
+            remedy = f"did you mean {near[0]}? else {asked}" if near else asked
+        problem = f"is {topic!r}, which is not at {cluster.address}, or may not be seen there"
+        yield InvalidSpec.at(topology.file, key, problem, remedy)
+        return
+    allowed = cluster.rights(topic)
+    for right in NEEDED[type(operator)] if allowed is not None and "ALL" not in allowed else ():
+        if right not in (allowed or ()):
+            problem = f"is {topic!r}, of which {cluster.address} does not grant {right}"
+            yield InvalidSpec.at(topology.file, key, problem, ask_for(right, topic))
+
+
+def _look_at(topology: Topology, source: Source, cluster: SampledCluster, results: Live, clock: Clock) -> None:
+    """Adds the facts from a sample of *source*'s topic to *results*."""
+    at = f"{topology.name}: {source.name}"
+    say(f"reading a sample of {source.topic} at {cluster.address} …", sys.stderr)
+    sample = cluster.sample(source.topic or "")
+    if not sample.records:
+        empty = "is empty" if sample.complete else "gave no record in time"
+        results.lines.append(f"{at}: warning: {source.topic} {empty}: its records are not checked")
+        return
+    now_ms = clock()
+    rows = parsed(source, sample, now_ms)
+    results.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantined(source, rows)}")
+    results.lines += [f"{at}: {line}" for line in (*_examples(rows), *_bound(source, rows, now_ms), *_silent(sample))]
+    if (newest := newest_ms(rows)) is not None:
+        results.newest_ms[source.name] = newest
+        results.lines.append(f"{at}: its newest record is {length_of(now_ms - newest)}")
+
+
+def _quarantined(source: Source, rows: pl.DataFrame) -> str:
+    bad = rows.filter(pl.col("reason").is_not_null())
+    if not bad.height:
+        return "all of which can be used"
+    share = percent(bad.height / rows.height)
+    return f"of which {bad.height} ({share}) would be quarantined: {reasons_of(source, bad)}"
+
+
+def _examples(rows: pl.DataFrame) -> Iterator[str]:
+    """Yields a warning for each reason, with its first record."""
+    for row in (
+        rows.filter(pl.col("reason").is_not_null()).unique("reason", keep="first", maintain_order=True).to_dicts()
+    ):
+        value = "null" if row["value"] is None else _shortened(row["value"].decode(errors="replace"))
+        place = f"partition {row['partition']}, offset {row['offset']}"
+        yield f"warning: {row['reason']}; correct `fields`, or what sends it; for example at {place}: {value}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= EXAMPLE_LENGTH else f"{text[:EXAMPLE_LENGTH]} …"
+
+
+def _bound(source: Source, rows: pl.DataFrame, now_ms: int) -> Iterator[str]:
+    """Compares the bound of *source* with the disorder of *rows*."""
+    lags = behind(rows, now_ms)
+    if not lags:
+        return
+    late = late_share(lags, source.bound_ms)
+    seen = f"bound {length(source.bound_ms)} covers {percent(1 - late)} of them"
+    if late > TOLERATED:
+        needed = length(covering_ms(lags))
+        yield f"warning: {seen}, and {percent(late)} would be late; 99 % need a bound of {needed}"
+    else:
+        yield f"{seen}; the furthest is {length_of_ms(max(lags))} behind a newer one of its partition"
+
+
+def _silent(sample: TopicSample) -> Iterator[str]:
+    quiet = [str(n) for n, (first, end) in sample.ends.items() if end == first]
+    if quiet:
+        yield f"without records: partition{'s' if len(quiet) > 1 else ''} {', '.join(quiet)}"
+
+
+def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: Live, now_ms: int) -> Iterator[str]:
+    """Yields a warning for each SLA that the newest records already break."""
+    for spec in specs:
+        if not isinstance(spec.limits, Sla) or spec.measure not in {Measure.STALENESS, Measure.WATERMARK_LAG}:
+            continue
+        sources = [o for o in _sources(topology, spec.subject) if o.name in results.newest_ms]
+        if not sources:
+            continue
+        oldest = min(sources, key=lambda o: results.newest_ms[o.name])
+        newest = max(sources, key=lambda o: results.newest_ms[o.name])
+        judged = newest if spec.measure is Measure.STALENESS else oldest
+        age_ms = now_ms - results.newest_ms[judged.name]
+        waits = spec.measure is Measure.WATERMARK_LAG or _waits(topology, spec.subject)
+        age_ms += judged.bound_ms if waits else 0
+        limit_ms = spec.limits.promised_ms
+        if age_ms >= limit_ms:
+            behind_bound = f" behind its bound of {length(judged.bound_ms)}" if waits else ""
+            seen = f"the newest record of {judged.name} is {length_of(now_ms - results.newest_ms[judged.name])}"
+            still = "; broken until newer ones come" + (", or ignored when idle" if spec.ignore_when_idle else "")
+            promised = f"{spec.measure} of {spec.subject} below {length(limit_ms)}"
+            yield f"warning: SLA {spec.name} promises {promised}, and {seen}{behind_bound}{still}"
+
+
+def _sources(topology: Topology, subject: str) -> list[Source]:
+    """Returns the sources from which the rows of *subject* come."""
+    names = {name for top in _operators_of(topology, subject) for name in leading_to(top, topology)}
+    sources = [o for o in topology.operators.values() if isinstance(o, Source) and o.topic]
+    return [o for o in sources if o.name in names]
+
+
+def _operators_of(topology: Topology, subject: str) -> list[str]:
+    """Returns the operators that *subject* covers.
+
+    It is the name of an operator, a sub-topology or a table; any other name covers all.
+    """
+    if subject in topology.operators:
+        return [subject]
+    for sub in topology.sub_topologies:
+        if sub.name == subject:
+            return [o.name for o in sub.operators]
+    sinks = [o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == subject]
+    return sinks or list(topology.operators)
+
+
+def _waits(topology: Topology, subject: str) -> bool:
+    return any(waits_for_windows(name, topology) for name in _operators_of(topology, subject))
+
+
+def percent(share: float) -> str:
+    """Formats *share* for people.
+
+    It is never rounded up to all or down to nothing.
+
+    >>> percent(1), percent(0.99996), percent(0.0213), percent(0)
+    ('100 %', '99.9 %', '2.1 %', '0 %')
+    """
+    if share in (0, 1):
+        return f"{100 * share:.0f} %"
+    return f"{min(99.9, max(0.1, 100 * share)):.1f} %"
+
+
+def length_of_ms(ms: int) -> str:
+    """Formats a length of time in its largest fitting unit.
+
+    It has at most one decimal.
+
+    >>> length_of_ms(90_000), length_of_ms(1_234), length_of_ms(400)
+    ('1.5 min', '1.2 s', '400 ms')
+    """
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= size:
+            return f"{ms / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{ms} ms"
+
+
+def length_of(age_ms: int) -> str:
+    """Formats an age; a negative one is ahead of the clock."""
+    return f"{length_of_ms(age_ms)} old" if age_ms >= 0 else f"{length_of_ms(-age_ms)} ahead of this clock"

@@ -1,0 +1,57 @@
+"""Summarizes a valid topology for `tidemark check`.
+
+The summary has its streams, topics, tables, SLAs and DAGs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidemark.cli.shared.local import PARTS, dag_id
+from tidemark.model.kinds.kafka_end import KafkaEnd
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import Clusters, topic_command
+from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.topology import Topology
+from tidemark.sampling.topic_sample import SampledCluster
+
+
+def good_file(
+    topology: Topology, specs: Sequence[SlaSpec], clusters: Clusters, asked: Mapping[str, SampledCluster]
+) -> list[str]:
+    """Returns a line each for streams, topics, tables, SLAs and DAGs.
+
+    Args:
+        topology: the topology.
+        specs: its SLAs.
+        clusters: the Kafka clusters that have an address.
+        asked: the clusters of which partitions are shown, too.
+    """
+    operators = topology.operators.values()
+    topics = [
+        f"{'reads' if isinstance(o, Source) else 'writes'} {o.topic} at {_place(o, clusters, asked)}"
+        for o in operators
+        if isinstance(o, KafkaEnd) and o.topic
+    ]
+    parts = {
+        "streams": [sub.name for sub in topology.sub_topologies],
+        "topics": topics,
+        "tables": [sink.table for sink in operators if isinstance(sink, Sink) and sink.table],
+        "SLAs": [f"{spec.name} ({spec.measure} of {spec.subject})" for spec in specs],
+        "DAGs": [dag_id(topology.name, part) for part in PARTS],
+    }
+    return [f"{topology.name}: {part}: {', '.join(names) or 'none'}" for part, names in parts.items()]
+
+
+def _place(at: KafkaEnd, clusters: Clusters, asked: Mapping[str, SampledCluster]) -> str:
+    """Returns the broker of a topic, and its partitions if known."""
+    if at.kafka not in clusters:
+        return "the broker that `tidemark up` starts"
+    address = clusters[at.kafka].bootstrap
+    if at.kafka not in asked:
+        return address
+    number = asked[at.kafka].partitions.get(at.topic or "")
+    if number is None:
+        return f"{address} (not there yet: `{topic_command(at.topic or '')}` makes it at the broker of this machine)"
+    return f"{address} ({number} partition{'s' if number != 1 else ''})"

@@ -1,0 +1,174 @@
+"""`tidemark init`: creates a project.
+
+A project is a folder of topologies and their expectations. With `--from-topic` the command also writes a topology for
+a topic (cli/project/from_topic.py), into a new or an existing project.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from shlex import quote
+
+from tidemark.cli.project import from_topic
+from tidemark.cli.shared.output import say_inert
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.files import Project, is_project
+from tidemark.sampling.proposal import slug
+
+TOPOLOGIES = """\
+This folder has one TOML file per topology. The example reads a topic, counts records per sensor and minute, and writes
+a Delta table:
+
+```toml
+# readings.toml
+name = "readings"
+window = "10 s"                  # streaming window: latencies of operators are compared per window
+trigger = "1 s"
+check_every = "1 min"            # how often the SLAs are checked
+
+[operators.readings]
+kind = "source"
+topic = "readings"
+fields = "sensor string, temp_c double, event_time bigint"
+timestamp = "event_time"         # epoch ms
+bound = "5 s"                    # a record may come up to 5 s out of order in its partition
+idle_after = "30 s"              # a partition that is silent for longer is idle
+
+[operators.per_minute]
+kind = "aggregate"
+input = "readings"
+key = ["sensor"]
+window = { tumbling = "1 min" }
+strategy = "on_window_close"
+aggregates = { n = "count(*)", warmest_c = "max(temp_c)" }
+
+[operators.sensor_minutes]
+kind = "sink"
+input = "per_minute"
+table = "sensor_minutes"
+```
+"""
+SLAS = """\
+# SLAs of the topologies: a table [TOPOLOGY.NAME] per SLA. By default a topology has one SLA: no record is lost.
+# subject is a table, an operator or a source; owner is the team or person responsible.
+#
+# [readings.fresh]
+# subject = "sensor_minutes"
+# measure = "staleness"            # or watermark_lag, latency_p99, records, completeness, burn_rate, contract
+# warn_after = "2 min"
+# error_after = "5 min"
+# owner = "sensor team"
+# resolve_after = "1 min"
+# ignore_when_idle = true          # the SLA passes while its sources have nothing to send
+"""
+CHANNELS = """\
+# Channels for alerts: a table [NAME] each. The log of the task tell_log always receives them.
+#
+# [sensor_team]
+# kind = "mail"                    # or slack, or notifier: any notifier of Airflow
+# to = ["sensors@example.org"]
+# from = "tidemark@example.org"
+# owners = ["sensor team"]         # only SLAs of these owners; other filters: topologies, severities, changes
+"""
+CONNECTIONS = """\
+# Kafka clusters: a table [kafka.NAME] each. A source or Kafka sink uses the cluster with kafka = "NAME".
+# The default is [kafka.default] or, without it, the broker that `tidemark up` starts on this machine.
+#
+# [kafka.default]
+# bootstrap = "broker-1.example.org:9092"
+"""
+IGNORED = ".tidemark/"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="folder of the project (default: the current one)",
+    )
+    from_topic.add_options(parser)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Makes the project, and prints the next commands."""
+    if options.from_topic is not None:
+        return _from_topic(options)
+    if options.bootstrap or options.key:
+        msg = "--bootstrap and --key need --from-topic TOPIC; add it, or leave them out"
+        raise InvalidArgument(msg)
+    project = init(options.folder)
+    say_inert(f"created a project in {project.folder}: topologies/, expectations/slas.toml, channels.toml,")
+    say_inert("connections.toml; its state will be in .tidemark/, which git ignores\n")
+    say_inert(next_commands(options.folder))
+    return 0
+
+
+def _from_topic(options: argparse.Namespace) -> int:
+    """Writes a topology for a topic.
+
+    If that is impossible nothing is made or changed.
+    """
+    project = Project(options.folder.resolve())
+    is_there = is_project(project.folder)
+    if not is_there:
+        _refuse_what_is_there(project)
+    from_topic.refuse_what_is_there(project, slug(options.from_topic))
+    proposed = from_topic.proposal(options, project)
+    if not is_there:
+        init(options.folder)
+    from_topic.write(project, proposed)
+    say_inert(from_topic.next_commands(options.folder, proposed))
+    return 0
+
+
+def init(folder: Path) -> Project:
+    """Makes a new project in *folder*.
+
+    Raises InvalidArgument, and changes nothing, if the folder has such files already.
+    """
+    project = Project(folder.resolve())
+    files = {
+        project.topologies / "README.md": TOPOLOGIES,
+        project.slas: SLAS,
+        project.channels: CHANNELS,
+        project.connections: CONNECTIONS,
+    }
+    _refuse_what_is_there(project)
+    for file, text in files.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    ignore = project.folder / ".gitignore"
+    lines = ignore.read_text(encoding="utf-8").splitlines() if ignore.exists() else []
+    if IGNORED not in lines:
+        ignore.write_text("\n".join([*lines, IGNORED, ""]), encoding="utf-8")
+    return project
+
+
+def next_commands(folder: Path) -> str:
+    """Returns the commands that come next, with their purposes."""
+    enter = "" if folder.resolve() == Path.cwd() else f"  cd {quote(str(folder))}\n"
+    steps = {
+        "tidemark check": "check that it can run, before it does",
+        "tidemark topic create TOPIC --partitions 3": "if its topic is to be at the broker of this machine",
+        "tidemark up": "start it, and wait for its first result",
+    }
+    lines = "\n".join(f"  {step:44}{meaning}" for step, meaning in steps.items())
+    first = "write a topology into topologies/NAME.toml (topologies/README.md has one to begin with), then:"
+    return f"{first}\n{enter}{lines}"
+
+
+def _refuse_what_is_there(project: Project) -> None:
+    if project.folder.exists() and not project.folder.is_dir():
+        msg = f"{project.folder}: a project must be a folder, but this is a file; name another one"
+        raise InvalidArgument(msg)
+    kept = (project.topologies, project.expectations, project.channels, project.connections, project.state)
+    there = [path.name for path in kept if path.exists()]
+    if project.is_checkout or there:
+        files = ", ".join(there) or "jobs/topologies, as a checkout of Tidemark"
+        msg = f"{project.folder}: init changes no file, but the folder has {files}; name another one"
+        raise InvalidArgument(msg)

@@ -1,0 +1,81 @@
+"""`tidemark accept-loss`: continues a stream without lost records.
+
+A topic, or the log of a hop, lost them before they were read.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tidemark.cli.shared import options
+from tidemark.cli.shared.output import say_inert
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.control.folder import AcceptedLoss, Control
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.layout import Layout, usable
+from tidemark.reports.batch_job import argument_type
+from tidemark.stream.journal.entries import Journal
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command.
+
+    A driver that stopped because of a loss prints the whole command.
+    """
+    parser.add_argument("topology", type=argument_type(usable), help="name of the topology")
+    parser.add_argument("sub_topology", type=argument_type(usable), help="name of the sub-topology")
+    parser.add_argument("--source", required=True, help="the source that reads the topic or the hop")
+    parser.add_argument("--partition", type=int, required=True, help="partition of the topic; 0 for a hop")
+    parser.add_argument(
+        "--until", type=int, required=True, metavar="OFFSET", help="offset to continue from; for a hop, the batch"
+    )
+    parser.add_argument("--by", required=True, metavar="NAME", help="person who accepts the loss")
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="reason why the records are not needed")
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Records the decision, and prints it."""
+    say_inert(accept_loss(asked, options.warehouse(asked)))
+    return 0
+
+
+def accept_loss(asked: argparse.Namespace, warehouse: Path, clock: Clock = wall_clock_ms) -> str:
+    """Records the decision in the stream's control folder; returns it as text.
+
+    Raises InvalidArgument if the stream does not read the partition.
+    """
+    control = Control(Layout(warehouse).control(asked.topology, asked.sub_topology))
+    at = _position(control.home, asked.source, asked.partition)
+    control.accept_loss(
+        AcceptedLoss(
+            source=asked.source,
+            partition=asked.partition,
+            from_offset=at,
+            until_offset=asked.until,
+            by=asked.by,
+            reason=asked.reason,
+            at_ms=clock(),
+        )
+    )
+    place = f"{asked.source}, partition {asked.partition}"
+    return f"{place}: the lost records from offset {at} on are skipped; start the stream"
+
+
+def _position(home: Path, source: str, partition: int) -> int:
+    """Returns the next offset that a stream reads from a partition.
+
+    It is a partition of *source*, and *home* is the control folder of the stream. Raises InvalidArgument if the stream
+    does not read the partition.
+    """
+    entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
+    inputs = entry.notes.decision.progress.inputs if entry else {}
+    offsets = {(name, number): part.until_offset for name, i in inputs.items() for number, part in i.partitions.items()}
+    if (source, partition) not in offsets:
+        places = (
+            ", ".join(f"{name}/{number}" for name, number in sorted(offsets))
+            or "none (the stream has read no records yet)"
+        )
+        msg = f"{home}: the stream does not read this partition, got {source}/{partition}; known: {places}"
+        raise InvalidArgument(msg)
+    return offsets[source, partition]

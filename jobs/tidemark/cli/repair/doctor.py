@@ -1,0 +1,85 @@
+"""`tidemark doctor`: checks if a topology's streams can continue.
+
+It checks what is in the warehouse. If a stream cannot continue it names the remedies.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from tidemark.cli.shared import options
+from tidemark.cli.shared.output import say_inert
+from tidemark.control.folder import Control
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.topology import Topology
+from tidemark.reports.batch_job import topology as topology_named
+from tidemark.stream.startup import unread
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import Inconsistency, findings
+
+REMOVE_TORN = "remove-torn"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    options.add_topology(parser)
+    parser.add_argument("sub_topology", metavar="SUB_TOPOLOGY", nargs="?", help="sub-topology to check (default: all)")
+    parser.add_argument(
+        "--apply", choices=[REMOVE_TORN], help="remove torn files of the checkpoint that nothing depends on"
+    )
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Prints the faults of each stream; returns 1 if one is unsound."""
+    layout, of = Layout(options.warehouse(asked)), topology_named(asked.topology)
+    faults_by_stream = doctor(of, layout, asked.sub_topology, remove_torn=asked.apply == REMOVE_TORN)
+    for sub_topology, faults in faults_by_stream.items():
+        say_inert(f"{sub_topology}: {'unsound' if faults else 'sound'}")
+        if faults:
+            say_inert(faults)
+    for sub_topology, reading in begun(of, layout, asked.sub_topology).items():
+        say_inert(f"{sub_topology}: its newest batch is not decided: {reading}")
+    return 1 if any(faults_by_stream.values()) else 0
+
+
+def doctor(topology: Topology, layout: Layout, sub_topology: str | None, *, remove_torn: bool) -> dict[str, str]:
+    """Returns the faults of each sub-topology; empty if it is sound.
+
+    Args:
+        topology: the topology.
+        layout: the warehouse.
+        sub_topology: the name of a sub-topology; None: all.
+        remove_torn: remove torn files of a checkpoint before the check that counts.
+
+    Raises:
+        AlreadyRunning: files are to be removed, and a driver runs the stream.
+    """
+    subs = [topology.sub_topology(sub_topology)] if sub_topology else topology.sub_topologies
+    texts: dict[str, str] = {}
+    for stream in (Stream(topology, sub, layout) for sub in subs):
+        faults = findings(evidence(stream))
+        if remove_torn and any(fault.removable for fault in faults):
+            _remove(stream, faults)
+            faults = findings(evidence(stream))
+        texts[stream.sub.name] = "\n".join(fault.lines for fault in faults)
+    return texts
+
+
+def begun(topology: Topology, layout: Layout, sub_topology: str | None) -> dict[str, str]:
+    """Returns the undecided batch of each sub-topology, as part of a sentence.
+
+    Its driver began to read the batch and did not decide it. Sub-topologies without one are left out.
+    """
+    subs = [topology.sub_topology(sub_topology)] if sub_topology else topology.sub_topologies
+    texts = {sub.name: unread.begun(layout.control(topology.name, sub.name), sub) for sub in subs}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _remove(stream: Stream, faults: list[Inconsistency]) -> None:
+    control = Control(stream.control)
+    control.acquire()  # no driver starts while files are removed
+    for fault in faults:
+        for file in fault.removable:
+            file.unlink(missing_ok=True)
+    control.release()

@@ -1,0 +1,209 @@
+"""`tidemark requeue`: sends records to their topics again, each once.
+
+They are records from quarantine, or late ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+from confluent_kafka import KafkaError, Message, Producer
+
+from tidemark.cli.repair.reopen import reopen
+from tidemark.cli.repair.requeue_late import late_rows, with_bytes
+from tidemark.cli.repair.set_aside import in_time, requeued, with_decided_at
+from tidemark.cli.shared import options
+from tidemark.cli.shared.local import running_broker
+from tidemark.cli.shared.output import say_inert
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.kernels.records.arrivals import KILLS_DRIVERS
+from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed
+from tidemark.model.project.layout import Layout, usable
+from tidemark.model.tables.catalog import QUARANTINE, REQUEUED
+from tidemark.model.topology import Topology
+from tidemark.reports.batch_job import add_bootstrap, argument_type, topology, writing
+from tidemark.storage.delta.tables import append, create
+
+HEADER = "tidemark-requeued"
+"""Header with `<partition>/<offset>` of the record that was sent again."""
+PLACE = ("topic", "partition", "offset")
+SENT_WITHIN_S = 60.0
+AT_ONCE = 1_000
+ByCluster = Callable[[pl.DataFrame], list[tuple[Cluster, pl.DataFrame]]]
+"""Groups rows by the Kafka cluster that they go to."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("topology", type=argument_type(usable), help="name of the topology")
+    late = "send late records instead of quarantined ones; all readers of the topic read them again"
+    parser.add_argument("--late", action="store_true", help=late)
+    closed = "with --late: send late records only to closed windows with `reopen_for`, and to no topic"
+    parser.add_argument("--reopen", action="store_true", help=closed)
+    parser.add_argument("--operator", help="with --reopen: only late records of this aggregate")
+    parser.add_argument("--source", help="only records of this source operator")
+    parser.add_argument("--reason", help="only records set aside for this reason, such as malformed_json")
+    parser.add_argument("--from", dest="first", metavar="T", help="only records set aside at or after this instant")
+    parser.add_argument(
+        "--to",
+        dest="until",
+        metavar="T",
+        help="only records set aside before this instant; for example 2026-01-31T12:00Z",
+    )
+    add_bootstrap(parser, LOCAL)
+    parser.add_argument("--dry-run", action="store_true", help="count the records, and send none")
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Sends the records, and prints their number."""
+    say_inert(requeue(asked, options.warehouse(asked), running_broker(asked.home)))
+    return 0
+
+
+def requeue(
+    asked: argparse.Namespace,
+    warehouse: Path,
+    local: str | None,
+    clock: Clock = wall_clock_ms,
+    described: Callable[[str], Topology] = topology,
+) -> str:
+    """Sends the records that were *asked* for and were not sent before.
+
+    Records are sent AT_ONCE at a time, and then recorded in `requeued`: an interrupted run may send as many twice. Two
+    of these must not run at once. A record that is still unusable comes to quarantine with its new offset, and may be
+    sent again from there.
+
+    Args:
+        asked: the command line.
+        warehouse: the warehouse.
+        local: the address of the broker for the cluster `default`, if nothing else gives one.
+        clock: epoch ms UTC.
+        described: reads a topology's file, which has the sources of late records and their Kafka clusters.
+
+    Returns:
+        The number of records, as text.
+    """
+    layout = Layout(warehouse)
+    _refuse_unfitting(asked)
+    with writing(layout, asked.topology):
+        if asked.reopen:
+            return reopen(asked, described(asked.topology), layout, clock)
+        rows = late_rows(described(asked.topology), layout) if asked.late else _quarantined(layout, asked.topology)
+        return _requeued(asked, _chosen(rows, asked), layout, partial(_by_cluster, asked, described, local), clock)
+
+
+def _refuse_unfitting(asked: argparse.Namespace) -> None:
+    """Raises InvalidArgument for options that do not go together."""
+    if asked.reopen and not asked.late:
+        msg = "--reopen: only late records can be processed again; write --late --reopen"
+        raise InvalidArgument(msg)
+    if asked.operator and not asked.reopen:
+        msg = f"--operator {asked.operator}: needs --reopen; add that, or choose by --source"
+        raise InvalidArgument(msg)
+    if asked.reopen and (asked.source or asked.reason):
+        msg = "--reopen: takes no --source and no --reason; choose by --operator, --from and --to"
+        raise InvalidArgument(msg)
+
+
+def _requeued(
+    asked: argparse.Namespace, rows: pl.DataFrame, layout: Layout, by_cluster: ByCluster, clock: Clock
+) -> str:
+    path = layout.report_table(asked.topology, REQUEUED.name)
+    waiting = rows.join(_sent(path), on=list(PLACE), how="anti").sort(PLACE)
+    if asked.dry_run:
+        return f"{waiting.height} of {rows.height} records would be sent again"
+    parts, sent = by_cluster(waiting), 0
+    create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
+    for cluster, of_cluster in parts:
+        there = with_bytes(of_cluster, cluster) if asked.late else of_cluster
+        for part in there.iter_slices(AT_ONCE):
+            accepted, failed = _send(part, cluster)
+            requeued_rows = accepted.select("sub_topology", "source", *PLACE, "reason")
+            append(path, rows_of(REQUEUED, requeued_rows, topology=asked.topology, requeued_at=clock()))
+            if failed:
+                seen = f"{len(failed)} of {part.height} records were not accepted: {failed[0]}"
+                msg = f"{cluster.bootstrap}: {seen}; run this again"
+                raise TidemarkError(msg)
+        sent += there.height
+    gone = waiting.height - sent
+    lost = f"; {gone} are no longer in their topics" if gone else ""
+    return f"{sent} of {rows.height} records were sent again{lost}"
+
+
+def _by_cluster(
+    asked: argparse.Namespace, described: Callable[[str], Topology], local: str | None, rows: pl.DataFrame
+) -> list[tuple[Cluster, pl.DataFrame]]:
+    """Groups *rows* by the cluster that their sources read.
+
+    The topology's file, read by *described*, has the clusters. Without the file it is the cluster `default`.
+    """
+    of: Topology | None = None
+    with suppress(InvalidArgument):  # the file may be gone; quarantine has all else that is needed
+        of = described(asked.topology)
+    operators, configured = (of.operators, of.clusters) if of else ({}, {})
+    names = {name: getattr(operators.get(name), "kafka", DEFAULT) for name in rows["source"].unique()}
+    clusters = addressed({*names.values()}, configured, asked.bootstrap, os.environ, otherwise=local)
+    of_rows = rows["source"].replace_strict(names, return_dtype=pl.String)
+    return [(clusters[name], rows.filter(of_rows == name)) for name in sorted({*names.values()})]
+
+
+def _sent(path: Path) -> pl.DataFrame:
+    """Returns the places of the records that were sent again before."""
+    return requeued(path).select(PLACE).collect()
+
+
+def _quarantined(layout: Layout, name: str) -> pl.DataFrame:
+    """Returns the records in quarantine of the topology *name*."""
+    pattern = layout.stream_table(name, "*", QUARANTINE.name).relative_to(layout.warehouse)
+    paths = sorted(layout.warehouse.glob(str(pattern)))
+    if not paths:
+        msg = f"{layout.warehouse} has no quarantine of a topology {name!r}; check the name, and the warehouse"
+        raise InvalidArgument(msg)
+    return pl.concat([with_decided_at(path) for path in paths])
+
+
+def _chosen(rows: pl.DataFrame, asked: argparse.Namespace) -> pl.DataFrame:
+    """Returns the records among *rows* that were *asked* for, once each.
+
+    Rows that are of no topic are left out, and so are records that kill drivers.
+    """
+    rows = rows.filter(pl.col("topic").is_not_null(), pl.col("reason").ne_missing(KILLS_DRIVERS))
+    for column, wanted in (("source", asked.source), ("reason", asked.reason)):
+        if wanted is not None:
+            values = sorted(rows[column].drop_nulls().unique())
+            if wanted not in values:
+                msg = f"no record was set aside with the {column} {wanted!r}; known: {', '.join(values) or 'none'}"
+                raise InvalidArgument(msg)
+            rows = rows.filter(pl.col(column) == wanted)
+    return in_time(rows, asked).unique(PLACE, keep="first", maintain_order=True)
+
+
+def _send(rows: pl.DataFrame, cluster: Cluster) -> tuple[pl.DataFrame, list[str]]:
+    """Sends key and value of *rows* to their partitions again.
+
+    Returns the rows that the broker accepted, and its errors for the others.
+    """
+    producer = Producer({**cluster.client, "enable.idempotence": True, "message.max.bytes": 100_000_000})
+    accepted: list[int] = []
+    failed: list[str] = []
+
+    def delivered(row: int, error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            accepted.append(row)
+        else:
+            failed.append(error.str())
+
+    for row, (topic, partition, offset, key, value) in enumerate(rows.select(*PLACE, "key", "value").iter_rows()):
+        headers: list[tuple[str, str | bytes | None]] = [(HEADER, f"{partition}/{offset}")]
+        producer.produce(topic, value, key, partition, headers=headers, on_delivery=partial(delivered, row))
+        producer.poll(0)
+    unsent = producer.flush(SENT_WITHIN_S)
+    return rows[sorted(accepted)], failed or ["the broker did not answer"] * unsent

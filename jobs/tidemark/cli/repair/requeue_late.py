@@ -1,0 +1,146 @@
+"""Reads the rows of `late_records` that `tidemark requeue --late` sends.
+
+Each has key, value and place in a topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+from confluent_kafka import Consumer, TopicPartition
+
+from tidemark.cli.repair.set_aside import requeued, with_decided_at
+from tidemark.control.folder import Control
+from tidemark.errors import InvalidArgument
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import Cluster
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import LATE_RECORDS, REQUEUED
+from tidemark.model.topology import Topology
+from tidemark.stream.decide.reopenings import PLACE
+
+REASON = "late"
+SILENT_S = 10.0
+"""A topic that is silent for so long has no more records."""
+COLUMNS = ["sub_topology", "source", "topic", "partition", "offset", "reason", "key", "value", "decided_at", "kept"]
+
+
+def late_rows(topology: Topology, layout: Layout) -> pl.DataFrame:
+    """Returns all late records, once for each operator they were late for.
+
+    Column `kept` is True if the row contains key and value: a source was the operator. Others have to be read again.
+    """
+    frames = [_of(topology, sub.name, layout) for sub in topology.sub_topologies]
+    return pl.concat([frame for frame in frames if frame is not None], how="vertical_relaxed")
+
+
+def _of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
+    path = layout.stream_table(topology.name, sub, LATE_RECORDS.name)
+    late = with_decided_at(path)
+    reopened = asked_before(topology, sub, layout)
+    late = late.join(reopened, on=reopened.columns, how="anti")
+    sources = {name: source_of(topology, name) for name in late["operator"].unique()}
+    return late.with_columns(
+        source=pl.col("operator").replace_strict({n: s.name for n, s in sources.items()}, return_dtype=pl.String),
+        topic=pl.col("operator").replace_strict({n: s.topic for n, s in sources.items()}, return_dtype=pl.String),
+        kept=pl.col("operator").is_in([name for name, source in sources.items() if name == source.name]),
+        key=pl.col("key").cast(pl.Binary),
+        reason=pl.lit(REASON),
+    ).select(COLUMNS)
+
+
+def asked_before(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
+    """Returns the late records of requests to reopen closed windows of *sub*.
+
+    It returns their operators and places. `tidemark requeue --late --reopen` makes these requests.
+    """
+    control = Control(layout.control(topology.name, sub))
+    waiting = [control.reopening(id_) for id_ in control.reopenings()]
+    rows = [(each.operator, *place) for each in waiting for place in each.late]
+    asked = pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
+    return pl.concat([asked, reopened(topology, sub, layout)]).unique()
+
+
+def reopened(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
+    """Returns operator and place of late records in `requeued`."""
+    rows = requeued(layout.report_table(topology.name, REQUEUED.name))
+    if "late_batch" not in rows.collect_schema():  # of an older version
+        return pl.DataFrame(schema={"operator": pl.String(), **PLACE})
+    rows = rows.filter(pl.col("late_batch").is_not_null(), pl.col("sub_topology") == sub)
+    return (
+        rows.select("partition", "offset", operator="source", batch_id="late_batch")
+        .select("operator", *PLACE)
+        .collect()
+    )
+
+
+def source_of(topology: Topology, name: str) -> Source:
+    """Returns the source whose records the operator *name* reads.
+
+    Raises:
+        InvalidArgument: there are several.
+    """
+    sources = {source.name: source for source in sources_of(topology, name)}
+    if len(sources) != 1:
+        msg = (
+            f"late records of {name} may come from {' or '.join(sorted(sources))}, and late_records does not name "
+            "their source; send them again from their producers"
+        )
+        raise InvalidArgument(msg)
+    return next(iter(sources.values()))
+
+
+def sources_of(topology: Topology, name: str) -> Iterator[Source]:
+    """Yields the sources whose records the operator *name* reads."""
+    operator = topology.operators.get(name)
+    if operator is None:
+        msg = f"late_records names {name}, which is not an operator of {topology.name} now; give its old topology file"
+        raise InvalidArgument(msg)
+    if isinstance(operator, Source):
+        yield operator
+    for read in operator.upstream_flows:
+        yield from sources_of(topology, read)
+
+
+def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
+    """Returns *rows* with key and value.
+
+    Where the rows do not contain them, they are read from the topics. Rows whose records are gone from a topic are left
+    out.
+    """
+    again = rows.filter(~pl.col("kept"))
+    if again.is_empty():
+        return rows
+    consumer = Consumer({**cluster.client, "group.id": "tidemark-requeue", "enable.auto.commit": False})
+    records = [
+        {"topic": topic, "partition": number, "offset": offset, "key": key, "value": value}
+        for (topic, number), part in again.group_by("topic", "partition", maintain_order=True)
+        for offset, key, value in _read_again(consumer, str(topic), int(str(number)), part["offset"].sort().to_list())
+    ]
+    consumer.close()
+    place = {"topic": pl.String(), "partition": pl.Int32(), "offset": pl.Int64()}
+    read = pl.DataFrame(records, schema={**place, "key": pl.Binary(), "value": pl.Binary()})
+    completed = again.drop("key", "value").join(read, on=list(place), how="inner").select(rows.columns)
+    return pl.concat([rows.filter("kept"), completed]).sort(list(place))
+
+
+def _read_again(
+    consumer: Consumer, topic: str, number: int, offsets: list[int]
+) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """Yields offset, key and value of the records at *offsets*.
+
+    They come in order, without records that are gone.
+    """
+    wanted = set(offsets)
+    first, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=SILENT_S)
+    wanted &= set(range(first, end)) if wanted else set()
+    if not wanted:
+        return
+    consumer.assign([TopicPartition(topic, number, min(wanted))])
+    while (message := consumer.poll(SILENT_S)) is not None:
+        offset = message.offset()
+        if message.error() is None and offset in wanted:
+            yield offset, message.key(), message.value()
+        if offset is None or offset >= max(wanted):
+            return

@@ -1,0 +1,179 @@
+"""`tidemark reset-time`: sets the time of a partition back.
+
+A record from the future had moved it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+
+from tidemark.cli.shared import options
+from tidemark.cli.shared.output import say_inert
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.control.folder import Control, TimeReset
+from tidemark.errors import InvalidArgument
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout, usable
+from tidemark.model.settings.intervals import instant_ms, iso
+from tidemark.model.settings.windows import Shape
+from tidemark.model.topology import SubTopology, Topology, load
+from tidemark.reports.batch_job import argument_type
+from tidemark.reports.batch_job import topology as topology_named
+from tidemark.semantics.progress import STREAMING, StreamProgress
+from tidemark.stream.decide.time_resets import TimeResets
+from tidemark.stream.journal.entries import Journal
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("topology", help="name of the topology, or its TOML file")
+    parser.add_argument("sub_topology", type=argument_type(usable), help="name of the sub-topology")
+    parser.add_argument("--source", required=True, help="the source operator, or the reader of a hop")
+    parser.add_argument("--partition", type=int, required=True, help="partition of the source")
+    parser.add_argument(
+        "--to",
+        type=argument_type(instant_ms),
+        required=True,
+        metavar="INSTANT",
+        help="new time of the newest record of the partition, ISO 8601",
+    )
+    parser.add_argument("--by", required=True, metavar="NAME", help="person who resets the time")
+    parser.add_argument("--reason", required=True, metavar="TEXT", help="reason for the reset")
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Requests the reset, and prints its consequences."""
+    say_inert(reset_time(asked, options.warehouse(asked), topology_named(asked.topology)))
+    return 0
+
+
+def reset_time(asked: argparse.Namespace, warehouse: Path, topology: Topology, clock: Clock = wall_clock_ms) -> str:
+    """Asks the driver to set the time of a partition back.
+
+    Returns the windows that stay closed, and the commands that reset readers, as text. Raises InvalidArgument if the
+    partition is unknown or not later than the new time, if a session would stay closed, or if the upstream of a hop was
+    not reset before.
+    """
+    sub = topology.sub_topology(asked.sub_topology)
+    layout = Layout(warehouse)
+    progress = newest_progress(layout, topology.name, sub.name)
+    part = progress.inputs[asked.source].partitions.get(asked.partition) if asked.source in progress.inputs else None
+    if part is None or part.max_timestamp_ms is None or part.max_timestamp_ms <= asked.to:
+        partitions = ", ".join(
+            f"{name}/{number} at {_shown(of.max_timestamp_ms)}"
+            for name, source in sorted(progress.inputs.items())
+            for number, of in sorted(source.partitions.items())
+        )
+        seen = "is not known" if part is None else f"is at {_shown(part.max_timestamp_ms)}, which is not later"
+        msg = f"--to {_shown(asked.to)}: {asked.source}/{asked.partition} {seen}; name one of: {partitions}"
+        raise InvalidArgument(msg)
+    _refuse_sessions(sub)
+    control = Control(layout.control(topology.name, sub.name))
+    resets = TimeResets(sub, layout.stream(topology.name, sub.name), control.time_resets, window_ms=topology.window_ms)
+    after = resets.preview(progress, asked.source, asked.partition, asked.to)
+    from_offset = _after_reset_of_upstream(topology, sub, asked.source, layout)
+    control.request_time_reset(
+        TimeReset(
+            id=uuid.uuid4().hex,
+            source=asked.source,
+            partition=asked.partition,
+            to_ms=asked.to,
+            from_offset=from_offset,
+            by=asked.by,
+            reason=asked.reason,
+            at_ms=clock(),
+        )
+    )
+    lines = [
+        f"{asked.source}, partition {asked.partition}: time goes back from {_shown(part.max_timestamp_ms)} to "
+        f"{_shown(asked.to)} with the next batch; the watermark is {_shown(after.watermark_ms)} then",
+        *_closed_lines(after),
+    ]
+    if after.watermark_ms != progress.watermark_ms and after.watermark_ms is not None:
+        arguments = f"--to {_shown(after.watermark_ms + 1)} --by {quote(asked.by)} --reason {quote(asked.reason)}"
+        commands = [
+            f"  tidemark reset-time {place} {arguments}"
+            for place in _readers(topology, sub, layout, after.watermark_ms)
+        ]
+        lines += ["then, once that batch is done, for each reader:", *commands] if commands else []
+    return "\n".join(lines)
+
+
+def _closed_lines(after: StreamProgress) -> list[str]:
+    lines = [
+        f"  {'streaming window' if name == STREAMING else name} {_shown(start)} to {_shown(end)}"
+        for name, windows in sorted(after.stay_closed.items())
+        for start, end in windows
+    ]
+    return ["windows that stay closed, whose records are late:", *lines] if lines else ["no window stays closed"]
+
+
+def _refuse_sessions(sub: SubTopology) -> None:
+    for operator in sub.operators:
+        if isinstance(operator, Aggregate) and operator.windows and operator.windows.shape is Shape.SESSION:
+            msg = (
+                f"{operator.name}: closed sessions could open again after a reset of time; give the topology a new "
+                "name, under which it reads its topics again"
+            )
+            raise InvalidArgument(msg)
+
+
+def _after_reset_of_upstream(topology: Topology, sub: SubTopology, source: str, layout: Layout) -> int:
+    """Returns the batch of a hop's upstream that follows its reset.
+
+    Marks that the upstream wrote before would move the reader forward again. It is 0 for a source that is no hop.
+    Raises InvalidArgument if the upstream was not reset.
+    """
+    operator = next((o for o in sub.operators if o.name == source), None)
+    if not isinstance(operator, HopSource):
+        return 0
+    resets = newest_progress(layout, topology.name, operator.upstream).resets
+    if not resets:
+        command = f"tidemark reset-time {topology.name} {operator.upstream}"
+        msg = f"{source}: its time comes from {operator.upstream}; reset that first: {command} --source …"
+        raise InvalidArgument(msg)
+    return max(resets.values()) + 1
+
+
+def _readers(topology: Topology, sub: SubTopology, layout: Layout, watermark_ms: int) -> Iterator[str]:
+    """Yields partitions of readers of *sub* that are ahead of *watermark_ms*.
+
+    They are written as arguments of the command. The watermark is in record time, epoch ms.
+    """
+    topics = {o.topic for o in sub.operators if isinstance(o, Sink) and o.topic}
+    tables = {
+        layout.stream_table(topology.name, sub.name, o.table) for o in sub.operators if isinstance(o, Sink) and o.table
+    }
+    others = [load(file) for file in sorted(Project.here().topologies.glob("*.toml"))]
+    for reader in [topology, *(other for other in others if other.name != topology.name)]:
+        for part in reader.sub_topologies:
+            for source in part.operators:
+                behind_hop = isinstance(source, HopSource) and reader is topology and source.upstream == sub.name
+                of_sink = isinstance(source, Source) and (
+                    source.topic in topics or bool(source.delta and layout.warehouse / source.delta in tables)
+                )
+                if not (behind_hop or of_sink) or not layout.control(reader.name, part.name).is_dir():
+                    continue
+                progress = newest_progress(layout, reader.name, part.name).inputs.get(source.name)
+                for number, partition in sorted(progress.partitions.items() if progress else ()):
+                    if partition.watermark_ms is not None and partition.watermark_ms > watermark_ms:
+                        yield f"{reader.name} {part.name} --source {source.name} --partition {number}"
+
+
+def newest_progress(layout: Layout, topology: str, sub: str) -> StreamProgress:
+    """Returns the progress of a stream by its newest journal entry."""
+    home = layout.control(topology, sub)
+    entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
+    return entry.notes.decision.progress if entry else StreamProgress()
+
+
+def _shown(ms: int | None) -> str:
+    return "no time" if ms is None else iso(ms)

@@ -1,0 +1,162 @@
+"""`tidemark reshard`: changes the number of shards of a drained stream.
+
+It distributes the stream's state to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tidemark.cli.shared import options
+from tidemark.cli.shared.output import say_inert
+from tidemark.control.folder import Control
+from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.model.project.layout import Layout, usable
+from tidemark.model.stream import Stream
+from tidemark.model.topology import Topology
+from tidemark.reports.batch_job import argument_type
+from tidemark.reports.batch_job import topology as topology_named
+from tidemark.storage.delta.tables import Reference
+from tidemark.storage.fence import Fence
+from tidemark.stream.distributed.resharding import forget, remember, reshard
+from tidemark.stream.distributed.sharding import Sharding, sharding
+from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.state_runs import StateRuns
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.state.files import StateFiles, files_of, remove_unnamed
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("topology", help="name of the topology, or its TOML file")
+    parser.add_argument(
+        "sub_topology",
+        nargs="?",
+        type=argument_type(usable),
+        help="sub-topology (default: all with `shards = N` in the file)",
+    )
+    parser.add_argument("--shards", type=_number, required=True, metavar="N", help="new number of shards")
+
+
+def command(asked: argparse.Namespace) -> int:
+    """Distributes the state, and prints a line for each stream."""
+    topology, warehouse = topology_named(asked.topology), options.warehouse(asked)
+    for line in reshard_streams(topology, warehouse, asked.sub_topology, asked.shards, say_inert):
+        say_inert(line)
+    return 0
+
+
+def reshard_streams(
+    topology: Topology,
+    warehouse: Path,
+    name: str | None,
+    shards: int,
+    say: Callable[[str], None] = lambda text: None,
+) -> Iterator[str]:
+    """Yields a line for each stream after its state was distributed.
+
+    Args:
+        topology: the topology.
+        warehouse: the warehouse.
+        name: one of its streams; None: all.
+        shards: the new number of shards.
+        say: prints a line for each old shard.
+
+    Raises:
+        InvalidArgument: a driver of one of the streams lives.
+        NotSharded: one of the streams cannot run in shards.
+    """
+    names = [name] if name else [sub.name for sub in topology.sub_topologies]
+    wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
+    streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]
+    by = [_sharding(stream) for stream in streams]
+    for stream in streams:
+        if Control(stream.control).is_held():
+            msg = f"{_name(stream)}: its driver is running; drain it first"
+            raise InvalidArgument(msg)
+    for stream, placement in zip(streams, by, strict=True):
+        yield _resharded(stream, placement, topology.shards_of(stream.sub.name), say)
+
+
+def _sharding(stream: Stream) -> Sharding | None:
+    """Returns how the keys of *stream* are distributed; None for one shard."""
+    steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+    return sharding(stream.topology, stream.sub, steps) if stream.shards > 1 else None
+
+
+def _resharded(stream: Stream, by: Sharding | None, in_file: int, say: Callable[[str], None]) -> str:
+    """Distributes the state of *stream*; no driver of it can start meanwhile.
+
+    Args:
+        stream: the stream, with its new number of shards.
+        by: how its keys are distributed; None for one shard.
+        in_file: the number of shards in the topology's file.
+        say: prints a line for each old shard.
+
+    Returns:
+        A line with the result.
+    """
+    name, home = _name(stream), stream.control / "journal"
+    if not home.is_dir():
+        return f"{name}: no batch was decided yet, so there is no state"
+    with Control(stream.control).held() as check_lease:
+        try:
+            return f"{name}: {_dealt_out(stream, Journal(home, 'data'), by, in_file, say, check_lease)}"
+        except OSError as error:
+            msg = f"{name}: {error}; the state is unchanged; correct this and run the command again"
+            raise TidemarkError(msg) from error
+
+
+def _dealt_out(
+    stream: Stream,
+    journal: Journal,
+    by: Sharding | None,
+    in_file: int,
+    say: Callable[[str], None],
+    check_lease: Callable[[], None],
+) -> str:
+    """Distributes the state, and returns the result as text."""
+    # A distribution that was begun before is removed first.
+    forget(stream.control)
+    newest = journal.newest()
+    if newest is None:
+        return "no batch was decided yet, so there is no state"
+    old = newest.notes.decision.states
+    if old is not None:
+        remove_unnamed(stream.control, old, check_lease=check_lease)
+        if len(old) == stream.shards:
+            return f"its state is in {_shards(stream.shards)} already"
+    files = partial(StateFiles, stream, journal, shards=stream.shards, fence=Fence(check_lease))
+    runs = reshard(stream, journal, newest, by, files, lambda line: say(f"{_name(stream)}: {line}"))
+    remember(stream.control, runs, check_lease=check_lease)
+    source = "the tables of an older version" if old is None else _shards(len(old))
+    done = f"{_amount(stream, runs)} of its state after batch {newest.batch_id} went from {source}"
+    done = f"{done} to {_shards(stream.shards)}"
+    if in_file == stream.shards:
+        return f"{done}; start its driver"
+    return f"{done}; its file has shards = {in_file}: write {stream.shards}, then start its driver"
+
+
+def _amount(stream: Stream, shards: Sequence[StateRuns]) -> str:
+    rows = sum(run.rows for runs in shards for run in runs.runs)
+    size = sum(file.stat().st_size for file in files_of(stream.control, shards))
+    return f"{rows:,} rows ({size:,} bytes)"
+
+
+def _name(stream: Stream) -> str:
+    return f"{stream.topology.name}/{stream.sub.name}"
+
+
+def _shards(n: int) -> str:
+    return "1 shard" if n == 1 else f"{n} shards"
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        msg = f"the number of shards must be 1 or more, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)

@@ -1,0 +1,48 @@
+"""Reads the rows for `tidemark requeue`.
+
+These are the rows that were set aside, by the instant of that, and the rows that it has requeued before.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.settings.intervals import instant_ms, utc
+from tidemark.model.tables.catalog import BATCHES, REQUEUED
+from tidemark.storage.delta.tables import scan
+from tidemark.stream.journal.unflushed import unflushed_of
+
+
+def with_decided_at(path: Path) -> pl.DataFrame:
+    """Returns the rows of a driver's table with their decision times.
+
+    The table is at *path*; the new column is `decided_at`, null for a batch without a row in `batches`.
+    """
+    unflushed = unflushed_of(path.parent)
+    rows = unflushed.scan(path).collect()
+    batches = unflushed.scan(path.parent / BATCHES.name).select("batch_id", "decided_at").collect()
+    return rows.join(batches, on="batch_id", how="left")
+
+
+def in_time(rows: pl.DataFrame, asked: Namespace) -> pl.DataFrame:
+    """Returns the *rows* of batches decided in a span.
+
+    It is [`first`, `until`) of the arguments *asked*; an end that is None is open.
+    """
+    if asked.first is not None:
+        rows = rows.filter(pl.col("decided_at") >= utc(instant_ms(asked.first)))
+    if asked.until is not None:
+        rows = rows.filter(pl.col("decided_at") < utc(instant_ms(asked.until)))
+    return rows
+
+
+def requeued(path: Path) -> pl.LazyFrame:
+    """Returns the rows of the table `requeued` at *path*; none without it."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return pl.DataFrame(arrow_schema(REQUEUED).empty_table()).lazy()
+    return scan(path)

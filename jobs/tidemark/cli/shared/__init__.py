@@ -1,0 +1,1 @@
+"""Arguments, output and access that commands share."""

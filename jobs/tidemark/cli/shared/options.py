@@ -1,0 +1,45 @@
+"""Adds arguments of several commands, and finds their tables."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.files import WAREHOUSE
+from tidemark.storage.object_path import ObjectPath
+
+
+def add_topology(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument for one topology."""
+    parser.add_argument("topology", metavar="TOPOLOGY", help="name of the topology, or its TOML file")
+
+
+def add_format(parser: argparse.ArgumentParser, formats: Iterable[str]) -> None:
+    """Adds the option for a format of the output; `table` by default."""
+    parser.add_argument(
+        "--format", choices=tuple(formats), default="table", help="format of the output (default: %(default)s)"
+    )
+
+
+def add_slow(parser: argparse.ArgumentParser, *default: str) -> None:
+    """Adds the option for operators that are to be slow."""
+    text = f"make an operator sleep after each batch, to see an SLA break (default: {' '.join(default) or 'none'})"
+    parser.add_argument("--slow", nargs="*", default=list(default), metavar="OPERATOR=MS", help=text)
+
+
+def place(options: argparse.Namespace) -> Path:
+    """Returns the warehouse, which may not exist yet."""
+    folder: Path = options.warehouse or options.home.resolve() / WAREHOUSE
+    return folder
+
+
+def warehouse(options: argparse.Namespace) -> Path:
+    """Returns the warehouse; raises InvalidArgument if the folder does not exist."""
+    folder: Path = options.warehouse or options.home / WAREHOUSE
+    # In an object store a folder without objects does not exist, and proves nothing.
+    if not isinstance(folder, ObjectPath) and not folder.is_dir():
+        msg = f"{folder}: no such folder; choose a warehouse with --home or --warehouse"
+        raise InvalidArgument(msg)
+    return folder

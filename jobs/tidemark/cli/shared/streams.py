@@ -1,0 +1,32 @@
+"""Finds streams by the names that people use: `TOPOLOGY/STREAM`."""
+
+from __future__ import annotations
+
+import argparse
+
+from tidemark.errors import InvalidArgument
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.reports.batch_job import topology
+
+
+def add_stream(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument for one stream."""
+    text = "TOPOLOGY/STREAM, as `tidemark status` lists it, or TOPOLOGY if it has one stream"
+    parser.add_argument("stream", metavar="STREAM", help=text)
+
+
+def stream(name: str) -> tuple[Topology, SubTopology]:
+    """Returns the stream called *name* with its topology.
+
+    Raises InvalidArgument, with the names of all its streams, if there is no such stream.
+    """
+    of, _, sub_name = name.partition("/")
+    parent = topology(of)
+    subs = {sub.name: sub for sub in parent.sub_topologies}
+    if not sub_name and len(subs) == 1:
+        return parent, parent.sub_topologies[0]
+    if sub_name not in subs:
+        names = ", ".join(f"{parent.name}/{sub}" for sub in subs)
+        msg = f"a stream is named TOPOLOGY/STREAM, got {name!r}; known: {names}"
+        raise InvalidArgument(msg)
+    return parent, subs[sub_name]

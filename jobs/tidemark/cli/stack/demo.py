@@ -1,0 +1,241 @@
+"""`tidemark demo`: runs the main job on real flights, once through.
+
+The job is started, fed, drained, reported on, summarized and stopped. Everything goes through Airflow as in production;
+this module only plays flights into Kafka, and waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tidemark.cli.shared.local import AirflowApi, Conductor, Home, Say, addresses, guard, process, stack
+from tidemark.cli.shared.options import add_slow
+from tidemark.cli.shared.output import say, say_inert
+from tidemark.cli.stack.story import Story
+from tidemark.cli.stack.summary import problems, summary
+from tidemark.errors import TidemarkError
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.layout import Layout
+from tidemark.query.sql import Warehouse
+
+CAUGHT_UP_WITHIN_S = 300.0
+ENDED_WITHIN_S = 60.0
+REPORTED_WITHIN_S = 600.0
+DELIVERED = """
+    SELECT format('{} {} ({}): {}, cause: {}', i.sla, i.change, i.verdict, i.said, coalesce(i.culprit, 'unknown'))
+    FROM incidents AS i SEMI JOIN deliveries AS d ON i.incident = d.incident AND i.change = d.change
+    ORDER BY i.at, i.sla
+"""
+AT_REST = """
+    SELECT bool_and(activity = 'idle') FROM (
+        SELECT arg_max(activity, batch_id) AS activity FROM watermarks
+        WHERE source IS NOT NULL AND "partition" IS NULL GROUP BY sub_topology, source
+    )
+"""
+STORY_EVERY_S = 2.0
+SUMMARY = "replay.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoSettings:
+    """The settings of a demo.
+
+    `first` and `until` are New York days of 2013, `until` exclusive. `speed` is a factor of record time. `slow` are
+    operators to slow down (OPERATOR=MS). With `keep` all is left running afterwards.
+    """
+
+    first: str
+    until: str
+    speed: float
+    seed: int
+    slow: tuple[str, ...]
+    keep: bool
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument(
+        "--from", dest="first", default="2013-06-27", help="first New York day of 2013 (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--to", dest="until", default="2013-06-29", help="day after the last one (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--speed", type=float, default=2880, help="times real time; 1440 plays a day in a minute (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same feed (default: %(default)s)")
+    parser.add_argument("--keep", action="store_true", help="leave Kafka and Airflow running after success")
+    add_slow(parser, "carrier_state=400")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Runs the demo; returns 1 if its outcome has problems."""
+    settings = DemoSettings(
+        first=options.first,
+        until=options.until,
+        speed=options.speed,
+        seed=options.seed,
+        slow=tuple(options.slow),
+        keep=options.keep,
+    )
+    problems_of_run = run(options.home, settings, say_inert)
+    for problem in problems_of_run:
+        say(f"tidemark demo: {problem}", sys.stderr)
+    if options.keep:
+        say_inert(addresses(Home(options.home.resolve())))
+    say_inert('query the tables: .venv/bin/tidemark sql "from critical_paths"')
+    return 1 if problems_of_run else 0
+
+
+def run(home: Path, settings: DemoSettings, say: Say) -> list[str]:
+    """Runs the demo in an empty *home*; returns its problems.
+
+    Nothing that it started is left running, even after an error, unless the run succeeded and is to be kept.
+    """
+    conductor = Conductor.of(home, say)
+    _prepare(conductor.home)
+    guard.launch(conductor.home.path)
+    began = time.monotonic()
+    keep = False
+    try:
+        problems_of_run = Demo(conductor, settings).play()
+        keep = settings.keep
+    finally:
+        if not keep:
+            with conductor.step("stopping everything"):
+                stack.stop(conductor.home)
+        process.stop(conductor.home.path, guard.NAME)
+    say(f"the demo took {time.monotonic() - began:.0f} s")
+    return problems_of_run
+
+
+def _prepare(home: Home) -> None:
+    """Removes the state of the last run from *home*.
+
+    Other files in that folder stay.
+    """
+    if running := home.running():
+        msg = f"a demo needs an unused home, but {', '.join(running)} runs in {home.path}; run `tidemark down` first"
+        raise TidemarkError(msg)
+    for folder in (home.warehouse, home.airflow, home.broker):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in ("replay.log", SUMMARY):
+        (home.path / name).unlink(missing_ok=True)
+    home.path.mkdir(parents=True, exist_ok=True)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A run of the demo."""
+
+    conductor: Conductor
+    settings: DemoSettings
+
+    def play(self) -> list[str]:
+        """Runs all steps; returns the problems of the outcome."""
+        conductor, started_at = self.conductor, datetime.now(UTC)
+        bootstrap, airflow = conductor.start()
+        streams = conductor.launch_streams(airflow, self.settings.slow, first_report=False, warm=False)
+        with conductor.step(f"playing flights from {self.settings.first} to {self.settings.until}"):
+            replay = self._replay(bootstrap)
+            # Unpausing starts a scheduled check, which the check in the report would have to wait for.
+            airflow.unpause(conductor.dag("sla_check"))
+            played = self._shown(replay)
+        with conductor.step("waiting for the streams to catch up"):
+            conductor.wait(
+                lambda: self._has_read(played), "the last record", CAUGHT_UP_WITHIN_S, tell=conductor.progress
+            )
+            conductor.wait(self._is_at_rest, "idle sources", CAUGHT_UP_WITHIN_S, tell=conductor.progress)
+        with conductor.step("draining the streams"):
+            conductor.drain(airflow, by="tidemark demo")
+            conductor.wait_for_run(airflow, conductor.dag("streams"), streams, ENDED_WITHIN_S)
+        with conductor.step("reporting: rollup, critical paths, SLAs"):
+            self._report(airflow, started_at)
+        injected = sum(played["faults"].values())
+        conductor.say("\n" + summary(conductor.home.warehouse, injected=injected) + "\n")
+        for page in sorted(Layout(conductor.home.warehouse).report_pages(conductor.topology.name).glob("*.html")):
+            conductor.say(f"report  {page}")
+        return list(problems(conductor.home.warehouse, injected=injected))
+
+    def _replay(self, bootstrap: str) -> process.Process:
+        """Starts the process that plays the flights."""
+        home = self.conductor.home.path
+        command = [
+            *(sys.executable, str(CHECKOUT / "jobs" / "replay.py"), "--bootstrap", bootstrap),
+            *("--summary", str(home / SUMMARY), "--from", self.settings.first, "--to", self.settings.until),
+            *("--speed", str(self.settings.speed), "--seed", str(self.settings.seed)),
+        ]
+        return process.launch("replay", command, home=home, env={})
+
+    def _shown(self, replay: process.Process) -> dict[str, Any]:
+        """Prints the progress of *replay* until it ends; returns its summary.
+
+        It also prints the findings of the streams.
+        """
+        story, say = Story(self.conductor.home.warehouse), self.conductor.say
+        with replay.log.open(encoding="utf-8") as log:
+            alive = True
+            while alive:
+                alive = process.is_alive(replay)  # before the last lines are read: none is missed
+                for line in [line for line in log if not line.startswith("{")][-1:]:
+                    say(f"  {line.rstrip()}")
+                for finding in story.new():
+                    say(f"  → {finding}")
+                time.sleep(STORY_EVERY_S)
+        result = self.conductor.home.path / SUMMARY
+        if not result.exists():
+            msg = f"the replay ended without a summary; see {replay.log}"
+            raise TidemarkError(msg)
+        played: dict[str, Any] = json.loads(result.read_text())
+        return played
+
+    def _has_read(self, played: Mapping[str, Any]) -> bool:
+        """Returns True if the streams have read all that was published.
+
+        The offsets in the heartbeats are compared with the number of records of each topic. The topics were new.
+        """
+        read: dict[str, int] = {}
+        for control in self.conductor.controls():
+            beat = control.heartbeat()
+            for name, offset in (beat.offsets if beat else {}).items():
+                source = name.rpartition("/")[0]
+                read[source] = read.get(source, 0) + offset
+        sources = [o for o in self.conductor.topology.operators.values() if isinstance(o, Source)]
+        return all(read.get(o.name, 0) >= played["topics"].get(o.topic, 0) for o in sources)
+
+    def _is_at_rest(self) -> bool:
+        """Returns True if every source is idle, including readers of hops.
+
+        Then all records were read.
+        """
+        rows = Warehouse(self.conductor.home.warehouse).ask(AT_REST).rows
+        return bool(rows[0][0])
+
+    def _report(self, airflow: AirflowApi, started_at: datetime) -> None:
+        """Runs the reports since *started_at*, and checks the SLAs.
+
+        It prints the changes of incidents that were delivered.
+        """
+        now = datetime.now(UTC).isoformat()
+        self._run(airflow, "reports", {"from": started_at.isoformat(), "to": now})
+        self._run(airflow, "sla_check", {"at": now})
+        for line in Warehouse(self.conductor.home.warehouse).ask(DELIVERED).rows:
+            self.conductor.say(f"  alert: {line[0]}")
+
+    def _run(self, airflow: AirflowApi, part: str, params: Mapping[str, str]) -> None:
+        """Runs the DAG for *part* of the work to its end, once."""
+        dag_id = self.conductor.dag(part)
+        run_id = airflow.trigger(dag_id, dict(params))
+        airflow.unpause(dag_id)
+        self.conductor.wait_for_run(airflow, dag_id, run_id, REPORTED_WITHIN_S)
+        airflow.pause(dag_id)  # else it would run for all the time that has passed

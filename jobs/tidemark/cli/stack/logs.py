@@ -1,0 +1,59 @@
+"""`tidemark logs`: shows the log of the process that runs a stream.
+
+Its lines name their stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import deque
+from pathlib import Path
+from typing import TextIO
+
+from tidemark.cli.shared.options import place
+from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import add_stream, stream
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.layout import Layout
+
+NAMES = ("driver.log", "run.log")
+"""Logs of drivers that Airflow and `tidemark run` have launched."""
+POLL_S = 0.3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    add_stream(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="follow the log until Ctrl-C")
+    parser.add_argument(
+        "-n", "--lines", type=int, default=100, help="number of lines from the end (default: %(default)s)"
+    )
+
+
+def command(options: argparse.Namespace) -> int:
+    """Prints the end of the newest log."""
+    topology, sub = stream(options.stream)
+    layout = Layout(place(options))
+    control, shared = layout.control(topology.name, sub.name), layout.driver(topology.name, topology.driver)
+    folders = [control, *shared.glob("*/"), *layout.driver(topology.name, None).glob("*/")]
+    logs = [folder / name for folder in folders for name in NAMES if (folder / name).is_file()]
+    if not logs:
+        msg = f"{topology.name}/{sub.name} has no log in {control}; `tidemark up {topology.name}` starts it"
+        raise InvalidArgument(msg)
+    newest = max(logs, key=lambda log: log.stat().st_mtime)
+    with newest.open(encoding="utf-8", errors="replace") as log:
+        for line in deque(log, maxlen=max(1, options.lines)):
+            say_inert(line.rstrip("\n"))
+        if options.follow:
+            _follow(log, newest)
+    return 0
+
+
+def _follow(log: TextIO, path: Path) -> None:
+    """Prints new lines of *log* until its file at *path* is removed."""
+    while path.exists():
+        if line := log.readline():
+            say_inert(line.rstrip("\n"))
+        else:
+            time.sleep(POLL_S)

@@ -1,0 +1,28 @@
+"""`tidemark restart`: restarts the driver of a stream by the local Airflow."""
+
+from __future__ import annotations
+
+import argparse
+
+from tidemark.cli.shared.local import Conductor, Home, airflow
+from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import add_stream, stream
+from tidemark.errors import InvalidArgument
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    add_stream(parser)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Restarts the driver, and waits until the new one runs."""
+    topology, sub = stream(options.stream)
+    home = Home(options.home.resolve())
+    if not airflow.runs(home.airflow):
+        msg = f"nothing runs in {home.path}; `tidemark up {topology.name}` starts its streams"
+        raise InvalidArgument(msg)
+    conductor = Conductor(home, topology, say_inert)
+    with conductor.step(f"restarting {topology.name}/{sub.name}"):
+        conductor.restart(airflow.api(home.airflow), sub.name)
+    return 0

@@ -1,0 +1,229 @@
+"""`tidemark run`: runs the streams of one topology in the foreground.
+
+Purpose: try a topology without Airflow, on event time or on processing time. `--time processing` shows whether event
+time is what holds results up.
+
+How it works: one process, `jobs/stream.py`, runs the streams. Its pid file and log (`run.log`) lie in a folder of its
+own beside their control folders. A signal asks the streams to drain through those. The process is killed after
+DRAINED_WITHIN_S, or at a second signal; the next one finishes its batches. If one stream fails, the others are drained.
+
+Known limitation: the process outlives a command that is ended by SIGKILL; `tidemark down` drains its streams.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.cli.shared.local import process, running_broker
+from tidemark.cli.shared.options import add_topology, place
+from tidemark.cli.shared.output import say_inert
+from tidemark.clock import wall_clock_ms
+from tidemark.control.driver_folder import DriverFolder, Start
+from tidemark.control.folder import Control, StreamState
+from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.escaping import one_message
+from tidemark.model.project.connections import LOCAL, addressed, flags
+from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import Time, Topology, load, on_processing_time
+from tidemark.reports.batch_job import add_bootstrap, topology_file
+from tidemark.storage.locks import holder, opened, own_folder, taken
+from tidemark.storage.object_path import ObjectPath
+
+JOB = CHECKOUT / "jobs" / "stream.py"
+NAME = "run"
+"""Name of the process, its pid file and its log.
+
+Airflow's processes have another name; Airflow adopts the streams of this one.
+"""
+POLL_S = 0.2
+DRAINED_WITHIN_S = 30.0
+TERMINATED_WITHIN_S = 5.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class RunningStream:
+    """The stream *sub_topology*, which names *launch_id* in its heartbeats."""
+
+    sub_topology: str
+    control: Control
+    launch_id: str
+
+    @classmethod
+    def of(cls, layout: Layout, topology: Topology, sub_topology: str) -> RunningStream:
+        """Gives the stream *sub_topology* of *topology* a new launch id."""
+        control = Control(layout.control(topology.name, sub_topology))
+        return cls(sub_topology, control, f"run-{uuid.uuid4().hex}")
+
+    def start(self, given: Sequence[str]) -> Start:
+        """Returns the request for the process to start this stream.
+
+        *given* are the arguments of all streams.
+        """
+        self.control.forget_drain()
+        arguments = (*given, "--sub-topology", self.sub_topology, "--launch-id", self.launch_id)
+        return Start(self.launch_id, str(self.control.home), arguments)
+
+    def failure(self, log: Path) -> str | None:
+        """Returns why the stream ended; None if it was drained.
+
+        It has ended, and has written to *log*.
+        """
+        beat = self.control.heartbeat()
+        if beat is None or beat.launch_id != self.launch_id:
+            return f"{self.sub_topology} ended before its first heartbeat; its log is {log}"
+        if beat.state is StreamState.DRAINED:
+            return None
+        reason = one_message(beat.reason or f"its last state was {beat.state.value}")
+        return f"{self.sub_topology} failed: {reason}; its log is {log}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    add_topology(parser)
+    meaning = "processing: record time is the instant of the batch; tables are separate (default: %(default)s)"
+    parser.add_argument("--time", type=Time, choices=list(Time), default=Time.EVENT, help=meaning)
+    add_bootstrap(parser, LOCAL)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Runs the streams until they end."""
+    return run(options, place(options), running_broker(options.home), say_inert)
+
+
+def timed(file: Path, kind: Time) -> Topology:
+    """Returns the topology of *file* for *kind* of time.
+
+    On processing time it has the name of its separate stream.
+    """
+    topology = load(file)
+    return on_processing_time(topology) if kind is Time.PROCESSING else topology
+
+
+def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Callable[[str], None]) -> int:
+    """Runs all streams until a signal or a drain request ends them.
+
+    The cluster `default` is the broker at *local* where no setting gives it an address.
+
+    Raises:
+        TidemarkError: a stream failed.
+    """
+    file = topology_file(options.topology).resolve()
+    topology = timed(file, options.time)
+    if isinstance(warehouse, ObjectPath):
+        msg = f"the warehouse must be a folder, got {warehouse}; docs/object-store.md shows how to start other drivers"
+        raise InvalidArgument(msg)
+    clusters = addressed(topology.clusters_used, topology.clusters, options.bootstrap, os.environ, otherwise=local)
+    layout = Layout(warehouse.resolve())
+    given = ["--warehouse", str(layout.warehouse), "--topology", str(file), *flags(clusters)]
+    with _signals() as asked, _only_run(layout, topology):
+        _refuse_if_it_runs(layout, topology)
+        folder = DriverFolder(_folder(layout, topology))
+        own_folder(folder.home)
+        streams = [RunningStream.of(layout, topology, sub.name) for sub in topology.sub_topologies]
+        try:
+            for stream in streams:
+                folder.ask(stream.start([*given, "--time", options.time.value]))
+            command = [sys.executable, str(JOB), "--driver", str(folder.home)]
+            started = process.launch(NAME, command, home=folder.home, env=process.without_airflow(os.environ))
+            names = ", ".join(stream.sub_topology for stream in streams)
+            say(f"{topology.name} runs on {options.time.value} time: {names}; Ctrl-C drains it. Log: {started.log}")
+            failures = _until_ended(folder, started, streams, asked)
+        finally:
+            _end(folder, streams, asked)
+    if failures:
+        raise TidemarkError("; ".join(failures))
+    say(f"{topology.name}: all streams have ended")
+    return 0
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collects signals instead of handling them."""
+    received: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: received.append(got)) for number in SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _only_run(layout: Layout, topology: Topology) -> Iterator[None]:
+    """Excludes another `tidemark run` of *topology* in this warehouse.
+
+    Raises:
+        InvalidArgument: there is one.
+    """
+    folder = layout.control(topology.name, topology.sub_topologies[0].name).parent
+    own_folder(folder)
+    lock = opened(folder / "run.lock")
+    try:
+        if not taken(lock, within_s=0):
+            by = holder(lock)
+            msg = f"{topology.name}: another `tidemark run` runs it in {layout.warehouse} ({by}); end that one first"
+            raise InvalidArgument(msg)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _folder(layout: Layout, topology: Topology) -> Path:
+    return layout.driver(topology.name, None) / NAME
+
+
+def _refuse_if_it_runs(layout: Layout, topology: Topology) -> None:
+    runs = process.find(_folder(layout, topology), NAME) is not None
+    for sub in topology.sub_topologies:
+        control = Control(layout.control(topology.name, sub.name))
+        if runs or control.is_held():
+            msg = (
+                f"{topology.name}/{sub.name}: a driver runs already, see {control.home}; drain it first "
+                "(`tidemark down`, or clear its task in Airflow)"
+            )
+            raise InvalidArgument(msg)
+
+
+def _until_ended(
+    folder: DriverFolder, started: process.Process, streams: Sequence[RunningStream], asked: Sequence[int]
+) -> list[str]:
+    """Waits until all streams have ended; returns their failures.
+
+    It returns early at a signal, or when a stream failed.
+    """
+    while not asked:
+        lives, running = process.is_alive(started), folder.launches()
+        ended = [stream for stream in streams if not lives or stream.launch_id not in running]
+        failures = [failure for stream in ended if (failure := stream.failure(started.log))]
+        if failures or len(ended) == len(streams):
+            return failures
+        time.sleep(POLL_S)
+    return []
+
+
+def _end(folder: DriverFolder, streams: Sequence[RunningStream], asked: Sequence[int]) -> None:
+    """Drains *streams*, and kills the process if it does not end.
+
+    It is killed after DRAINED_WITHIN_S, or at one more signal.
+    """
+    for stream in streams:
+        if stream.control.is_held():
+            stream.control.request_drain(by="tidemark run", now_ms=wall_clock_ms())
+        folder.withdraw(stream.launch_id)
+    deadline, before = time.monotonic() + DRAINED_WITHIN_S, len(asked)
+    while process.find(folder.home, NAME) is not None:
+        if time.monotonic() > deadline or len(asked) > before:
+            break
+        time.sleep(POLL_S)
+    process.stop(folder.home, NAME, grace_s=TERMINATED_WITHIN_S)

@@ -1,0 +1,85 @@
+"""Reports each finding of a running topology once.
+
+It does so as soon as the finding's table has rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidemark.query.sql import Warehouse
+
+FINDINGS = (
+    (
+        "operator_latency",
+        """
+        SELECT format('first latency: {:,} ms from the time of a record until {} had its result',
+                      arg_min(max_ms, finished_at), arg_min(operator, finished_at))
+        FROM operator_latency WHERE kind = 'sink' HAVING count(*) > 0
+        """,
+    ),
+    (
+        "outcomes",
+        """
+        SELECT format('emit on change: {} has left {:,} of {:,} updates unsent, which changed nothing',
+                      arg_max(operator, suppressed), max(suppressed), arg_max(records_in, suppressed))
+        FROM (SELECT operator, sum(suppressed)::BIGINT AS suppressed, sum(records_in)::BIGINT AS records_in
+              FROM outcomes GROUP BY operator)
+        HAVING max(suppressed) >= 100
+        """,
+    ),
+    (
+        "quarantine",
+        """
+        SELECT format('quarantine: a bad record, {}, at offset {} of {} partition {}; all others went on',
+                      arg_min(reason, batch_id), arg_min("offset", batch_id), any_value(topic),
+                      arg_min("partition", batch_id))
+        FROM quarantine HAVING count(*) > 0
+        """,
+    ),
+    (
+        "watermarks",
+        """
+        SELECT format('watermark: {} partition {} is idle, and holds the others back no longer',
+                      arg_min(source, batch_id), arg_min("partition", batch_id))
+        FROM watermarks
+        WHERE "partition" IS NOT NULL AND activity = 'idle' AND max_timestamp IS NOT NULL HAVING count(*) > 0
+        """,
+    ),
+    (
+        "sla_results",
+        """
+        SELECT format('SLAs: {} of {} are broken in the first check by Airflow',
+                      count_if(verdict NOT IN ('pass', 'unknown')), count(*))
+        FROM sla_results HAVING count(*) > 0
+        """,
+    ),
+)
+"""The table of each finding, and the query for its sentence.
+
+The query has no row before the finding occurs.
+"""
+
+
+@dataclass
+class Story:
+    """Findings of the warehouse at *home*; `left` were not reported yet."""
+
+    home: Path
+    left: list[tuple[str, str]] = field(default_factory=lambda: list(FINDINGS))
+
+    def new(self) -> Iterator[str]:
+        """Yields the sentences of findings that occurred since the last call.
+
+        If all were reported no table is read.
+        """
+        if not self.left:
+            return
+        warehouse = Warehouse(self.home)
+        for finding in list(self.left):
+            table, text = finding
+            if table in warehouse.tables and (rows := warehouse.ask(text).rows):
+                self.left.remove(finding)
+                yield str(rows[0][0])

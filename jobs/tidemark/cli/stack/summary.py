@@ -1,0 +1,177 @@
+"""Summarizes a run of streams from its Delta tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from textwrap import fill, indent
+
+from tidemark.model.tables.catalog import BECAME, CAME_IN, HOP_UPDATE, TABLES
+from tidemark.query.inventory import inventory
+from tidemark.query.sql import Answer, Warehouse
+from tidemark.query.text_table import aligned
+from tidemark.semantics.buckets import quantile
+
+MAY_BE_EMPTY = frozenset({"late_records", "held_records", "requeued", "table_files", "undeliverable"})
+"""Tables that a good run leaves without rows, or does not make."""
+WIDTH = 118
+
+RECORDS = """
+    SELECT operator AS source, sum(records_in) AS records, sum(quarantined) AS quarantined, sum(late) AS late,
+           sum(duplicate) AS duplicate, sum(passed) AS passed_on
+    FROM outcomes WHERE kind = 'source' GROUP BY operator ORDER BY records DESC, operator
+"""
+LATENCY = """
+    WITH counted AS (
+        SELECT sub_topology, operator, bucket, sum(n)::BIGINT AS n FROM latency_buckets GROUP BY ALL
+    ), histograms AS (
+        SELECT sub_topology, operator, list((bucket, n)) AS counts FROM counted GROUP BY ALL
+    ), whole AS (
+        SELECT sub_topology, operator, any_value(kind) AS kind, sum(n) AS n, min(min_ms) AS lowest,
+               sum(sum_ms) / sum(n) AS average, max(max_ms) AS highest
+        FROM operator_latency GROUP BY ALL
+    )
+    SELECT sub_topology, operator, kind, n::BIGINT, lowest, round(average)::BIGINT, counts, highest
+    FROM whole JOIN histograms USING (sub_topology, operator) ORDER BY average
+"""
+LATENCY_COLUMNS = ("sub_topology", "operator", "kind", "n", "min_ms", "avg_ms", "p50_ms", "p99_ms", "max_ms")
+EMISSION = """
+    SELECT operator, kind, sum(records_in)::BIGINT AS updates_in, sum(emitted)::BIGINT AS emitted,
+           sum(suppressed)::BIGINT AS suppressed,
+           round(100 * sum(suppressed) / sum(emitted + suppressed), 1) AS suppressed_percent
+    FROM outcomes GROUP BY ALL HAVING sum(emitted + suppressed) > 0 ORDER BY suppressed DESC, operator
+"""
+WATERMARKS = """
+    SELECT coalesce(source, 'all of ' || sub_topology) AS source, coalesce(partition::VARCHAR, 'all') AS partition,
+           watermark, max_timestamp AS newest_record, activity, held_by
+    FROM watermarks
+    QUALIFY row_number() OVER (PARTITION BY sub_topology, source, partition ORDER BY batch_id DESC) = 1
+    ORDER BY (SELECT min(min_ms) FROM operator_latency AS o WHERE o.sub_topology = watermarks.sub_topology),
+             watermarks.source NULLS LAST, watermarks.partition NULLS LAST
+"""
+CRITICAL_PATHS = """
+    SELECT window_start, path, state, before_source_ms + latency_ms AS age_ms, before_source_ms FROM critical_paths
+    WHERE path IS NOT NULL ORDER BY window_start DESC LIMIT 3
+"""
+SLAS = """
+    SELECT sla, subject || ' ' || measure AS judged, verdict, round(observed_ms)::BIGINT AS observed_ms,
+           warn_after_ms::BIGINT AS warn_ms, error_after_ms::BIGINT AS error_ms, culprit
+    FROM sla_results WHERE checked_at = (SELECT max(checked_at) FROM sla_results) ORDER BY sla
+"""
+EXCUSED = """
+    SELECT sla, sla_results.said FROM sla_results
+    WHERE checked_at = (SELECT max(checked_at) FROM sla_results) AND verdict = 'pass'
+      AND observed_ms >= least(warn_after_ms, error_after_ms) ORDER BY sla
+"""
+"""SLAs that pass although the observed value is over a limit.
+
+Their sources had nothing to send.
+"""
+QUARANTINE = "SELECT reason, count(*) AS records FROM quarantine GROUP BY ALL ORDER BY ALL"
+UNBALANCED = f"""
+    SELECT sub_topology, batch_id, operator FROM outcomes
+    WHERE {" + ".join(CAME_IN)} <> {" + ".join(BECAME)} ORDER BY ALL
+"""
+
+
+def summary(home: Path, *, injected: int | None = None) -> str:
+    """Returns the summary of the warehouse at *home*.
+
+    It is plain text of at most 120 columns. *injected* is the number of injected bad records, if known.
+    """
+    warehouse = Warehouse(home)
+    sections: Mapping[str, Callable[[], str]] = {
+        "Records in": lambda: _table(warehouse.ask(RECORDS)),
+        "End-to-end latency, ms (finish clock − record timestamp)": lambda: _latency(warehouse.ask(LATENCY)),
+        "Emitted and suppressed": lambda: _table(warehouse.ask(EMISSION)),
+        "Watermarks": lambda: _table(warehouse.ask(WATERMARKS)),
+        "Critical path of the last closed windows": lambda: _paths(warehouse.ask(CRITICAL_PATHS)),
+        "SLAs": lambda: _slas(warehouse),
+        "Tables": lambda: _inventory(home),
+        "Quarantine": lambda: _quarantine(warehouse, injected),
+        "Accounting": lambda: _accounting(warehouse),
+    }
+    return "\n\n".join(f"{title}\n{indent(body(), '  ')}" for title, body in sections.items())
+
+
+def problems(home: Path, *, injected: int) -> Iterator[str]:
+    """Yields problems of the run in the warehouse at *home*.
+
+    Problems are accounting that does not close, a table without rows, and a number of bad records in quarantine other
+    than *injected*.
+    """
+    warehouse = Warehouse(home)
+    unbalanced = warehouse.ask(UNBALANCED).rows
+    if unbalanced:
+        yield f"the accounting of {len(unbalanced)} batches does not close, the first: {unbalanced[0]}"
+    filled = {stored.table for stored in inventory(home) if stored.rows}
+    for name in sorted((TABLES.keys() | warehouse.tables.keys()) - MAY_BE_EMPTY - filled):
+        yield f"table {name} has no rows"
+    for name in warehouse.tables:
+        if name.startswith("hop_"):
+            yield from _unread(warehouse, name)
+    quarantined = sum(n for _, n in warehouse.ask(QUARANTINE).rows)
+    if quarantined != injected:
+        yield f"{injected} bad records were injected, but {quarantined} are in quarantine"
+
+
+def _unread(warehouse: Warehouse, hop: str) -> Iterator[str]:
+    """Yields a problem if the reader of *hop* missed updates."""
+    ((handed,),) = warehouse.ask(f"SELECT count(*) FROM {hop} WHERE {HOP_UPDATE}").rows
+    source = f"{hop.removeprefix('hop_')}_source"
+    ((read,),) = warehouse.ask("SELECT coalesce(sum(records_in), 0) FROM outcomes WHERE operator = ?", [source]).rows
+    if handed != read:
+        yield f"{hop} was handed {handed} updates, but {source} has read {read}"
+
+
+def _table(answer: Answer) -> str:
+    return aligned(answer.columns, answer.rows) if answer.rows else "nothing"
+
+
+def _latency(answer: Answer) -> str:
+    """Formats the histograms of *answer* by median and 99th percentile."""
+    rows = []
+    for *before, counts, highest in answer.rows:
+        quantiles = [round(quantile(counts, q) or 0) for q in (0.5, 0.99)]
+        rows.append((*before, *quantiles, highest))
+    return aligned(LATENCY_COLUMNS, rows) if rows else "nothing"
+
+
+def _paths(answer: Answer) -> str:
+    lines = [
+        f"{start:%H:%M:%S}  {_age(age_ms, before_ms)}{path}" + ("" if state == "measured" else f"  ({state})")
+        for start, path, state, age_ms, before_ms in answer.rows
+    ]
+    wrapped = (fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
+    return "\n".join(wrapped) or "no window was closed"
+
+
+def _age(age_ms: int | None, before_ms: int) -> str:
+    """Formats the age of a window at the end of its path.
+
+    The path took a part of it. The text is empty if the path has no source.
+    """
+    return "" if age_ms is None else f"{age_ms:,} ms old: {before_ms:,} ms before the path, then "
+
+
+def _slas(warehouse: Warehouse) -> str:
+    excused = (f"{sla} passes: {reason}" for sla, reason in warehouse.ask(EXCUSED).rows)
+    notes = (fill(note, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False) for note in excused)
+    return "\n".join([_table(warehouse.ask(SLAS)), *notes])
+
+
+def _inventory(home: Path) -> str:
+    return aligned(("table", "where", "rows", "files", "bytes", "version"), inventory(home))
+
+
+def _quarantine(warehouse: Warehouse, injected: int | None) -> str:
+    answer = warehouse.ask(QUARANTINE)
+    total = sum(n for _, n in answer.rows)
+    compared = "" if injected is None else f" {'=' if total == injected else '≠'} {injected} injected"
+    return f"{_table(answer)}\n{total} quarantined{compared}"
+
+
+def _accounting(warehouse: Warehouse) -> str:
+    ((rows, unbalanced),) = warehouse.ask(f"SELECT count(*), (SELECT count(*) FROM ({UNBALANCED})) FROM outcomes").rows
+    closes = "all close" if unbalanced == 0 else f"{unbalanced} do not close"
+    return f"in + held before = {' + '.join(BECAME).replace('_', ' ')}\n{rows:,} batches × operators: {closes}"

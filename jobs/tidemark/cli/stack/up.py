@@ -1,0 +1,279 @@
+"""`tidemark up`: starts topologies and waits for their first results.
+
+It starts all that they need on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Container, Iterable, Mapping
+from contextlib import AbstractContextManager
+from itertools import product
+from pathlib import Path
+
+from tidemark.cli.explain import status
+from tidemark.cli.shared.local import (
+    PARTS,
+    AirflowApi,
+    Conductor,
+    Home,
+    Remembered,
+    addresses,
+    broker,
+    once_every,
+    stack,
+    step,
+    topics_of,
+)
+from tidemark.cli.shared.options import add_slow
+from tidemark.cli.shared.output import say, say_inert
+from tidemark.cli.stack import topic
+from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.escaping import one_message
+from tidemark.model.project.connections import DEFAULT, PARTITIONS, with_address
+from tidemark.model.project.files import Project
+from tidemark.model.topology import Topology, load_each
+from tidemark.reports.pages.page_model import PageVerdict
+
+RUN_AT_ONCE = frozenset({"sla_check", "maintenance"})
+"""DAGs that run as soon as there are results.
+
+Their schedule does not matter for this run. Streams ask for their first report themselves.
+"""
+PARSED_WITHIN_S = 120.0
+RESULTS_WITHIN_S = 180.0
+TELL_EVERY_S = 5.0
+POLL_S = 1.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    which = "names of topologies (default: those that ran at the last `tidemark down`; at first all of the project)"
+    parser.add_argument("topologies", nargs="*", metavar="TOPOLOGY", help=which)
+    parser.add_argument("--unpause", action="store_true", help="also unpause DAGs that a person has paused")
+    add_slow(parser)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Starts the topologies; returns 1 if any of them cannot run.
+
+    The others are started nevertheless.
+    """
+    up = Up(Home(options.home.resolve()), Project.here(), slow=options.slow, unpause=options.unpause)
+    ran_before, is_started = up.home.running(), False
+    try:
+        topologies = up.with_topics(up.chosen(options.topologies))
+        api = up.start_airflow()
+        topologies = up.with_dags(api, topologies)
+        runs = up.launch(api, topologies)
+        is_started = True
+        up.wait_for_results(api, runs)
+        up.check(api, topologies)
+        up.open_pages(api)
+    finally:
+        if not is_started and not ran_before:
+            stack.stop(up.home)
+    say_inert("\n" + status.as_text(status.documents(up.home, up.home.warehouse, topologies.values())))
+    say_inert("\n" + addresses(up.home))
+    for dag_id in up.held:
+        again = f"`tidemark up {' '.join(topologies)} --unpause`"
+        say_inert(f"{dag_id} stays paused because a person paused it; {again} unpauses it")
+    for name, problem in up.problems.items():
+        say(one_message(f"tidemark up: {name}: {problem}"), sys.stderr)
+    return 1 if up.problems else 0
+
+
+class Up:
+    """The steps that start topologies of *project* in *home*.
+
+    A topology that cannot run joins `problems`. `held` are DAGs that stay paused because a person paused them.
+    """
+
+    def __init__(self, home: Home, project: Project, *, slow: Iterable[str] = (), unpause: bool = False) -> None:
+        self.home, self.project = home, project
+        self.problems: dict[str, str] = {}
+        self.held: list[str] = []
+        self._slow, self._unpause = tuple(slow), unpause
+        self._remembered = Remembered.of(home)
+
+    def chosen(self, names: Iterable[str]) -> dict[str, Topology]:
+        """Returns the topologies *names* by name.
+
+        Without *names* these are the topologies that ran at the last `down`, or else all of the project.
+        """
+        loaded = load_each(self.project.topologies)
+        available = {path.stem: each for path, each in loaded.items()}
+        available |= {each.name: each for each in loaded.values() if isinstance(each, Topology)}
+        asked = list(names) or self._still_there(available) or [path.stem for path in loaded]
+        if not asked:
+            msg = f"{self.project.topologies} has no topology; write one into NAME.toml, as README.md there shows"
+            raise InvalidArgument(msg)
+        chosen: dict[str, Topology] = {}
+        for name in asked:
+            each = available.get(Path(name).stem)
+            if isinstance(each, Topology):
+                chosen[each.name] = each
+            else:
+                unknown = (
+                    f"no such topology in {self.project.topologies}; known: {', '.join(sorted(available)) or 'none'}"
+                )
+                self.problems[name] = unknown if each is None else str(each)
+        return self._usable(chosen)
+
+    def _still_there(self, available: Container[str]) -> list[str]:
+        """Returns the topologies that ran at the last `down` and are *available*.
+
+        It prints the names of the others: their files are gone.
+        """
+        ran = self._remembered.ran or []
+        gone = [name for name in ran if name not in available]
+        if gone:
+            say(f"{', '.join(gone)} ran before, but has no file in {self.project.topologies} any more", sys.stderr)
+        return [name for name in ran if name in available]
+
+    def with_topics(self, topologies: Mapping[str, Topology]) -> dict[str, Topology]:
+        """Returns the topologies whose topics exist.
+
+        It starts the local broker if one of *topologies* needs it.
+        """
+        needed = {name: topics_of(each) if _uses_local_broker(each) else {} for name, each in topologies.items()}
+        if not any(needed.values()):
+            return dict(topologies)
+        with self._step("starting Kafka"):
+            address = broker.start(self.home.broker).address
+            if self.project.is_checkout:  # the demo's topics are part of it
+                broker.create_topics(address, {topic: n for each in needed.values() for topic, n in each.items()})
+            there = broker.topics(address)
+        for name, topics in needed.items():
+            if missing := {each: PARTITIONS for each in topics if each not in there}:
+                self.problems[name] = topic.missing(missing, address)
+        return self._usable(topologies)
+
+    def start_airflow(self) -> AirflowApi:
+        """Starts Airflow and returns its API."""
+        with self._step("starting Airflow"):
+            return stack.start_airflow(self.home, bootstrap=broker.address(self.home.broker), project=self.project)
+
+    def with_dags(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> dict[str, Topology]:
+        """Waits for DAGs; returns the topologies whose DAGs Airflow has read."""
+        waiting, began, is_due = dict(topologies), time.monotonic(), once_every(TELL_EVERY_S)
+        with self._step("waiting for the DAGs"):
+            while waiting and time.monotonic() - began < PARSED_WITHIN_S:
+                if is_due():
+                    say_inert(f"  Airflow has not read the DAGs of {', '.join(waiting)} yet")
+                waiting = {name: each for name, each in waiting.items() if not self._has_dags(api, each)}
+                time.sleep(POLL_S if waiting else 0)
+        for name in waiting:
+            why = "; ".join(error.strip().splitlines()[-1] for error in api.import_errors().values())
+            self.problems[name] = f"Airflow has not read its DAGs within {PARSED_WITHIN_S:g} s: {why or 'no error'}"
+        return self._usable(topologies)
+
+    def _has_dags(self, api: AirflowApi, topology: Topology) -> bool:
+        return all(api.has_dag(self._conductor(topology).dag(part)) for part in PARTS)
+
+    def launch(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> dict[str, tuple[Conductor, str]]:
+        """Launches the streams; returns by topology the run of their DAG.
+
+        A topology is left out if a person paused that DAG.
+        """
+        runs = {}
+        for name, each in topologies.items():
+            conductor = self._conductor(each)
+            if self._let_go(api, conductor.dag("streams")):
+                runs[name] = (conductor, conductor.trigger_streams(api, self._conf(each)))
+        self._remembered.started(topologies)
+        self._remembered.keep(self.home)
+        return runs
+
+    def wait_for_results(self, api: AirflowApi, runs: Mapping[str, tuple[Conductor, str]]) -> None:
+        """Waits until each topology has a result, or none to wait for.
+
+        A topology that has nothing to read, or has failed, has none. The wait ends after RESULTS_WITHIN_S at the
+        latest.
+        """
+        waiting, began, is_due = dict(runs), time.monotonic(), once_every(TELL_EVERY_S)
+        with self._step("waiting for the first results"):
+            while waiting and time.monotonic() - began < RESULTS_WITHIN_S:
+                for name, (conductor, run_id) in list(waiting.items()):
+                    try:
+                        waiting[name] = (
+                            conductor,
+                            conductor.still_going_on(api, run_id, self._conf(conductor.topology)),
+                        )
+                    except TidemarkError as error:
+                        self.problems[name] = str(error)
+                        del waiting[name]
+                        continue
+                    if conductor.all_run() and self._has_something_to_show(conductor.topology):
+                        del waiting[name]
+                if is_due():
+                    for name, (conductor, _) in waiting.items():
+                        say_inert(f"  {name}: {conductor.progress()}")
+                time.sleep(POLL_S if waiting else 0)
+
+    def check(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> None:
+        """Unpauses the DAGs with a schedule, and has SLAs checked now.
+
+        DAGs that a person paused stay so. It comes after the first results: without them each missing table would break
+        an SLA, and the streams need the slots.
+        """
+        for each, part in product(topologies.values(), PARTS):
+            dag = self._conductor(each).dag(part)
+            if part != "streams" and self._let_go(api, dag) and part in RUN_AT_ONCE:
+                api.trigger(dag, {})
+        self._remembered.keep(self.home)
+
+    def open_pages(self, api: AirflowApi) -> None:
+        """Opens the pages once, because the first answer takes seconds."""
+        with self._step("opening the pages"):
+            api.topologies()
+
+    def _conf(self, topology: Topology) -> dict[str, object]:
+        """Returns the parameters of a run of the DAG of streams."""
+        return {"slow": [pair for pair in self._slow if pair.partition("=")[0] in topology.operators]}
+
+    def _has_something_to_show(self, topology: Topology) -> bool:
+        model = status.document(self.home.warehouse, topology)
+        return model["newest_result_at"] is not None or model["verdict"] == PageVerdict.QUIET
+
+    def _let_go(self, api: AirflowApi, dag_id: str) -> bool:
+        """Unpauses the DAG; returns False if it stays paused.
+
+        It does so if a person paused it after Tidemark had unpaused it.
+        """
+        was_unpaused = dag_id in self._remembered.unpaused
+        if was_unpaused and api.is_paused(dag_id) and not self._unpause:
+            self.held.append(dag_id)
+            return False
+        api.unpause(dag_id)
+        if not was_unpaused:
+            self._remembered.unpaused.append(dag_id)
+        return True
+
+    def _usable(self, topologies: Mapping[str, Topology]) -> dict[str, Topology]:
+        """Returns the topologies without a problem.
+
+        Raises:
+            InvalidArgument: none is left.
+        """
+        left = {name: each for name, each in topologies.items() if name not in self.problems}
+        if not left:
+            raise InvalidArgument("\n".join(f"{name}: {problem}" for name, problem in self.problems.items()))
+        return left
+
+    def _conductor(self, topology: Topology) -> Conductor:
+        return Conductor(self.home, topology, say_inert)
+
+    def _step(self, what: str) -> AbstractContextManager[None]:
+        return step(say_inert, what)
+
+
+def _uses_local_broker(topology: Topology) -> bool:
+    """Returns True if *topology* uses the cluster `default` of this machine.
+
+    That is, no setting gives that cluster an address.
+    """
+    return DEFAULT in topology.clusters_used and not with_address([DEFAULT], topology.clusters, {}, os.environ)

@@ -1,0 +1,1 @@
+"""Supervises drivers through their control folders."""

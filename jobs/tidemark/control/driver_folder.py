@@ -1,0 +1,211 @@
+"""Reads and writes the folder of a driver that runs several streams.
+
+Purpose: a launcher of a stream finds the process that runs other streams of its driver, or starts one. The process
+does not end between the search and the request.
+
+| file | written by | says |
+|---|---|---|
+| `start_ID.json` | the launcher of a stream | the launch ID, the stream's control folder, the arguments of its job |
+| `running.json` | the driver, every second | its host, the launches that it runs, and the time of writing |
+| `command.txt` | the process that starts the driver | its command |
+| `asking.lock` | held by a launcher that asks, and by a driver without streams until it ends | which one may ask |
+
+Clock: epoch ms UTC of the driver's host.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tidemark.clock import wall_clock_ms
+from tidemark.storage.location import replace
+from tidemark.storage.locks import locked, opened, own_folder, taken
+
+log = logging.getLogger("tidemark.driver")
+
+POLL_S = 0.1
+SAID_EVERY_MS = 1_000
+
+
+@dataclass(frozen=True)
+class Start:
+    """A request to run a stream under *launch_id*.
+
+    *control* is the stream's control folder, and *arguments* are those of its job.
+    """
+
+    launch_id: str
+    control: str
+    arguments: tuple[str, ...]
+
+    @property
+    def stream(self) -> str:
+        """The stream's name for people, TOPOLOGY/STREAM."""
+        return "/".join(Path(self.control).parts[-2:])
+
+
+@dataclass(frozen=True)
+class Running:
+    """The launches that the driver on *host* runs at *at_ms* (epoch ms).
+
+    *launches* has their control folders. All is empty before the driver has written it.
+    """
+
+    at_ms: int = 0
+    host: str = ""
+    launches: Mapping[str, str] = field(default_factory=dict)
+
+
+class DriverFolder:
+    """Reads and writes the folder *home* of a driver."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._ending: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the driver, or of its topology or stream."""
+        *folders, last = self.home.parts
+        if ".drivers" in folders:
+            return folders[folders.index(".drivers") + 1]
+        return folders[folders.index(".driver") - 1] if ".driver" in folders else last
+
+    @contextmanager
+    def asking(self, within_s: float) -> Iterator[None]:
+        """Keeps the driver from ending during the context.
+
+        Raises LockHeld if for *within_s* another process asks or a driver is ending.
+        """
+        own_folder(self.home)
+        with locked(self.home / "asking.lock", within_s=within_s):
+            yield
+
+    def ask(self, start: Start) -> None:
+        """Asks the driver to run *start*."""
+        replace(self.home / f"start_{start.launch_id}.json", json.dumps(asdict(start)))
+
+    def withdraw(self, launch_id: str) -> bool:
+        """Withdraws the request of *launch_id*.
+
+        Returns False if there was none, or if it was begun already.
+        """
+        try:
+            (self.home / f"start_{launch_id}.json").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def launches(self) -> dict[str, str]:
+        """Returns the control folders of all requested and running launches."""
+        # The requests are read first: the driver lists a launch as running before it removes the request.
+        asked = {start.launch_id: start.control for start in self._asked()}
+        return {**self.running().launches, **asked}
+
+    def running(self) -> Running:
+        """Returns the launches that the driver wrote last."""
+        try:
+            return Running(**json.loads((self.home / "running.json").read_text()))
+        except FileNotFoundError:
+            return Running()
+
+    def command(self) -> str:
+        """Returns the command that started the process; empty before the first."""
+        path = self.home / "command.txt"
+        return path.read_text() if path.exists() else ""
+
+    def begin(self, command: str) -> None:
+        """Records that a process of *command* is started.
+
+        The launches of an earlier process do not run any more.
+        """
+        (self.home / "running.json").unlink(missing_ok=True)
+        replace(self.home / "command.txt", command)
+
+    def drive(self, run: Callable[[Sequence[str]], int]) -> int:
+        """Runs all requested streams until none is left.
+
+        *run* gets the arguments of a stream's job, in a thread of its own, and returns its exit status. Returns the
+        highest status.
+        """
+        threads, said_ms = _Threads(run), 0
+        while threads.controls or not self._has_nothing_to_run():
+            starts, has_ended = self._asked(), threads.forget_ended()
+            threads.controls |= {start.launch_id: start.control for start in starts}
+            if starts or has_ended or wall_clock_ms() - said_ms >= SAID_EVERY_MS:
+                said_ms = wall_clock_ms()
+                self._say(Running(said_ms, platform.node(), threads.controls))
+            for start in starts:
+                if self.withdraw(start.launch_id):  # one of two processes succeeds in this
+                    threads.begin(start)
+            time.sleep(POLL_S)
+        return max(threads.statuses)
+
+    def _say(self, running: Running) -> None:
+        with suppress(OSError):  # a full disk ends no stream
+            replace(self.home / "running.json", json.dumps(asdict(running)))
+
+    def _asked(self) -> list[Start]:
+        starts = []
+        for path in sorted(self.home.glob("start_*.json")):
+            with suppress(FileNotFoundError):  # the driver has begun it, or its launcher has withdrawn it
+                fields = json.loads(path.read_text())
+                starts.append(Start(fields["launch_id"], fields["control"], tuple(fields["arguments"])))
+        return starts
+
+    def _has_nothing_to_run(self) -> bool:
+        """Returns True if no launcher asks, and there is no request.
+
+        Then it keeps the lock, so that no launcher can ask until this process has ended.
+        """
+        lock = opened(self.home / "asking.lock")
+        if taken(lock, within_s=0) and not self._asked():
+            self._ending = lock  # it stays open, and the end of the process releases it
+            return True
+        os.close(lock)
+        return False
+
+
+class _Threads:
+    """Runs each launch in a thread, and keeps their control folders."""
+
+    def __init__(self, run: Callable[[Sequence[str]], int]) -> None:
+        self._run = run
+        self._threads: dict[str, threading.Thread] = {}
+        self.controls: dict[str, str] = {}
+        self.statuses = [0]
+
+    def begin(self, start: Start) -> None:
+        """Runs *start* in a thread that has the stream's name."""
+        thread = threading.Thread(target=self._carry_out, args=[start], name=start.stream, daemon=True)
+        self._threads[start.launch_id] = thread
+        thread.start()
+
+    def forget_ended(self) -> bool:
+        """Forgets the launches that have ended; returns True if there were any."""
+        ended = [launch_id for launch_id in self.controls if not self._runs(launch_id)]
+        for launch_id in ended:
+            del self.controls[launch_id]
+            self._threads.pop(launch_id, None)
+        return bool(ended)
+
+    def _runs(self, launch_id: str) -> bool:
+        return launch_id in self._threads and self._threads[launch_id].is_alive()
+
+    def _carry_out(self, start: Start) -> None:
+        try:
+            self.statuses.append(self._run(start.arguments))
+        except SystemExit as end:  # argparse cannot read the arguments, and has logged the reason
+            self.statuses.append(end.code if isinstance(end.code, int) else 1)
+        except Exception:
+            log.exception("%s could not be run", start.stream)
+            self.statuses.append(1)

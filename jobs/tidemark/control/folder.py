@@ -1,0 +1,594 @@
+"""Reads and writes the control folder of one stream.
+
+Purpose: launch, heartbeat, drain and lease without a process to ask, so that it works wherever the warehouse is seen.
+The driver and the processes that look after it communicate through these files.
+
+| file | written by | says |
+|---|---|---|
+| `driver.lock` | the driver holds flock(2) on it as long as it lives | there is a driver |
+| `acquire.lock` | held with flock(2) for the instant of acquiring | one process acquires at a time |
+| `epoch` | the driver that got the lock | how many drivers there have been: the newest lease |
+| `epoch.claim.N` | the same, before; its name can be taken once | who gets epoch N, also where no lock is seen |
+| `heartbeat.json` | the driver, every second and at its end | state, epoch, batch, offsets, when |
+| `drain.json` | the process that wants the stream to stop | who asked, and when |
+| `meanings.json` | the driver, when it starts | the meanings of its state (`stream/startup/state_compatibility.py`) |
+| `killed.json` | the process that kills a driver because another stream of it hangs | which launch, which stream |
+| `deaths.json` | the driver, when one before it was killed with a batch | how often, and which of its records to skip |
+| `time_resets.json` | `tidemark reset-time` | partitions whose time goes back: to when, who asked, and why |
+| `reopen_ID.json` | `tidemark requeue --late --reopen` | late records that an aggregate takes in again |
+| `loss.json` | `tidemark accept-loss` | offsets that may be skipped: who gave them up, and why |
+
+The folder and its locks are their owner's alone, see `tidemark.storage.locks`. A driver checks before each write that
+`epoch` is still its own. A driver that was stopped, and wakes up after another has taken over, writes nothing more.
+
+In an object store there is no flock(2): `tidemark.control.lease` replaces the two locks and `epoch`. A driver beats
+seldom there, and asks again only when there is news (`tidemark.control.news`).
+Known limitation: flock(2) excludes drivers of one host only. Of two drivers that start at once on two hosts the one
+with the epoch continues; of two that start one after the other the newer one does.
+Clock: `now_ms` is the caller's, epoch ms UTC.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tidemark.control.lease import Held, Lease
+from tidemark.control.news import news_of
+from tidemark.errors import Contradiction, TidemarkError
+from tidemark.storage.location import replace
+from tidemark.storage.locks import holder, opened, own_folder, taken
+from tidemark.storage.object_path import ObjectPath
+
+T = TypeVar("T")
+
+PROBE_S = 1.0
+PAGE = 4_096
+"""Bytes of a page; a heartbeat fills whole pages.
+
+So the next one has the same length, and can be written over it on a full disk.
+"""
+BEATS_EVERY_MS, SELDOM_MS = 1_000, 20_000
+"""Longest time between beats, on a disk and in an object store.
+
+In an object store each beat is a request, so a driver without news beats seldom.
+"""
+SILENT_AFTER_MS = 60_000
+"""Age of a heartbeat from which its driver may be taken over."""
+
+
+def beats_every_ms(home: Path) -> int:
+    """Returns the longest time between two beats of a driver.
+
+    Its control folder is *home*.
+    """
+    return SELDOM_MS if isinstance(home, ObjectPath) else BEATS_EVERY_MS
+
+
+class StreamState(StrEnum):
+    """The state of a driver, as its heartbeat has it."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    DRAINED = "drained"
+    ROTATED = "rotated"
+    FAILED = "failed"
+
+
+ALIVE = frozenset({StreamState.STARTING, StreamState.RUNNING})
+"""The states of a driver that has not ended."""
+
+
+class AlreadyRunning(TidemarkError):
+    """Raised when a stream already has a driver that holds its lease."""
+
+
+class LeaseLost(Contradiction):
+    """Raised before a driver writes although a newer one has the lease."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat:
+    """A driver's state at `at_ms` (epoch ms UTC of its host).
+
+    `batch_id` is the last finished batch (-1: none yet), and `offsets` its end per `source/partition`. `doing` is the
+    driver's current step, which began at `since_ms`. `batches` counts its finished batches, including empty ones.
+    `digest` identifies the content of the topology file that it runs, on `host`. Beats of older versions lack `doing`
+    and all that follows it.
+    """
+
+    state: StreamState
+    epoch: int
+    launch_id: str
+    at_ms: int
+    pid: int
+    batch_id: int = -1
+    offsets: dict[str, int] = field(default_factory=dict)
+    reason: str | None = None
+    doing: str = ""
+    since_ms: int | None = None
+    batches: int = 0
+    digest: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedLoss:
+    """The decision to skip lost offsets of a partition of *source*.
+
+    The record at `from_offset` is gone; the stream continues at `until_offset`.
+    """
+
+    source: str
+    partition: int
+    from_offset: int
+    until_offset: int
+    by: str
+    reason: str
+    at_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeReset:
+    """The decision to set the time of a partition of *source* back.
+
+    Its newest record then counts as a record of `to_ms` (record time, epoch ms). The driver carries the reset out
+    once, by its `id`, when it has read up to `from_offset`.
+    """
+
+    id: str
+    source: str
+    partition: int
+    to_ms: int
+    from_offset: int
+    by: str
+    reason: str
+    at_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reopening:
+    """The decision that the aggregate *operator* accepts *late* records.
+
+    Their windows were closed. Each record is identified by the batch in which it was late, its partition and its
+    offset. The driver carries the reopening out once, by its `id`.
+    """
+
+    id: str
+    operator: str
+    late: tuple[tuple[int, int, int], ...]
+    at_ms: int
+
+
+def known(dataclass: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of *fields* that *dataclass* has."""
+    # A newer version, whose deploy was rolled back, may have written the file.
+    return {name: value for name, value in fields.items() if name in dataclass.__annotations__}
+
+
+def digest(topology_file: Path) -> str:
+    """Returns a digest that identifies the content of *topology_file*."""
+    return hashlib.sha256(topology_file.read_bytes()).hexdigest()[:16]
+
+
+class Control:
+    """Reads and writes the control folder *home* of a stream."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._lock: int | None = None
+        self._lease = Lease(home, self._last_beat) if isinstance(home, ObjectPath) else None
+        self._news = news_of(home) if isinstance(home, ObjectPath) else None
+        self._epoch: int | None = None
+
+    def acquire(self, *, take_over_at_ms: int | None = None, silent_after_ms: int = SILENT_AFTER_MS) -> int:
+        """Takes the lease for the life of this process; returns its epoch.
+
+        The epoch is one higher than any before. In an object store it waits until a silent holder has been silent for
+        *silent_after_ms*, and then takes over.
+
+        Args:
+            take_over_at_ms: the clock now (epoch ms), to take over from a driver that lives but has been silent for
+                *silent_after_ms*. That driver keeps its lock on a file that is no longer in the folder.
+            silent_after_ms: time without a heartbeat after which a driver counts as silent.
+
+        Raises:
+            AlreadyRunning: another driver lives.
+        """
+        if self._lease is not None:
+            self._epoch = self._acquired(self._lease, silent_after_ms)
+            return self._epoch
+        own_folder(self.home)
+        with self._acquiring():
+            lock = opened(self.home / "driver.lock")
+            # `is_held` of another process holds the lock for an instant, so the first refusal proves nothing.
+            if not taken(lock, within_s=PROBE_S):
+                by = holder(lock)
+                os.close(lock)
+                self._refuse_to_take_over(take_over_at_ms, silent_after_ms, by)
+                lock = self._new_lock()
+            self._lock = lock
+            epoch = self._claimed()
+            replace(self.home / "epoch", str(epoch))
+        return epoch
+
+    def epoch(self) -> int:
+        """Returns the epoch of the newest driver; 0 before the first."""
+        if self._lease is not None:
+            return self._answer("epoch", self._lease.epoch)
+        try:
+            return int((self.home / "epoch").read_text())
+        except FileNotFoundError:
+            return 0
+
+    def check_lease(self, epoch: int) -> None:
+        """Raises LeaseLost unless *epoch* is that of the newest driver."""
+        if (newest := self.epoch()) != epoch:
+            msg = (
+                f"{self.home}: another driver has taken over this stream with epoch {newest}; this driver, with epoch "
+                f"{epoch}, must not write any more, and ends"
+            )
+            raise LeaseLost(msg)
+
+    def is_held(self) -> bool:
+        """Returns True if a driver lives.
+
+        On a disk the lock tells, not a pid, which may be another process's by now. In an object store the driver's
+        signs of life tell.
+        """
+        if self._lease is not None:
+            return self._lease.is_held(SILENT_AFTER_MS)
+        try:
+            lock = os.open(self.home / "driver.lock", os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def release(self) -> None:
+        """Gives the lease back: another driver may have it at once."""
+        self._unlock()
+        if self._lease is not None and self._epoch is not None:
+            # Without this write the next driver waits until this one has been silent for long.
+            with suppress(OSError):
+                self._lease.release(self._epoch)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @contextmanager
+    def held(self) -> Iterator[Callable[[], None]]:
+        """Holds the lease during the context, in place of a driver.
+
+        Yields a check that raises LeaseLost once another process has taken over. Raises AlreadyRunning if a driver
+        lives.
+        """
+        epoch = self.acquire()
+        try:
+            with self._lease.renewed(epoch) if self._lease else nullcontext():
+                yield partial(self.check_lease, epoch)
+        finally:
+            self._unlock()
+
+    @contextmanager
+    def held_alone(self, *, patience_s: float = 0.0) -> Iterator[None]:
+        """Holds the lease of an object store during the context.
+
+        In an object store a table has one writing process. On a disk this does nothing. Raises AlreadyRunning if
+        another process still has the lease after *patience_s*.
+        """
+        if self._lease is None:
+            yield
+            return
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                self._epoch = self._acquired(self._lease, SILENT_AFTER_MS)
+                break
+            except AlreadyRunning:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PROBE_S)
+        with self._lease.renewed(self._epoch):
+            yield
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Publishes *heartbeat* in place of the last one.
+
+        On a full disk it is written over the last one, whose space it needs.
+        """
+        own_folder(self.home)
+        text = json.dumps(asdict(heartbeat))
+        whole_pages = text.ljust(PAGE * (1 + len(text) // PAGE))
+        try:
+            replace(self.home / "heartbeat.json", whole_pages)
+        except OSError:
+            if self._lease is not None:
+                raise
+            _overwrite(self.home / "heartbeat.json", whole_pages)
+
+    def heartbeat(self) -> Heartbeat | None:
+        """Returns the newest heartbeat; None before the first."""
+        try:
+            fields = _read(self.home / "heartbeat.json")
+        except json.JSONDecodeError:  # on a full disk the driver overwrites the file in place
+            fields = _read(self.home / "heartbeat.json")
+        if fields is None:
+            return None
+        return Heartbeat(**{**known(Heartbeat, fields), "state": StreamState(fields["state"])})
+
+    def request_drain(self, *, by: str, now_ms: int) -> None:
+        """Asks the driver to finish its batch and end.
+
+        A second request changes nothing: the file keeps the first.
+        """
+        own_folder(self.home)
+        if not self.drain_requested():
+            replace(self.home / "drain.json", json.dumps({"by": by, "at_ms": now_ms}))
+            self._spread_news()
+
+    def drain_requested(self) -> bool:
+        """Returns True if the driver was asked to end."""
+        return self._answer("drain", (self.home / "drain.json").is_file)
+
+    def forget_drain(self) -> None:
+        """Withdraws a drain request, before the next driver is launched."""
+        (self.home / "drain.json").unlink(missing_ok=True)
+        self._spread_news()
+
+    def accept_loss(self, loss: AcceptedLoss) -> None:
+        """Lets the driver skip *loss*, once.
+
+        It skips only from the offset at which the stream was when the loss was accepted.
+        """
+        own_folder(self.home)
+        replace(self.home / "loss.json", json.dumps([*self._losses(), asdict(loss)]))
+
+    def accepted_loss(self) -> dict[tuple[str, int, int], int]:
+        """Returns the offsets at which the stream may continue.
+
+        Keys are the source, the partition, and the offset at which the stream is.
+        """
+        return {
+            (loss["source"], loss["partition"], loss["from_offset"]): loss["until_offset"] for loss in self._losses()
+        }
+
+    def request_time_reset(self, reset: TimeReset) -> None:
+        """Asks the driver to carry out *reset* with its next batch.
+
+        If no driver runs, the next one does so with its first batch.
+        """
+        own_folder(self.home)
+        resets = [asdict(each) for each in (*self.time_resets(), reset)]
+        replace(self.home / "time_resets.json", json.dumps(resets))
+        self._spread_news()
+
+    def time_resets(self) -> list[TimeReset]:
+        """Returns all requested time resets, oldest first.
+
+        The stream's progress has the ones that are done.
+        """
+        requests = self._answer("time resets", lambda: _read(self.home / "time_resets.json")) or []
+        return [TimeReset(**known(TimeReset, fields)) for fields in requests]
+
+    def request_reopening(self, reopening: Reopening) -> None:
+        """Asks the driver to carry out *reopening* with its next batch.
+
+        If no driver runs, the next one does so with its first batch.
+        """
+        own_folder(self.home)
+        replace(self.home / f"reopen_{reopening.id}.json", json.dumps(asdict(reopening)))
+        self._spread_news()
+
+    def reopenings(self) -> list[str]:
+        """Returns the ids of all requested reopenings, sorted.
+
+        The stream's progress has the ones that are done.
+        """
+        paths = self._answer("reopenings", lambda: [*self.home.glob("reopen_*.json")])
+        return sorted(path.stem.removeprefix("reopen_") for path in paths)
+
+    def asked(self, epoch: int) -> tuple[str, ...]:
+        """Returns the names of all requests to the driver of *epoch*.
+
+        These are ids of reopenings and of time resets, and `end` if the driver is to end: a drain was requested, or
+        another driver has started.
+        """
+        resets = [reset.id for reset in self.time_resets()]
+        ends = ["end"] if self.drain_requested() or self.epoch() != epoch else []
+        return (*self.reopenings(), *resets, *ends)
+
+    def reopening(self, id_: str) -> Reopening:
+        """Returns the reopening that was requested under *id_*."""
+        fields = known(Reopening, json.loads((self.home / f"reopen_{id_}.json").read_text()))
+        late = tuple((batch, part, offset) for batch, part, offset in fields["late"])
+        return Reopening(**{**fields, "late": late})
+
+    def reopening_written_down(self, id_: str) -> None:
+        """Allows to remove the request under *id_* once it is carried out.
+
+        The caller has recorded the late records that the request names.
+        """
+        replace(self.home / f"reopen_{id_}.written", "")
+        self._spread_news()
+
+    def remove_reopening(self, id_: str) -> bool:
+        """Removes the request under *id_* if that is allowed.
+
+        Returns True if it was removed.
+        """
+        written = self.home / f"reopen_{id_}.written"
+        if not self._answer(written.name, written.is_file):
+            return False
+        (self.home / f"reopen_{id_}.json").unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
+        self._spread_news()
+        return True
+
+    def kill_for(self, launch_id: str, stream: str) -> None:
+        """Records that *launch_id* is killed because of *stream*.
+
+        *stream* is another stream of the same process, and hangs.
+        """
+        replace(self.home / "killed.json", json.dumps({"launch_id": launch_id, "stream": stream}))
+
+    def killed_for(self, launch_id: str) -> str | None:
+        """Returns the stream that hung when the process of *launch_id* was killed.
+
+        None: the process was not killed because of another stream.
+        """
+        killed = _read(self.home / "killed.json")
+        return str(killed["stream"]) if killed and killed["launch_id"] == launch_id else None
+
+    def deaths(self) -> dict[str, Any]:
+        """Returns the stored deaths of drivers; empty if there were none.
+
+        These drivers were killed with one and the same batch.
+        """
+        return _read(self.home / "deaths.json") or {}
+
+    def keep_deaths(self, now: Mapping[str, Any]) -> None:
+        """Stores the deaths *now* in place of the earlier ones."""
+        replace(self.home / "deaths.json", json.dumps(now))
+
+    def meanings(self) -> dict[str, str]:
+        """Returns the stored meanings.
+
+        They are empty if a driver of an older version, or none, has run.
+        """
+        return _read(self.home / "meanings.json") or {}
+
+    def keep_meanings(self, now: Mapping[str, str]) -> None:
+        """Stores the meanings *now*; earlier ones of other keys stay."""
+        replace(self.home / "meanings.json", json.dumps({**self.meanings(), **now}))
+
+    @contextmanager
+    def _acquiring(self) -> Iterator[None]:
+        lock = opened(self.home / "acquire.lock")
+        try:
+            if not taken(lock, within_s=PROBE_S):
+                msg = (
+                    f"{self.home}: another driver of this stream is starting ({holder(lock)}); wait for it, or drain it"
+                )
+                raise AlreadyRunning(msg)
+            yield
+        finally:
+            os.close(lock)
+
+    def _claimed(self) -> int:
+        """Claims the epoch after the newest one, against other hosts, too."""
+        claims = {int(claim.name.rpartition(".")[2]): claim for claim in self.home.glob("epoch.claim.*")}
+        # A driver that died after its claim has not written its epoch to the file `epoch`.
+        epoch = max([self.epoch(), *claims]) + 1
+        msg = f"{self.home}: another driver of this stream has just taken epoch {epoch}; wait for it, or drain it"
+        try:
+            (self.home / f"epoch.claim.{epoch}").touch(exist_ok=False)
+        except FileExistsError:
+            raise AlreadyRunning(msg) from None
+        if self.epoch() >= epoch:  # another driver took it so long ago that its claim was removed
+            raise AlreadyRunning(msg)
+        for older in sorted(claims)[:-1]:
+            claims[older].unlink(missing_ok=True)
+        return epoch
+
+    def _refuse_to_take_over(self, now_ms: int | None, silent_after_ms: int, by: str) -> None:
+        """Refuses to take over from a driver that may still write.
+
+        Args:
+            now_ms: the clock (epoch ms); None: a take-over is not wanted.
+            silent_after_ms: age of the newest heartbeat from which a driver may be taken over.
+            by: the holder of the lock, for the message.
+
+        Raises:
+            AlreadyRunning: unless *now_ms* is given and the holder has been silent for long enough by then.
+        """
+        if now_ms is None:
+            msg = f"{self.home}: another driver of this stream holds driver.lock ({by}); drain it first"
+            raise AlreadyRunning(msg)
+        beat = self.heartbeat()
+        has_beaten = beat is not None and beat.epoch == self.epoch()
+        if beat is None or not has_beaten or now_ms - beat.at_ms < silent_after_ms:
+            msg = (
+                f"{self.home}: another driver of this stream holds driver.lock ({by}) and "
+                f"{'still sends heartbeats' if has_beaten else 'has not sent a heartbeat yet'}; drain it, or take over "
+                f"when it has been silent for {silent_after_ms // 1_000} s"
+            )
+            raise AlreadyRunning(msg)
+
+    def _acquired(self, lease: Lease, silent_after_ms: int) -> int:
+        try:
+            epoch = lease.acquire(silent_after_ms)
+        except Held as held:
+            msg = f"{self.home}: {held}, and only one process writes these tables; drain it, or wait for its end"
+            raise AlreadyRunning(msg) from None
+        # Before anything is written: an earlier driver that wakes up sees it, and stops.
+        self._spread_news()
+        return epoch
+
+    def _answer(self, name: str, ask: Callable[[], T]) -> T:
+        return ask() if self._news is None else self._news.answer(name, ask)
+
+    def _spread_news(self) -> None:
+        if self._news is not None:
+            self._news.spread()
+
+    def _last_beat(self) -> tuple[int, int] | None:
+        beat = self.heartbeat()
+        return (beat.epoch, beat.at_ms) if beat else None
+
+    def _new_lock(self) -> int:
+        """Replaces the `driver.lock` of another driver by a new, locked one.
+
+        Returns the descriptor of the new one.
+        """
+        new_file = self.home / f".driver.lock.{os.getpid()}"
+        lock = opened(new_file)
+        taken(lock, within_s=PROBE_S)  # no other process opens a file of this name
+        new_file.replace(self.home / "driver.lock")
+        return lock
+
+    def _losses(self) -> list[dict[str, Any]]:
+        path = self.home / "loss.json"
+        losses: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+        return losses
+
+
+def _overwrite(path: Path, text: str) -> None:
+    """Overwrites a file with *text*, in one write.
+
+    Raises OSError unless the file at *path* has as many bytes as *text*.
+    """
+    content = text.encode()
+    if path.stat().st_size != len(content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.write(file, content)
+    finally:
+        os.close(file)
+
+
+def _read(path: Path) -> Any:
+    """Returns the content of a JSON file; None without a file."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None

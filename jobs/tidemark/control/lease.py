@@ -1,0 +1,144 @@
+"""Leases a warehouse's tables in an object store to one writer.
+
+Purpose: in an object store no lock tells if a writer lives. Of all processes on all hosts one writes; one that was
+taken for dead, and wakes up, writes nothing more.
+How it works: `epochs/<number>` in a control folder can be made only once, so each epoch has one holder, and only the
+newest may write. It has the lease as long as it gives signs of life: a driver by its heartbeat, others by writing their
+epoch again. A process that wants the lease of a silent holder waits until that one has been silent for long.
+Between the look at the newest epoch and the write that follows lies an instant. If two processes write then, the
+journal and the log of each Delta table refuse the second write: both are written with `If-None-Match: *`.
+Clock: epoch ms UTC of each host. The clocks may differ by much less than SILENT_AFTER_MS.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.errors import InvalidArgument
+from tidemark.storage.location import put_once, replace
+
+POLL_S = 1.0
+RENEWED_EVERY_S = 10.0
+KEPT = 3
+"""Newest epochs whose files are kept."""
+
+
+class Held(Exception):
+    """Raised when another process has the lease; the message says why."""
+
+
+class Lease:
+    """Takes and gives back the lease of the control folder *home*.
+
+    *last_beat* returns the epoch and the time (epoch ms) of the newest heartbeat there; None without one.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        last_beat: Callable[[], tuple[int, int] | None],
+        *,
+        clock: Clock = wall_clock_ms,
+        sleep_s: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._epochs, self._last_beat, self._clock, self._sleep_s = home / "epochs", last_beat, clock, sleep_s
+
+    def acquire(self, silent_after_ms: int) -> int:
+        """Takes the lease; returns the epoch of the new holder.
+
+        It waits while the present holder may be dead, until that one gives a sign of life or has been silent for
+        *silent_after_ms*.
+
+        Raises:
+            Held: the present holder lives, or another process is taking the lease.
+            InvalidArgument: the store makes an object twice, so a lease is not safe there.
+        """
+        # Two different signs of life prove that the holder lives. One proves only that it lived at that instant.
+        seen = None
+        while (alive_ms := self._alive_ms(silent_after_ms)) is not None:
+            if seen not in {None, alive_ms}:
+                msg = "another process with this lease is still alive"
+                raise Held(msg)
+            seen = alive_ms
+            self._sleep_s(POLL_S)
+        epoch = self.epoch() + 1
+        try:
+            put_once(self._path(epoch), self._sign().encode())
+        except FileExistsError:
+            msg = "another process is taking this lease"
+            raise Held(msg) from None
+        self._refuse_unless_made_once(epoch)
+        for number in self._numbers()[:-KEPT]:
+            self._path(number).unlink(missing_ok=True)
+        return epoch
+
+    def epoch(self) -> int:
+        """Returns the epoch of the newest holder; 0 before the first."""
+        return max(self._numbers(), default=0)
+
+    def is_held(self, silent_after_ms: int) -> bool:
+        """Returns True if the newest holder still has the lease.
+
+        It has not released it, and has not been silent for *silent_after_ms*.
+        """
+        return self._alive_ms(silent_after_ms) is not None
+
+    @contextmanager
+    def renewed(self, epoch: int) -> Iterator[None]:
+        """Gives signs of life for *epoch* during the context, then releases it."""
+        over = threading.Event()
+
+        def run() -> None:
+            while not over.wait(RENEWED_EVERY_S):
+                # A lost sign does no harm: several fit into the time after which a holder counts as silent.
+                with suppress(OSError):
+                    replace(self._path(epoch), self._sign())
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.release(epoch)
+
+    def release(self, epoch: int) -> None:
+        """Gives the lease of *epoch* back: the next holder need not wait."""
+        replace(self._path(epoch), self._sign(released=True))
+
+    def _alive_ms(self, silent_after_ms: int) -> int | None:
+        """Returns the holder's last sign of life (epoch ms); None without."""
+        epoch = self.epoch()
+        if not epoch:
+            return None
+        sign: dict[str, Any] = json.loads(self._path(epoch).read_bytes())
+        beat = self._last_beat()
+        heard_ms = max(sign["at_ms"], beat[1] if beat and beat[0] == epoch else 0)
+        return None if sign["released"] or self._clock() - heard_ms >= silent_after_ms else heard_ms
+
+    def _refuse_unless_made_once(self, epoch: int) -> None:
+        try:
+            put_once(self._path(epoch), self._sign().encode())
+        except FileExistsError:
+            return
+        msg = (
+            f"{self._epochs}: this object store overwrites an object that must be written only once; use another store"
+        )
+        raise InvalidArgument(msg)
+
+    def _sign(self, *, released: bool = False) -> str:
+        return json.dumps({"at_ms": self._clock(), "released": released})
+
+    def _numbers(self) -> list[int]:
+        return sorted(int(path.name) for path in self._epochs.iterdir() if path.name.isdecimal())
+
+    def _path(self, epoch: int) -> Path:
+        return self._epochs / f"{epoch:020d}"

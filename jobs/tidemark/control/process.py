@@ -1,0 +1,259 @@
+"""A process that outlives the call that started it.
+
+Purpose: `tidemark up` starts servers and returns; `tidemark down`, another process, finds and stops them.
+
+How it works: each process leads a session of its own and is recorded in `<home>/<name>.pid.json` as (pid, start time);
+both must match, because pids are reused. `stop` reaches all of that session and every descendant of its leader:
+SIGTERM, a wait until all are gone, SIGKILL for the rest after the grace period.
+
+What it does not do: restart dead processes, or guard one name against two launches at the same instant.
+
+Known limitation: Linux only (/proc); a descendant with a session of its own is found only while its parents live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemark.errors import InvalidArgument, TidemarkError
+
+POLL_S = 0.1
+KILLED_WITHIN_S = 10.0
+TAIL_LINES = 20
+DEFERRED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+"""Signals that wait while a process is launched.
+
+So no process lives without its pid file.
+"""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A launched process.
+
+    *started* is its start in clock ticks since boot.
+    """
+
+    name: str
+    pid: int
+    started: int
+    log: Path
+
+
+class _Member(NamedTuple):
+    pid: int
+    started: int
+
+
+class _Stat(NamedTuple):
+    state: str
+    parent: int
+    session: int
+    threads: int
+    started: int
+
+    @property
+    def has_ended(self) -> bool:
+        # A zombie whose threads are still ending holds on to its ports and files.
+        return self.state in "ZX" and self.threads <= 1
+
+
+def launch(name: str, command: Sequence[str], *, home: Path, env: Mapping[str, str]) -> Process:
+    """Starts *command* in its own session, or returns the one that runs.
+
+    It has exactly the environment *env*. Its output is appended to `<home>/<name>.log`. Processes that a dead leader of
+    this name left behind are stopped first. A process that is up need not be ready: see `wait_until`.
+
+    Raises:
+        InvalidArgument: the program cannot be found.
+    """
+    if (running := find(home, name)) is not None:
+        return running
+    stop(home, name)
+    program = shutil.which(command[0], path=env.get("PATH", os.defpath))
+    if program is None:
+        msg = f"{name} cannot start: program {command[0]!r} not found; install it or correct PATH"
+        raise InvalidArgument(msg)
+    home.mkdir(parents=True, exist_ok=True)
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, DEFERRED)
+    try:
+        pid = _spawn(program, command, home / f"{name}.log", env)
+        started = _stats()[pid].started  # listed even if it has ended: only its parent, which is here, could reap it
+        _pid_file(home, name).write_text(json.dumps({"pid": pid, "started": started}), encoding="utf-8")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    return Process(name, pid, started, home / f"{name}.log")
+
+
+def without_airflow(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns *env* without Airflow's settings, connections and keys.
+
+    No other program needs them.
+    """
+    return {name: value for name, value in env.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))}
+
+
+def find(home: Path, name: str) -> Process | None:
+    """Returns the live process of *name* in *home*, or None."""
+    process = _remembered(home, name)
+    return process if process is not None and is_alive(process) else None
+
+
+def is_alive(process: Process) -> bool:
+    """Returns True if that very process runs and is not a zombie.
+
+    It has the same pid and the same start time.
+    """
+    with contextlib.suppress(ChildProcessError):  # it was launched by another process, which reaps it
+        os.waitpid(process.pid, os.WNOHANG)
+    return bool(_living({_Member(process.pid, process.started)}))
+
+
+def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
+    """Stops the process *name* and all that it started, and forgets it.
+
+    It sends SIGTERM first, SIGKILL after *grace_s* seconds. Without such a process it does nothing.
+
+    Raises:
+        TidemarkError: a process survives even that.
+    """
+    process = _remembered(home, name)
+    if process is None:
+        return
+    left = _end(process, set(), signal.SIGTERM, grace_s)
+    left = _end(process, left, signal.SIGKILL, KILLED_WITHIN_S)
+    if left:
+        pids = sorted(member.pid for member in left)
+        msg = f"{name} was killed, but pids {pids} have not ended; end them by hand, and see {process.log}"
+        raise TidemarkError(msg)
+    _pid_file(home, name).unlink(missing_ok=True)
+
+
+def free_port() -> int:
+    """Returns a TCP port of 127.0.0.1 on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, by: Sequence[Process] = ()) -> None:
+    """Returns as soon as *condition* holds.
+
+    Args:
+        condition: is polled.
+        what: its name in the error.
+        timeout_s: most time to wait.
+        by: processes that are to make it hold.
+
+    Raises:
+        TidemarkError: after *timeout_s*, or at once when one of the processes has died. The message ends with the tail
+            of that one's log, or else of the first one's.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        dead = next((process for process in by if not is_alive(process)), None)
+        if dead or time.monotonic() >= deadline:
+            seen = f"{dead.name} has died; start it again" if dead else f"timeout after {timeout_s:g} s"
+            logged = dead or next(iter(by), None)
+            log = f"; the end of {logged.log}:\n{_tail(logged.log)}" if logged else ""
+            msg = f"waiting for {what}: {seen}{log}"
+            raise TidemarkError(msg)
+        time.sleep(POLL_S)
+
+
+def _spawn(program: str, command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
+    return os.posix_spawn(
+        program,
+        list(command),
+        dict(env),
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=DEFERRED | {signal.SIGPIPE},
+    )
+
+
+def _pid_file(home: Path, name: str) -> Path:
+    return home / f"{name}.pid.json"
+
+
+def _remembered(home: Path, name: str) -> Process | None:
+    try:
+        recorded = json.loads(_pid_file(home, name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return Process(name, recorded["pid"], recorded["started"], home / f"{name}.log")
+
+
+def _end(process: Process, members: set[_Member], number: signal.Signals, within_s: float) -> set[_Member]:
+    """Signals *process*, its family and other *members* once each.
+
+    It sends *number*, and returns those that live after *within_s*.
+    """
+    deadline = time.monotonic() + within_s
+    signalled: set[_Member] = set()
+    while left := _living(members | signalled | _family(process)):
+        for member in left - signalled:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member.pid, number)
+        signalled |= left
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_S)
+    is_alive(process)  # reaps it
+    return left
+
+
+def _family(process: Process) -> set[_Member]:
+    """Returns the session of *process* and its descendants.
+
+    They are found even after it died. Empty when its pid belongs to another process now.
+    """
+    stats = _stats()
+    leader = stats.get(process.pid)
+    if leader is not None and leader.started != process.started:
+        return set()
+    family = {pid for pid, stat in stats.items() if stat.session == process.pid}
+    while more := {pid for pid, stat in stats.items() if stat.parent in family} - family:
+        family |= more
+    return {_Member(pid, stats[pid].started) for pid in family}
+
+
+def _living(members: set[_Member]) -> set[_Member]:
+    stats = _stats()
+    running = {_Member(pid, stat.started) for pid, stat in stats.items() if not stat.has_ended}
+    return members & running
+
+
+def _stats() -> dict[int, _Stat]:
+    """Returns every process of the machine by pid.
+
+    Source: /proc/<pid>/stat (proc(5)).
+    """
+    stats = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
+                # The command's name, in brackets, may hold spaces and brackets itself.
+                fields = (entry / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+                stats[int(entry.name)] = _Stat(fields[0], *(int(fields[place]) for place in (1, 3, 17, 19)))
+    return stats
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])

@@ -1,0 +1,1 @@
+"""Aggregates keys and windows."""

@@ -1,0 +1,223 @@
+"""Aggregates one batch, given the states of the keys that it touches.
+
+A state row has the key columns, WINDOW where there are windows, the columns of the aggregate functions, and the meta
+columns. `_key` is the key with the window start, `_timestamp_ms` is the newest record time that it includes, and it is
+`_repeated` if all that it includes is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from tidemark.kernels.aggregates.function import AggregateFunction
+from tidemark.kernels.aggregates.windows import WINDOW, ends_by, in_windows
+from tidemark.kernels.columns.schemas import META_SCHEMA
+from tidemark.kernels.columns.values import key_text
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.settings.windows import Shape, Windows
+
+_GROWING = ("_timestamp_ms", "_newest_ms")
+"""Times of which a state has the largest."""
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """The kernel of *operator*, whose *functions* read records with *schema*."""
+
+    operator: Aggregate
+    functions: Sequence[AggregateFunction]
+    schema: Mapping[str, pl.DataType]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Columns that identify a result."""
+        return (*self.operator.key, *(("window_start",) if self.operator.windows else ()))
+
+    @property
+    def state_schema(self) -> dict[str, pl.DataType]:
+        """Columns of a state row."""
+        columns = {c: self.schema[c] for c in self.operator.key} | (WINDOW if self.operator.windows else {})
+        for function in self.functions:
+            columns |= function.schema
+        return {**columns, **META_SCHEMA}
+
+    def states_of(self, records: pl.DataFrame) -> pl.DataFrame:
+        """Returns a state row for each of *records*.
+
+        Records have WINDOW where there are windows.
+        """
+        columns: dict[str, pl.Expr | pl.Series] = {}
+        for function in self.functions:
+            columns |= function.of_rows(records)
+        keyed = records.with_columns(_key=key_text(self.key, records.schema), **columns)
+        return keyed.with_columns(_deleted=pl.lit(value=False)).select(self.state_schema.keys())
+
+    def merged(self, states: pl.DataFrame, by: str = "_key") -> pl.DataFrame:
+        """Merges each group of *states* into one state row.
+
+        It has the place of the group's newest record and its latest times.
+        """
+        plain = [
+            c for c in self.state_schema if not c.startswith("@") and c not in {by, *_GROWING, "_repeated", *WINDOW}
+        ]
+        windows = [pl.col("window_start").min(), pl.col("window_end").max()] if self.operator.windows else []
+        states_merged: dict[str, pl.Expr] = {}
+        for function in self.functions:
+            states_merged |= function.merged()
+        groups = states.group_by(by, maintain_order=True)
+        times = pl.col(_GROWING).max(), pl.col("_repeated").all()
+        merged = groups.agg(pl.col(plain).last(), *windows, *times, **states_merged)
+        settled: dict[str, pl.Series] = {}
+        for function in self.functions:
+            settled |= function.settled(merged)
+        return merged.with_columns(**settled)
+
+    def results(self, states: pl.DataFrame) -> pl.DataFrame:
+        """Returns *states* with the aggregates by name."""
+        return states.with_columns(**{f.name: f.result() for f in self.functions})
+
+    def problems(self, results: pl.DataFrame) -> pl.Series:
+        """Returns the problem of each of *results*; null: none."""
+        problems = [pl.lit(None, pl.String)]
+        for function in self.functions:
+            fails = function.does_not_fit()
+            if fails is not None:
+                text = f"aggregates.{function.name}: the sum needs more than 64 bits; sum up doubles instead"
+                problems.append(pl.when(fails).then(pl.lit(text)))
+        return results.select(pl.coalesce(problems)).to_series()
+
+    def running(self, earlier: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
+        """Returns *states* with the aggregates after each of them.
+
+        They build on the *earlier* states of their keys.
+        """
+        both = pl.concat([earlier, states])
+        growing = [*_GROWING, *(("window_end",) if self.operator.windows else ())]
+        so_far = pl.col(growing).cum_max().over("_key")
+        return both.with_columns(so_far, **{f.name: f.running(both) for f in self.functions}).slice(earlier.height)
+
+    def assigned(
+        self, records: pl.DataFrame, closed_ms: int | None, stay_closed: Sequence[tuple[int, int]] = ()
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Splits *records* into those in open windows and those in none.
+
+        Not for sessions. A window is open if it ends after *closed_ms* and is not in *stay_closed* (start and end).
+        """
+        windows = self.operator.windows
+        if windows is None or windows.shape is Shape.SESSION:
+            return records, records.clear()
+        rows = in_windows(records.with_row_index("_row"), windows).filter(~ends_by(closed_ms))
+        closed_starts = [start for start, _ in stay_closed]
+        rows = rows.filter(~pl.col("window_start").is_in(closed_starts))
+        return _assigned(rows, records)
+
+    def reopened(self, late: pl.DataFrame, forgotten_ms: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Splits *late* records into those in windows with kept states, and others.
+
+        The windows may be closed.
+        """
+        assert self.operator.windows is not None
+        rows = in_windows(late.with_row_index("_row"), self.operator.windows)
+        return _assigned(rows.filter(~ends_by(forgotten_ms)), late)
+
+
+def _assigned(rows: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Returns *rows* of windows, and *records* without a window.
+
+    `_row` is the place of a record.
+    """
+    others = records.with_row_index("_row").join(rows.select("_row").unique(), on="_row", how="anti")
+    return rows.drop("_row"), others.sort("_row").drop("_row")
+
+
+def in_open_sessions(
+    kernel: Aggregation, windows: Windows, open_states: pl.DataFrame, records: pl.DataFrame, closed_ms: int | None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Finds the session of each of *records* without merging, where it can.
+
+    Returns the records with their sessions, and the records of the other keys, for `merged_sessions`. It can where the
+    records of a key are in order and none is before the start of the key's newest session: then no two sessions merge,
+    and each record continues the newest one or opens another. A record alone in a session that would end at *closed_ms*
+    at the latest is left to `merged_sessions`, too.
+
+    Args:
+        kernel: the aggregation.
+        windows: its sessions.
+        open_states: states of the open sessions of these keys.
+        records: the records of the batch.
+        closed_ms: sessions that end by then are closed; None: none is.
+    """
+    group = key_text(kernel.operator.key, records.schema)
+    newest = (
+        open_states.with_columns(_group=group).sort("window_start").unique("_group", keep="last", maintain_order=True)
+    )
+    newest = newest.select("_group", _newest_start="window_start", _newest_end="window_end")
+    at = pl.col("_timestamp_ms")
+    rows = records.with_columns(_group=group, window_end=at + windows.size_ms)
+    rows = rows.join(newest, on="_group", how="left", maintain_order="left", nulls_equal=True)
+    before = at.shift().over("_group")
+    orderly = (at >= pl.coalesce(before, "_newest_start", at)) & ~ends_by(closed_ms)
+    rows = rows.with_columns(
+        _orderly=orderly.all().over("_group"),
+        _reach=pl.coalesce(pl.max_horizontal(before + windows.size_ms, "_newest_end"), at - 1),
+    )
+    opens = at > pl.col("_reach")
+    start = pl.when(opens).then(at).forward_fill().over("_group")
+    in_sessions = rows.with_columns(window_start=pl.coalesce(start, "_newest_start"))
+    columns = [*records.columns, *WINDOW]
+    others = rows.filter(~pl.col("_orderly")).select(records.columns)
+    return in_sessions.filter("_orderly").select(columns), others
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The effect of some records on the sessions of their keys.
+
+    Attributes:
+        moved: states of the sessions that took a record, in the order in which they did.
+        gone: states that became part of another session, under their old keys, at the time of the new one.
+        late: records whose session had closed.
+    """
+
+    moved: pl.DataFrame
+    gone: pl.DataFrame
+    late: pl.DataFrame
+
+
+def merged_sessions(
+    kernel: Aggregation, windows: Windows, open_states: pl.DataFrame, records: pl.DataFrame, closed_ms: int | None
+) -> Sessions:
+    """Merges *records* and open sessions of their keys into new sessions.
+
+    A session that ends at *closed_ms* at the latest when all its records are in takes none of them.
+
+    The arguments are those of `in_open_sessions`.
+    """
+    gap = pl.col("_timestamp_ms") + windows.size_ms
+    alone = kernel.states_of(records.with_columns(window_start="_timestamp_ms", window_end=gap))
+    states = pl.concat([open_states, alone]).with_row_index("_row")
+    states = states.with_columns(
+        _group=key_text(kernel.operator.key, states.schema), _new=pl.col("_row") >= open_states.height
+    )
+    states = states.sort("_group", "window_start", "_row")
+    # Rows of a group are sorted by start: a row that starts beyond the ends of all before it opens a session.
+    reach = pl.col("window_end").cum_max().shift().over("_group")
+    states = states.with_columns(_session=(pl.col("window_start") > reach).fill_null(value=True).cum_sum()).sort("_row")
+    whole = kernel.merged(states, by="_session").with_columns(_key=key_text(kernel.key, states.schema))
+    parts = states.group_by("_session").agg(pl.col("_new").any(), last=pl.col("_row").max())
+    whole = whole.join(parts, on="_session").filter("_new").sort("last")
+    closed = whole.filter(ends_by(closed_ms))
+    moved = whole.join(closed, on="_session", how="anti", maintain_order="left")
+    place = ("_partition", "_offset", "_task", *_GROWING, "_repeated")
+    at = moved.select("_session", *place, _into="_key")
+    gone = states.filter(~pl.col("_new")).drop(place).join(at, on="_session")
+    late = states.filter("_new").join(closed, on="_session", how="semi")["_row"].sort() - open_states.height
+    columns = list(kernel.state_schema)
+    return Sessions(
+        moved=moved.select(columns),
+        gone=gone.filter(pl.col("_key") != pl.col("_into")).with_columns(_deleted=pl.lit(value=True)).select(columns),
+        late=records[late.to_list()],
+    )

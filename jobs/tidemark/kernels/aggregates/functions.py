@@ -1,0 +1,325 @@
+"""The aggregate functions, each with a mergeable state.
+
+A state row has the columns of every aggregate. Merging the states of some rows gives the state of all of them, in any
+order: of values from one instant `first` and `last` use the record's partition and offset. Sums are exact (`sums.py`).
+`running` gives the result after each row. Nulls count in `count(*)` alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import polars as pl
+from typing_extensions import override
+
+from tidemark.errors import InvalidArgument
+from tidemark.kernels.aggregates.function import KEY, OLD, AggregateFunction
+from tidemark.kernels.aggregates.sums import DoubleSum, ExactSum, WholeSum
+from tidemark.kernels.columns.identity import identity_of
+from tidemark.kernels.columns.schemas import META_SCHEMA
+
+
+class Count(AggregateFunction):
+    """count(*) of rows, count(column) of values."""
+
+    @property
+    @override
+    def schema(self) -> Mapping[str, pl.DataType]:
+        return {self.state: pl.Int64()}
+
+    @override
+    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
+        new = ~pl.col("_deleted") if self.column == "*" else pl.col(self.column).is_not_null() & ~pl.col("_deleted")
+        count = new.cast(pl.Int64)
+        if OLD in rows.columns:
+            old = pl.col(OLD) if self.column == "*" else pl.col(OLD).struct.field(self.column)
+            count -= old.is_not_null().cast(pl.Int64)
+        return {self.state: count}
+
+    @override
+    def merged(self) -> dict[str, pl.Expr]:
+        return {self.state: pl.col(self.state).sum()}
+
+    @override
+    def result(self) -> pl.Expr:
+        return pl.col(self.state)
+
+    @override
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        return states.select(pl.col(self.state).cum_sum().over(KEY)).to_series()
+
+
+def exact_sum(name: str, column: str, kind: pl.DataType) -> ExactSum:
+    """Returns sum(column), 0 without values.
+
+    It is a double for doubles and decimals, else a 64-bit integer.
+    """
+    return (DoubleSum if kind.is_float() or kind.is_decimal() else WholeSum)(name, column, kind)
+
+
+class Average(AggregateFunction):
+    """avg(column), null without values."""
+
+    of_numbers = True
+
+    @property
+    def _sum(self) -> ExactSum:
+        return exact_sum(f"{self.name}@sum", self.column, self.kind)
+
+    @property
+    def _count(self) -> Count:
+        return Count(f"{self.name}@n", self.column, self.kind)
+
+    @property
+    @override
+    def schema(self) -> Mapping[str, pl.DataType]:
+        return {**self._sum.schema, **self._count.schema}
+
+    @property
+    @override
+    def earlier(self) -> tuple[str, ...]:
+        return self._sum.earlier
+
+    @override
+    def of_earlier(self) -> dict[str, pl.Expr]:
+        return self._sum.of_earlier()
+
+    @override
+    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
+        return {**self._sum.of_rows(rows), **self._count.of_rows(rows)}
+
+    @override
+    def merged(self) -> dict[str, pl.Expr]:
+        return {**self._sum.merged(), **self._count.merged()}
+
+    @override
+    def settled(self, states: pl.DataFrame) -> dict[str, pl.Series]:
+        return self._sum.settled(states)
+
+    @override
+    def result(self) -> pl.Expr:
+        return pl.when(self._count.result() > 0).then(self._sum.as_double() / self._count.result())
+
+    @override
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        columns = {"sum": self._sum.running_double(states), "n": self._count.running(states)}
+        average = pl.when(pl.col("n") > 0).then(pl.col("sum") / pl.col("n"))
+        return pl.DataFrame(columns).select(average).to_series()
+
+
+class Extreme(AggregateFunction):
+    """min(column) or max(column), null without values."""
+
+    lowest: bool
+
+    of_numbers = of_instants = True
+
+    @property
+    @override
+    def schema(self) -> Mapping[str, pl.DataType]:
+        return {self.state: self.kind}
+
+    @override
+    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
+        return {self.state: pl.col(self.column)}
+
+    @override
+    def merged(self) -> dict[str, pl.Expr]:
+        state = pl.col(self.state)
+        return {self.state: state.min() if self.lowest else state.max()}
+
+    @override
+    def result(self) -> pl.Expr:
+        return pl.col(self.state)
+
+    @override
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        state = pl.col(self.state)
+        so_far = state.cum_min() if self.lowest else state.cum_max()
+        return states.select(so_far.forward_fill().over(KEY)).to_series()
+
+
+class Minimum(Extreme):
+    """min(column)."""
+
+    lowest = True
+
+
+class Maximum(Extreme):
+    """max(column)."""
+
+    lowest = False
+
+
+class AtEnd(AggregateFunction):
+    """first(column) or last(column) by record time.
+
+    Values from one instant are ordered by their partition and offset.
+    """
+
+    earliest: bool
+
+    @property
+    def _place(self) -> dict[str, str]:
+        """Columns of the state, each with the column of a record.
+
+        They are the record's time and its place in its topic.
+        """
+        return {
+            f"{self.state}@at": "_timestamp_ms",
+            f"{self.state}@partition": "_partition",
+            f"{self.state}@offset": "_offset",
+        }
+
+    @property
+    @override
+    def schema(self) -> Mapping[str, pl.DataType]:
+        return {self.state: self.kind, **{c: META_SCHEMA[of] for c, of in self._place.items()}}
+
+    @override
+    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
+        has_value = pl.col(self.column).is_not_null()
+        return {self.state: pl.col(self.column), **{c: pl.when(has_value).then(of) for c, of in self._place.items()}}
+
+    @override
+    def merged(self) -> dict[str, pl.Expr]:
+        # Values without a time are null: they sort to the other end, so that they are never chosen.
+        in_order = {
+            c: pl.col(c).sort_by(*self._place, nulls_last=self.earliest, maintain_order=True) for c in self.schema
+        }
+        return {c: rows.first() if self.earliest else rows.last() for c, rows in in_order.items()}
+
+    @override
+    def result(self) -> pl.Expr:
+        return pl.col(self.state)
+
+    @override
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        has_time = pl.col(next(iter(self._place))).is_not_null()
+        ranked = states.with_columns(_rank=pl.when(has_time).then(places_in_order(states, [*self._place])))
+        rank = pl.col("_rank")
+        # `over` at the end applies to the whole expression: ranks are compared within a key.
+        so_far = (rank.cum_min() if self.earliest else rank.cum_max()).forward_fill().shift(1)
+        wins = (rank < so_far) if self.earliest else (rank > so_far)
+        winner = pl.when(rank.is_not_null() & wins.fill_null(value=True)).then(self.state)
+        return ranked.select(winner.forward_fill().over(KEY)).to_series()
+
+
+def places_in_order(rows: pl.DataFrame, by: Sequence[str]) -> pl.Series:
+    """Returns the rank of each row in the order of columns *by*."""
+    in_order = rows.select(by).with_row_index("_row").sort(by, maintain_order=True).with_row_index("_rank")
+    return in_order.sort("_row")["_rank"]
+
+
+class First(AtEnd):
+    """first(column)."""
+
+    earliest = True
+
+
+class Last(AtEnd):
+    """last(column)."""
+
+    earliest = False
+
+
+class ApproxDistinct(AggregateFunction):
+    """approx_distinct(column): distinct non-null values, by HyperLogLog.
+
+    It has 4,096 registers and a standard error of 1.6 %; up to a few dozen values it is exact but for rare collisions.
+    The state lists the registers that are not empty, each as register × 64 + rank. Source: Flajolet et al.,
+    "HyperLogLog" (2007).
+    """
+
+    _REGISTERS = 4096
+    _HEX_DIGITS, _RANK_BITS = 15, 48  # of the SHA-256: 12 bits name the register, the rest give the rank
+
+    @property
+    @override
+    def schema(self) -> Mapping[str, pl.DataType]:
+        return {self.state: pl.List(pl.Int32())}
+
+    @override
+    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
+        # HyperLogLog: part of the hash names a register, the position of the first 1 in the rest is the rank.
+        digest = identity_of(rows, [self.column]).str.slice(0, self._HEX_DIGITS).str.to_integer(base=16, dtype=pl.Int64)
+        hashed = pl.DataFrame({"value": rows[self.column], "digest": digest}).select(
+            item=pl.when(pl.col("value").is_not_null()).then(
+                pl.col("digest") // 2**self._RANK_BITS * 64
+                + (pl.col("digest") % 2**self._RANK_BITS).bitwise_leading_zeros().cast(pl.Int64)
+                - (64 - self._RANK_BITS)
+                + 1
+            )
+        )
+        return {self.state: hashed.select(pl.concat_list(pl.col("item").cast(pl.Int32))).to_series()}
+
+    @override
+    def merged(self) -> dict[str, pl.Expr]:
+        items = pl.col(self.state).explode().drop_nulls().sort(descending=True)
+        # In descending order the first item of a register has its highest rank.
+        return {self.state: items.filter((items // 64).is_first_distinct())}
+
+    @override
+    def result(self) -> pl.Expr:
+        items = pl.col(self.state).list.drop_nulls()
+        return self._estimate(items.list.len(), items.list.eval(0.5 ** (pl.element() % 64)).list.sum())
+
+    @override
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        items = states.select(KEY, item=self.state).with_row_index("row").explode("item").drop_nulls("item")
+        rank, register = pl.col("item") % 64, pl.col("item") // 64
+        highest = items.with_columns(register=register).with_columns(
+            now=rank.cum_max().over(KEY, "register"), was=rank.cum_max().shift(1).over(KEY, "register")
+        )
+        moved = highest.group_by("row").agg(
+            filled=pl.col("was").is_null().sum(),
+            weight=(0.5 ** pl.col("now")).sum() - (0.5 ** pl.col("was")).fill_null(0.0).sum(),
+        )
+        so_far = states.select(KEY).with_row_index("row").join(moved, on="row", how="left", maintain_order="left")
+        sums = so_far.select(
+            filled=pl.col("filled").fill_null(0).cum_sum().over(KEY),
+            weight=pl.col("weight").fill_null(0).cum_sum().over(KEY),
+        )
+        return sums.select(self._estimate(pl.col("filled"), pl.col("weight"))).to_series()
+
+    def _estimate(self, filled: pl.Expr, weight: pl.Expr) -> pl.Expr:
+        """Returns the number of distinct values.
+
+        *filled* counts the registers in use, *weight* is the sum of 2^−rank over them.
+        """
+        m = self._REGISTERS
+        empty = m - filled.cast(pl.Float64)
+        # Constants of the paper: bias correction for m ≥ 128, and linear counting of few values.
+        raw = 0.7213 / (1 + 1.079 / m) * m * m / (weight + empty)
+        counted = m * (math.log(m) - empty.log())
+        return pl.when((raw <= 2.5 * m) & (empty > 0)).then(counted).otherwise(raw).round().cast(pl.Int64)
+
+
+FUNCTIONS: Mapping[str, Callable[[str, str, pl.DataType], AggregateFunction]] = {
+    "count": Count,
+    "sum": exact_sum,
+    "avg": Average,
+    "min": Minimum,
+    "max": Maximum,
+    "first": First,
+    "last": Last,
+    "approx_distinct": ApproxDistinct,
+}
+
+
+def aggregate_functions(
+    calls: Mapping[str, tuple[str, str]], schema: Mapping[str, pl.DataType]
+) -> tuple[AggregateFunction, ...]:
+    """Returns the functions that *calls* name, over records with *schema*.
+
+    Raises:
+        InvalidArgument: a column is unknown.
+    """
+    functions = []
+    for name, (function, column) in calls.items():
+        if column != "*" and column not in schema:
+            msg = f"{name} = {function}({column}): there is no column {column}"
+            raise InvalidArgument(msg)
+        functions.append(FUNCTIONS[function](name, column, schema.get(column, pl.Int64())))
+    return tuple(functions)

@@ -1,0 +1,1 @@
+"""Types, values and keys of whole columns."""

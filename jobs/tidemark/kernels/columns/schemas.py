@@ -1,0 +1,104 @@
+"""Maps Spark DDL types to Arrow and polars types.
+
+The DDL is that of `tables.py` and of topologies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+import pyarrow as pa
+
+from tidemark.model.tables.catalog import Table
+
+UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
+_ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "timestamp": UTC_TIMESTAMP,
+}
+INSTANT = pl.Datetime("us", "UTC")
+"""The type of a field that is declared as `timestamp`: microseconds count."""
+_POLARS: Mapping[str, pl.DataType] = {
+    "string": pl.String(),
+    "boolean": pl.Boolean(),
+    "int": pl.Int32(),
+    "bigint": pl.Int64(),
+    "double": pl.Float64(),
+    "timestamp": INSTANT,
+}
+HEADERS = pl.List(pl.Struct({"key": pl.String(), "value": pl.Binary()}))
+META_SCHEMA: Mapping[str, pl.DataType] = {
+    "_key": pl.String(),
+    "_timestamp_ms": pl.Int64(),
+    "_partition": pl.Int32(),
+    "_offset": pl.Int64(),
+    "_task": pl.Int32(),
+    "_deleted": pl.Boolean(),
+    "_headers": HEADERS,
+    "_newest_ms": pl.Int64(),
+    "_repeated": pl.Boolean(),
+}
+
+
+def arrow_type(ddl: str) -> pa.DataType:
+    """Returns the Arrow type of a DDL type.
+
+    That is a word, or `array<struct<name:word,…>>`.
+    """
+    if ddl.startswith("array<struct<"):
+        fields = (field.split(":") for field in ddl.removeprefix("array<struct<").removesuffix(">>").split(","))
+        return pa.list_(pa.struct([(name, _ARROW[word]) for name, word in fields]))
+    return _ARROW[ddl]
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """Returns the Arrow schema of *table* with Delta's column comments."""
+    return pa.schema([pa.field(c.name, arrow_type(c.type), metadata={"comment": c.comment}) for c in table.columns])
+
+
+def record_schema(fields: Mapping[str, str]) -> dict[str, pl.DataType]:
+    """Returns the polars schema of records with these payload *fields*.
+
+    They are names with DDL words.
+    """
+    return {name: _POLARS[word] for name, word in fields.items()} | dict(META_SCHEMA)
+
+
+def instants(ms: str | pl.Expr) -> pl.Expr:
+    """Returns the column *ms*, epoch ms, as timestamps of a Delta table."""
+    return pl.from_epoch(ms, time_unit="ms").dt.cast_time_unit("us").dt.replace_time_zone("UTC")
+
+
+def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]], **same: object) -> pa.Table:
+    """Returns *rows* in the form of *table*, with *same* in every row.
+
+    Columns are in the table's order, and epoch ms become timestamps. A missing column is null.
+
+    Raises:
+        KeyError: the table does not have a column.
+    """
+    # Types come from all rows: a column may be null in the first hundred.
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    frame = frame.with_columns(pl.lit(value).alias(name) for name, value in same.items())
+    if unknown := set(frame.columns) - set(table.names):
+        msg = f"{table.name} has no columns {sorted(unknown)}"
+        raise KeyError(msg)
+    arrow = frame.to_arrow()
+    columns = [
+        _cast(arrow[column.name], arrow_type(column.type)) if column.name in arrow.column_names
+        else pa.nulls(frame.height, arrow_type(column.type))
+        for column in table.columns
+    ]  # fmt: skip
+    return pa.table(columns, schema=arrow_schema(table))
+
+
+def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    if wanted == UTC_TIMESTAMP and pa.types.is_integer(column.type):
+        column = column.cast(pa.timestamp("ms", tz="UTC"))
+    return column.cast(wanted)

@@ -1,0 +1,141 @@
+"""Writes keys and values as text, for tables and for emit-on-change.
+
+A value is a JSON object with its columns in the operator's order, so equal values are equal text and different ones are
+not. A float prints the shortest digits that read back as itself, −0.0 as 0.0, and NaN and infinities, which JSON lacks,
+as "NaN", "inf" and "-inf". An instant is ISO 8601 text in UTC, with its microseconds. A key of one column is that
+column's text.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from tidemark.kernels.columns.schemas import INSTANT, instants
+
+
+def value_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Expr:
+    """Returns the *columns* as one JSON object per row; `{}` without columns.
+
+    *schema* is that of the frame.
+    """
+    if not columns:
+        return pl.lit("{}")
+    fields: list[pl.Expr] = []
+    for column in columns:
+        fields += [pl.lit(f",{json.dumps(column)}:"), _field(column, schema[column])]
+    return pl.concat_str(pl.lit("{"), pl.concat_str(fields).str.slice(1), pl.lit("}"))
+
+
+def _field(column: str, kind: pl.DataType) -> pl.Expr:
+    """Returns the JSON text of one column's values, `null` for null."""
+    value = pl.col(column)
+    if not kind.is_float():
+        return _encoded(value)
+    # −0.0 equals 0.0 and would print otherwise.
+    number = _encoded(pl.when(value == 0).then(0.0).otherwise(value))
+    return pl.when(value.is_finite() | value.is_null()).then(number).otherwise(_encoded(value.cast(pl.String)))
+
+
+def _encoded(value: pl.Expr) -> pl.Expr:
+    """Returns each value as polars writes it into a JSON object.
+
+    It is cut out of an object that has nothing else.
+    """
+    return pl.struct(value.alias("")).struct.json_encode().str.slice(len('{"":')).str.head(-1)
+
+
+def key_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Expr:
+    """Returns the *columns* of one key as text.
+
+    Null when the column of a single-column key is.
+    """
+    if len(columns) == 1:
+        return pl.col(columns[0]).cast(pl.String)
+    return value_text(columns, schema)
+
+
+def key_value(text: str, kind: pl.DataType) -> pl.Expr:
+    """Reads a single-column key back from the column *text*.
+
+    Its column is of *kind*.
+
+    It is the inverse of `key_text`.
+    """
+    written = pl.col(text)
+    if kind == pl.Boolean():
+        return written == "true"
+    if kind == INSTANT:
+        return _instant(written)
+    if isinstance(kind, pl.Datetime):
+        form = "%Y-%m-%d %H:%M:%S%.f" + ("%:z" if kind.time_zone else "")
+        return written.str.to_datetime(form, time_unit=kind.time_unit, time_zone=kind.time_zone)
+    return written.str.to_date() if kind == pl.Date() else written.cast(kind)
+
+
+def key_columns(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
+    """Reads the columns of a key back from the column *text*.
+
+    It is the inverse of `key_text`.
+    """
+    if len(schema) == 1:
+        ((name, kind),) = schema.items()
+        return {name: key_value(text, kind)}
+    key = parsed(text, schema)
+    return {name: key.struct.field(name) for name in schema}
+
+
+def keys_as_now(rows: pl.DataFrame, text: str, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Rewrites the keys in column *text* as `key_text` writes them today.
+
+    An older version wrote instants as epoch ms.
+    """
+    if INSTANT not in schema.values():
+        return rows
+    keys = rows.select(**key_columns(text, schema)).select(key_text([*schema], schema).alias(text))
+    return rows.with_columns(keys)
+
+
+def parsed(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
+    """Reads the JSON objects of column *text* as a struct with *schema*.
+
+    It is the inverse of `value_text`; null for null.
+    """
+    read = {name: _written(kind) for name, kind in schema.items()}
+    decoded = pl.col(text).str.json_decode(pl.Struct(read))
+    at = [_instant(pl.field(name)).alias(name) for name, kind in schema.items() if kind == INSTANT]
+    return (decoded.struct.with_fields(at) if at else decoded).cast(pl.Struct(dict(schema)))
+
+
+def _instant(text: pl.Expr) -> pl.Expr:
+    """Reads instants in ISO 8601.
+
+    An older version wrote epoch ms.
+    """
+    ms = text.cast(pl.Int64, strict=False)
+    iso = pl.when(ms.is_null()).then(text).str.replace("T", " ", literal=True)
+    at = iso.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC")
+    return pl.when(ms.is_null()).then(at).otherwise(instants(ms))
+
+
+def _written(kind: pl.DataType) -> pl.DataType:
+    """Returns the type that reads values of *kind* from JSON.
+
+    Instants are text, and so are doubles, since NaN and infinities are.
+    """
+    if isinstance(kind, pl.List) and isinstance(kind.inner, pl.Float64):
+        return pl.List(pl.String())
+    return pl.String() if kind.is_float() or kind == INSTANT else kind
+
+
+def partition_of(keys: pl.Series, partitions: int) -> pl.Series:
+    """Returns the partition of each key text: CRC-32 modulo *partitions*.
+
+    It is the same on every machine.
+    """
+    unique = keys.unique()
+    of = {key: zlib.crc32(key.encode()) % partitions for key in unique if key is not None}
+    return keys.replace_strict(of, default=0, return_dtype=pl.Int32)

@@ -1,0 +1,1 @@
+"""Parses the records of sources and sorts them by usability."""

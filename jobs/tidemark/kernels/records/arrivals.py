@@ -1,0 +1,270 @@
+"""Sorts the rows of a source: on time, held, late, bad."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from tidemark.kernels.columns.buckets import bucket_of
+from tidemark.kernels.records.marks import is_hop_update
+from tidemark.kernels.updates.proofs import as_read
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.semantics.event_time import Seen
+
+IN_FUTURE = "timestamp_in_future"
+"""Reason of quarantine: the record is too far ahead of the clock."""
+KILLS_DRIVERS = "kills_drivers"
+"""Reason of quarantine: every driver that read the record was killed.
+
+Only the record's place is known.
+"""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """The rows of one source, sorted.
+
+    Attributes:
+        on_time: for its readers.
+        held: for a later batch.
+        alive: keep-alive records, which only move time.
+        late: behind the watermark.
+        bad: not usable.
+        repeated: read before.
+        told_idle: by partition, the status in its writer's newest mark.
+        released_early: how many of those on time were not held because the place for held records was full.
+    """
+
+    on_time: pl.DataFrame
+    held: pl.DataFrame
+    alive: pl.DataFrame
+    late: pl.DataFrame
+    bad: pl.DataFrame
+    repeated: pl.DataFrame
+    told_idle: Mapping[int, bool] = field(default_factory=dict)
+    released_early: int = 0
+
+    @property
+    def measured(self) -> pl.DataFrame:
+        """Records that the source finished, for its latency.
+
+        Late records count (KIP-613), records that are held do not yet.
+        """
+        late = self.late.select(_timestamp_ms="timestamp_ms", _task="partition")
+        return pl.concat([self.on_time.select("_timestamp_ms", "_task"), late])
+
+    def seen(self, read_to: Mapping[int, int], counts_up_to_ms: int | None = None) -> dict[int, Seen]:
+        """Returns offsets and newest record of each partition with rows.
+
+        *read_to* is where earlier batches ended. A record after *counts_up_to_ms* moves time only to there (None: no
+        limit).
+        """
+        alive = self.alive.select(_timestamp_ms="timestamp_ms", _task="partition")
+        newest = dict(
+            pl.concat([self.measured, alive]).group_by("_task").agg(_counted(counts_up_to_ms).max()).iter_rows()
+        )
+        held_from = dict(self.held.group_by("_partition").agg(pl.col("_offset").min()).iter_rows())
+        records = [rows.select(partition="_partition", offset="_offset") for rows in (self.on_time, self.held)]
+        rest = [rows.select("partition", "offset") for rows in (self.alive, self.late, self.bad, self.repeated)]
+        ends = (
+            pl.concat([*records, *rest])
+            .group_by("partition")
+            .agg(first=pl.col("offset").min(), last=pl.col("offset").max())
+        )
+        return {
+            partition: Seen(
+                from_offset=read_to.get(partition, first),
+                until_offset=max(last + 1, read_to.get(partition, 0)),
+                max_timestamp_ms=newest.get(partition),
+                held_from=held_from.get(partition),
+                told_idle=self.told_idle.get(partition),
+            )
+            for partition, first, last in ends.iter_rows()
+        }
+
+
+def arrivals(
+    source: Source,
+    rows: pl.DataFrame,
+    waiting: pl.DataFrame,
+    newest_ms: Mapping[int, int],
+    *,
+    repeated: pl.DataFrame,
+    late_up_to_ms: int | None,
+    allowed_ms: int | None,
+    counts_up_to_ms: int | None = None,
+    max_held: int | None = None,
+) -> Arrivals:
+    """Sorts the *rows* of *source*, which are in offset order.
+
+    Args:
+        source: the source.
+        rows: its rows, without those repeated.
+        waiting: records that earlier batches held; they come first.
+        newest_ms: by partition, the newest record that was sent on.
+        repeated: rows that were read before.
+        late_up_to_ms: a record at or before it is late; None: none is.
+        allowed_ms: records of a partition that come after a watermark above it are held; None: none is.
+        counts_up_to_ms: a record moves time up to here at most; None: no limit.
+        max_held: so many records are held at most, the others are released; None: no limit.
+    """
+    usable = rows.filter(pl.col("reason").is_null())
+    payload = pl.col(source.name).struct
+    # A record with a key is an update of that key, even where all of its fields are null.
+    others = [payload.field(c).is_null() for c in source.columns if c != source.timestamp]
+    nothing = pl.all_horizontal(pl.col("key").is_null(), *others) if others else pl.lit(value=False)
+    alive = usable.filter(~pl.col("deleted") & nothing)
+    records = usable.filter(pl.col("deleted") | ~nothing)
+    late = (pl.col("timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)
+    fresh = records.filter(~late).select(
+        payload.field(*source.columns),
+        _key=pl.col("key").cast(pl.String),
+        _timestamp_ms="timestamp_ms",
+        _partition="partition",
+        _offset="offset",
+        _task="partition",
+        _deleted="deleted",
+        _headers="headers",
+        _newest_ms="timestamp_ms",
+        _repeated=pl.lit(value=False),
+    )
+    here = pl.concat([waiting, fresh]).sort("_partition", "_offset")
+    newest = pl.col("_partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
+    before = pl.max_horizontal(newest, _counted(counts_up_to_ms).cum_max().shift().over("_partition"))
+    held = (before - source.bound_ms - 1 > pl.lit(allowed_ms, pl.Int64)).fill_null(value=False)
+    judged = here.with_columns(_held=held, _before=before)
+    here = _with_at_most_held(judged, max_held)
+    released_early = judged.filter("_held").height - here.filter("_held").height
+    here = here.drop("_before")
+    released, ahead = here.filter(~pl.col("_held")).drop("_held"), here.filter("_held").drop("_held")
+    too_late = (pl.col("_timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)
+    # A record that waited may be late by now. Its bytes are not kept, so it is written as JSON.
+    behind = as_read(released.filter(too_late))
+    return Arrivals(
+        on_time=released.filter(~too_late),
+        held=ahead,
+        alive=alive,
+        late=pl.concat([_late(records.filter(late)), behind]),
+        bad=rows.filter(pl.col("reason").is_not_null()),
+        repeated=repeated,
+        released_early=released_early,
+    )
+
+
+def _with_at_most_held(rows: pl.DataFrame, most: int | None) -> pl.DataFrame:
+    """Releases `_held` rows beyond *most*, those least far ahead first.
+
+    *rows* are in order of partition and offset. `_before`, how far its partition had come, never falls, so each
+    partition releases its records in the order of offsets.
+    """
+    too_many = 0 if most is None else rows.filter("_held").height - most
+    if too_many <= 0:
+        return rows
+    numbered = rows.with_row_index("_row")
+    first = numbered.filter("_held").sort("_before", "_row").head(too_many)["_row"]
+    return numbered.with_columns(_held=pl.col("_held") & ~pl.col("_row").is_in(first.implode())).drop("_row")
+
+
+def _counted(up_to_ms: int | None) -> pl.Expr:
+    """Returns the time that each record counts as for the watermark.
+
+    It is at most *up_to_ms*, the decision time; epoch ms.
+    """
+    time, most = pl.col("_timestamp_ms"), pl.lit(up_to_ms, pl.Int64)
+    return pl.when(time > most).then(most).otherwise(time)
+
+
+def with_future(source: Source, rows: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
+    """Marks *rows* too far ahead of *decided_at_ms* as `timestamp_in_future`."""
+    if source.max_ahead_ms is None:
+        return rows
+    ahead = pl.col("timestamp_ms") > decided_at_ms + source.max_ahead_ms
+    return rows.with_columns(
+        reason=pl.when(pl.col("reason").is_null() & ahead).then(pl.lit(IN_FUTURE)).otherwise("reason")
+    )
+
+
+def _late(records: pl.DataFrame) -> pl.DataFrame:
+    return records.select("partition", "offset", "timestamp_ms", "value", key=pl.col("key").cast(pl.String))
+
+
+def rows_in_order(source: Source, raw: pl.DataFrame, *, numbered_from: int) -> pl.DataFrame:
+    """Returns the rows of *source* in *raw* in offset order.
+
+    Rows without offsets are numbered in the order of writing, from *numbered_from*.
+    """
+    rows = raw.filter(pl.col("source") == source.name)
+    if source.topic is None:
+        # Spark packs files by size; the rows of one piece of a file come together and in order.
+        rows = rows.sort("written", maintain_order=True)
+        return rows.with_columns(offset=numbered_from + pl.int_range(pl.len(), dtype=pl.Int64))
+    return rows.sort("partition", "offset")
+
+
+def disorder(timestamps_ms: pl.Series, reached_ms: int | None) -> pl.DataFrame:
+    """Counts *timestamps_ms* per bucket of their distance behind *reached_ms*.
+
+    Those ahead of it are in bucket 0.
+    """
+    behind = pl.lit(reached_ms, pl.Int64) - pl.col("timestamp_ms")
+    in_time = pl.DataFrame({"timestamp_ms": timestamps_ms}).select(bucket=bucket_of(behind.fill_null(0).clip(0)))
+    return in_time.group_by("bucket").agg(n=pl.len()).sort("bucket")
+
+
+@dataclass(frozen=True)
+class HopArrivals:
+    """The rows behind a hop, and the time of their upstream.
+
+    Attributes:
+        rows: the updates.
+        order: for each of the rows, the upstream's `_batch` and the place `_seq` in it.
+        watermark_ms: the upstream's watermark.
+        idle: its status; None: no mark has one.
+        windows: starts of the windows that it closed.
+        last_batch: the upstream's last batch that was read.
+    """
+
+    rows: pl.DataFrame
+    order: pl.DataFrame
+    watermark_ms: int | None
+    idle: bool | None
+    windows: tuple[int, ...]
+    last_batch: int | None
+
+
+def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
+    """Returns the rows of *source* in *raw*, in the upstream's order."""
+    rows = raw.filter(pl.col("source") == source.name)
+    rows = rows.select("partition", "offset", "timestamp_ms", "headers", pl.col(source.name).struct.unnest())
+    if "newest_ms" not in rows.columns:
+        rows = rows.with_columns(newest_ms=pl.lit(None, pl.Int64), repeated=pl.lit(None, pl.Boolean))
+    rows = rows.sort("offset", "seq")
+    is_update = is_hop_update(watermark="watermark_ms")
+    marks = rows.filter(~is_update)
+    fresh = rows.filter(is_update)
+    updates = fresh.select(
+        "value",
+        "old_value",
+        _key="key",
+        _timestamp_ms="timestamp_ms",
+        _partition="source_partition",
+        _offset="source_offset",
+        _task="partition",
+        _deleted=pl.col("value").is_null(),
+        _headers="headers",
+        _newest_ms=pl.coalesce("newest_ms", "timestamp_ms"),
+        _repeated=pl.col("repeated").fill_null(value=False),
+    )
+    starts = marks["value"].str.json_decode(pl.List(pl.Int64)).explode().drop_nulls()
+    return HopArrivals(
+        updates,
+        fresh.select(_batch="offset", _seq="seq"),
+        marks["watermark_ms"].max(),  # type: ignore[arg-type]
+        # A mark without a status is of an older version, which had no idleness.
+        bool(marks["idle"][-1]) if marks.height else None,
+        tuple(starts),
+        rows["offset"].max(),  # type: ignore[arg-type]
+    )

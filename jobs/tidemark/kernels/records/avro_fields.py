@@ -1,0 +1,152 @@
+"""Reads the declared fields of records in Avro.
+
+A record that cannot be read has a reason: malformed_avro, invalid_utf8 or wrong_type.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from struct import error as StructError
+from typing import Any
+
+import fastavro
+import polars as pl
+
+from tidemark.kernels.columns.schemas import INSTANT, record_schema
+from tidemark.kernels.columns.years import within_years
+from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_AVRO, WRONG_TYPE, Fields, Unreadable
+from tidemark.kernels.records.json_fields import json_of
+
+_US = {"millis": 1_000, "micros": 1}
+_PER_INSTANT = ("timestamp-", "local-timestamp-")
+_WORDS = {"long": "bigint", "bytes": "binary", "fixed": "binary", "enum": "string"}
+"""Types of Avro that have another name in Spark."""
+_WIDER = {frozenset({"int", "bigint"}): "bigint", frozenset({"float", "double"}): "double"}
+_MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError, EOFError, MemoryError, RecursionError, StructError)
+
+
+def avro_types(schema: str) -> dict[str, str]:
+    """Returns the type of each field of *schema*, as Spark names it.
+
+    Where Spark has no name for it, it is Avro's.
+    """
+    return {field["name"]: _type(field["type"]) for field in json.loads(schema)["fields"]}
+
+
+def avro_fields(values: pl.Series, words: Mapping[str, str], schema: str, *, others: bool = False) -> Fields:
+    """Reads the fields of *values*, each the bytes of a record.
+
+    Null for null.
+
+    Args:
+        values: the records.
+        words: the declared types by field.
+        schema: Avro schema of the records.
+        others: keep the fields that are not declared, too.
+    """
+    units = {name: unit for name, unit in _units(schema).items() if name in words}
+    parsed = fastavro.parse_schema(_with_numbers(schema, units))
+    records: list[Mapping[str, Any]] = []
+    rest: list[str | None] = []
+    reasons: list[str | None] = []
+    for value in values:
+        try:
+            record = {} if value is None else _record(value, parsed, words)
+            other = _others(record, words) if others else None
+            reason = None
+        except Unreadable as error:
+            record, other, reason = {}, None, str(error)
+        records.append(record)
+        rest.append(other)
+        reasons.append(reason)
+    why = pl.Series(reasons, dtype=pl.String)
+    schema_of = record_schema(words)
+    columns: dict[str, pl.Series] = {}
+    for name in words:
+        written = [record.get(name) for record in records]
+        if name in units:
+            columns[name] = _instants(written, units[name])
+            why = why.set(pl.Series(written, dtype=pl.Int64).is_not_null() & columns[name].is_null(), WRONG_TYPE)
+        else:
+            columns[name] = pl.Series(written, dtype=schema_of[name])
+    return Fields(columns, pl.Series(rest, dtype=pl.String), why)
+
+
+def _record(value: bytes, parsed: Any, words: Mapping[str, str]) -> Mapping[str, Any]:
+    """Decodes one record; raises Unreadable."""
+    try:
+        # surrogateescape postpones the refusal of invalid bytes: a field that is not declared may have them.
+        read = fastavro.schemaless_reader(io.BytesIO(value), parsed, None, handle_unicode_errors="surrogateescape")
+    except _MALFORMED:
+        raise Unreadable(MALFORMED_AVRO) from None
+    assert isinstance(read, dict)
+    texts = [read[name] for name in words if isinstance(read.get(name), str)]
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise Unreadable(INVALID_UTF8) from None
+    return read
+
+
+def _others(record: Mapping[str, Any], words: Mapping[str, str]) -> str | None:
+    """Returns the undeclared fields of *record* with a value, as JSON.
+
+    Raises Unreadable.
+    """
+    others = {name: value for name, value in record.items() if name not in words and value is not None}
+    try:
+        return json_of(others) if others else None
+    except UnicodeEncodeError:
+        raise Unreadable(INVALID_UTF8) from None
+
+
+def _instants(numbers: list[int | None], unit: str) -> pl.Series:
+    """Returns epoch *numbers* as instants, rounded down.
+
+    Null beyond the years 1 to 9999.
+    """
+    us = [None if n is None else n // 1_000 if unit == "nanos" else n * _US[unit] for n in numbers]
+    # Numbers beyond 64 bits cannot be in a column, and lie outside of the years anyway.
+    return within_years(
+        pl.Series([n if n is None or abs(n) < 2**63 else None for n in us], dtype=pl.Int64).cast(INSTANT)
+    )
+
+
+def _units(schema: str) -> dict[str, str]:
+    """Returns the unit of each instant field: millis, micros or nanos."""
+    units: dict[str, str] = {}
+    for field in json.loads(schema)["fields"]:
+        for branch in _branches(field["type"]):
+            logical = branch.get("logicalType", "") if isinstance(branch, dict) else ""
+            if logical.startswith(_PER_INSTANT):
+                units[field["name"]] = logical.rpartition("-")[2]
+    return units
+
+
+def _with_numbers(schema: str, names: Mapping[str, str]) -> Any:
+    """Returns *schema* with the instants *names* as the numbers that are written."""
+    parsed = json.loads(schema)
+    for field in parsed["fields"]:
+        if field["name"] in names:
+            numbers = [b["type"] if isinstance(b, dict) else b for b in _branches(field["type"])]
+            field["type"] = numbers if isinstance(field["type"], list) else numbers[0]
+    return parsed
+
+
+def _branches(type_: Any) -> Sequence[Any]:
+    return type_ if isinstance(type_, list) else [type_]
+
+
+def _type(type_: Any) -> str:
+    branches = [_type_of_one(branch) for branch in _branches(type_) if branch != "null"]
+    return branches[0] if len(branches) == 1 else _WIDER.get(frozenset(branches), f"one of {', '.join(branches)}")
+
+
+def _type_of_one(type_: Any) -> str:
+    logical: str = type_.get("logicalType", "") if isinstance(type_, dict) else ""
+    if logical.startswith(_PER_INSTANT):
+        return "timestamp"
+    name: str = type_["type"] if isinstance(type_, dict) else type_
+    return logical or _WORDS.get(name, name)

@@ -1,0 +1,43 @@
+"""The fields of a source's records, for every format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+INVALID_UTF8, WRONG_TYPE = "invalid_utf8", "wrong_type"
+MALFORMED_JSON, MALFORMED_AVRO = "malformed_json", "malformed_avro"
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A column for each declared field, and one for all others.
+
+    `others` is a JSON object (null without any). `reasons` says why a record cannot be read, null where it can; such a
+    record has no fields.
+    """
+
+    columns: Mapping[str, pl.Series]
+    others: pl.Series
+    reasons: pl.Series
+
+
+class Unreadable(Exception):
+    """Raised for an unreadable record; the text is the reason."""
+
+
+def texts_of(values: pl.Series) -> pl.Series:
+    """Returns bytes as text; null where they are not UTF-8."""
+    try:
+        return values.cast(pl.String)
+    except pl.exceptions.ComputeError:
+        return pl.Series([_text_of(value) for value in values], dtype=pl.String)
+
+
+def _text_of(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,129 @@
+"""The Kafka headers that records carry from stream to stream.
+
+`tidemark-id` is `<topology>/<sub-topology>/<epoch>/<batch>/<sequence>`; the text before the epoch names the writer. A
+writer that runs a batch again sends its records again, with the same batch and sequence under a higher epoch, so a
+reader can drop them. Any producer can write such a header, and a program that forwards records may copy it. So only the
+ids of the writers that a source names (`written_by`) are trusted, all others are data. A program that makes other
+records of them must leave this header out.
+
+`tidemark-hop` is `<topology>/<operator>:<epoch ms>`, once per stream passed: the clock before the record was sent on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import polars as pl
+
+from tidemark.semantics.progress import Sent
+
+ID = "tidemark-id"
+HOP = "tidemark-hop"
+MOST_HOPS = 32
+"""Older hops are dropped: records may go round in a circle."""
+
+_ID_FORM = r"^(?<writer>.+)/(?<epoch>\d{1,9})/(?<batch>\d{1,9})/(?<sequence>\d{1,9})$"
+_ASCII = "^([0-7][0-9a-f])*$"
+_PLACES = 10**9
+_WITHIN = ["partition", "writer"]
+
+
+def headers_to_send(
+    received: Iterable[Mapping[str, str | bytes | None]] | None, *, id_: str, hop: str
+) -> list[tuple[str, str | bytes | None]]:
+    """Returns the headers of a record that is sent on.
+
+    *received* are those that it came with, *id_* is its new id, *hop* is the further hop.
+    """
+    headers = [(str(header["key"]), header["value"]) for header in received or () if header["key"] != ID]
+    surplus = sum(key == HOP for key, _ in headers) + 1 - MOST_HOPS
+    for _ in range(surplus):
+        oldest = next(place for place, (key, _) in enumerate(headers) if key == HOP)
+        del headers[oldest]
+    return [*headers, (ID, id_), (HOP, hop)]
+
+
+def told_apart(
+    rows: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]], trusted: Collection[str]
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[int, dict[str, Sent]]]:
+    """Splits the *rows* of a topic into new and repeated ones.
+
+    A row repeats when its epoch is lower than one before it, or its batch and sequence are not above all of those
+    before it. A row without the id of a trusted writer is always new.
+
+    Args:
+        rows: in offset order.
+        newest: by partition and writer, the last record that was read.
+        trusted: names of the trusted writers.
+
+    Returns:
+        The new rows, the repeated ones, and *newest* after them.
+    """
+    last_sent = believed(newest, trusted)
+    ids = _ids(rows, trusted) if trusted else None
+    if ids is None or not ids.height:
+        return rows, rows.clear(), last_sent
+    judged = _judged(ids, last_sent)
+    repeated = pl.int_range(pl.len()).is_in(judged.filter("repeated")["row"].implode())
+    return rows.filter(~repeated), rows.filter(repeated), _newest(judged, last_sent)
+
+
+def believed(newest: Mapping[int, Mapping[str, Sent]], trusted: Collection[str]) -> dict[int, dict[str, Sent]]:
+    """Returns the part of *newest* that is about *trusted* writers."""
+    of_trusted: dict[int, dict[str, Sent]] = {}
+    for partition, writers in newest.items():
+        of_trusted[partition] = {writer: writers[writer] for writer in trusted if writer in writers}
+    return of_trusted
+
+
+def _ids(rows: pl.DataFrame, trusted: Collection[str]) -> pl.DataFrame:
+    """Returns the trusted id of each of *rows* that has one.
+
+    Columns are row number, partition, writer, epoch and place, which is batch and sequence in one number. Of several
+    ids in one record the last counts: a program that sends a record on adds its own behind those that it received.
+    """
+    headers = rows.select("partition", "headers", row=pl.int_range(pl.len())).explode("headers").unnest("headers")
+    value = pl.col("value")
+    from_trusted = pl.any_horizontal(value.bin.starts_with(f"{writer}/".encode()) for writer in trusted)
+    # Bytes that are not ASCII cannot match the form, and would make the cast to text fail.
+    with_id = headers.filter((pl.col("key") == ID) & from_trusted & value.bin.encode("hex").str.contains(_ASCII))
+    read = with_id.with_columns(value.cast(pl.String).str.extract_groups(_ID_FORM)).unnest("value")
+    read = read.filter(pl.col("writer").is_in(list(trusted)))
+    numbers = read.unique("row", keep="last", maintain_order=True)
+    numbers = numbers.with_columns(pl.col("epoch", "batch", "sequence").cast(pl.Int64))
+    # Batch and sequence have at most 9 digits each, so both fit into 64 bits.
+    return numbers.select("row", "partition", "writer", "epoch", place=pl.col("batch") * _PLACES + pl.col("sequence"))
+
+
+def _judged(ids: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]]) -> pl.DataFrame:
+    """Marks each of *ids* that is `repeated`, and the `current` place.
+
+    The current place is that of a row of the newest epoch so far, null for rows of older epochs.
+    """
+    places: list[tuple[int, str, int, int]] = []
+    for partition, writers in newest.items():
+        for writer, sent in writers.items():
+            places.append((partition, writer, sent.epoch, sent.batch * _PLACES + sent.sequence))
+    schema = {"partition": ids.schema["partition"], "writer": pl.String(), "seen_epoch": pl.Int64(), "seen": pl.Int64()}
+    seen = pl.DataFrame(places, schema=schema, orient="row")
+    both = ids.join(seen, on=_WITHIN, how="left", maintain_order="left")
+    both = both.with_columns(pl.col("seen_epoch", "seen").fill_null(-1))
+    stale = pl.col("epoch") < pl.max_horizontal("seen_epoch", pl.col("epoch").cum_max().over(_WITHIN))
+    # The place of a stale writer does not count: it may be ahead of the writer that took over from it.
+    both = both.with_columns(current=pl.when(~stale).then("place"))
+    before = pl.col("current").cum_max().forward_fill().shift(1).over(_WITHIN)
+    return both.with_columns(
+        repeated=pl.col("current").is_null() | (pl.col("place") <= pl.max_horizontal("seen", before))
+    )
+
+
+def _newest(judged: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]]) -> dict[int, dict[str, Sent]]:
+    """Returns *newest* after the *judged* rows."""
+    now = {partition: dict(writers) for partition, writers in newest.items()}
+    reached = judged.group_by(_WITHIN, maintain_order=True).agg(
+        epoch=pl.max_horizontal(pl.col("epoch").max(), pl.col("seen_epoch").max()),
+        place=pl.max_horizontal(pl.col("current").max(), pl.col("seen").max()),
+    )
+    for partition, writer, epoch, place in reached.iter_rows():
+        now.setdefault(partition, {})[writer] = Sent(epoch, *divmod(place, _PLACES))
+    return now

@@ -1,0 +1,33 @@
+"""Finds offsets that were deleted before they were read.
+
+A gap alone is no loss: compacted and transactional topics have gaps. Offsets before the earliest one that the broker
+still has are lost if they were not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+
+def with_gaps(rows: pl.DataFrame, read_to: Mapping[int, int]) -> list[int]:
+    """Returns the partitions whose *rows* do not follow *read_to* without a gap."""
+    seen = rows.group_by("partition", maintain_order=True).agg(
+        first=pl.col("offset").min(), last=pl.col("offset").max(), n=pl.len()
+    )
+    return [p for p, first, last, n in seen.iter_rows() if last - read_to.get(p, first) + 1 != n]
+
+
+def lost(rows: pl.DataFrame, partition: int, *, read_to: int, earliest: int) -> tuple[int, int] | None:
+    """Returns the lost offsets of *partition*; None: none are.
+
+    They are from (inclusive) until (exclusive), and not among *rows*. The partition had been *read_to* before, and
+    *earliest* is the first offset that the broker had after the rows were read.
+    """
+    read = rows.filter(pl.col("partition") == partition)["offset"]
+    if earliest > read_to and isinstance(first_read := read.min(), int) and first_read > read_to:
+        return read_to, min(first_read, earliest)
+    before = rows.filter((pl.col("partition") == partition) & (pl.col("offset") < earliest))["offset"].max()
+    first = before + 1 if isinstance(before, int) else read_to
+    return (first, earliest) if first < earliest else None

@@ -1,0 +1,129 @@
+"""Marks of time in a topic or a Delta table.
+
+A mark has the watermark and the status of its writer, and is sent while every update is suppressed. Its text is
+`<writer>:<watermark>:<active|idle>`, the watermark as epoch ms, or `-` before there is one. In a topic it is the header
+`tidemark-mark` of a record without key and value; in a table it is in the `commitInfo` of a commit, under the same
+name. Every record after it in its partition, or table, is newer than the watermark. Only marks of a source's single
+writer (`written_by`) are trusted: of several writers none knows the others' watermarks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import polars as pl
+
+from tidemark.model.kinds.source import Source
+from tidemark.model.tables.catalog import HOP_MARK
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.progress import InputProgress
+
+MARK = "tidemark-mark"
+_FORM = r"^(?P<writer>.+):(?P<watermark>-|-?\d{1,16}):(?P<status>active|idle)$"
+_WITHOUT_A_VALUE = ("null_value", "null_key", "missing_timestamp")
+
+
+def mark_text(writer: str, watermark_ms: int | None, *, idle: bool) -> str:
+    """Returns the header value of a mark of *writer*."""
+    status = Activity.IDLE if idle else Activity.ACTIVE
+    return f"{writer}:{'-' if watermark_ms is None else watermark_ms}:{status.value}"
+
+
+class TimeMark(NamedTuple):
+    """The content of a trusted mark.
+
+    The watermark is epoch ms, None before there is one.
+    """
+
+    watermark_ms: int | None
+    idle: bool
+
+
+def mark_in(source: Source, text: str) -> TimeMark | None:
+    """Returns the content of the mark *text*.
+
+    None if it is not a mark, or if *source* does not trust its writer.
+    """
+    mark = re.fullmatch(_FORM, text, flags=re.ASCII)
+    if mark is None or mark["writer"] not in _believed(source):
+        return None
+    watermark_ms = None if mark["watermark"] == "-" else int(mark["watermark"])
+    return TimeMark(watermark_ms, mark["status"] == Activity.IDLE.value)
+
+
+class Marks(NamedTuple):
+    """The effect of marks on partitions with rows.
+
+    `idle` is the status of each partition; the writers of those in `went_back` were set back in time.
+    """
+
+    idle: dict[int, bool]
+    went_back: frozenset[int] = frozenset()
+
+
+def is_hop_update(**names: str) -> pl.Expr:
+    """Returns True for a row of a hop that is no mark.
+
+    Such a row is an update.
+
+    *names* are those of columns that are called otherwise.
+
+    >>> rows = {"watermark": [None, None, 7], "idle": [None, True, False]}
+    >>> pl.DataFrame(rows).select(is_hop_update()).to_series().to_list()
+    [True, False, False]
+    """
+    return pl.all_horizontal(pl.col(names.get(column, column)).is_null() for column in HOP_MARK)
+
+
+def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[pl.DataFrame, Marks]:
+    """Turns marks among the *rows* of *source* into keep-alive records.
+
+    The time of such a record is the one that makes the watermark of its partition that of the mark; it is null for a
+    mark that is not trusted. A partition is idle if its newest row is a mark with that status. A mark from before the
+    time of the source was set back is not trusted.
+
+    Args:
+        source: the source.
+        rows: its rows.
+        was: its progress before the batch.
+
+    Returns:
+        The rows, and the effect of the marks.
+    """
+    nothing = pl.all_horizontal(
+        pl.col("key").is_null(),
+        pl.col("reason").is_null() | pl.col("reason").is_in(_WITHOUT_A_VALUE),
+        *(pl.col(source.name).struct.field(column).is_null() for column in source.columns),
+    )
+    header = pl.col("headers").list.eval(
+        pl.element().struct.field("value").filter(pl.element().struct.field("key") == MARK)
+    )
+    text = header.list.last().cast(pl.String, strict=False)
+    marked = rows.with_columns(_mark=pl.when(nothing).then(text))
+    if not marked["_mark"].is_not_null().any():
+        return rows, Marks(dict.fromkeys(rows["partition"].unique().to_list(), False))
+    mark = pl.col("_mark").str.extract_groups(_FORM).struct
+    # The inverse of `bounded_out_of_orderness`.
+    at_ms = mark.field("watermark").cast(pl.Int64, strict=False) + source.bound_ms + 1
+    set_back = {n: part.set_back_from_ms for n, part in was.partitions.items() if part.set_back_from_ms is not None}
+    from_ms = pl.col("partition").replace_strict(set_back, default=None, return_dtype=pl.Int64)
+    is_trusted = mark.field("writer").is_in(_believed(source)) & (from_ms.is_null() | (at_ms < from_ms))
+    marked = marked.with_columns(
+        _idle=(is_trusted & (mark.field("status") == Activity.IDLE.value)).fill_null(value=False),
+        _at_ms=pl.when(is_trusted).then(at_ms),
+    )
+    newest = marked.group_by("partition", maintain_order=True).agg(pl.col("_idle").last())
+    went_back = frozenset(marked.filter(pl.col("_at_ms").is_not_null())["partition"]) & {*set_back}
+    is_mark = pl.col("_mark").is_not_null()
+    alive = marked.with_columns(
+        timestamp_ms=pl.when(is_mark).then("_at_ms").otherwise("timestamp_ms"),
+        reason=pl.when(~is_mark).then("reason"),
+        deleted=pl.col("deleted") & ~is_mark,
+    )
+    return alive.drop("_mark", "_idle", "_at_ms"), Marks(dict(newest.iter_rows()), went_back)
+
+
+def _believed(source: Source) -> Sequence[str]:
+    return source.written_by if len(source.written_by) == 1 else ()

@@ -1,0 +1,1 @@
+"""Merges facts for reports."""

@@ -1,0 +1,126 @@
+"""Finds the times when no driver read, and the records that waited.
+
+A driver was replaced, or it stood still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import polars as pl
+
+from tidemark.model.settings.intervals import iso
+
+RUNNING = "running"
+"""State in heartbeats: see control.StreamState."""
+TRIGGERS = 2
+"""A driver replaced within so many triggers did not restart.
+
+No record waited for it.
+"""
+IDLE_FOR_MS = 60_000
+"""A new driver that was idle for so long did not restart.
+
+It ran for this length before its first batch.
+
+There was nothing to read.
+"""
+STILL_AFTER_MS = 30_000
+"""A driver without a sign of work for longer stood still.
+
+It is the length of two beats of 15 s.
+"""
+
+
+class Restart(NamedTuple):
+    """A time in which no driver read.
+
+    Attributes:
+        batch_id: the batch that read the records that waited.
+        from_ms: its begin, clock of the driver.
+        to_ms: its end, clock of the driver.
+        waited: how many records waited.
+        stood_still: the driver was not replaced; its process was stopped, or it hung.
+    """
+
+    batch_id: int
+    from_ms: int
+    to_ms: int
+    waited: int
+    stood_still: bool = False
+
+    @property
+    def seen(self) -> str:
+        """The event as part of a sentence."""
+        waited = f"{self.waited:,} records waited"
+        return f"nothing was read from {iso(self.from_ms)} to {iso(self.to_ms)}, and {waited}"
+
+
+def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> list[Restart]:
+    """Returns the times when no driver of one sub-topology read, oldest first.
+
+    A driver reads nothing after its last batch or, where that is later, its last heartbeat. Drivers that finished no
+    batch do not count. See `_standstill` for a driver that was not replaced.
+
+    Args:
+        batches: rows of `batches`, instants as epoch ms.
+        beats: rows of `heartbeats`, instants as epoch ms.
+        trigger_ms: of the topology.
+    """
+    last_beat_ms = dict(beats.group_by("epoch").agg(pl.col("at").max()).iter_rows())
+    running = beats.filter(pl.col("state") == RUNNING)
+    idle = running.filter(pl.col("batch_started_at").is_null())
+    idle_since_ms = dict(idle.group_by("epoch").agg(pl.col("at").min()).iter_rows())
+    signs = _signs(running)
+    times: list[Restart] = []
+    for before, batch in pairwise(batches.sort("batch_id").iter_rows(named=True)):
+        epoch, decided_ms, ended_ms = batch["epoch"], batch["decided_at"], before["finished_at"]
+        if epoch == before["epoch"]:
+            times += _standstill(signs.get(epoch, []), ended_ms, batch, TRIGGERS * trigger_ms)
+        elif decided_ms - idle_since_ms.get(epoch, decided_ms) <= IDLE_FOR_MS:
+            from_ms = max(ended_ms, last_beat_ms.get(before["epoch"], ended_ms))
+            times.append(Restart(batch["batch_id"], from_ms, batch["finished_at"], batch["records_in"]))
+    return [each for each in times if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]
+
+
+class _Sign(NamedTuple):
+    """A beat at `at_ms` of a driver that worked at `worked_ms`."""
+
+    at_ms: int
+    worked_ms: int
+
+
+def _signs(running: pl.DataFrame) -> dict[int, list[_Sign]]:
+    """Returns signs of work from the beats of *running* drivers.
+
+    They are by epoch.
+
+    The beats of a driver continue while it hangs, its work does not.
+    """
+    worked = pl.coalesce("batch_started_at", "since", "at")
+    by_epoch = running.sort("at").select("epoch", "at", worked).rows_by_key("epoch")
+    signs: dict[int, list[_Sign]] = {}
+    for epoch, beats in by_epoch.items():
+        signs[epoch] = [_Sign(*beat) for beat in beats]
+    return signs
+
+
+def _standstill(signs: list[_Sign], ended_ms: int, batch: dict[str, int], short_ms: int) -> Iterator[Restart]:
+    """Yields the standstill before *batch*, if there was one.
+
+    It came after the batch that ended at *ended_ms*. It lies between two signs of work, for longer than STILL_AFTER_MS
+    and *short_ms*, or than the latter alone where a beat shows that the driver had not worked for as long. The batch
+    follows it within *short_ms*. Without later beats a driver is not assumed to have stood still.
+    """
+    began_ms = batch["started_at"]
+    if not signs or began_ms is None:
+        return
+    between = [sign for sign in signs if ended_ms < sign.at_ms <= began_ms]
+    worked = sorted({ended_ms, began_ms, *(sign.worked_ms for sign in between if sign.worked_ms > ended_ms)})
+    hung = {max(ended_ms, sign.worked_ms) for sign in between if sign.at_ms - max(ended_ms, sign.worked_ms) > short_ms}
+    for from_ms, to_ms in pairwise(worked):
+        is_long = to_ms - from_ms > max(STILL_AFTER_MS, short_ms) and signs[-1].at_ms > from_ms
+        if (is_long or from_ms in hung) and began_ms - to_ms <= short_ms:
+            yield Restart(batch["batch_id"], from_ms, to_ms, batch["records_in"], stood_still=True)

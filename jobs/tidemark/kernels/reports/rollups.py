@@ -1,0 +1,201 @@
+"""Merges latency by scope and interval; percentiles come from the buckets.
+
+Hours are merged from minutes, days from hours. A frame of *measured* rows has SCOPED, `interval_start`, and either a
+`bucket` with its `n`, or a null bucket and the statistics of all records: `n`, `min_ms`, `max_ms`, `sum_ms`,
+`negative_n`. Columns that a scope does not have are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from tidemark.model.settings.intervals import Grain, Interval, Scope
+from tidemark.semantics.buckets import value_of
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Properties of a topology that its facts do not have.
+
+    Attributes:
+        paths: by terminal operator, its path as text.
+        sla_ms: by operator with an SLA, how old its records may be when it has finished them.
+    """
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    sla_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def of_paths(self) -> dict[str, int]:
+        """The promise of each path: that of its terminal operator."""
+        return {path: self.sla_ms[name] for name, path in self.paths.items() if name in self.sla_ms}
+
+    @property
+    def of_topology(self) -> int | None:
+        """The promise that all terminal operators share; None if they differ."""
+        promised = {self.sla_ms.get(name) for name in self.paths}
+        return promised.pop() if len(promised) == 1 else None
+
+
+NO_OUTLINE = Outline()
+TASK = ("topology", "sub_topology", "operator", "kind", "task_id")
+NO_TASKS = pl.DataFrame(
+    schema={
+        **dict.fromkeys(TASK, pl.String),
+        "interval_start": pl.Datetime("us", "UTC"),
+        "bucket": pl.Int32,
+        **dict.fromkeys(("n", "min_ms", "max_ms", "sum_ms", "negative_n"), pl.Int64),
+    }
+)
+"""Measured rows by task: none."""
+FACTS = (*TASK, "finished_at", "bucket", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
+SCOPED = ("scope", *TASK, "path")
+QUANTILES: Mapping[str, float] = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
+
+
+def by_minute(facts: pl.LazyFrame, minutes: Collection[Interval]) -> pl.LazyFrame:
+    """Returns measured rows by task, of *facts* that finished in *minutes*.
+
+    They lack `scope` and `path`. *facts* are rows of `latency_buckets` and of `operator_latency`, which have no bucket,
+    with the columns of FACTS.
+    """
+    minute = pl.col("finished_at").dt.truncate("1m").alias("interval_start")
+    finished = facts.filter(_is_in("finished_at", minutes))
+    return finished.group_by(*TASK, minute, "bucket").agg(*_merges())
+
+
+def in_scopes(tasks: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
+    """Returns the measured rows of all scopes by minute.
+
+    They come from those of *tasks*, which lack `scope` and `path`. *paths* are those to the terminal operators, by
+    their names.
+    """
+    null = pl.lit(None, pl.String)
+    of_terminals = tasks.filter(pl.col("operator").is_in(list(paths)))
+    path, no_operator = pl.col("operator").replace(paths), dict.fromkeys(TASK[1:], null)
+    frames = {
+        Scope.OPERATOR: tasks.with_columns(task_id=null, path=null),
+        Scope.TASK: tasks.with_columns(path=null),
+        Scope.TOPOLOGY: of_terminals.with_columns(**no_operator, path=null),
+        Scope.PATH: of_terminals.with_columns(**no_operator, path=path),
+    }
+    measured = [frame.with_columns(scope=pl.lit(scope.value)) for scope, frame in frames.items()]
+    return _merged(pl.concat(measured), Grain.MINUTE)
+
+
+def kept(stored: pl.DataFrame, hour: Interval, minutes: Collection[Interval]) -> pl.DataFrame:
+    """Returns the *stored* rows that a rollup adds to its own.
+
+    The rollup is of the *minutes* in *hour*.
+
+    It leaves them as they are. They are the other minutes of *hour*, and the other hours of its day.
+    """
+    grain = pl.col("grain")
+    is_minute = (grain == Grain.MINUTE.value) & starts_in([hour]) & ~starts_in(minutes)
+    is_hour = (grain == Grain.HOUR.value) & starts_in([hour.widened(Grain.DAY)]) & ~starts_in([hour])
+    return stored.filter(is_minute | is_hour)
+
+
+def starts_in(intervals: Collection[Interval]) -> pl.Expr:
+    """Returns True for a row whose interval starts in one of *intervals*."""
+    return _is_in("interval_start", intervals)
+
+
+def by_grain(minutes: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
+    """Returns the measured rows of all grains.
+
+    They are *minutes*, the hours they are in, and the days of these. *stored* has, with their `grain`, the other
+    minutes of these hours and the other hours of these days.
+    """
+
+    def with_stored(new: pl.DataFrame, grain: Grain) -> pl.DataFrame:
+        return pl.concat([new, stored.filter(grain=grain.value).select(new.columns)])
+
+    hours = _merged(with_stored(minutes, Grain.MINUTE), Grain.HOUR)
+    days = _merged(with_stored(hours, Grain.HOUR), Grain.DAY)
+    frames = {Grain.MINUTE: minutes.select(hours.columns), Grain.HOUR: hours, Grain.DAY: days}
+    return pl.concat(
+        frame.with_columns(
+            grain=pl.lit(grain.value), interval_end=pl.col("interval_start").dt.offset_by(_LENGTH[grain])
+        )
+        for grain, frame in frames.items()
+    )
+
+
+def buckets(measured: pl.DataFrame) -> pl.DataFrame:
+    """Returns the *measured* rows of buckets."""
+    return measured.filter(pl.col("bucket").is_not_null())
+
+
+def latencies(measured: pl.DataFrame, outline: Outline) -> pl.DataFrame:
+    """Returns the statistics of *measured* rows, one per scope and interval.
+
+    They have average, percentiles and the share over the SLA.
+    """
+    interval = [*SCOPED, "grain", "interval_start", "interval_end"]
+    measured = measured.with_columns(sla_ms=_promised(outline))
+    statistics = measured.filter(pl.col("bucket").is_null()).with_columns(avg_ms=pl.col("sum_ms") / pl.col("n"))
+    of_buckets = _of_buckets(buckets(measured), interval)
+    joined = statistics.join(of_buckets, on=interval, how="left", nulls_equal=True)
+    return joined.with_columns(over_sla_share=pl.col("over_sla_n") / pl.col("n"))
+
+
+def shrunk(stored: pl.DataFrame, tasks: pl.DataFrame) -> list[int]:
+    """Returns minutes of *stored* rows of which *tasks* count fewer records.
+
+    They are epoch ms of the minutes' starts. Facts are only ever added, so some facts of these minutes were removed.
+    """
+    of_tasks = stored.filter(grain=Grain.MINUTE.value, scope=Scope.TASK.value)
+    row = [*TASK, "interval_start", "bucket"]
+    joined = of_tasks.join(tasks.select(*row, left_n="n"), on=row, how="left", nulls_equal=True)
+    fewer = joined.filter(pl.col("left_n").fill_null(0) < pl.col("n"))
+    return fewer["interval_start"].dt.epoch("ms").unique().sort().to_list()
+
+
+_LENGTH: Mapping[Grain, str] = {Grain.MINUTE: "1m", Grain.HOUR: "1h", Grain.DAY: "1d"}
+
+
+def _is_in(column: str, intervals: Collection[Interval]) -> pl.Expr:
+    at_ms = pl.col(column).dt.epoch("ms")
+    each = (at_ms.is_between(interval.start_ms, interval.end_ms, closed="left") for interval in intervals)
+    return pl.any_horizontal(pl.lit(value=False), *each)
+
+
+def _merged(measured: pl.DataFrame, grain: Grain) -> pl.DataFrame:
+    start = pl.col("interval_start").dt.truncate(_LENGTH[grain])
+    return measured.group_by(*SCOPED, start, "bucket").agg(*_merges())
+
+
+def _merges() -> list[pl.Expr]:
+    """Merges count and statistics of several rows.
+
+    The statistics are null where no row has any.
+    """
+    any_measured = pl.col("sum_ms").count() > 0
+    sums = (pl.when(any_measured).then(pl.sum(column)).alias(column) for column in ("sum_ms", "negative_n"))
+    return [pl.sum("n"), pl.min("min_ms"), pl.max("max_ms"), *sums]
+
+
+def _promised(outline: Outline) -> pl.Expr:
+    """Returns the promise to the subject of a row, ms; null: none."""
+    of_operator = pl.col("operator").replace_strict(outline.sla_ms, default=None, return_dtype=pl.Int64)
+    of_path = pl.col("path").replace_strict(outline.of_paths, default=None, return_dtype=pl.Int64)
+    is_topology = pl.col("scope") == Scope.TOPOLOGY.value
+    return pl.when(is_topology).then(pl.lit(outline.of_topology, pl.Int64)).otherwise(pl.coalesce(of_operator, of_path))
+
+
+def _of_buckets(counts: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Returns quantiles and the records over the SLA per *by*.
+
+    The rank is that of `buckets.quantile`, ⌊q · (N − 1)⌋.
+    """
+    stands_for = {bucket: value_of(bucket) for bucket in counts["bucket"].unique()}
+    value_ms = pl.col("bucket").replace_strict(stands_for, return_dtype=pl.Float64)
+    up_to, total = pl.col("n").cum_sum(), pl.col("n").sum()
+    quantiles = {name: value_ms.filter(up_to > (q * (total - 1)).floor()).min() for name, q in QUANTILES.items()}
+    over_n = pl.col("n").filter(value_ms > pl.col("sla_ms")).sum()
+    over_sla_n = pl.when(pl.col("sla_ms").first().is_not_null()).then(over_n)
+    return counts.sort("bucket").group_by(by).agg(**quantiles, over_sla_n=over_sla_n)

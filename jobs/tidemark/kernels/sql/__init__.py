@@ -1,0 +1,1 @@
+"""Runs the SQL of a topology over frames."""

@@ -1,0 +1,175 @@
+"""Runs the SQL of a topology over frames in memory, in DuckDB.
+
+It has no files and no network. An expression that fails for one record sets that record aside and no other: a sum
+overflows, a text is not a number, or a time lies outside of the years 1 to 9999. Only where a query failed are its
+records evaluated one by one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+import duckdb
+import polars as pl
+
+from tidemark.errors import InvalidArgument
+from tidemark.kernels.columns.years import BEYOND, beyond_years
+from tidemark.kernels.sql.determinism import Determinism
+
+PROBLEM = "_problem"
+"""Column of a failed record: key of the SQL, and DuckDB's message."""
+
+UNNAMED = "the records"
+"""Name of the table that an expression reads while it is checked.
+
+It is not the later one, so that no expression refers to it.
+"""
+
+OF_A_RECORD = (duckdb.DataError, duckdb.InvalidInputException, duckdb.NotSupportedError, duckdb.SequenceException)
+"""Errors that values of a record cause, where the columns fit."""
+
+
+class Expressions:
+    """Evaluates select lists and conditions over frames.
+
+    `failed` are the records that could not be evaluated.
+    """
+
+    def __init__(self) -> None:
+        self._duckdb = _connection()
+        self._determinism = Determinism(self._duckdb)
+        self.failed: list[pl.DataFrame] = []
+
+    def check(self, sql: str, columns: Collection[str]) -> None:
+        """Raises InvalidArgument where *sql* depends on more than its record.
+
+        *columns* are those of the record.
+        """
+        self._determinism.check(sql, columns)
+
+    def misfit(self, sql: str, records: pl.DataFrame) -> str | None:
+        """Returns why *sql* is no expression over *records*; None where it is.
+
+        It may name only the columns of *records*.
+        """
+        if problem := self._determinism.no_expression(sql):
+            return problem
+        try:
+            values = _run(self._duckdb, f"SELECT ({sql}) FROM {quoted(UNNAMED)}", records, name=UNNAMED)
+        except duckdb.Error as error:
+            return str(error).splitlines()[0].removesuffix(" in FROM clause!")
+        except InvalidArgument as error:
+            return str(error)
+        is_binary = "Binary" in str(values.dtypes)
+        return "a column cannot be a BLOB or BIT; write hex(x) or x::varchar, which is text" if is_binary else None
+
+    def select(
+        self, frame: pl.DataFrame, select: Mapping[str, str], *, keep: Sequence[str], where: str | None = None
+    ) -> pl.DataFrame:
+        """Returns the expressions of *select* and the columns *keep*.
+
+        Rows keep their order. Rows for which an expression fails are left out and added to `failed`.
+
+        Args:
+            frame: the records.
+            select: SQL by name.
+            keep: columns that are kept as they are.
+            where: only rows for which this is true.
+
+        Raises:
+            InvalidArgument: an expression does not fit the columns of *frame*; with DuckDB's message.
+        """
+        columns = [f"({sql}) AS {quoted(name)}" for name, sql in select.items()]
+        columns += map(quoted, keep)
+        query = f"SELECT {', '.join(columns)} FROM records" + (f" WHERE ({where})" if where else "")
+        try:
+            selected = _run(self._duckdb, query, frame)
+            if not any(column.any() for column in beyond_years(selected)):
+                return selected
+        except duckdb.Error as error:
+            if frame.is_empty() or not isinstance(error, OF_A_RECORD):
+                msg = str(error).splitlines()[0].removesuffix(" in FROM clause!")
+                raise InvalidArgument(msg) from error
+        problems = self._problems(frame, select, where)
+        bad = frame.with_columns(pl.Series(PROBLEM, problems, pl.String))
+        self.set_aside(bad.filter(pl.col(PROBLEM).is_not_null()))
+        return _run(self._duckdb, query, frame.filter(bad[PROBLEM].is_null()))
+
+    def set_aside(self, records: pl.DataFrame) -> None:
+        """Adds *records*, with their PROBLEM, to those that failed."""
+        self.failed.append(records)
+
+    def _problems(self, frame: pl.DataFrame, select: Mapping[str, str], where: str | None) -> list[str | None]:
+        """Returns the problem of each row of *frame*; None: none."""
+        texts = {"where": where} if where else {}
+        for name, sql in select.items():
+            texts[_TOPOLOGY_KEYS.get(name, f"select.{name}")] = sql
+        # TRY gives null for an error. A struct is never null otherwise.
+        fails = {key: f"try({{'v': ({sql})}}) IS NULL" for key, sql in texts.items()}
+        is_left_out = f"try(({where})) IS NOT TRUE" if where else "false"
+        flags = [f"({fails[key]}) AS {quoted(key)}" for key in texts]
+        # A subexpression that two expressions share must fail within each TRY, and not before both.
+        careful = _connection("SET disabled_optimizers = 'common_subexpressions'")
+        failures = _run(careful, f"SELECT {', '.join(flags)}, ({is_left_out}) AS _left_out FROM records", frame)
+        others = [key for key in texts if key != "where"]
+        if others:
+            values = ", ".join(f"try(({texts[key]})) AS {quoted(key)}" for key in others)
+            tried = _run(careful, f"SELECT {values} FROM records", frame)
+            is_beyond = beyond_years(tried)
+            failures = failures.with_columns((pl.col(flag.name) | flag).alias(flag.name) for flag in is_beyond)
+            failures = failures.with_columns(pl.col(others) & ~pl.col("_left_out"))
+        first = pl.coalesce(*(pl.when(pl.col(key)).then(pl.lit(key)) for key in texts))
+        keys = failures.select(first).to_series().to_list()
+        return [key and f"{key}: {self._message(frame[row], texts[key])}" for row, key in enumerate(keys)]
+
+    def _message(self, row: pl.DataFrame, sql: str) -> str:
+        """Returns the error of *sql* for a single *row*."""
+        try:
+            value = _run(self._duckdb, f"SELECT ({sql}) FROM records", row)
+        except duckdb.Error as error:
+            return str(error).splitlines()[0]
+        return BEYOND if any(column.any() for column in beyond_years(value)) else "fails among other records"
+
+
+COMPARED, KEPT = "_compared", "_kept"
+"""Columns that hold the results of a map's `identity` and `where`."""
+_TOPOLOGY_KEYS = {COMPARED: "identity", KEPT: "where"}
+
+
+def _connection(more: str = "") -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "2"})
+    # External access is off, and SQL of a topology cannot switch it on in a locked configuration.
+    # In `python -c` DuckDB would print a progress bar among the answer of a command.
+    settings = f"SET TimeZone = 'UTC'; SET enable_progress_bar = false; {more}"
+    connection.execute(f"{settings}; SET lock_configuration = true")
+    return connection
+
+
+def _run(connection: duckdb.DuckDBPyConnection, query: str, frame: pl.DataFrame, name: str = "records") -> pl.DataFrame:
+    connection.register(name, frame.to_arrow())
+    try:
+        result = connection.sql(query)
+        if any("INTERVAL" in str(kind) for kind in result.types):
+            msg = "a column cannot be an INTERVAL; write date_diff('microsecond', earlier, later), which is a number"
+            raise InvalidArgument(msg)
+        return _with_infinite_seconds(result).pl()
+    finally:
+        connection.unregister(name)
+
+
+def _with_infinite_seconds(result: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
+    """Returns *result* with TIMESTAMP_MS for TIMESTAMP_S.
+
+    polars, which counts in ms, makes 1969 of infinite seconds.
+    """
+    kinds = [re.sub(r"\bTIMESTAMP_S\b", "TIMESTAMP_MS", str(kind)) for kind in result.types]
+    if all(kind == str(old) for kind, old in zip(kinds, result.types, strict=True)):
+        return result
+    names = [quoted(name) for name in result.columns]
+    return result.project(", ".join(f"{name}::{kind} AS {name}" for name, kind in zip(names, kinds, strict=True)))
+
+
+def quoted(name: str) -> str:
+    """Returns *name* as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'

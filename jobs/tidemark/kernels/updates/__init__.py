@@ -1,0 +1,1 @@
+"""Decides and counts the updates of operators."""

@@ -1,0 +1,127 @@
+"""Decides which updates count as unchanged, for a whole batch at once.
+
+A key without a stored version counts as a stored tombstone. A changed update is sent on and stored. An unchanged one
+leaves the stored version as it is, with its older timestamp: "the record time represents the beginning of the validity
+interval" (KIP-557). `tests/reference/change.py` decides the same, one update after the other.
+
+Why it is the same. Put the updates of a key in order behind its stored version and call equal neighbours a *run* (a key
+without a stored version starts with a tombstone, and null equals null). By every rule the stored version has the value
+of the row before: it is that row, or an older one of its run. So the first row of a run is always sent on, of a run of
+tombstones only that one, and within a run the rules differ in the timestamp that is stored by then:
+
+* `value_only`: nothing else is sent on.
+* `same_instant`: a row is sent on unless its timestamp is the stored one, so afterwards its timestamp is the stored
+  one either way: compare with the row before.
+* `strictly_newer`: a row is sent on unless it is later than the stored one, so the stored timestamp is the lowest of
+  the run so far: compare with that. (Comparing with the row before sends too little on.)
+
+And since only a row that is sent on is stored, the stored version before a row is the last one sent on before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tidemark.semantics.change import Rule
+
+Array = np.ndarray[tuple[int], np.dtype[Any]]
+NEVER_MS = np.iinfo(np.int64).max
+
+
+def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.DataFrame:
+    """Decides each of *updates*, one row per update in their order.
+
+    Args:
+        updates: `key`, `value` (null is a tombstone) and `timestamp_ms` (Int64), in the order in which they are
+            decided. Values of any one type that compares by equality; no null keys or timestamps.
+        stored: the same columns, at most one row per key; keys without an update do no harm.
+        rule: the change rule.
+
+    Returns:
+        `emit`, and `old_value` and `old_timestamp_ms`: the version that the update was compared with, which is the one
+        it replaces where `emit` is true; null where there is none.
+    """
+    rows = _by_key(updates, stored)
+    first = rows["group"].is_first_distinct().to_numpy()
+    emit = _emits(rows, first, rule)
+    last = _last_sent_before(emit, first)
+    old_value, old_timestamp_ms = (
+        rows[f"old_{column}"].zip_with(pl.Series(last < 0), rows[column].gather(np.maximum(last, 0)))
+        for column in ("value", "timestamp_ms")
+    )
+    verdicts = pl.DataFrame({"row": rows["row"], "emit": emit}).with_columns(old_value, old_timestamp_ms)
+    return verdicts.sort("row").drop("row")
+
+
+def stored_after(updates: pl.DataFrame, verdicts: pl.DataFrame) -> pl.DataFrame:
+    """Returns the last emitted update of each key, which is stored.
+
+    *verdicts* are the result of `judge` for *updates*. Columns as in *updates*; a row with a null value deletes its
+    key.
+    """
+    return updates.filter(verdicts["emit"]).unique("key", keep="last", maintain_order=True)
+
+
+def _by_key(updates: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
+    """Returns the updates key by key, with the key's stored version.
+
+    They are in order within a key. polars keeps the order of rows within a group, so nothing is sorted.
+    """
+    old = stored.select("key", old_value="value", old_timestamp_ms="timestamp_ms")
+    return (
+        updates.with_row_index("row")
+        .group_by("key")
+        .agg("row", "value", "timestamp_ms")
+        .join(old, on="key", how="left")
+        .with_row_index("group")
+        .drop("key")
+        .explode("row", "value", "timestamp_ms")
+    )
+
+
+def _emits(rows: pl.DataFrame, first: Array, rule: Rule) -> Array:
+    """Returns True for each row that is sent on.
+
+    *first* marks the first row of each key.
+    """
+    value, timestamp_ms = rows["value"], rows["timestamp_ms"].to_numpy()
+    repeats = value.eq_missing(value.shift().zip_with(pl.Series(~first), rows["old_value"])).to_numpy()
+    # np.roll wraps around at row 0, which is the first row of its key and compared with the stored version.
+    before_ms = np.where(first, rows["old_timestamp_ms"].fill_null(NEVER_MS).to_numpy(), np.roll(timestamp_ms, 1))
+    match rule:
+        case Rule.STRICTLY_NEWER:
+            lowest_ms = _running_min(np.where(repeats, before_ms, NEVER_MS), starts=first | ~repeats)
+            changed = timestamp_ms <= lowest_ms
+        case Rule.SAME_INSTANT:
+            changed = timestamp_ms != before_ms
+        case Rule.VALUE_ONLY:
+            changed = np.zeros(len(rows), dtype=bool)
+    emit: Array = ~repeats | (changed & value.is_not_null().to_numpy())
+    return emit
+
+
+def _running_min(values: Array, *, starts: Array) -> Array:
+    """Returns the lowest value so far, anew wherever *starts* is true.
+
+    It takes log2(longest stretch) passes.
+    """
+    # A parallel prefix scan: each pass doubles the distance over which minima are carried.
+    stretch, lowest, step = np.cumsum(starts), values, 1
+    while (together := stretch[step:] == stretch[:-step]).any():
+        further = np.where(together, np.minimum(lowest[step:], lowest[:-step]), lowest[step:])
+        lowest, step = np.concatenate([lowest[:step], further]), step * 2
+    return lowest
+
+
+def _last_sent_before(emit: Array, first: Array) -> Array:
+    """Returns where the last emitted row before each row is.
+
+    It is the position of a row of the same key, −1 where there is none.
+    """
+    positions = np.arange(len(emit))
+    sent = np.maximum.accumulate(np.where(emit, positions, -1))
+    before = np.concatenate([[-1], sent[:-1]])
+    return np.where(before >= np.maximum.accumulate(np.where(first, positions, 0)), before, -1)

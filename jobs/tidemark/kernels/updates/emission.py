@@ -1,0 +1,148 @@
+"""Decides which updates of an operator are sent on, for whole batches.
+
+In addition to its payload and meta columns an update has `_value`, the text of its value columns, and `_identity`, by
+which values are compared. Both are null when it deletes its key. An update that was sent on also has `_old_identity`
+and `_old_timestamp_ms` of the update that it replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+
+from tidemark.kernels.columns.identity import identity_of
+from tidemark.kernels.columns.values import value_text
+from tidemark.kernels.updates.change import judge
+from tidemark.model.settings.emission import Decide, Emission
+from tidemark.semantics.change import Rule
+from tidemark.semantics.strategy import Strategy
+
+STORED: Mapping[str, pl.DataType] = {
+    "key": pl.String(),
+    "value": pl.String(),
+    "identity": pl.String(),
+    "timestamp_ms": pl.Int64(),
+}
+"""A stored row: the last emitted update of a key."""
+
+
+@dataclass(frozen=True)
+class JudgedUpdates:
+    """Updates sorted by their decision.
+
+    Attributes:
+        emitted: updates that are sent on.
+        suppressed: one row per run of suppressed updates.
+        skipped: how many updates of each task were suppressed.
+        superseded: how many were overtaken by a newer update of their key before anything was decided.
+        asserted: all updates that were not superseded, in their order.
+    """
+
+    emitted: pl.DataFrame
+    suppressed: pl.DataFrame
+    skipped: Mapping[int, int] = field(default_factory=dict)
+    superseded: int = 0
+    asserted: pl.DataFrame = field(default_factory=pl.DataFrame)
+
+    @property
+    def suppressed_n(self) -> int:
+        """The number of suppressed updates."""
+        return sum(self.skipped.values())
+
+    @property
+    def stored(self) -> pl.DataFrame:
+        """The stored rows after the emitted updates: the last of each key."""
+        rows = self.emitted.select(key="_key", value="_value", identity="_identity", timestamp_ms="_timestamp_ms")
+        return rows.unique("key", keep="last", maintain_order=True)
+
+
+def with_value(records: pl.DataFrame, columns: Sequence[str], *, identity: Sequence[str] | None = None) -> pl.DataFrame:
+    """Returns *records* as updates of the value of *columns*.
+
+    Values are compared by the columns *identity*, or by *columns*.
+    """
+    text, digest = value_text(columns, records.schema), identity_of(records, identity or columns)
+    return records.with_columns(_value=text, _identity=digest).with_columns(
+        pl.when(~pl.col("_deleted")).then(name).alias(name) for name in ("_value", "_identity")
+    )
+
+
+def sent_on(updates: pl.DataFrame, stored: pl.DataFrame, emission: Emission) -> JudgedUpdates:
+    """Decides *updates*, in order, by a strategy that holds nothing.
+
+    *stored* are the stored rows of their keys.
+    """
+    decided = updates
+    if emission.decide is Decide.BATCH:
+        decided = newest_per_key(updates)
+    if emission.strategy is Strategy.ON_CHANGE:
+        result = judged(decided, stored, emission.rule)
+    else:
+        result = replacing(decided, stored, everything=True)
+    return replace(result, superseded=updates.height - decided.height, asserted=decided)
+
+
+def newest_per_key(updates: pl.DataFrame) -> pl.DataFrame:
+    """Returns the last of *updates* of each key.
+
+    It counts as repeated only if all updates of its key are.
+    """
+    together = updates.with_columns(pl.col("_repeated").all().over("_key"))
+    return together.unique("_key", keep="last", maintain_order=True)
+
+
+def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> JudgedUpdates:
+    """Decides *updates* by *rule*, against *stored* rows and each other."""
+    verdicts = judge(
+        updates.select(key="_key", value="_identity", timestamp_ms="_timestamp_ms"),
+        stored.select("key", "timestamp_ms", value="identity"),
+        rule=rule,
+    )
+    rows = updates.with_columns(
+        _emit=verdicts["emit"], _old_identity=verdicts["old_value"], _old_timestamp_ms=verdicts["old_timestamp_ms"]
+    )
+    # A run ends where an update was sent on in between.
+    stands = pl.struct("_key", "_timestamp_ms").is_last_distinct()  # of one instant the last one counts
+    rows = rows.with_columns(_run=pl.col("_emit").cum_sum().over("_key"), _stands=stands)
+    per_task = dict(rows.group_by("_task").agg((~pl.col("_emit")).sum()).iter_rows())
+    return JudgedUpdates(
+        rows.filter("_emit").drop("_emit", "_run", "_stands"), _runs(rows.filter(~pl.col("_emit"))), per_task
+    )
+
+
+def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool = False) -> JudgedUpdates:
+    """Sends all of *updates* on, each in place of the one before.
+
+    Deletions of a key that does not exist are left out, unless *everything* is true.
+    """
+    old = stored.select(_key="key", _stored_identity="identity", _stored_ms="timestamp_ms")
+    rows = updates.join(old, on="_key", how="left", maintain_order="left").with_columns(
+        _old_identity=pl.col("_identity").shift().over("_key"),
+        _old_timestamp_ms=pl.col("_timestamp_ms").shift().over("_key"),
+    )
+    first = pl.col("_key").is_first_distinct()
+    rows = rows.with_columns(
+        _old_identity=pl.when(first).then("_stored_identity").otherwise("_old_identity"),
+        _old_timestamp_ms=pl.when(first).then("_stored_ms").otherwise("_old_timestamp_ms"),
+    )
+    rows = rows.drop("_stored_identity", "_stored_ms")
+    nothing = pl.col("_deleted") & pl.col("_old_identity").is_null() & pl.lit(value=not everything)
+    per_task = dict(rows.group_by("_task").agg(nothing.sum()).iter_rows())
+    return JudgedUpdates(
+        rows.filter(~nothing),
+        _runs(rows.filter(nothing).with_columns(_run=pl.lit(0), _stands=pl.lit(value=False))),
+        per_task,
+    )
+
+
+def _runs(skipped: pl.DataFrame) -> pl.DataFrame:
+    run = ("_key", "_run", "_identity", "_old_timestamp_ms", "_partition")
+    return skipped.group_by(run, maintain_order=True).agg(
+        n=pl.len(),
+        first_offset=pl.col("_offset").min(),
+        last_offset=pl.col("_offset").max(),
+        max_timestamp=pl.col("_timestamp_ms").max(),
+        asserted_ms=pl.col("_timestamp_ms").filter(pl.col("_stands")),
+    )

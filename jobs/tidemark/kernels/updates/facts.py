@@ -1,0 +1,102 @@
+"""Computes facts of a batch of one operator.
+
+They are latency per task, its histogram, and records per streaming window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import polars as pl
+
+from tidemark.kernels.aggregates.windows import window_start
+from tidemark.kernels.columns.buckets import bucket_of, value_of
+from tidemark.semantics.latency import Times, latency_at
+
+TIMES: Mapping[str, pl.DataType] = {
+    "_timestamp_ms": pl.Int64(),
+    "_newest_ms": pl.Int64(),
+    "_task": pl.Int32(),
+    "n": pl.UInt32(),
+}
+"""Counts of finished records, by record time, newest record and task."""
+
+
+def times_of(records: pl.DataFrame) -> pl.DataFrame:
+    """Counts *records* by their times and task.
+
+    A repeated record does not count as finished.
+    """
+    fresh = records.filter(~pl.col("_repeated")) if "_repeated" in records.columns else records
+    per_time = _with_newest(fresh.lazy()).group_by("_timestamp_ms", "_newest_ms", "_task").agg(n=pl.len())
+    return per_time.select(*TIMES).collect()
+
+
+def _with_newest(times: pl.LazyFrame) -> pl.LazyFrame:
+    """Fills in `_newest_ms` where it is missing: each record reflects itself."""
+    has_newest = "_newest_ms" in times.collect_schema()
+    return times if has_newest else times.with_columns(_newest_ms="_timestamp_ms")
+
+
+def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:
+    """Returns latency statistics by `_task`: n, min, max, sum, negative n.
+
+    They are n, min_ms, max_ms, sum_ms and negative_n of the latencies at *finished_at_ms* (KIP-613). A result's latency
+    is that of the newest record that it reflects.
+    """
+    timestamp, n = pl.col("_newest_ms"), pl.col("n").cast(pl.Int64)
+    per_task = (
+        _with_newest(times.lazy())
+        .group_by("_task")
+        .agg(
+            n.sum(),
+            negative_n=n.filter(timestamp > finished_at_ms).sum(),
+            min_ms=timestamp.min(),
+            max_ms=timestamp.max(),
+            # The sum of epoch times of some million records exceeds 64 bits, the sum of differences does not.
+            ahead_ms=((timestamp - finished_at_ms) * n).sum(),
+        )
+    )
+    stats: dict[int, dict[str, int | None]] = {}
+    for row in per_task.sort("_task").collect(engine="streaming").iter_rows(named=True):
+        sum_ms = row["ahead_ms"] + finished_at_ms * row["n"]
+        task_times = Times(n=row["n"], min_ms=row["min_ms"], max_ms=row["max_ms"], sum_ms=sum_ms)
+        latency = latency_at(task_times, finished_at_ms=finished_at_ms)
+        stats[row["_task"]] = {"negative_n": row["negative_n"], **asdict(latency)}
+    return stats
+
+
+def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> pl.DataFrame:
+    """Returns the number of records per `_task` and latency bucket."""
+    latency = _with_newest(times.lazy()).select("_task", "n", bucket=bucket_of(finished_at_ms - pl.col("_newest_ms")))
+    per_bucket = latency.group_by("_task", "bucket").agg(pl.col("n").sum())
+    return per_bucket.sort("_task", "bucket").collect(engine="streaming")
+
+
+def added_up(buckets: pl.DataFrame, *, window_ms: int) -> pl.DataFrame:
+    """Merges rows of `latency_buckets` of several batches.
+
+    Rows of one task and bucket become one row, with the last of their batches. Rollups by minute of the finish clock,
+    and windows of *window_ms* of record time, which is that clock less the latency, count the same as before: rows of
+    two minutes or windows are not merged.
+    """
+    finished_ms = pl.col("finished_at").dt.epoch("ms")
+    spans = (finished_ms // 60_000).alias("_minute"), ((finished_ms - value_of("bucket")) // window_ms).alias("_window")
+    same = [name for name in buckets.columns if name not in {"batch_id", "finished_at", "n"}]
+    of_bucket = buckets.sort("batch_id", maintain_order=True).group_by(*same, *spans, maintain_order=True)
+    return of_bucket.agg(pl.col("batch_id", "finished_at").last(), pl.col("n").sum()).drop("_minute", "_window")
+
+
+def records_per_window(times: pl.DataFrame, *, window_ms: int) -> dict[int, int]:
+    """Counts records per streaming window, by the window's start (epoch ms)."""
+    return dict(times.group_by(_window_start(window_ms)).agg(pl.col("n").sum()).iter_rows())
+
+
+def windows_of(records: pl.DataFrame, *, window_ms: int) -> frozenset[int]:
+    """Returns the starts of the streaming windows that *records* are in."""
+    return frozenset(records.select(_window_start(window_ms).unique()).to_series())
+
+
+def _window_start(window_ms: int) -> pl.Expr:
+    return window_start(pl.col("_timestamp_ms"), size_ms=window_ms).alias("start")

@@ -1,0 +1,127 @@
+"""Turns judged updates and late records into rows of the tables.
+
+They are each update that was sent on, and the proof of each that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from tidemark.kernels import META, payload
+from tidemark.kernels.columns.values import parsed, value_text
+from tidemark.kernels.updates.emission import JudgedUpdates
+
+
+def changes_rows(operator: str, result: JudgedUpdates, **more: str) -> pl.DataFrame:
+    """Returns the updates that *operator* sent on, as rows of `changes`.
+
+    *more* are columns that only some operators have.
+    """
+    return result.emitted.select(
+        seq=pl.int_range(pl.len(), dtype=pl.Int64),
+        operator=pl.lit(operator),
+        key="_key",
+        value="_value",
+        timestamp="_timestamp_ms",
+        old_timestamp="_old_timestamp_ms",
+        value_hash="_identity",
+        source_partition="_partition",
+        source_offset="_offset",
+        **more,
+    )
+
+
+def suppressed_rows(operator: str, result: JudgedUpdates, *, joined: bool = False) -> pl.DataFrame:
+    """Returns the suppressed runs of *operator*, as rows of `suppressed`.
+
+    Rows of a *joined* table have all times.
+    """
+    times = pl.concat_str(pl.lit("["), pl.col("asserted_ms").cast(pl.List(pl.String)).list.join(","), pl.lit("]"))
+    return result.suppressed.select(
+        times.alias("asserted_ms") if joined else pl.lit(None, pl.String).alias("asserted_ms"),
+        "n",
+        "first_offset",
+        "last_offset",
+        "max_timestamp",
+        operator=pl.lit(operator),
+        key="_key",
+        source_partition="_partition",
+        old_timestamp="_old_timestamp_ms",
+        value_hash="_identity",
+    )
+
+
+def as_read(records: pl.DataFrame) -> pl.DataFrame:
+    """Returns *records* by their place, with columns as JSON for their bytes."""
+    return records.select(
+        partition="_partition",
+        offset="_offset",
+        timestamp_ms="_timestamp_ms",
+        value=value_text(payload(records.columns), records.schema).cast(pl.Binary),
+        key="_key",
+    )
+
+
+def as_late(records: pl.DataFrame) -> pl.DataFrame:
+    """Returns *records* as `as_read` does, with all that `read_again` needs."""
+    return as_read(records).with_columns(records["_task"].alias("task"), records["_headers"].alias("headers"))
+
+
+def read_again(late: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Returns the records of *late*, rows that `as_late` wrote.
+
+    They have the columns of *schema* and are `_repeated`: the time until they came in again is no latency of the
+    stream.
+    """
+    columns = {name: kind for name, kind in schema.items() if name not in META}
+    records = late.with_columns(pl.col("value").cast(pl.String)).select(
+        parsed("value", columns).struct.unnest(),
+        _key="key",
+        _timestamp_ms=pl.col("timestamp").dt.epoch("ms"),
+        _partition="partition",
+        _offset="offset",
+        _task=pl.coalesce("task", "partition"),  # older versions kept neither task nor headers
+        _deleted=pl.lit(value=False),
+        _headers="headers",
+        _newest_ms=pl.col("timestamp").dt.epoch("ms"),
+        _repeated=pl.lit(value=True),
+    )
+    return records.select(pl.col(name).cast(kind) for name, kind in schema.items())
+
+
+def quarantine_rows(operator: str, records: pl.DataFrame, reason: str, detail: pl.Expr | None = None) -> pl.DataFrame:
+    """Returns *records* that *operator* cannot use, as rows of `quarantine`.
+
+    They have the place where they were read, and their columns.
+    """
+    columns = [c for c in payload(records.columns) if not c.startswith("@")]
+    return records.select(
+        source=pl.lit(operator),
+        partition="_partition",
+        offset="_offset",
+        reason=pl.lit(reason),
+        detail=pl.lit(None, pl.String) if detail is None else detail,
+        value=value_text(columns, records.schema).cast(pl.Binary),
+    )
+
+
+def late_rows(operator: str, late: pl.DataFrame, watermark_ms: int | None, held_by: str | None) -> pl.DataFrame:
+    """Returns the *late* records of *operator*, as rows of `late_records`.
+
+    They are behind the watermark *watermark_ms*, which *held_by* had set.
+    """
+    watermark = pl.lit(watermark_ms, pl.Int64)
+    return late.select(
+        *(column for column in ("task", "headers") if column in late.columns),
+        "partition",
+        "offset",
+        "key",
+        "value",
+        operator=pl.lit(operator),
+        timestamp="timestamp_ms",
+        watermark=watermark,
+        lateness_ms=watermark - pl.col("timestamp_ms"),
+        held_by=pl.lit(held_by, pl.String),
+    )

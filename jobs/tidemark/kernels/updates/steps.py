@@ -1,0 +1,334 @@
+"""The stateless steps on a batch of records, and updates of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import polars as pl
+
+from tidemark.errors import InvalidArgument
+from tidemark.kernels import META, payload
+from tidemark.kernels.aggregates.function import OLD
+from tidemark.kernels.aggregates.functions import places_in_order
+from tidemark.kernels.columns.values import key_text, parsed, partition_of
+from tidemark.kernels.sql.expressions import COMPARED, KEPT, Expressions
+from tidemark.kernels.updates.emission import with_value
+from tidemark.model.kinds.join import Join
+from tidemark.model.kinds.map import Map
+from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.kinds.table import KeyedTable
+
+
+def map_records(operator: Map, records: pl.DataFrame, sql: Expressions, *, updates: bool) -> pl.DataFrame:
+    """Returns the selected columns of records for which `where` is true.
+
+    A record that deletes its key is always sent on. Of updates of a table, one that `where` leaves out deletes its key,
+    because downstream operators may have received it before.
+
+    Args:
+        operator: the map.
+        records: its input.
+        sql: evaluates the expressions.
+        updates: *records* are updates of a table.
+    """
+    # As in SQL, a null condition leaves the record out.
+    condition = f"coalesce(({operator.where}), false)" if operator.where else "true"
+    if not updates:
+        return sql.select(records, operator.select, keep=META, where=f"_deleted or {condition}")
+    mapped = sql.select(records, {**operator.select, KEPT: condition}, keep=META)
+    return mapped.with_columns(_deleted=pl.col("_deleted") | ~pl.col(KEPT)).drop(KEPT)
+
+
+def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions) -> pl.DataFrame:
+    """Returns *records* of a map that emits on change, as updates.
+
+    Their keys are the map's or their own, and they are compared by its identity.
+    """
+    key = {"_key": key_text(operator.key, records.schema)} if operator.key else {}
+    columns = tuple(operator.select)
+    if operator.identity is None:
+        return with_value(records.with_columns(**key), columns)
+    compared = sql.select(records.with_row_index("_row"), {COMPARED: operator.identity}, keep=("_row",))
+    # Records whose identity cannot be evaluated are set aside.
+    usable = records if compared.height == records.height else records[compared["_row"]]
+    identified = with_value(usable.with_columns(compared[COMPARED], **key), columns, identity=[COMPARED])
+    return identified.drop(COMPARED)
+
+
+class InvalidColumns(InvalidArgument):
+    """Raised where columns of one side do not fit the other.
+
+    It has all *problems*. *key* is the key of the operator that demands the fit.
+    """
+
+    def __init__(self, problems: Sequence[str], *, key: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems, self.key = tuple(problems), key
+
+
+def united(inputs: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """Returns the records of all *inputs*, which have the same columns.
+
+    *inputs* are by the name of the operator that sends them.
+    """
+    (first, records), *others = inputs.items()
+    problems = []
+    for name, other in others:
+        if differing := sorted(f"{c} {kind}" for c, kind in {*other.schema.items()} ^ {*records.schema.items()}):
+            columns = ", ".join(differing)
+            problems.append(f"the columns of {first} and {name} differ in {columns}; a map makes them the same")
+    if problems:
+        raise InvalidColumns(problems, key="inputs")
+    return pl.concat([part.select(records.columns) for part in inputs.values()])
+
+
+def table_updates(operator: KeyedTable, records: pl.DataFrame) -> pl.DataFrame:
+    """Returns *records* with the table's key and value alone."""
+    columns = value_columns(operator, records.columns)
+    kept = records.select(*operator.key, *columns, *META)
+    return with_value(kept, columns).with_columns(_key=key_text(operator.key, kept.schema))
+
+
+def newest_by_time(updates: pl.DataFrame, earlier: pl.DataFrame) -> pl.DataFrame:
+    """Returns *updates* that are newer than all before them of their key.
+
+    Updates are ordered by record time, those of one instant by partition, and then by offset.
+
+    Args:
+        updates: in their order.
+        earlier: the newest updates of these keys so far.
+    """
+    places = ["_timestamp_ms", "_partition", "_offset"]
+    both = pl.concat([earlier.select("_key", *places), updates.select("_key", *places)])
+    rank = both.with_columns(_rank=places_in_order(both, places))
+    before = pl.col("_rank").cum_max().shift().over("_key")
+    is_newest = rank.select((pl.col("_rank") > before).fill_null(value=True)).to_series()
+    return updates.filter(is_newest.slice(earlier.height))
+
+
+def value_columns(operator: KeyedTable, columns: Sequence[str]) -> tuple[str, ...]:
+    """Returns the *columns* that make up the value.
+
+    They are the ones named, or all of a record that are not its key.
+    """
+    return operator.columns or tuple(c for c in payload(columns) if c not in operator.key)
+
+
+MATCHED = "_matched"
+"""Column of a table version: it has a row.
+
+A version without a row ends the one before.
+"""
+
+
+def join_valid(
+    operator: Join, records: pl.DataFrame, versions: pl.DataFrame, *, updates: bool, kept_from_ms: int | None = None
+) -> pl.DataFrame:
+    """Joins *records* with the version that was valid at their timestamp.
+
+    Columns are null where no version was.
+
+    Args:
+        operator: the join.
+        records: its left side.
+        versions: the key columns of the table, its value columns, and `_valid_from_ms`; of versions from one instant
+            the last row wins.
+        updates: *records* are updates of a table.
+        kept_from_ms: versions are kept from here on; None: all are. A record from before has the oldest version kept,
+            which is the one that was valid then, or else the first one after.
+    """
+    _check_on(operator, records, versions)
+    key = list(operator.on.values())
+    right = versions.unique([*key, "_valid_from_ms"], keep="last", maintain_order=True).sort("_valid_from_ms")
+    asked = pl.max_horizontal("_timestamp_ms", pl.lit(kept_from_ms, pl.Int64))
+    left = records.with_row_index("_row").with_columns(_asked_ms=asked).sort("_asked_ms", maintain_order=True)
+    # join_asof needs both sides in order of time; `_row` restores the order of the records.
+    joined = _as_of(operator, left, right, "backward")
+    beyond = pl.col(MATCHED).is_null() & is_beyond(kept_from_ms)
+    first_after = _as_of(operator, joined.filter(beyond).select(left.columns), right, "forward")
+    joined = pl.concat([joined.filter(~beyond), first_after])
+    added = [c for c in right.columns if c not in {*key, "_valid_from_ms", MATCHED}]
+    return _joined(operator, joined.sort("_row"), records.columns, added, updates=updates)
+
+
+def is_beyond(kept_from_ms: int | None) -> pl.Expr:
+    """Returns True for a record that asks for deleted versions.
+
+    They are from before *kept_from_ms* (None: all are kept).
+    """
+    return (pl.col("_timestamp_ms") < pl.lit(kept_from_ms, pl.Int64)).fill_null(value=False)
+
+
+def _as_of(
+    operator: Join, left: pl.DataFrame, right: pl.DataFrame, strategy: Literal["backward", "forward"]
+) -> pl.DataFrame:
+    return left.join_asof(
+        right,
+        left_on="_asked_ms",
+        right_on="_valid_from_ms",
+        by_left=list(operator.on),
+        by_right=list(operator.on.values()),
+        strategy=strategy,
+        check_sortedness=False,
+    )
+
+
+def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame, *, updates: bool) -> pl.DataFrame:
+    """Joins *records* with the last row of their key.
+
+    Columns are null where there is none.
+
+    Args:
+        operator: the join.
+        records: its left side.
+        rows: its right side, the newest version of a Delta table.
+        updates: *records* are updates of a table.
+    """
+    _check_on(operator, records, rows)
+    key = list(operator.on.values())
+    right = rows.unique(key, keep="last", maintain_order=True).with_columns(pl.lit(value=True).alias(MATCHED))
+    joined = records.join(right, left_on=list(operator.on), right_on=key, how="left", maintain_order="left")
+    added = [c for c in rows.columns if c not in key]
+    return _joined(operator, joined, records.columns, added, updates=updates)
+
+
+def _check_on(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> None:
+    """Raises InvalidColumns unless `on` names columns of both sides."""
+    sides = (("the record", operator.on, records), ("the row", operator.on.values(), rows))
+    problems = [
+        f"names {unknown}, which are no columns of {side}; it has {', '.join(payload(frame.columns))}"
+        for side, names, frame in sides
+        if (unknown := sorted(set(names) - set(frame.columns)))
+    ]
+    if problems:
+        raise InvalidColumns(problems, key="on")
+
+
+def _joined(
+    operator: Join, joined: pl.DataFrame, columns: Sequence[str], added: Sequence[str], *, updates: bool
+) -> pl.DataFrame:
+    """Marks *updates* of a table without their match as deletions.
+
+    Other records without a match are dropped if they must have one, as in `map_records`.
+
+    Args:
+        operator: the join.
+        joined: all records with the columns of their match.
+        columns: those of the records.
+        added: those of the match.
+        updates: the records are updates of a table.
+    """
+    if both := sorted(set(columns) & set(added)):
+        msg = f"{both} are columns of both sides; remove them from `columns` of the table, or rename them in a map"
+        raise InvalidArgument(msg)
+    matched = pl.col(MATCHED).fill_null(value=False) | pl.lit(value=not operator.inner)
+    marked = joined.with_columns(_deleted=pl.col("_deleted") | ~matched) if updates else joined
+    return marked.filter(matched | pl.col("_deleted")).select(*columns, *added)
+
+
+def pruned(versions: pl.DataFrame, key: Sequence[str], *, before_ms: int) -> pl.DataFrame:
+    """Drops *versions* that were replaced at or before *before_ms*.
+
+    No record that old asks for them any more.
+    """
+    in_order = versions.sort("_valid_from_ms", maintain_order=True)
+    replaced_at = pl.col("_valid_from_ms").shift(-1).over(key)
+    return in_order.filter((replaced_at > before_ms) | replaced_at.is_null())
+
+
+def repartition_columns(operator: Repartition) -> tuple[str, ...]:
+    """Returns the columns that *operator* sends on: its key, then the others."""
+    return tuple(dict.fromkeys((*operator.key, *operator.columns)))
+
+
+def repartition_updates(operator: Repartition, records: pl.DataFrame) -> pl.DataFrame:
+    """Returns *records* as updates of their ids.
+
+    `_group` is the text of the new key.
+    """
+    return with_value(records, repartition_columns(operator)).with_columns(
+        _key=key_text(operator.id, records.schema), _group=key_text(operator.key, records.schema)
+    )
+
+
+def with_old_value(emitted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
+    """Adds `_old_value` to *emitted* updates: the text of the replaced value.
+
+    That is a *stored* value, or one of an earlier emitted update.
+    """
+    texts = pl.concat(
+        [emitted.select("_key", "_identity", "_value"), stored.select(_key="key", _identity="identity", _value="value")]
+    )
+    named = texts.unique(["_key", "_identity"]).rename({"_identity": "_old_identity", "_value": "_old_value"})
+    return emitted.join(named, on=["_key", "_old_identity"], how="left", maintain_order="left")
+
+
+def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
+    """Returns rows that retract old values and add new ones.
+
+    They are two rows where the new key is another one. *emitted* has `_old_value`.
+    """
+    schema = {c: emitted.schema[c] for c in repartition_columns(operator)}
+    rows = emitted.with_row_index("_row").with_columns(_old=parsed("_old_value", schema))
+    old_group = rows.select(pl.col("_old").struct.field(*schema)).select(key_text(operator.key, schema)).to_series()
+    rows = rows.with_columns(_old_group=pl.when(pl.col("_old_value").is_not_null()).then(old_group))
+    rows = rows.with_columns(_group=pl.when("_deleted").then("_old_group").otherwise("_group"))
+    # ne_missing: null and null are the same group.
+    moved = pl.col("_old_value").is_not_null() & pl.col("_old_group").ne_missing(pl.col("_group"))
+    none = pl.lit(None, pl.String)
+    # A value without a group was never counted, so it is not retracted.
+    retracted = rows.filter(moved & pl.col("_old_group").is_not_null()).with_columns(_group="_old_group", _value=none)
+    added = rows.with_columns(_old_value=pl.when(moved).then(none).otherwise("_old_value"))
+    both = pl.concat([retracted, added]).sort("_row", maintain_order=True)
+    # The deletion of an id that did not exist changes no group.
+    both = both.filter(pl.col("_value").is_not_null() | pl.col("_old_value").is_not_null())
+    return _rows_of_hop(operator, both)
+
+
+def stream_hop_rows(operator: Repartition, records: pl.DataFrame) -> pl.DataFrame:
+    """Returns the rows that send each of *records* on; they replace nothing."""
+    updates = with_value(records, repartition_columns(operator))
+    return _rows_of_hop(
+        operator,
+        updates.with_columns(
+            _group=key_text(operator.key, records.schema),
+            _key=pl.lit(None, pl.String),
+            _old_value=pl.lit(None, pl.String),
+            _old_timestamp_ms=pl.lit(None, pl.Int64),
+        ),
+    )
+
+
+def _rows_of_hop(operator: Repartition, rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(
+        seq=pl.int_range(pl.len(), dtype=pl.Int64),
+        partition=partition_of(rows["_group"], operator.partitions),
+        id="_key",
+        key="_group",
+        old_value="_old_value",
+        value="_value",
+        value_hash="_identity",
+        timestamp="_timestamp_ms",
+        old_timestamp="_old_timestamp_ms",
+        source_partition="_partition",
+        source_offset="_offset",
+        headers="_headers",
+        newest="_newest_ms",
+        repeated="_repeated",
+    )
+
+
+def hop_records(operator: Repartition, rows: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Returns the *rows* of a hop as records of its readers.
+
+    Rows have `value` and `old_value`, records the columns of *schema*. Updates also have the replaced columns, as OLD.
+    An update that only retracts has the key of the retracted value.
+    """
+    new = rows.with_columns(_new=parsed("value", schema))
+    columns = {c: pl.col("_new").struct.field(c) for c in schema}
+    if not operator.id:
+        return new.select(**columns, **{c: pl.col(c) for c in META})
+    new = new.with_columns(parsed("old_value", schema).alias(OLD))
+    columns |= {c: pl.coalesce(columns[c], pl.col(OLD).struct.field(c)) for c in operator.key}
+    return new.select(**columns, **{c: pl.col(c) for c in META}, **{OLD: pl.col(OLD)})

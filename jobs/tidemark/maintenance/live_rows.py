@@ -1,0 +1,93 @@
+"""Finds the rows that people ask for however old they are.
+
+These are the newest row of a key, and when a key was last seen. The other rows are superseded, and go when they are
+old. No driver reads either: it has its state in files of its own.
+
+What is true here stays true: a superseded row is never needed again. The rows are those of all batches up to one that
+was carried out whole, without rows that were superseded before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from tidemark.kernels.records.marks import is_hop_update
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.topology import SubTopology
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Selects, by *columns* of rows, the rows that are needed."""
+
+    columns: tuple[str, ...]
+    of: Callable[[pl.DataFrame], pl.Series]
+
+
+def is_newest(rows: pl.DataFrame, key: Sequence[str], order: Sequence[str]) -> pl.Series:
+    """Returns True for each of *rows* that is its key's newest.
+
+    *key* and *order* are columns; *order* says which row is newer.
+
+    >>> rows = pl.DataFrame({"key": ["a", "b", "a"], "batch_id": [2, 1, 1]})
+    >>> is_newest(rows, ["key"], ["batch_id"]).to_list()
+    [True, True, False]
+    """
+    numbered = rows.select(*key, *order).with_row_index("row")
+    last = numbered.sort(order, maintain_order=True).unique(key, keep="last")["row"]
+    return numbered["row"].is_in(last.implode())
+
+
+def needed_states(rows: pl.DataFrame) -> pl.Series:
+    """Marks in `operator_state` the newest row of each key that exists."""
+    return is_newest(rows, ["operator", "key"], ["batch_id"]) & rows["state"].is_not_null()
+
+
+def needed_watermarks(rows: pl.DataFrame) -> pl.Series:
+    """Marks in `watermarks` the progress of each partition and source."""
+    return is_newest(rows, ["source", "partition"], ["batch_id"])
+
+
+def needed_of_hop(repartition: Repartition, rows: pl.DataFrame) -> pl.Series:
+    """Marks in rows of a hop the newest update of each id.
+
+    All *rows* were read. A new reader would begin with these updates.
+    """
+    if not repartition.id:
+        return pl.repeat(value=False, n=rows.height, eager=True)
+    updates = rows.select(is_hop_update()).to_series()
+    return updates & is_newest(rows.with_columns(update=updates), ["update", "id"], ["batch_id", "seq"])
+
+
+def needed_changes(rows: pl.DataFrame, sub: SubTopology, states: pl.DataFrame) -> pl.Series:
+    """Marks in `changes` the newest row of each key.
+
+    So it does the row with the latest record time, which may be another one. A key with a window is needed only while
+    *states* contains it: its window is open.
+    """
+    newest = is_newest(rows, ["operator", "key"], ["batch_id", "seq"])
+    newest |= is_newest(rows, ["operator", "key"], ["timestamp", "batch_id", "seq"])
+    for operator in sub.operators:
+        mine = rows["operator"] == operator.name
+        if isinstance(operator, Aggregate) and operator.windows:
+            open_ = states.filter(pl.col("operator") == operator.name)["key"]
+            newest &= ~mine | rows["key"].is_in(open_.implode())
+    return newest
+
+
+def needed_last_seen(rows: pl.DataFrame) -> pl.Series:
+    """Marks in `suppressed` each key's row with the latest record time."""
+    return is_newest(rows, ["operator", "key"], ["max_timestamp", "batch_id"])
+
+
+def are_in(rows: pl.DataFrame, others: pl.DataFrame, on: Sequence[str]) -> pl.Series:
+    """Returns True for each of *rows* that equals one of *others*.
+
+    Only the columns *on* are compared.
+    """
+    named = rows.with_row_index("row").join(others, on=on, how="semi")["row"]
+    return pl.int_range(rows.height, dtype=pl.UInt32, eager=True).is_in(named.implode())

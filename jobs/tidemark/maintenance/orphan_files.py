@@ -1,0 +1,55 @@
+"""Removes files that no table names any more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from tidemark.control.folder import ALIVE, Control
+from tidemark.maintenance.progress import Reached
+from tidemark.storage.files import batch_of
+
+HOUR_MS = 3_600_000
+BETWEEN_BEATS_MS = 60_000
+
+
+def remove_unused(path: Path, kept_ms: int, *, since_ms: int | None = None, done: int | None = None) -> int:
+    """Removes files that the table at *path* does not name any more.
+
+    Args:
+        path: of the table.
+        kept_ms: a file stays for so long after the table named it last, in whole hours.
+        since_ms: files written then or later stay; None: no limit.
+        done: files laid out for later batches stay, for a driver that was stopped or killed may be about to commit
+            them.
+
+    Returns:
+        The number of removed files.
+    """
+    table = DeltaTable(str(path))
+    listed = table.vacuum(kept_ms // HOUR_MS, dry_run=True, enforce_retention_duration=False, full=True)
+    removed = 0
+    for file in (path / name for name in listed):
+        laid_out_for = batch_of(file)
+        if laid_out_for is not None and (done is None or laid_out_for > done):
+            continue
+        try:
+            if since_ms is not None and file.stat().st_mtime_ns // 1_000_000 >= since_ms:
+                continue
+            file.unlink()
+        except FileNotFoundError:  # another one has just removed it
+            continue
+        removed += 1
+    return removed
+
+
+def uncommitted_since_ms(control: Control, reached: Reached) -> int | None:
+    """Returns since when a driver may have uncommitted files.
+
+    It is the earlier of two times, in epoch ms: when the driver of *control* decided the batch that it has not carried
+    out, and its last heartbeat. None if it commits no file any more.
+    """
+    beat = control.heartbeat()
+    heard = [beat.at_ms - BETWEEN_BEATS_MS] if beat and beat.state in ALIVE else []
+    return min([*heard, *([reached.decided_at_ms] if reached.is_in_flight else [])], default=None)

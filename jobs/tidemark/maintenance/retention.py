@@ -1,0 +1,148 @@
+"""Lists the tables of a topology, their retention and needed rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import assert_never
+
+import polars as pl
+from deltalake import DeltaTable
+
+from tidemark.maintenance.live_rows import (
+    Needed,
+    are_in,
+    is_newest,
+    needed_changes,
+    needed_last_seen,
+    needed_of_hop,
+    needed_states,
+    needed_watermarks,
+)
+from tidemark.maintenance.progress import Reached, reached
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.registry import HandingOut
+from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import (
+    CHANGES,
+    HELD_RECORDS,
+    HOP,
+    HOP_MARK,
+    OPERATOR_STATE,
+    SUPPRESSED,
+    TABLES,
+    WATERMARKS,
+)
+from tidemark.storage.delta.tables import read_before, scan
+from tidemark.stream.read.hop_log import readers
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetainedTable:
+    """A table and its retention.
+
+    Attributes:
+        path: its folder.
+        retention_ms: how long its rows are kept; None: for ever.
+        needed: finds the rows that are never deleted.
+        before_batch: with *needed*, rows of this batch and later ones are kept.
+    """
+
+    path: Path
+    retention_ms: int | None
+    needed: Needed | None = None
+    before_batch: int = 0
+
+
+def report_tables(layout: Layout, topology: str) -> list[Path]:
+    """Returns the tables that the batch jobs of *topology* have written."""
+    return sorted(log.parent for log in layout.reports(topology).glob("*/_delta_log"))
+
+
+def is_of_older_version(stream: Stream, at: Reached) -> bool:
+    """Returns True until a driver of this version takes over *stream*.
+
+    The stream has reached *at*. Until then its state may be only in its tables.
+    """
+    if not at.has_state_files:
+        return True
+    tables = {table.name: table for table in TABLES.values() if table.written_by == "stream"}
+    tables |= {o.output_table: HOP for o in stream.sub.operators if isinstance(o, Repartition)}
+    for name, table in tables.items():
+        path = str(stream.home / name)
+        if not DeltaTable.is_deltatable(path) or {*table.names} - {f.name for f in DeltaTable(path).schema().fields}:
+            return True
+    return False
+
+
+def kept_of(stream: Stream, at: Reached) -> Iterator[RetainedTable]:
+    """Yields the tables of *stream*, which has reached *at*.
+
+    Tables of which old rows are queried come last.
+    """
+    retention, done = stream.topology.retention, -1 if at.done is None else at.done
+    asked = {CHANGES.name, OPERATOR_STATE.name, SUPPRESSED.name, WATERMARKS.name}
+    for table in TABLES.values():
+        if table.written_by == "stream" and table.name not in asked:
+            waits = table == HELD_RECORDS and at.anything_waits
+            yield _kept(stream, table.name, None if waits else retention.of_stream(table.name))
+    for operator in (o for o in stream.sub.operators if isinstance(o, HandingOut)):
+        match operator:
+            case Sink(table=str() as name):
+                for written in dict.fromkeys((name, str(operator.appends_to))):
+                    yield _kept(stream, written, None if operator.key else retention.sinks_ms)
+            case Repartition():
+                needed = Needed(("batch_id", "seq", "id", *HOP_MARK), partial(needed_of_hop, operator))
+                read = _read_by_all(stream, operator)
+                yield _kept(stream, operator.output_table, retention.hops_ms, needed, min(done + 1, read))
+            case Sink():
+                pass  # a topic: the broker keeps its records
+            case _:
+                assert_never(operator)
+    of_key = ("batch_id", "operator", "key")
+    watermarks = Needed(("batch_id", "source", "partition"), needed_watermarks)
+    changes = Needed((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
+    states = Needed((*of_key, "state"), needed_states)
+    suppressed = Needed((*of_key, "max_timestamp"), partial(_needed_suppressed, stream))
+    yield _kept(stream, SUPPRESSED.name, retention.of_stream(SUPPRESSED.name), suppressed, done + 1)
+    yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), watermarks, done + 1)
+    yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
+    yield _kept(stream, OPERATOR_STATE.name, retention.state_ms, states, done + 1)
+
+
+def _kept(
+    stream: Stream, name: str, retention_ms: int | None, needed: Needed | None = None, before_batch: int = 0
+) -> RetainedTable:
+    return RetainedTable(path=stream.home / name, retention_ms=retention_ms, needed=needed, before_batch=before_batch)
+
+
+def _needed_changes(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Series:
+    before = 0 if at.done is None else at.done + 1
+    states = read_before(stream.home / OPERATOR_STATE.name, before, ["operator", "key", "state"])
+    open_ = states.filter(is_newest(states, ["operator", "key"], ["batch_id"]) & pl.col("state").is_not_null())
+    return needed_changes(rows, stream.sub, open_)
+
+
+def _needed_suppressed(stream: Stream, rows: pl.DataFrame) -> pl.Series:
+    """Finds when each key with an update in `changes` was last seen."""
+    seen = needed_last_seen(rows)
+    windowed = [o.name for o in stream.sub.operators if isinstance(o, Aggregate) and o.windows]
+    if windowed and stream.topology.retention.changes_ms is not None:  # the updates of closed windows go
+        of_windows = scan(stream.home / CHANGES.name).filter(pl.col("operator").is_in(windowed))
+        with_updates = of_windows.select("operator", "key").unique().collect()
+        seen &= ~rows["operator"].is_in(windowed) | are_in(rows, with_updates, ["operator", "key"])
+    return seen
+
+
+def _read_by_all(stream: Stream, repartition: Repartition) -> int:
+    """Returns the first batch that not every reader has read.
+
+    They read the hop of *repartition*.
+    """
+    come = [(reached(reader), operator) for reader, operator in readers(stream, repartition.name)]
+    return min((at.read_of(operator.name) if at else 0 for at, operator in come), default=0)

@@ -1,0 +1,1 @@
+"""A project's files and tables; standard library only."""

@@ -1,0 +1,206 @@
+"""Conditions in SQL that hold for every row of a table.
+
+They are by table, rule and name. Reports have them as CHECK constraints (CHECKS). A condition that changes gets another
+name; a writer that opens the table replaces the old one. The tables of streams have no constraints, by decision 16:
+their rows are judged afterwards, as part of their contract. A column that is null is valid, except for the counts of
+`outcomes`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+from types import MappingProxyType
+
+from tidemark.model.kinds.operator import Level
+from tidemark.model.kinds.registry import KINDS
+from tidemark.model.settings.intervals import Grain, Scope
+from tidemark.model.sla_spec import Measure, Severity
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    BECAME,
+    CAME_IN,
+    CHANGES,
+    CLOCK_SKEW,
+    CRITICAL_PATH_LEAVES,
+    CRITICAL_PATH_STEPS,
+    CRITICAL_PATHS,
+    DISORDER_BUCKETS,
+    DQ_RESULTS,
+    EMISSION_METRICS,
+    HEARTBEATS,
+    HOP,
+    INCIDENTS,
+    LATE_RECORDS,
+    LATENCY_BUCKET_ROLLUP,
+    LATENCY_BUCKETS,
+    LATENCY_ROLLUP,
+    OPERATOR_LATENCY,
+    OPERATOR_WINDOWS,
+    OUTCOMES,
+    QUARANTINE,
+    SLA_RESULTS,
+    SUPPRESSED,
+    WATERMARKS,
+    WINDOW_PARTS,
+    Table,
+)
+from tidemark.semantics.critical_path import LatencyState
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.incidents import Change
+from tidemark.semantics.sla import Verdict
+
+
+class ConditionKind(StrEnum):
+    """The kind of condition that a row may break."""
+
+    KNOWN_WORDS = "unknown_words"
+    """A vocabulary is closed."""
+    COUNTS = "negative_counts"
+    """A count or length is not negative."""
+    RELATIONS = "not_adding_up"
+    """Columns fit one another: sums, and orders."""
+
+
+Conditions = Mapping[ConditionKind, Mapping[str, str]]
+"""By kind, the conditions on every row: SQL by name."""
+
+
+def words(table: Table, column: str) -> list[str]:
+    """Returns the vocabulary of a column of *table*, which its comment lists."""
+    return next(each.comment for each in table.columns if each.name == column).split(" | ")
+
+
+def known(column: str, words: Iterable[str]) -> Conditions:
+    """Returns the condition that *column* has one of *words*.
+
+    Its name changes with the words.
+    """
+    listed = ", ".join(f"'{word}'" for word in words)
+    digest = hashlib.sha256(listed.encode()).hexdigest()[:8]
+    return {
+        ConditionKind.KNOWN_WORDS: {f"tidemark_known_{column}_{digest}": f"{column} is null or {column} in ({listed})"}
+    }
+
+
+def _not_negative(*columns: str) -> Conditions:
+    return {
+        ConditionKind.COUNTS: {
+            f"tidemark_{column}_not_negative": f"{column} is null or {column} >= 0" for column in columns
+        }
+    }
+
+
+def _fit(**conditions: str) -> Conditions:
+    return {ConditionKind.RELATIONS: {f"tidemark_{name}": condition for name, condition in conditions.items()}}
+
+
+def _before(start: str, end: str) -> Conditions:
+    return _fit(**{f"{start}_first": f"{start} is null or {end} is null or {start} < {end}"})
+
+
+def _up_to(low: str, high: str) -> Conditions:
+    return _fit(**{f"{low}_up_to_{high}": f"{low} is null or {high} is null or {low} <= {high}"})
+
+
+def _all(*parts: Conditions) -> Conditions:
+    def both(one: Conditions, other: Conditions) -> Conditions:
+        return {rule: {**one.get(rule, {}), **other.get(rule, {})} for rule in ConditionKind}
+
+    return reduce(both, parts, {})
+
+
+_SLA = _all(known("measure", Measure), known("verdict", Verdict), known("severity", Severity))
+_OF_KIND = known("kind", KINDS)
+_SHARE = _fit(share_up_to_1="share is null or share between 0 and 1")
+_STATS = _all(
+    _not_negative("n", "negative_n"), _fit(min_up_to_max="min_ms is null or max_ms is null or min_ms <= max_ms")
+)
+_ROLLUP = _all(
+    known("scope", Scope),
+    _OF_KIND,
+    known("grain", Grain),
+    _before("interval_start", "interval_end"),
+)
+_ORDERED = _before("window_start", "window_end")
+_WINDOW = _all(_ORDERED, _not_negative("latency_ms"))
+_PATH = _all(_WINDOW, known("state", LatencyState), _not_negative("queued_ms"))
+_HASHED = _fit(value_hashed="(value is null) = (value_hash is null)")
+
+_OF_REPORTS: Mapping[str, Conditions] = {
+    LATENCY_ROLLUP.name: _all(_ROLLUP, _STATS, _not_negative("over_sla_n")),
+    LATENCY_BUCKET_ROLLUP.name: _all(_ROLLUP, _not_negative("n")),
+    CRITICAL_PATHS.name: _PATH,
+    CRITICAL_PATH_STEPS.name: _all(_PATH, _not_negative("step"), _SHARE),
+    CRITICAL_PATH_LEAVES.name: _all(_WINDOW, _not_negative("behind_ms")),
+    WINDOW_PARTS.name: _not_negative("excess_ms"),
+    SLA_RESULTS.name: _all(_SLA, _not_negative("records")),
+    INCIDENTS.name: _all(_SLA, known("change", Change)),
+    DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),
+}
+_OF_STREAMS: Mapping[str, Conditions] = {
+    BATCHES.name: _all(known("level", Level), _not_negative("batch_id", "records_in")),
+    OUTCOMES.name: _all(
+        _OF_KIND,
+        {ConditionKind.COUNTS: {f"tidemark_{column}_counted": f"{column} >= 0" for column in (*CAME_IN, *BECAME)}},
+        _fit(adds_up=f"{' + '.join(CAME_IN)} = {' + '.join(BECAME)}"),
+    ),
+    OPERATOR_LATENCY.name: _all(_OF_KIND, known("level", Level), _STATS, _not_negative("queued_ms")),
+    LATENCY_BUCKETS.name: _all(_OF_KIND, _not_negative("n")),
+    OPERATOR_WINDOWS.name: _all(_OF_KIND, _ORDERED, _not_negative("queued_ms", "records", "skew_error_ms")),
+    WATERMARKS.name: known("activity", Activity),
+    CHANGES.name: _all(_ORDERED, _HASHED, _not_negative("seq")),
+    SUPPRESSED.name: _all(
+        _not_negative("n"),
+        _up_to("first_offset", "last_offset"),
+    ),
+    EMISSION_METRICS.name: _not_negative("idempotent_update_skip_total", "idempotent_update_skip_rate"),
+    LATE_RECORDS.name: _all(
+        _not_negative("lateness_ms"),
+        _fit(
+            behind_watermark="lateness_ms is null or watermark is null "
+            "or lateness_ms = epoch_ms(watermark) - epoch_ms(timestamp)"
+        ),
+    ),
+    QUARANTINE.name: known("reason", words(QUARANTINE, "reason")),
+    DISORDER_BUCKETS.name: _not_negative("n"),
+    HEARTBEATS.name: known("state", words(HEARTBEATS, "state")),
+    CLOCK_SKEW.name: _not_negative("error_ms", "samples"),
+    HOP.name: _not_negative("seq", "partition"),
+}
+CONDITIONS: Mapping[str, Conditions] = MappingProxyType({**_OF_REPORTS, **_OF_STREAMS})
+"""By table; other tables have none."""
+CHECKS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        table: {name: condition for named in of_table.values() for name, condition in named.items()}
+        for table, of_table in _OF_REPORTS.items()
+    }
+)
+"""By report, name and condition of each constraint in Delta."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A column that is a sum over the rows of another table.
+
+    The column *whole* of a row is the sum of *parts*, SQL over the rows of table *of* with its key.
+    """
+
+    whole: str
+    of: str
+    parts: str
+
+
+SUMS: Mapping[str, Sum] = MappingProxyType(
+    {
+        OUTCOMES.name: Sum("suppressed", SUPPRESSED.name, "n"),
+        CRITICAL_PATHS.name: Sum("latency_ms", CRITICAL_PATH_STEPS.name, "if(step is null, 0, latency_ms)"),
+    }
+)
+"""By table, the sums that hold.
+
+Every suppressed update has its proof, and a path is as long as its steps.
+"""

@@ -1,0 +1,206 @@
+"""The base of all operator kinds: the questions about an operator.
+
+A kind is one file of this folder and one line of `registry.py`. Its value answers by overriding what is below, so that
+no other module compares kinds. Lengths of time are in ms, instants in epoch ms UTC.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+from tidemark.model.settings.emission import Emission
+from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.window_columns import WindowColumns
+
+KAFKA_KEY = "_key"
+"""Stands for the record's own key among the columns of an order."""
+ORDERED = frozenset({"*"})
+"""Stands for all columns: the records are in one order."""
+
+
+class Level(StrEnum):
+    """Levels of latency rows.
+
+    `off`: none, although batches are accounted for and watermarks kept. `info`: sources and terminal operators.
+    `debug`: emission metrics, too. `trace`: stateful operators, too.
+    """
+
+    OFF = "off"
+    INFO = "info"
+    DEBUG = "debug"
+    TRACE = "trace"
+
+    def includes(self, other: Level) -> bool:
+        """Returns True if rows of level *other* are written at this level."""
+        order = list(Level)
+        return order.index(other) <= order.index(self)
+
+
+class Refusal(NamedTuple):
+    """A mistake of an operator.
+
+    The *key* is below the operator (empty: the whole operator), with the problem and the remedy.
+    """
+
+    key: str
+    problem: str
+    remedy: str
+
+
+class LastArrived(NamedTuple):
+    """The record of a *key* that arrives last is kept.
+
+    An empty key is the record's own; *remedy* is for a mixed order.
+    """
+
+    key: tuple[str, ...]
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator(ABC):
+    """The common part of every operator.
+
+    It has its name, and the operators of its sub-topology that it reads.
+    """
+
+    kind: ClassVar[str]
+    """The word that the topology file and the tables use."""
+    is_source: ClassVar[bool] = False
+    """Its records come from outside of its sub-topology."""
+    hands_out: ClassVar[bool] = False
+    """Its rows leave the sub-topology, by a commit of its own."""
+    keeps_keyed_state: ClassVar[bool] = False
+    """It keeps a state per key, which tasks can share out."""
+    retracts: ClassVar[bool] = False
+    """It can read updates with the values that they replace."""
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    sub_topology: str | None = None
+
+    @property
+    def flows(self) -> tuple[str, ...]:
+        """The inputs whose records go through it, without looked-up tables."""
+        return self.inputs[:1]
+
+    @property
+    def upstreams(self) -> tuple[str, ...]:
+        """The operators that it reads, across hops too."""
+        return self.inputs
+
+    @property
+    def upstream_flows(self) -> tuple[str, ...]:
+        """The operators whose records go through it, across hops too."""
+        return self.flows
+
+    @property
+    def joined_table(self) -> str | None:
+        """The operator that it looks up as a table, or None."""
+        return None
+
+    @property
+    def emission(self) -> Emission | None:
+        """When its updates are sent on; None if it judges no updates."""
+        return None
+
+    @property
+    def output_table(self) -> str | None:
+        """The Delta table of its rows, or None."""
+        return None
+
+    @abstractmethod
+    def sends_updates(self, *, reads_updates: bool) -> bool:
+        """Returns True if its records are updates of a table, not events.
+
+        Each update replaces the one before of its key.
+        """
+
+    def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
+        """Returns the columns whose equal values have one order of records.
+
+        *read* has those of its first input.
+        """
+        return read
+
+    def last_arrived(self, *, reads_updates: bool) -> LastArrived | None:
+        """Returns key and remedy if it keeps a key's last arrived record.
+
+        None if it does not.
+        """
+        return None
+
+    def renamed(self, names: Mapping[str, str]) -> Mapping[str, str] | None:
+        """Returns *names* of columns as it passes them on.
+
+        They are by their first name.
+
+        None unless it passes every record.
+        """
+        return None
+
+    def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
+        """Returns the bounds of windows in its records.
+
+        *read* has those of each input.
+        """
+        return read[0] if read else WindowColumns()
+
+    def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
+        """Yields mistakes about the operators that it reads, by name.
+
+        *updates* names those that send updates.
+        """
+        return iter(())
+
+    def refusals_of_reader(self, reader: Operator) -> Iterator[Refusal]:
+        """Yields why *reader* cannot read it; the keys are the reader's."""
+        return iter(())
+
+    def refusals_by_readers(self, readers: Collection[Operator]) -> Iterator[Refusal]:
+        """Yields its mistakes if *readers* are all that read it."""
+        return iter(())
+
+    def completed(self, read: Mapping[str, Operator], columns: WindowColumns) -> Self:
+        """Returns it with the fields that follow from its inputs.
+
+        These are the operators *read*, and its window *columns*.
+        """
+        return self
+
+    def on_processing_time(self) -> Operator:
+        """Returns it as it runs on processing time, beside the topology itself."""
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredOperator(Operator):
+    """An operator that has a table in a topology file."""
+
+    shaping: ClassVar[frozenset[str]]
+    """The keys that decide its inputs and output columns."""
+    is_checked_in_part: ClassVar[bool] = True
+    """Its other keys are checked even if its columns are open."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
+        """Reads one from its table of the file.
+
+        *common* are fields of `Operator`, and schema files are in *folder*.
+        """
+
+
+def latency_level(operator: Operator, terminals: frozenset[str]) -> Level | None:
+    """Returns the level at which latency is written, or None (KIP-613).
+
+    INFO for sources and terminals, TRACE for stateful operators.
+    """
+    if operator.is_source or operator.name in terminals:
+        return Level.INFO
+    return Level.TRACE if operator.emission else None

@@ -1,0 +1,298 @@
+"""The kind `source`: records of a topic, a Delta table or files."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
+
+from tidemark.model.kinds.kafka_end import KafkaEnd, read_kafka_end
+from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
+
+HOUR_MS = 3_600_000
+MAX_FILES = 1_000
+"""Default limit of a table's files per batch: Delta's own."""
+MAX_BYTES = 64_000_000
+"""Default limit of bytes per batch of a table or a folder.
+
+At least one file is always read.
+"""
+FIELD_TYPES = ("string", "boolean", "int", "bigint", "double", "timestamp")
+TIMESTAMP_UNITS = ("s", "ms", "us", "ns")
+UNLIMITED = "unlimited"
+"""The value of `max_ahead` where record time is not wall time."""
+LIMITS: Mapping[str, Mapping[str, int | None]] = {
+    "topic": {"max_records": 200_000},
+    "delta": {"max_files": MAX_FILES, "max_bytes": MAX_BYTES},
+    "files": {"max_files": None, "max_bytes": MAX_BYTES},
+}
+"""Limits of a batch by place, with their defaults.
+
+With them a backlog does not fill the driver.
+"""
+
+_FIELD = re.compile(rf"(?P<column>{IDENTIFIER.pattern})\s+(?P<type>\w+)(?:\s+from\s+(?P<field>[^`]+))?")
+_WRITER = re.compile(r"[\w.-]+/[\w.-]+")
+_PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
+
+
+class NotANumber(StrEnum):
+    """The treatment of records with NaN in a double: use or quarantine."""
+
+    KEEP = "keep"
+    QUARANTINE = "quarantine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(KafkaEnd):
+    """Reads records of a Kafka topic, a Delta table or files.
+
+    *topic*, *delta* or *files* names the place.
+
+    Attributes:
+        fields: its columns with their types.
+        named: by column, the field of the record if that has another name.
+        timestamp: one of the columns; None: Kafka's own timestamp.
+        timestamp_unit: of a number.
+        timestamp_range_ms: outside of it a record is quarantined.
+        bound_ms: how far records of a partition may be out of order.
+        idle_after_ms: silence of more than this is idleness; None: never.
+        idle_advances: time advances while every partition is idle.
+        allowed_lateness_ms: a strict source drops records so far behind its watermark; None: it drops none.
+        max_ahead_ms: a record moves time up to the decision time at most, and further ahead than this it is
+            quarantined; None: neither.
+        key: the field that Kafka's key fills; with it a record without a value deletes its key.
+        other_fields: the column for undeclared fields, as JSON.
+        max_records: most records of a topic per batch; None: no limit.
+        max_files: most files of a table or a folder per batch; None: no limit.
+        max_bytes: most bytes of these files; None: no limit.
+        written_by: writers (`topology/sub-topology`) whose headers and marks of time are trusted.
+        nan: treatment of NaN in a double.
+        tombstone_header: header with the time of a tombstone.
+        tombstone_field: field of its key, a JSON object, with that time; without either it is the newest of its
+            partition.
+    """
+
+    kind: ClassVar[str] = "source"
+    is_source: ClassVar[bool] = True
+    is_checked_in_part: ClassVar[bool] = False
+    shaping: ClassVar[frozenset[str]] = frozenset({"delta", "fields", "key", "other_fields", "timestamp"})
+
+    delta: str | None = None
+    files: str | None = None
+    fields: Mapping[str, str]
+    named: Mapping[str, str] = field(default_factory=dict)
+    timestamp: str | None = None
+    timestamp_unit: str = "ms"
+    timestamp_range_ms: tuple[int, int]
+    bound_ms: int
+    idle_after_ms: int | None = None
+    idle_advances: bool = False
+    allowed_lateness_ms: int | None = None
+    max_ahead_ms: int | None = HOUR_MS
+    key: str | None = None
+    other_fields: str | None = None
+    max_records: int | None = None
+    max_files: int | None = None
+    max_bytes: int | None = None
+    written_by: tuple[str, ...] = ()
+    nan: NotANumber = NotANumber.KEEP
+    tombstone_header: str | None = None
+    tombstone_field: str | None = None
+
+    @property
+    def field_of(self) -> Mapping[str, str]:
+        """By declared column, the field of the record that fills it."""
+        return {column: self.named.get(column, column) for column in self.fields}
+
+    @property
+    def types_of_fields(self) -> Mapping[str, str]:
+        """By field of a record, the declared type of its column."""
+        return {self.named.get(column, column): word for column, word in self.fields.items()}
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The columns of its records, by name: DDL word."""
+        return {**self.fields, **({self.other_fields: "string"} if self.other_fields else {})}
+
+    def sends_updates(self, *, reads_updates: bool) -> bool:
+        """Returns False: its records are events."""
+        return False
+
+    def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
+        """Returns the record's key, which is in one partition.
+
+        A table or a folder has one partition.
+        """
+        return frozenset({KAFKA_KEY, *([self.key] if self.key else [])}) if self.topic else ORDERED
+
+    def on_processing_time(self) -> Self:
+        """Returns it without `max_ahead`: no record is ahead of the clock."""
+        return replace(self, max_ahead_ms=None)
+
+    @classmethod
+    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
+        """Reads a source from its table of the file."""
+        place = keys.one_of({"topic": "events", "delta": "reference/events", "files": "incoming/events"})
+        fields, named = _fields(keys)
+        timestamp = _timestamp(keys, place, fields)
+        unit = keys.text("timestamp_unit", "ms", "ms")
+        if unit not in TIMESTAMP_UNITS:
+            keys.fail("timestamp_unit", f"is {unit!r}", f"use one of {', '.join(TIMESTAMP_UNITS)}")
+        low, high = keys.pair("timestamp_range", _PLAUSIBLE, ("2000-01-01", "2100-01-01"))
+        key = _key(keys, place, fields)
+        return cls(
+            **common,
+            fields=fields,
+            named=named,
+            timestamp=timestamp,
+            timestamp_unit=unit,
+            key=key,
+            other_fields=_other_fields(keys, fields),
+            **_idleness(keys),
+            **read_kafka_end(keys, place, folder),
+            timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
+            bound_ms=keys.duration("bound", "3 s", zero=True),
+            allowed_lateness_ms=keys.duration("allowed_lateness", "1 min", None, zero=True),
+            max_ahead_ms=_max_ahead_ms(keys),
+            **_limits(keys, place),
+            written_by=_written_by(keys, place),
+            nan=_nan(keys, fields),
+            **_tombstone_time(keys, key, timestamp),
+        )
+
+
+def _fields(keys: Keys) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Reads the columns with types, and fields with other names."""
+    fields: dict[str, str] = {}
+    named: dict[str, str] = {}
+    wrong: list[str] = []
+    for part in keys.text("fields", "id string, event_time bigint").split(","):
+        match = _FIELD.fullmatch(part.strip())
+        if not match or match["type"] not in FIELD_TYPES:
+            wrong.append(repr(part.strip()))
+            continue
+        if match["column"] in fields:
+            keys.fail("fields", f"has {match['column']!r} twice", "name each field once")
+        fields[match["column"]] = match["type"]
+        if match["field"]:
+            named[match["column"]] = match["field"]
+    if wrong:
+        types = ", ".join(FIELD_TYPES)
+        remedy = f"write `name type` with one of {types}; where the record has another name, `name type from itsName`"
+        keys.fail("fields", f"has {', '.join(wrong)}", remedy)
+    read = Counter(named.get(column, column).lower() for column in fields)
+    if twice := [field for field, n in read.items() if n > 1]:
+        keys.fail("fields", f"reads {twice[0]!r} twice (Spark ignores case)", "read each field once")
+    return MappingProxyType(fields), MappingProxyType(named)
+
+
+def _timestamp(keys: Keys, place: Mapping[str, str], fields: Mapping[str, str]) -> str | None:
+    timestamp: str | None = keys.text("timestamp", "event_time", None if "topic" in place else ...)
+    if timestamp is not None and fields.get(timestamp) not in {"bigint", "timestamp"}:
+        remedy = "name a field of type bigint or timestamp among `fields`"
+        keys.fail("timestamp", f"is {timestamp!r}", remedy, beside="fields")
+    return timestamp
+
+
+def _key(keys: Keys, place: Mapping[str, str], fields: Mapping[str, str]) -> str | None:
+    key: str | None = keys.text("key", "id", None)
+    if key is not None and ("topic" not in place or fields.get(key) != "string"):
+        remedy = "name a field of type string, to be filled with the key of the topic's records"
+        keys.fail("key", f"is {key!r}", remedy, beside="fields")
+    return key
+
+
+def _other_fields(keys: Keys, fields: Mapping[str, str]) -> str | None:
+    other_fields: str | None = keys.name("other_fields", "other", None)
+    if other_fields in fields:
+        problem = f"is {other_fields!r}, which is a field"
+        keys.fail("other_fields", problem, "choose a name that no field has", beside="fields")
+    return other_fields
+
+
+def _idleness(keys: Keys) -> dict[str, Any]:
+    idle_after_ms = keys.duration("idle_after", "30 s", None)
+    idle_advances = keys.get("idle_advances", bool, "true", False)
+    if idle_advances and idle_after_ms is None:
+        problem = "is true, but idle_after is not set"
+        keys.fail("idle_advances", problem, 'write idle_after = "30 s"', beside="idle_after")
+    return {"idle_after_ms": idle_after_ms, "idle_advances": idle_advances}
+
+
+def _limits(keys: Keys, place: Mapping[str, str]) -> dict[str, Any]:
+    """Reads the limits of a batch.
+
+    They are records of a topic, or files and bytes.
+    """
+    (kind,) = place
+    allowed = LIMITS[kind]
+    examples = {"max_records": "100000", "max_files": "100", "max_bytes": "16000000"}
+    limits = {key: keys.count(key, example, allowed.get(key)) for key, example in examples.items()}
+    for key in examples:
+        if key in keys.content and key not in allowed:
+            reads = "a topic" if kind == "topic" else "no topic"
+            keys.fail(key, f"is set, but the source reads {reads}", f"leave it out, or write {' or '.join(allowed)}")
+    if kind == "files" and limits["max_files"] is not None:
+        if "max_bytes" in keys.content:
+            remedy = "keep one of the two: for a folder Spark accepts only one limit"
+            keys.fail("max_files", "is set together with max_bytes", remedy, beside="max_bytes")
+        limits["max_bytes"] = None
+    return limits
+
+
+def _nan(keys: Keys, fields: Mapping[str, str]) -> NotANumber:
+    nan = keys.choice("nan", NotANumber, NotANumber.KEEP)
+    if nan is NotANumber.QUARANTINE and "double" not in fields.values():
+        problem = f"is {nan.value!r}, but no field is a double"
+        keys.fail("nan", problem, "leave it out: only doubles can be NaN", beside="fields")
+    return nan
+
+
+def _tombstone_time(keys: Keys, key: str | None, timestamp: str | None) -> dict[str, Any]:
+    """Reads the place of a tombstone's time.
+
+    It is a header, or a field of the key.
+    """
+    content = keys.mapping("tombstone_time", '{ header = "deleted_at" }', None)
+    if content is None:
+        return {}
+    if key is None:
+        remedy = 'write key = "id", so that tombstones delete keys'
+        keys.fail("tombstone_time", "is set, but a source without a key has no tombstones", remedy, beside="key")
+    if timestamp is None:
+        remedy = "leave it out, or write the time field of the other records as `timestamp`"
+        problem = "is set, but the other records have the time of Kafka"
+        keys.fail("tombstone_time", problem, remedy, beside="timestamp")
+    inner = Keys(keys.file, f"{keys.at}.tombstone_time", content)
+    ((place, name),) = inner.one_of({"header": "deleted_at", "field": "deleted_at"}).items()
+    inner.done()
+    if "'" in name:
+        inner.fail(place, f"is {name!r}", "name it without quotes")
+    return {f"tombstone_{place}": name}
+
+
+def _max_ahead_ms(keys: Keys) -> int | None:
+    """Reads the limit of records ahead of the clock; None: unlimited."""
+    if keys.text("max_ahead", "1 h", "1 h") == UNLIMITED:
+        return None
+    limit_ms: int = keys.duration("max_ahead", "1 h", HOUR_MS, zero=True)
+    return limit_ms
+
+
+def _written_by(keys: Keys, place: Mapping[str, str]) -> tuple[str, ...]:
+    """Reads the writers of a source: a text, or a list."""
+    writers = keys.one_or_more("written_by", '"flights/status"', ())
+    for writer in writers:
+        if not _WRITER.fullmatch(writer):
+            keys.fail("written_by", f"has {writer!r}", 'name a writer as topology/sub-topology: "flights/status"')
+    if writers and "files" in place:
+        remedy = "leave it out: only records of a topic or a table name their writer"
+        keys.fail("written_by", "is set, but the source reads files", remedy)
+    return writers

@@ -1,0 +1,62 @@
+"""The kind `union`: the records of several operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from tidemark.model.kinds.operator import DeclaredOperator, Operator, Refusal
+from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.window_columns import WindowColumns, common
+
+
+@dataclass(frozen=True, kw_only=True)
+class Union(DeclaredOperator):
+    """Sends on the records of all its inputs.
+
+    Their columns are the same.
+
+    In a batch the first input's records come first.
+    """
+
+    kind: ClassVar[str] = "union"
+    is_checked_in_part: ClassVar[bool] = False
+    shaping: ClassVar[frozenset[str]] = frozenset({"inputs"})
+
+    @property
+    def flows(self) -> tuple[str, ...]:
+        """All of its inputs."""
+        return self.inputs
+
+    def sends_updates(self, *, reads_updates: bool) -> bool:
+        """Returns True if it reads updates, which it sends on."""
+        return reads_updates
+
+    def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
+        """Returns no column: its inputs have no common order."""
+        return frozenset()
+
+    def renamed(self, names: Mapping[str, str]) -> Mapping[str, str] | None:
+        """Returns *names*: all columns of a record keep theirs."""
+        return names
+
+    def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
+        """Returns the bounds that all inputs share."""
+        return common(read)
+
+    def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
+        """Yields that updates of a table are united with events."""
+        of_tables = sorted({*updates} & {*self.inputs})
+        if of_tables and {*of_tables} != {*self.inputs}:
+            remedy = "unite streams with streams, and tables with tables"
+            yield Refusal("inputs", f"mixes the table updates of {', '.join(of_tables)} with a stream", remedy)
+
+    @classmethod
+    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
+        """Reads a union from its table of the file."""
+        inputs = keys.names("inputs", '["events", "older_events"]')
+        if len(inputs) < 2:
+            keys.fail("inputs", f"is {list(inputs)}", "name two operators or more; one alone needs no union")
+        return cls(**common, inputs=inputs)

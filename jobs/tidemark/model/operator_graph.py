@@ -1,0 +1,161 @@
+"""The operators of a topology as a graph.
+
+It has their order, derived fields, and refusals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from tidemark.errors import InvalidSpec
+from tidemark.model.kinds.operator import Operator, Refusal
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.toml_keys import meant
+from tidemark.model.settings.window_columns import WindowColumns
+
+
+def updates_tables(operators: Mapping[str, Operator]) -> frozenset[str]:
+    """Returns the *operators* that send updates of a table, not events.
+
+    *operators* are in order. An update replaces the one before of its key: a reader must not just add it to a sum.
+    """
+    senders: set[str] = set()
+    for operator in operators.values():
+        if operator.sends_updates(reads_updates=not senders.isdisjoint(operator.flows)):
+            senders.add(operator.name)
+    return frozenset(senders)
+
+
+def unknown_inputs(file: str, operators: Mapping[str, Operator], names: Collection[str]) -> Iterator[InvalidSpec]:
+    """Yields a mistake for each input that is not in *names*."""
+    for operator in operators.values():
+        for name in operator.inputs:
+            if name not in names:
+                problem, remedy = f"reads {name!r}, which does not exist", meant(name, names, "operators")
+                yield InvalidSpec.at(file, f"operators.{operator.name}", problem, remedy)
+
+
+def with_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
+    """Returns the *operators* whose inputs all exist, directly and further up."""
+    whole = dict(operators)
+    while cut := [name for name, operator in whole.items() if not whole.keys() >= {*operator.inputs}]:
+        whole = {name: operator for name, operator in whole.items() if name not in cut}
+    return whole
+
+
+def without_cycles(file: str, operators: Mapping[str, Operator]) -> tuple[Mapping[str, Operator], list[InvalidSpec]]:
+    """Returns the *operators* that do not depend on a cycle.
+
+    It also returns a mistake for each cycle.
+    """
+    mistakes: list[InvalidSpec] = []
+    while True:
+        try:
+            return in_order(file, operators), mistakes
+        except InvalidSpec as error:
+            mistakes.append(error)
+            cycle = error.__cause__.args[1] if error.__cause__ else ()
+            operators = with_inputs({name: o for name, o in operators.items() if name not in cycle})
+
+
+def in_order(file: str, operators: Mapping[str, Operator]) -> dict[str, Operator]:
+    """Returns the operators, each after the ones it reads.
+
+    Otherwise they are in the order of the file.
+    """
+    try:
+        order = TopologicalSorter({name: operator.inputs for name, operator in operators.items()}).static_order()
+        return {name: operators[name] for name in order}
+    except CycleError as error:
+        cycle = " → ".join(error.args[1])
+        raise InvalidSpec.at(file, "operators", f"form a cycle: {cycle}", "remove one of these inputs") from error
+
+
+class OperatorChecks:
+    """Finds operators that cannot run, from the shape of the DAG alone.
+
+    Columns are not needed. Names in *read_by_others* are read by operators that are missing because of their own
+    mistakes.
+    """
+
+    def __init__(
+        self, file: str, operators: Mapping[str, Operator], *, read_by_others: Collection[str] = frozenset()
+    ) -> None:
+        self._file, self._operators, self._read_by_others = file, operators, read_by_others
+        self._updates = updates_tables(operators)
+        self._mistakes: list[InvalidSpec] = []
+        self._unsound: set[str] = set()
+
+    def sound(self) -> dict[str, Operator]:
+        """Returns the operators without a mistake in their inputs."""
+        return {name: operator for name, operator in self._operators.items() if name not in self._unsound}
+
+    def mistakes(self) -> list[InvalidSpec]:
+        """Returns the mistakes found so far."""
+        return self._mistakes
+
+    def all(self) -> list[InvalidSpec]:
+        """Finds and returns all mistakes."""
+        for operator in self._operators.values():
+            refusals = [*self._of_reading(operator)]
+            self._fail(operator, refusals)
+            if refusals:
+                self._unsound.add(operator.name)
+        for operator in self._operators.values():
+            if operator.name not in self._read_by_others:
+                readers = [by for by in self._operators.values() if operator.name in by.inputs]
+                self._fail(operator, operator.refusals_by_readers(readers))
+        self.sinks()
+        self._topics()
+        return self._mistakes
+
+    def _of_reading(self, operator: Operator) -> Iterator[Refusal]:
+        read = {name: self._operators[name] for name in operator.inputs}
+        for name in operator.inputs:
+            yield from read[name].refusals_of_reader(operator)
+        yield from operator.refusals(read, self._updates)
+
+    def _topics(self) -> None:
+        seen: dict[str, Source] = {}
+        for operator in self._operators.values():
+            if isinstance(operator, Source) and operator.topic:
+                if (other := seen.get(operator.topic)) is not None:
+                    seen_at, remedy = f"is already read by {other.name!r}", f"read {other.name!r} instead"
+                    if other.kafka != operator.kafka:
+                        seen_at = f"has the same name as the topic of {other.name!r} in another cluster"
+                        remedy = "read one of them in another topology, and the table of a sink of it here"
+                    self._fail(operator, [Refusal("topic", seen_at, remedy)])
+                seen[operator.topic] = operator
+
+    def sinks(self) -> None:
+        """Finds sinks that share a table."""
+        seen: dict[str, Operator] = {}
+        for operator in self._operators.values():
+            if isinstance(operator, Sink) and operator.table:
+                if operator.table in seen:
+                    other = seen[operator.table].name
+                    problem = f"is also the table of the sink {other!r}"
+                    self._fail(operator, [Refusal("table", problem, "give each sink its own table")])
+                seen[operator.table] = operator
+
+    def _fail(self, operator: Operator, refusals: Iterable[Refusal]) -> None:
+        at = f"operators.{operator.name}"
+        for key, problem, remedy in refusals:
+            self._mistakes.append(InvalidSpec.at(self._file, f"{at}.{key}" if key else at, problem, remedy))
+
+
+def completed(ordered: Iterable[Operator]) -> list[Operator]:
+    """Returns *ordered* operators with the fields that follow from others.
+
+    They are keys behind a repartition, and windows of sinks.
+    """
+    complete: dict[str, Operator] = {}
+    columns: dict[str, WindowColumns] = {}
+    for operator in ordered:
+        read = {name: complete[name] for name in operator.inputs}
+        columns_read = [columns[name] for name in operator.inputs]
+        complete[operator.name] = operator.completed(read, operator.window_columns(columns_read))
+        columns[operator.name] = complete[operator.name].window_columns(columns_read)
+    return list(complete.values())

@@ -1,0 +1,1 @@
+"""Finds the files, connections and settings of a project."""

@@ -1,0 +1,201 @@
+"""The Kafka clusters of a project, and the address of each.
+
+A cluster is a table `[kafka.NAME]` with `bootstrap`, in a topology's file or, for all topologies, in
+`connections.toml`. A source or a Kafka sink names it with `kafka = "NAME"`; the default is the cluster `default`.
+docs/connections.md has the order in which addresses count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.model.project.files import Project
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, read_whole
+
+DEFAULT = "default"
+"""The cluster of sources and sinks that name none."""
+VARIABLE = "TIDEMARK_KAFKA_"
+"""Prefix of the environment variable with the address of a cluster.
+
+The name of the cluster follows in capitals.
+"""
+EXAMPLE = "broker.example.org:9092"
+PARTITIONS = 3
+"""Default number of partitions of `tidemark topic create`."""
+LOCAL = "the broker that `up` started"
+
+_PLACE = r"[^\s,=:\[\]]+|\[[0-9a-fA-F:]+\]"
+_ADDRESS = re.compile(rf"({_PLACE}):\d{{1,5}}(\s*,\s*({_PLACE}):\d{{1,5}})*")
+
+
+Settings = dict[str, str | int | float | bool]
+"""Settings of a client of `confluent_kafka`."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Kafka cluster, reached at *bootstrap*.
+
+    That is HOST:PORT, several with commas between them.
+    """
+
+    bootstrap: str
+
+    @property
+    def client(self) -> Settings:
+        """The settings of a client of `confluent_kafka`."""
+        return {"bootstrap.servers": self.bootstrap}
+
+    @property
+    def spark(self) -> dict[str, str]:
+        """The options of Spark's Kafka source."""
+        return {"kafka.bootstrap.servers": self.bootstrap}
+
+
+Clusters = Mapping[str, Cluster]
+"""By the name that sources and sinks use."""
+
+
+def read_clusters(file: str, content: Mapping[str, Any]) -> Clusters:
+    """Reads the clusters of *content*, the table `kafka` of *file*.
+
+    Raises:
+        InvalidSpec: a cluster is not valid.
+    """
+    return MappingProxyType({name: _read(file, name, table) for name, table in content.items()})
+
+
+def shared_clusters(folder: Path) -> Clusters:
+    """Returns the clusters in `connections.toml` of a project.
+
+    The project's topologies lie in *folder*.
+
+    Raises:
+        InvalidSpec: the file is not valid.
+    """
+    project = Project.of(folder)
+    if project is None or not project.connections.is_file():
+        return MappingProxyType({})
+    name = project.connections.name
+
+    def read(keys: Keys) -> Clusters:
+        return read_clusters(name, keys.get("kafka", dict, f'{{ default = {{ bootstrap = "{EXAMPLE}" }} }}', {}))
+
+    clusters, mistakes = read_whole(name, "", read_toml(project.connections), read)
+    if mistakes or clusters is None:
+        raise InvalidSpec("\n".join(map(str, mistakes)))
+    return clusters
+
+
+def _read(file: str, name: str, table: Any) -> Cluster:
+    keys = Keys(file, f"kafka.{name}", table if isinstance(table, dict) else {})
+    if not IDENTIFIER.fullmatch(name):
+        raise InvalidSpec.at(
+            file,
+            keys.at,
+            "is not a valid cluster name",
+            "use a lower-case letter, then lower-case letters, digits and _",
+        )
+    bootstrap = keys.text("bootstrap", EXAMPLE)
+    if not _ADDRESS.fullmatch(bootstrap):
+        keys.fail(
+            "bootstrap", f"is {bootstrap!r}", f'write bootstrap = "{EXAMPLE}"; separate several addresses by commas'
+        )
+    keys.done()
+    return Cluster(bootstrap)
+
+
+def named_address(text: str) -> tuple[str, str]:
+    """Returns cluster and address of `--bootstrap [NAME=]HOST:PORT`.
+
+    Raises:
+        InvalidArgument: it is not an address.
+
+    >>> named_address("localhost:9092"), named_address("eu=broker.example.org:9092")
+    (('default', 'localhost:9092'), ('eu', 'broker.example.org:9092'))
+    """
+    name, sign, address = text.rpartition("=")
+    if not _ADDRESS.fullmatch(address) or (sign and not IDENTIFIER.fullmatch(name)):
+        msg = f"{text!r} is not an address; write HOST:PORT, or NAME=HOST:PORT for the cluster [kafka.NAME]"
+        raise InvalidArgument(msg)
+    return name or DEFAULT, address
+
+
+def addressed(
+    names: Iterable[str],
+    configured: Clusters,
+    given: Iterable[tuple[str, str]],
+    environ: Mapping[str, str],
+    *,
+    otherwise: str | None = None,
+) -> Clusters:
+    """Returns the clusters *names* and those that are *given*.
+
+    Of several addresses the first one counts.
+
+    Args:
+        names: clusters that a topology uses.
+        configured: those of its file and of its project.
+        given: names and addresses of the command line.
+        environ: the process's environment variables.
+        otherwise: for `default`, the address of the broker that runs on this machine.
+
+    Raises:
+        InvalidArgument: one has no address.
+    """
+    by_name = dict(given)
+    wanted = sorted({*names, *by_name})
+    clusters = with_address(wanted, configured, by_name, environ, otherwise=otherwise)
+    for name in wanted:
+        if name not in clusters:
+            flag = "--bootstrap HOST:PORT" if name == DEFAULT else f"--bootstrap {name}=HOST:PORT"
+            local = ", or start a broker on this machine with `tidemark up`" if name == DEFAULT else ""
+            written = f"write [kafka.{name}] in connections.toml"
+            msg = f"the Kafka cluster {name} has no address; {written}, or give {flag}{local}"
+            raise InvalidArgument(msg)
+    return clusters
+
+
+def with_address(
+    names: Iterable[str],
+    configured: Clusters,
+    given: Mapping[str, str],
+    environ: Mapping[str, str],
+    *,
+    otherwise: str | None = None,
+) -> Clusters:
+    """Returns those of *names* that have an address, as `addressed` does."""
+    clusters: dict[str, Cluster] = {}
+    for name in names:
+        local = otherwise if name == DEFAULT else None
+        written = configured[name].bootstrap if name in configured else local
+        if address := given.get(name) or environ.get(f"{VARIABLE}{name.upper()}") or written:
+            clusters[name] = Cluster(address)
+    return MappingProxyType(clusters)
+
+
+def topic_command(topic: str, partitions: int = PARTITIONS) -> str:
+    """Returns the command that creates *topic* at the broker of this machine."""
+    return f"tidemark topic create {topic} --partitions {partitions}"
+
+
+def flags(clusters: Clusters) -> list[str]:
+    """Returns the options of a driver's command line for *clusters*."""
+    words: list[str] = []
+    for name, cluster in clusters.items():
+        words += ["--bootstrap", f"{name}={cluster.bootstrap}"]
+    return words
+
+
+def time_of(clusters: Clusters) -> Cluster | None:
+    """Returns the cluster with whose clock drivers compare theirs.
+
+    None where there is none.
+    """
+    return clusters.get(DEFAULT) or next((clusters[name] for name in sorted(clusters)), None)

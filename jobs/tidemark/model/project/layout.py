@@ -1,0 +1,86 @@
+"""The layout of a warehouse.
+
+| path in the warehouse | content |
+|---|---|
+| `streams/<topology>/<sub_topology>/<table>` | a table of the one driver that writes it |
+| `reports/<topology>/<table>` | a table of the topology's batch jobs |
+| `reports/<topology>/html/` | pages about intervals |
+| `control/<topology>/<sub_topology>/` | checkpoint, journal, lease, heartbeat, drain request |
+| `control/<topology>/.driver/<host>/` | the process that runs the topology's streams, and its log |
+| `control/.drivers/<name>/<host>/` | the same for a driver that several topologies name |
+| `control/<topology>/.reports/` | the lease of the batch jobs, in an object store |
+
+A warehouse is a folder, or one in an object store: see `tidemark.storage.location`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.errors import InvalidArgument
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""A name that can be the name of a folder."""
+
+
+def usable(name: str) -> str:
+    """Returns *name* if a topology, query, operator or hop can have it.
+
+    Raises:
+        InvalidArgument: none can.
+    """
+    if not NAME.fullmatch(name):
+        msg = f"a name must consist of letters, digits, '_', '-' and '.', got {name!r}; choose another name"
+        raise InvalidArgument(msg)
+    return name
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths of one warehouse; nothing is read or created."""
+
+    warehouse: Path
+
+    def stream(self, topology: str, sub_topology: str) -> Path:
+        """Returns the folder of the tables that the driver of *sub_topology* writes."""
+        return self.warehouse / "streams" / topology / sub_topology
+
+    def stream_table(self, topology: str, sub_topology: str, table: str) -> Path:
+        """Returns the Delta table *table* of the driver of *sub_topology*."""
+        return self.stream(topology, sub_topology) / table
+
+    def hop(self, topology: str, sub_topology: str, repartition: str) -> Path:
+        """Returns the table in which *repartition* passes updates on."""
+        return self.stream_table(topology, sub_topology, f"hop_{repartition}")
+
+    def reports(self, topology: str) -> Path:
+        """Returns the folder of the tables of the batch jobs of *topology*."""
+        return self.warehouse / "reports" / topology
+
+    def report_table(self, topology: str, table: str) -> Path:
+        """Returns the Delta table *table* of the batch jobs of *topology*."""
+        return self.reports(topology) / table
+
+    def report_pages(self, topology: str) -> Path:
+        """Returns the folder of the pages about *topology*.
+
+        It has one HTML file per interval.
+        """
+        return self.reports(topology) / "html"
+
+    def report_control(self, topology: str) -> Path:
+        """Returns the folder with the lease of the batch jobs of *topology*."""
+        return self.control(topology, ".reports")
+
+    def driver(self, topology: str, driver: str | None) -> Path:
+        """Returns the folder of the driver processes, one per host.
+
+        They are those of *topology*, or of all topologies that name the same *driver*.
+        """
+        return self.control(topology, ".driver") if driver is None else self.control(".drivers", driver)
+
+    def control(self, topology: str, sub_topology: str) -> Path:
+        """Returns the folder through which a driver and its operators communicate."""
+        return self.warehouse / "control" / topology / sub_topology

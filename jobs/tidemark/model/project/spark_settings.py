@@ -1,0 +1,154 @@
+"""The table `spark` of a topology file: cluster and resources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tidemark.model.settings.toml_keys import Keys
+
+LOOPBACK = "127.0.0.1"
+WITHOUT_SPARK = "TIDEMARK_WITHOUT_SPARK"
+"""A variable that keeps a batch job from starting a session.
+
+The job ends with SPARK_NEEDED instead.
+"""
+SPARK_NEEDED = 77
+"""Exit status of a batch job with much data.
+
+It is more than one process should read.
+"""
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+WITHOUT_A_WORD = "-Xlog:disable -Xlog:all=warning:stderr -Xlog:cds*=off:stderr"
+"""Silences a JVM that cannot use its archive of classes.
+
+It would report that on standard output.
+"""
+TIDEMARKS_OWN = frozenset(
+    {
+        "spark.authenticate",
+        "spark.authenticate.secret",
+        JAVA_OPTIONS,
+        "spark.executor.extraJavaOptions",
+        "spark.jars",
+        "spark.master",
+        "spark.sql.catalog.spark_catalog",
+        "spark.sql.extensions",
+        "spark.sql.session.timeZone",
+        "spark.submit.pyFiles",
+    }
+)
+"""Properties that Tidemark sets itself.
+
+Without them tables would be wrong, jobs would not find their code, or other users could stop them.
+"""
+_MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s)://.+")
+_MEMORY = re.compile(r"\d+[mg]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkSettings:
+    """Spark's *master* and *properties*, by name.
+
+    *master* is None where Airflow's connection has it.
+    """
+
+    master: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+def jars(project: Path) -> list[str]:
+    """Returns the jars that jobs of the checkout *project* need.
+
+    Those for object stores exist only after `make object-store`.
+    """
+    return sorted(str(jar) for folder in ("spark", "s3") for jar in (project / ".jars" / folder).glob("*.jar"))
+
+
+def settings(file: Path) -> Iterator[tuple[str, str]]:
+    """Yields key and value of each line of a spark-defaults.conf."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        key, _, value = line.strip().partition(" ")
+        if key and not key.startswith("#"):
+            yield key, value.strip()
+
+
+def driver_settings(project: Path) -> dict[str, str]:
+    """Returns `docker/spark-defaults.conf` for a driver on this machine.
+
+    Its JVM starts from the archive of Spark's classes, if `make setup` has made one; a JVM of another build, or with
+    another class path, silently ignores it.
+    """
+    properties = dict(settings(project / "docker" / "spark-defaults.conf"))
+    archive = project / ".jars" / "classes.jsa"
+    if archive.is_file() and " " not in str(archive):
+        properties[JAVA_OPTIONS] += f" -XX:SharedArchiveFile={archive} {WITHOUT_A_WORD}"
+    return properties
+
+
+def is_local(master: str) -> bool:
+    """Returns True if executors are threads of the driver.
+
+    They have its code and its address.
+    """
+    return master.startswith("local")
+
+
+def driver_address(master: str) -> dict[str, str]:
+    """Returns the properties that keep a local driver off the network.
+
+    A driver is local if *master* is.
+
+    Other drivers find their address by SPARK_LOCAL_HOSTNAME, SPARK_LOCAL_IP or the host's name.
+    """
+    return {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if is_local(master) else {}
+
+
+def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
+    """Reads *content*, the table `spark` of *file*.
+
+    Raises:
+        InvalidSpec: it is not valid.
+    """
+    keys = Keys(file, "spark", content)
+    master = _matching(keys, "master", "spark://spark-master:7077", _MASTER)
+    executors = keys.count("executors", "2", None)
+    cores = keys.count("cores", "1", executors and 1)
+    by_property = {
+        "spark.executor.instances": executors,
+        "spark.executor.cores": cores,
+        "spark.cores.max": executors and executors * cores,  # how a standalone cluster counts executors
+        "spark.executor.memory": _matching(keys, "memory", "2g", _MEMORY),
+        "spark.driver.memory": _matching(keys, "driver_memory", "2g", _MEMORY),
+        "spark.sql.shuffle.partitions": keys.count("shuffle_partitions", "8", None),
+    }
+    conf = keys.get("conf", dict, '{ "spark.executor.memoryOverhead" = "1g" }', {})
+    keys.done()
+    own = {name: str(value) for name, value in by_property.items() if value is not None}
+    for name, value in conf.items():
+        _check_property(keys, name, value, own)
+    return SparkSettings(master=master, properties={**own, **conf})
+
+
+def _matching(keys: Keys, key: str, example: str, form: re.Pattern[str]) -> str | None:
+    value: str | None = keys.text(key, example, None)
+    if value is not None and not form.fullmatch(value):
+        keys.fail(key, f"is {value!r}", f'write {key} = "{example}", or another value of this form')
+    return value
+
+
+def _check_property(keys: Keys, name: str, value: object, own: Mapping[str, str]) -> None:
+    """Raises InvalidSpec unless `conf` may set the property *name*.
+
+    *own* are the properties that other keys of the table set.
+    """
+    key = f'conf."{name}"'
+    if not name.startswith("spark.") or not isinstance(value, str):
+        keys.fail(key, f"is {value!r}", 'write names in quotes, and strings: "spark.executor.memoryOverhead" = "1g"')
+    if name in TIDEMARKS_OWN:
+        keys.fail(key, "is reserved for Tidemark", "leave it out")
+    if name in own:
+        keys.fail(key, "is also set by another key of this table", "keep one of them")

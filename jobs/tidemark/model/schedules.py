@@ -1,0 +1,42 @@
+"""Estimates if the schedules of topologies fit a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tidemark.model.settings.lengths import for_people
+from tidemark.model.topology import Topology
+
+CHECK_CPU_S = 8.0
+"""CPU time of one check of SLAs.
+
+It includes the paths of the hour, great-expectations and the check (docs/performance.md).
+"""
+REPORTS_CPU_S = 4.0
+"""CPU time of the reports of one hour."""
+SHARE = 0.5
+"""Share of a machine for schedules; the rest is for streams."""
+HOUR_S = 3_600.0
+
+
+def cores_taken(topologies: Collection[Topology]) -> float:
+    """Returns the cores that checks and reports take, on average."""
+    checks = sum(CHECK_CPU_S * 1_000 / topology.check_every_ms for topology in topologies)
+    return checks + len(topologies) * REPORTS_CPU_S / HOUR_S
+
+
+def too_many(topologies: Collection[Topology], cores: int) -> str | None:
+    """Returns a warning with the remedy if schedules do not fit.
+
+    None: they fit.
+    """
+    cores_needed, most = cores_taken(topologies), cores * SHARE
+    if cores_needed <= most:
+        return None
+    left = most - len(topologies) * REPORTS_CPU_S / HOUR_S
+    seen = f"checks and reports of {len(topologies):,} topologies take about {cores_needed:.1f} of {cores} cores"
+    if left <= 0:
+        return f"{seen}; schedule some of them on another machine"
+    often_ms = len(topologies) * CHECK_CPU_S * 1_000 / left
+    oftener = ", ".join(sorted(t.name for t in topologies if t.check_every_ms < often_ms))
+    return f"{seen}; set check_every of {oftener} to {for_people(-(-often_ms // 60_000) * 60_000)} or longer"

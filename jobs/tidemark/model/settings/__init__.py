@@ -1,0 +1,1 @@
+"""Reads values that several kinds of settings share."""

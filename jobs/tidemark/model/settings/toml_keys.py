@@ -1,0 +1,336 @@
+"""Reads the keys of one TOML table, and reports mistakes.
+
+A mistake names the file, the key and the remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from tidemark.errors import InvalidSpec
+
+E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
+_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+MOST_TRIES = 2
+"""A table is read again so often because of one key.
+
+Once without a part of the key, and once without the whole.
+"""
+
+ASKING = ("format", "mode", "strategy")
+"""Keys that decide which other keys exist."""
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
+STREAM = re.compile(rf"{IDENTIFIER.pattern}|[0-9]{{1,3}}")
+"""The name of a stream.
+
+In older versions it could be a number.
+"""
+
+
+def duration_ms(text: str) -> int | None:
+    """Returns whole ms of a length such as `1.5 s`.
+
+    None when *text* is not a length.
+
+    >>> duration_ms("1.5 s")
+    1500
+    """
+    match = _DURATION.fullmatch(text.strip())
+    length_ms = float(match[1]) * _MS[match[2]] if match else math.inf
+    return round(length_ms) if length_ms < math.inf else None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Reads the TOML file at *path*.
+
+    Raises:
+        InvalidSpec: it is not valid TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSpec.at(
+            path.name, "file", f"is not valid TOML: {error}", "correct the line that it names"
+        ) from error
+
+
+def length(ms: int) -> str:
+    """Returns a length of time as files have it.
+
+    It is the inverse of `duration_ms`.
+
+    >>> length(90_000), length(600_000)
+    ('90 s', '10 min')
+    """
+    for unit, size_ms in reversed(_MS.items()):
+        if ms >= size_ms and ms % size_ms == 0:
+            return f"{ms // size_ms:,} {unit}"
+    return f"{ms:,} ms"
+
+
+def meant(word: str, words: Collection[str], what: str) -> str:
+    """Returns the remedy for *word*, which is none of *words*.
+
+    It is the nearest one, or all *what* there are.
+
+    >>> meant("ownr", ["owner", "subject"], "keys"), meant("colour", ["owner", "subject"], "keys")
+    ('did you mean owner?', 'known keys: owner, subject')
+    """
+    near = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean {near[0]}?" if near else f"known {what}: {', '.join(sorted(words))}"
+
+
+def read_whole(
+    file: str, at: str, content: Mapping[str, Any], read: Callable[[Keys], T]
+) -> tuple[T | None, list[InvalidSpec]]:
+    """Reads the table *content* at *at* of *file*; returns every mistake.
+
+    After a mistake the table is read again without it, until none is left. The result of that serves to find further
+    mistakes elsewhere, and for nothing else.
+    """
+    mistakes: dict[str, InvalidSpec] = {}
+    tried: Counter[str] = Counter()
+    written = content
+    while True:
+        keys = Keys(file, at, content)
+        try:
+            result = read(keys)
+            keys.done()
+            missing = [f"{at}.{key}" if at else key for key in keys.misspelt(written)]
+            return result, [mistake for key, mistake in mistakes.items() if key not in missing]
+        except InvalidSpec as error:
+            place = error.key.removeprefix(f"{at}.").split(".")
+            wrong = {name.removeprefix(f"{at}.").split(".")[0] for name in tried}
+            if error.key not in tried and not wrong.intersection(error.beside):
+                mistakes[error.key] = error
+            repaired = keys.without(place, again=tried[error.key] > 0)
+            tried[error.key] += 1
+            if repaired is None or tried[error.key] > MOST_TRIES:
+                return None, list(mistakes.values())
+            content = repaired
+
+
+class Keys:
+    """The keys of one table of *file*, at the dotted place *at*.
+
+    `done` refuses unknown keys.
+    """
+
+    def __init__(self, file: str, at: str, content: Mapping[str, Any]) -> None:
+        self.file, self.at, self.content = file, at, content
+        self._asked: dict[str, tuple[str, bool]] = {}
+
+    def fail(self, key: str, problem: str, remedy: str, *, beside: str | tuple[str, ...] = ()) -> NoReturn:
+        """Raises InvalidSpec about *key*.
+
+        It is no mistake if a key *beside* has one.
+        """
+        error = InvalidSpec.at(self.file, f"{self.at}.{key}" if self.at else key, problem, remedy)
+        error.beside = (beside,) if isinstance(beside, str) else beside
+        raise error
+
+    def get(self, key: str, expected: type | tuple[type, ...], example: str, default: Any = ...) -> Any:
+        """Returns the value of *key*, of the *expected* type.
+
+        *default* when it is missing and a default is given.
+        """
+        self._asked[key] = (example, default is not ...)
+        if key not in self.content:
+            if default is ...:
+                self.fail(key, "is missing", f"write {key} = {example}")
+            return default
+        value = self.content[key]
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is int):
+            self.fail(key, f"is {value!r}", f"write {key} = {example}")
+        return value
+
+    def text(self, key: str, example: str, default: Any = ...) -> Any:
+        """Returns a string that is not empty, or *default*."""
+        value = self.get(key, str, f'"{example}"', default)
+        if value == "":
+            self.fail(key, "is empty", f'write {key} = "{example}"')
+        return value
+
+    def name(self, key: str, example: str, default: Any = ..., *, form: re.Pattern[str] = IDENTIFIER) -> Any:
+        """Returns an identifier (lower case, digits, `_`), or *default*.
+
+        Another *form* may be given.
+        """
+        value = self.text(key, example, default)
+        if isinstance(value, str) and not form.fullmatch(value):
+            self.fail(key, f"is {value!r}", "use a lower-case letter, then lower-case letters, digits and _")
+        return value
+
+    def names(self, key: str, example: str, default: Any = ...) -> Any:
+        """Returns a list of strings as a tuple, or *default*."""
+        value = self.get(key, list, example, default)
+        if isinstance(value, list):
+            if not value or not all(isinstance(item, str) for item in value):
+                self.fail(key, f"is {value!r}", f"write {key} = {example}")
+            return tuple(value)
+        return value
+
+    def one_or_more(self, key: str, example: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns one string, or a list of them, as a tuple.
+
+        *default* when it is missing.
+        """
+        value = self.get(key, (str, list), example, default)
+        texts = (value,) if isinstance(value, str) else tuple(value)
+        if key in self.content and not (texts and all(isinstance(text, str) and text for text in texts)):
+            self.fail(key, f"is {value!r}", f"write {key} = {example}, or a list of such values")
+        return texts
+
+    def mapping(self, key: str, example: str, default: Any = ...) -> Any:
+        """Returns a table whose values are strings, or *default*."""
+        value = self.get(key, dict, example, default)
+        if isinstance(value, dict) and (not value or not all(isinstance(item, str) for item in value.values())):
+            self.fail(key, f"is {value!r}", f"write {key} = {example}")
+        return value
+
+    def columns(self, key: str, example: str, default: Any = ...) -> Any:
+        """Returns a table of columns by name, as `mapping` does."""
+        value = self.mapping(key, example, default)
+        for name in value:
+            if not IDENTIFIER.fullmatch(name):
+                self.fail(
+                    f"{key}.{name}",
+                    "is not a valid column name",
+                    "use a lower-case letter, then lower-case letters, digits and _",
+                )
+        return value
+
+    def duration(self, key: str, example: str, default: Any = ..., *, zero: bool = False) -> Any:
+        """Returns a length of time in ms, or *default*.
+
+        It is above 0 unless *zero* is allowed.
+        """
+        value = self.text(key, example, default)
+        if not isinstance(value, str):
+            return value
+        length_ms = duration_ms(value.strip().removeprefix("-"))
+        if length_ms is None:
+            self.fail(key, f"is {value!r}, which has no known unit", f'write {key} = "{example}" (ms, s, min, h, d)')
+        if value.strip().startswith("-") or (length_ms == 0 and not zero):
+            least = "of 0 or more" if zero else "above 0"
+            self.fail(key, f"is {value!r}", f'write a length {least}, such as {key} = "{example}"')
+        return length_ms
+
+    def count(self, key: str, example: str, default: Any) -> Any:
+        """Returns a whole number of 1 or more, or *default*."""
+        value = self.get(key, int, example, default)
+        if isinstance(value, int) and value < 1:
+            self.fail(key, f"is {value}", f"write 1 or more, such as {key} = {example}")
+        return value
+
+    def counts(self, key: str, example: str) -> dict[str, int]:
+        """Returns a number for all, or one for each name.
+
+        That for all is under the name "".
+
+        Numbers are 1 or more; by default there are none.
+        """
+        value = self.get(key, (int, dict), example, {})
+        numbers = value if isinstance(value, dict) else {"": value}
+        if not all(isinstance(n, int) and n >= 1 for n in numbers.values()):
+            self.fail(key, f"is {value!r}", f"write {key} = {example}, or {key} = {{ NAME = {example} }}")
+        return numbers
+
+    def number(self, key: str, example: str, default: Any) -> float:
+        """Returns a number, or *default*."""
+        value = self.get(key, (int, float), example, default)
+        if isinstance(value, bool):
+            self.fail(key, f"is {value!r}", f"write {key} = {example}")
+        return float(value)
+
+    def word(self, key: str, words: Collection[str], default: str | None = None) -> str:
+        """Returns one of *words*.
+
+        Without a *default* the key is required.
+        """
+        value: str = self.text(key, default or next(iter(words)), ... if default is None else default)
+        if value not in words:
+            self.fail(key, f"is {value!r}", f"use one of {', '.join(words)}")
+        return value
+
+    def choice(self, key: str, among: type[E], default: E | None) -> E:
+        """Returns a word of the vocabulary *among*.
+
+        Without a *default* the key is required.
+        """
+        return among(self.word(key, [*among], default))
+
+    def one_of(self, examples: Mapping[str, str]) -> dict[str, Any]:
+        """Returns the only key of *examples* that is present, with its text."""
+        texts = {key: self.text(key, example, None) for key, example in examples.items()}
+        present = {key: text for key, text in texts.items() if text is not None}
+        if len(present) != 1:
+            choices = " or ".join(f'{key} = "{example}"' for key, example in examples.items())
+            problem = f"is set together with {list(present)[1]}" if present else "is missing"
+            self.fail(next(iter(present or examples)), problem, f"write exactly one of {choices}")
+        # One of them is required, so that a table is not tried without it.
+        self._asked.update({key: (f'"{examples[key]}"', False) for key in present})
+        return present
+
+    def pair(self, key: str, example: str, default: tuple[str, str]) -> tuple[str, str]:
+        """Returns a list of two strings, or *default*."""
+        value = self.names(key, example, default)
+        if len(value) != 2:
+            self.fail(key, f"is {list(value)!r}", f"write {key} = {example}")
+        return value[0], value[1]
+
+    def instant_ms(self, text: str, key: str) -> int:
+        """Returns epoch ms of an ISO date or instant, by default UTC."""
+        try:
+            instant = datetime.fromisoformat(text)
+        except (TypeError, ValueError):
+            self.fail(key, f"is {text!r}", 'write an ISO date, such as "2000-01-01"')
+        return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
+
+    def without(self, place: list[str], *, again: bool) -> dict[str, Any] | None:
+        """Returns the content without the mistake at *place*.
+
+        It lacks the key if that is optional, else the key has its example. A part of a map is left out alone, the first
+        time: where it is wrong *again*, so is the whole. None when the content cannot be repaired.
+        """
+        (key, *inner), content = place, dict(self.content)
+        example, is_optional = self._asked.get(key, ("", True))
+        value = content.get(key)
+        if not again and inner and isinstance(value, dict) and inner[0] in value and len(value) > 1:
+            return content | {key: {name: part for name, part in value.items() if name != inner[0]}}
+        if is_optional and key in content:
+            return {name: part for name, part in content.items() if name != key}
+        try:
+            return content | tomllib.loads(f"{key} = {example}")
+        except tomllib.TOMLDecodeError:
+            return None
+
+    def misspelt(self, written: Mapping[str, Any]) -> set[str]:
+        """Returns the keys that are missing in *written* and nearly present there."""
+        near: set[str] = set()
+        for key in written:
+            if key not in self._asked:
+                near.update(difflib.get_close_matches(key, self._asked, n=1))
+        return near - {*written}
+
+    def done(self) -> None:
+        """Refuses unknown keys."""
+        self.refuse_all_but(self._asked)
+
+    def refuse_all_but(self, allowed: Collection[str]) -> None:
+        """Refuses keys that are not *allowed*."""
+        for key in self.content:
+            if key not in allowed:
+                self.fail(key, "is not a valid key here", meant(key, allowed, "keys"), beside=ASKING)

@@ -1,0 +1,357 @@
+"""Reads the SLAs of a topology from their TOML file.
+
+Invalid SLAs do not prevent the use of the valid ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.settings.maintenance_windows import MaintenanceWindow, maintenance_window
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, meant, read_toml
+from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
+from tidemark.model.topology import Topology
+from tidemark.semantics.incidents import CHECKS, Damping
+from tidemark.semantics.sla import AtLeast, BurnRate, ContractRule, Objective, Sla
+
+
+class Measure(StrEnum):
+    """Measures of a subject, in ms unless stated otherwise."""
+
+    STALENESS = "staleness"
+    """Age of a table: check's instant − newest visible record time."""
+    LATENCY_P50 = "latency_p50"
+    """End-to-end latency of an operator's records, from buckets."""
+    LATENCY_P90 = "latency_p90"
+    LATENCY_P99 = "latency_p99"
+    OPERATOR_LATENCY_P50 = "operator_latency_p50"
+    """Work of an operator on a streaming window, ms.
+
+    It does not include the time that it waited or was queued.
+    """
+    COMPLETENESS = "completeness"
+    """Age of a finished batch whose outcomes do not add up.
+
+    0 while the outcomes of all batches add up.
+    """
+    WATERMARK_LAG = "watermark_lag"
+    """Lag of a source or sub-topology: the check's instant − its watermark."""
+    RECORDS = "records"
+    """Number of records that an operator read; at least a limit."""
+    BURN_RATE = "burn_rate"
+    """Rate at which slow records use up the error budget.
+
+    A slow record takes longer than the threshold. At 1 the budget is used up exactly at its end. The burn rate over a
+    twelfth of the time must also reach a limit, so that an ended problem does not break the SLA.
+    """
+    CONTRACT = "contract"
+    """Number of rows that break a contract of tables."""
+
+
+class ResultPlace(StrEnum):
+    """Where readers look for the results of a sink with current rows."""
+
+    VIEW = "view"
+    """The view of the table's name: exact at once."""
+    TABLE = "table"
+    """The files of the table: merged every `refresh`."""
+
+
+class Severity(StrEnum):
+    """Severity of a broken SLA; channels can filter by it."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+QUANTILES: Mapping[Measure, float] = MappingProxyType(
+    {
+        Measure.LATENCY_P50: 0.5,
+        Measure.LATENCY_P90: 0.9,
+        Measure.LATENCY_P99: 0.99,
+    }
+)
+"""The quantile of each measure that is read from buckets."""
+WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
+"""The quantile of each measure of an operator's own work on windows."""
+
+
+Thresholds: TypeAlias = Sla | AtLeast | BurnRate | ContractRule
+"""Thresholds of lengths of time, records, burn rates, or contracts."""
+ALL_TABLES = "tables"
+"""The subject of a contract about every table of the topology."""
+SHORT = 12
+"""Divisor of `over`: a burn rate is also measured over that time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlaSpec:
+    """Describes one SLA: its subject, measure, thresholds and owner.
+
+    It is measured over the `over_ms` before the check. *place* is where the subject's readers look; only for sinks with
+    current rows do the places differ. *runbook* is the remedy (URL or text). No alert is sent in a maintenance window.
+    """
+
+    name: str
+    subject: str
+    measure: Measure
+    limits: Thresholds
+    owner: str
+    over_ms: int
+    ignore_when_idle: bool
+    place: ResultPlace = ResultPlace.VIEW
+    severity: Severity = Severity.CRITICAL
+    runbook: str | None = None
+    damping: Damping = field(default_factory=Damping)
+    maintenance_windows: tuple[MaintenanceWindow, ...] = ()
+
+    @property
+    def short_ms(self) -> int:
+        """Returns the shorter time over which a burn rate is measured."""
+        return max(1, self.over_ms // SHORT)
+
+    @property
+    def lengths_ms(self) -> tuple[int, ...]:
+        """Returns all times over which it is measured."""
+        return (self.over_ms, self.short_ms) if self.measure is Measure.BURN_RATE else (self.over_ms,)
+
+    def is_quiet(self, at_ms: int) -> bool:
+        """Returns whether *at_ms* (epoch ms) is in a maintenance window."""
+        return any(window.holds(at_ms) for window in self.maintenance_windows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slas:
+    """The valid SLAs of a topology, and errors by name."""
+
+    specs: tuple[SlaSpec, ...]
+    errors: Mapping[str, InvalidSpec]
+
+    def refuse(self) -> None:
+        """Raises InvalidSpec with a line per error, if there are any."""
+        if self.errors:
+            raise InvalidSpec("\n".join(map(str, self.errors.values())))
+
+
+KEYS = (
+    "subject", "measure", "place", "owner", "severity", "runbook", "over", "ignore_when_idle", "open_after",
+    "resolve_after", "maintenance_windows", "warn_after", "error_after", "warn_below", "error_below", "threshold",
+    "target", "warn_at", "error_at",
+)  # fmt: skip
+"""Keys of an SLA of any measure.
+
+An unknown key is reported before the mistakes that it may have caused.
+"""
+RESOLVE_AFTER_MS = 600_000
+OVER_MS = 600_000
+CONTRACTS_OVER_MS = 3_600_000
+"""Shortest time over which contracts are judged, all of them at once."""
+CLOCKS_APART_MS = 60_000
+"""Largest lead of a check's instant over this clock.
+
+The scheduler that sets the instant has a clock of its own.
+"""
+DEFAULT_SLAS: Mapping[str, Any] = {
+    "nothing_gets_lost": {
+        "subject": OUTCOMES.name,
+        "measure": Measure.COMPLETENESS,
+        "error_after": "1 ms",
+        "owner": "tidemark",
+    }
+}
+
+
+def load(path: Path, topology: Topology) -> tuple[SlaSpec, ...]:
+    """Returns the SLAs of *topology* in the file at *path*.
+
+    Raises InvalidSpec with file, key and remedy.
+    """
+    return parse(read_toml(path), topology, file=path.name)
+
+
+def load_usable(path: Path, topology: Topology) -> Slas:
+    """Returns the valid SLAs of *topology* in the file at *path*.
+
+    The result also has the errors of the others. Raises InvalidSpec if the file is not valid TOML.
+    """
+    return _slas(read_toml(path), topology, path.name)
+
+
+def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple[SlaSpec, ...]:
+    """Returns the SLAs of *topology* in *content*, a parsed TOML file.
+
+    Errors name the file as *file*. A topology that is not in the file has the DEFAULT_SLAS.
+    """
+    slas = _slas(content, topology, file)
+    slas.refuse()
+    return slas.specs
+
+
+def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str]) -> list[InvalidSpec]:
+    """Returns all mistakes in the file at *path*.
+
+    These are mistakes in the SLAs of *topologies*, and topologies that *names* does not have.
+    """
+    try:
+        content = read_toml(path)
+    except FileNotFoundError:
+        return [InvalidSpec.at(path.name, "file", "does not exist", f"write the SLAs into {path}")]
+    except InvalidSpec as error:
+        return [error]
+    unknown = [name for name in content if name not in names]
+    of_unknown = [
+        InvalidSpec.at(path.name, name, "is not a topology", meant(name, names, "topologies")) for name in unknown
+    ]
+    return [*of_unknown, *(error for each in topologies for error in _slas(content, each, path.name).errors.values())]
+
+
+def _slas(content: Mapping[str, Any], topology: Topology, file: str) -> Slas:
+    tables = content.get(topology.name, DEFAULT_SLAS)
+    if not isinstance(tables, dict) or not tables:
+        remedy = f"write a table [{topology.name}.NAME] for each SLA"
+        return Slas(specs=(), errors={topology.name: InvalidSpec.at(file, topology.name, "has no SLAs", remedy)})
+    specs, errors = [], {}
+    for name, table in tables.items():
+        try:
+            specs.append(_spec(file, name, table, topology))
+        except InvalidSpec as error:
+            errors[name] = error
+    return Slas(specs=tuple(specs), errors=errors)
+
+
+def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
+    keys = Keys(file, f"{topology.name}.{name}", table if isinstance(table, dict) else {})
+    if not IDENTIFIER.fullmatch(name) or name == CHECKS:
+        problem = "is reserved for Tidemark" if name == CHECKS else "is not a valid SLA name"
+        raise InvalidSpec.at(file, keys.at, problem, "use another name: lower-case letters, digits and _")
+    keys.refuse_all_but(KEYS)
+    measure = keys.choice("measure", Measure, Measure.STALENESS)
+    subject = _subject(keys, measure, topology)
+    spec = SlaSpec(
+        name=name,
+        subject=subject,
+        place=_place(keys, measure, subject, topology),
+        measure=measure,
+        limits=_limits(keys, measure),
+        owner=keys.text("owner", "orders team"),
+        over_ms=CONTRACTS_OVER_MS if measure is Measure.CONTRACT else keys.duration("over", "10 min", OVER_MS),
+        ignore_when_idle=bool(keys.get("ignore_when_idle", bool, "true", False)),
+        severity=keys.choice("severity", Severity, Severity.CRITICAL),
+        runbook=keys.text("runbook", "https://wiki.example.org/late-boards", None),
+        damping=Damping(
+            open_after_ms=keys.duration("open_after", "5 min", 0, zero=True),
+            resolve_after_ms=keys.duration("resolve_after", "10 min", RESOLVE_AFTER_MS, zero=True),
+        ),
+        maintenance_windows=tuple(_windows(keys)),
+    )
+    keys.done()
+    return spec
+
+
+def _subject(keys: Keys, measure: Measure, topology: Topology) -> str:
+    allowed = subjects(measure, topology)
+    subject = str(keys.text("subject", allowed[0]))
+    if subject not in allowed:
+        keys.fail("subject", f"is {subject!r}, which has no {measure}", f"use one of {', '.join(allowed)}")
+    return subject
+
+
+def _place(keys: Keys, measure: Measure, subject: str, topology: Topology) -> ResultPlace:
+    """Reads where readers of *subject* look.
+
+    Both places of an append-only table are the same.
+    """
+    place = ResultPlace(keys.choice("place", ResultPlace, ResultPlace.VIEW))
+    if place is ResultPlace.VIEW:
+        return place
+    tables = [o for o in topology.operators.values() if isinstance(o, Sink) and o.table]
+    sinks = [o for o in tables if subject == (o.table if measure is Measure.STALENESS else o.name)]
+    if not sinks or not (measure is Measure.STALENESS or measure in QUANTILES):
+        problem = f"is {place.value!r}, but {measure} of {subject!r} is not measured in a sink's table"
+        keys.fail("place", problem, "leave it out, or measure staleness or a latency of a sink with a table")
+    return place if any(sink.key for sink in sinks) else ResultPlace.VIEW
+
+
+def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
+    """Returns the subjects of *topology* that have *measure*."""
+    operators = topology.operators.values()
+    sinks = tuple(o.table for o in operators if isinstance(o, Sink) and o.table)
+    if measure is Measure.STALENESS:
+        return (*sinks, CHANGES.name)
+    if measure is Measure.CONTRACT:
+        others = (o.output_table for o in operators if o.output_table and o.output_table not in sinks)
+        return (ALL_TABLES, *sinks, *others, *TABLES)
+    if measure is Measure.WATERMARK_LAG:
+        sources = (o.name for o in operators if o.is_source)
+        return (*sources, *(sub.name for sub in topology.sub_topologies))
+    return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
+
+
+def _windows(keys: Keys) -> Iterator[MaintenanceWindow]:
+    example = '["Sun 02:00-04:00", "2026-12-24T00:00Z/2026-12-26T00:00Z"]'
+    for text in keys.names("maintenance_windows", example, ()):
+        if (window := maintenance_window(text)) is None:
+            keys.fail("maintenance_windows", f"has {text!r}", f"write hours of UTC, such as {example}")
+        yield window
+
+
+def _limits(keys: Keys, measure: Measure) -> Thresholds:
+    match measure:
+        case Measure.RECORDS:
+            return _at_least(keys)
+        case Measure.BURN_RATE:
+            return _burn_rate(keys)
+        case Measure.CONTRACT:
+            return ContractRule()
+        case _:
+            return _lengths(keys)
+
+
+def _at_least(keys: Keys) -> AtLeast:
+    warn, error = (keys.count(key, "100", None) for key in ("warn_below", "error_below"))
+    try:
+        return AtLeast(warn_below=warn, error_below=error)
+    except InvalidArgument:
+        problem = f"is {warn} and error_below is {error}"
+        keys.fail(
+            "warn_below",
+            problem,
+            "write one or both, error_below not above warn_below: warn_below = 100, error_below = 1",
+        )
+
+
+def _burn_rate(keys: Keys) -> BurnRate:
+    threshold_ms = keys.duration("threshold", "30 s")
+    target, warn, error = (
+        keys.number(key, example, default)
+        for key, example, default in (("target", "0.99", ...), ("warn_at", "1", 1), ("error_at", "14.4", 14.4))
+    )
+    try:
+        objective = Objective(threshold_ms=threshold_ms, target=target)
+    except InvalidArgument:
+        keys.fail("target", f"is {target:g}", "write the share of records within the threshold: target = 0.99")
+    try:
+        return BurnRate(objective=objective, warn_at=warn, error_at=error)
+    except InvalidArgument:
+        highest = f"error_at at most {1 / (1 - target):g}, the rate at which all records are over the threshold"
+        keys.fail("warn_at", f"is {warn:g} and error_at is {error:g}", f"write warn_at below error_at, and {highest}")
+
+
+def _lengths(keys: Keys) -> Sla:
+    warn_ms, error_ms = (keys.duration(key, "30 s", None) for key in ("warn_after", "error_after"))
+    try:
+        return Sla(warn_after_ms=warn_ms, error_after_ms=error_ms)
+    except InvalidArgument:
+        keys.fail(
+            "warn_after",
+            f"is {keys.content.get('warn_after')!r} and error_after is {keys.content.get('error_after')!r}",
+            'write one or both, warn_after below error_after: warn_after = "30 s", error_after = "2 min"',
+        )

@@ -1,0 +1,33 @@
+"""A stream: one sub-topology of a topology, in a warehouse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import SubTopology, Topology
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A sub-topology of a topology, in a warehouse."""
+
+    topology: Topology
+    sub: SubTopology
+    layout: Layout
+
+    @property
+    def shards(self) -> int:
+        """The number of its shards; 1: in the driver."""
+        return self.topology.shards_of(self.sub.name)
+
+    @property
+    def home(self) -> Path:
+        """The folder of its tables."""
+        return self.layout.stream(self.topology.name, self.sub.name)
+
+    @property
+    def control(self) -> Path:
+        """Its control folder."""
+        return self.layout.control(self.topology.name, self.sub.name)

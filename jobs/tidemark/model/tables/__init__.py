@@ -1,0 +1,1 @@
+"""Defines the tables of a warehouse."""

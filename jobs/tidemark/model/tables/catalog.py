@@ -1,0 +1,938 @@
+"""Defines the tables of the warehouse.
+
+Each column has a type and, in its comment, its unit and clock.
+
+Types are Spark's DDL words, which `kernels.columns.schemas` turns into Arrow's. An instant is a TIMESTAMP in UTC named
+`_at` (or `watermark`, `timestamp`: record time); a length of time is a BIGINT named `_ms`.
+
+Each driver writes tables of its own, so that a table has one writing process; analysts see the union (`tidemark sql`,
+`query.spark.register`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Column:
+    """Column with its name, Spark DDL type and comment."""
+
+    name: str
+    type: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Table with its columns in order, its writer and its partitions.
+
+    *row* says what one row is. *key* has the columns that identify a row within a topology, and within a sub-topology
+    if a stream writes the table. Without a key, rows may be equal.
+    """
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+    written_by: str = "stream"
+    partitioned_by: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Returns the column names in order.
+
+        Each writer of the table selects them in its last step.
+        """
+        return tuple(column.name for column in self.columns)
+
+
+def _columns(*triples: tuple[str, str, str]) -> tuple[Column, ...]:
+    return tuple(Column(*triple) for triple in triples)
+
+
+_BATCH = _columns(
+    ("topology", "string", "name of the topology"),
+    ("sub_topology", "string", "the operators that run in one streaming query"),
+    ("batch_id", "bigint", "micro-batch of that query, counted from 0"),
+)
+_OPERATOR = _columns(
+    ("operator", "string", "name of the operator"),
+    ("kind", "string", "kind of the operator, as in the topology file"),
+)
+_TASK = _columns(
+    ("thread_id", "string", "Spark application that ran the task"),
+    ("task_id", "string", "<sub_topology>_<input partition>"),
+)
+_RECOVERED = (
+    "recovered",
+    "boolean",
+    "whether the previous driver was killed during the batch; then instants are those of the recovery by the driver's "
+    "clock, or of an earlier commit by the log's clock; null: unknown",
+)
+_STATS = _columns(
+    ("n", "bigint", "records measured, without results that a periodic operator repeated"),
+    ("min_ms", "bigint", "smallest e2e latency, ms: finish clock − time of the newest record reflected, signed"),
+    ("max_ms", "bigint", "largest e2e latency, ms"),
+    ("sum_ms", "bigint", "sum of the e2e latencies, ms"),
+    ("negative_n", "bigint", "records whose timestamp lay after the finish clock"),
+)
+
+BATCHES = Table(
+    "batches",
+    "query and batch with changes",
+    (
+        *_BATCH,
+        *_columns(
+            ("epoch", "bigint", "lease under which the batch was decided; grows with each driver"),
+            ("level", "string", "off | info | debug | trace"),
+            (
+                "decided_at",
+                "timestamp",
+                "decision time: when Spark planned the batch; the same on replay, never decreases",
+            ),
+            ("started_at", "timestamp", "driver clock when the batch began"),
+            ("finished_at", "timestamp", "driver clock when its data was committed"),
+            ("duration_ms", "bigint", "finished_at − started_at, ms"),
+            (
+                "sources",
+                "array<struct<source:string,partition:int,from_offset:bigint,until_offset:bigint,latest_offset:bigint>>",
+                "offsets read: from (inclusive) until (exclusive), and the broker's latest if it was queried",
+            ),
+            ("records_in", "bigint", "records read by the sources"),
+            (
+                "accepted_loss",
+                "array<struct<source:string,partition:int,from_offset:bigint,until_offset:bigint>>",
+                "offsets (of a hop: batches) that were lost unread and accepted by `tidemark accept-loss`; null: none",
+            ),
+            ("watermark", "timestamp", "watermark of the sub-topology after the batch, record time; null: none yet"),
+            ("queued_ms", "bigint", "ms the batch waited for Spark's task slots, which streams of its process share"),
+            ("queued_behind", "string", "streams that ran batches during this wait: topology/sub-topology; null: none"),
+        ),
+    ),
+    key=("batch_id",),
+)
+OUTCOMES = Table(
+    "outcomes",
+    "batch and operator, with its updates by outcome: records_in + held_before = the sum of the outcomes",
+    (
+        *_BATCH,
+        *_OPERATOR,
+        *_columns(
+            ("records_in", "bigint", "updates read"),
+            ("held_before", "bigint", "updates that waited from earlier batches"),
+            ("emitted", "bigint", "updates judged changed and emitted"),
+            ("suppressed", "bigint", "updates judged unchanged and not emitted"),
+            ("late", "bigint", "records that came after their window or history was closed, kept in late_records"),
+            ("quarantined", "bigint", "invalid records, kept in quarantine"),
+            ("duplicate", "bigint", "records that had been read before"),
+            ("filtered", "bigint", "records that the operator's condition filtered out"),
+            ("passed", "bigint", "records emitted by an operator that does not judge changes"),
+            (
+                "superseded",
+                "bigint",
+                "updates replaced by a newer one: while held, or in a table ordered by record time",
+            ),
+            ("held_after", "bigint", "updates that wait for a later batch"),
+            ("fan_out", "bigint", "of a repartition: records sent to the next sub-topology for the emitted updates"),
+            ("repeated", "bigint", "results that a periodic operator repeated; not an outcome of an update"),
+            (
+                "joined_beyond_history",
+                "bigint",
+                "of a join: records older than the history of its table",
+            ),
+            ("newest_ms", "bigint", "of a sink into a table: newest event time that it wrote or deleted, epoch ms"),
+            ("released_early", "bigint", "of a source: records that max_drift would hold and max_held released"),
+            ("reopened", "bigint", "of an aggregate: records read that had been late before (requeue --reopen)"),
+        ),
+    ),
+    key=("batch_id", "operator"),
+)
+CAME_IN = ("records_in", "held_before")
+BECAME = OUTCOMES.names[OUTCOMES.names.index("emitted") : OUTCOMES.names.index("fan_out")]
+"""Columns of `outcomes` that add up to those of CAME_IN.
+
+That holds for each batch and operator, and is called the accounting.
+"""
+
+OPERATOR_LATENCY = Table(
+    "operator_latency",
+    "batch, operator and task: end-to-end latency (KIP-613)",
+    (
+        *_BATCH,
+        *_OPERATOR,
+        *_columns(("level", "string", "recording level at which the row is written")),
+        *_TASK,
+        *_STATS,
+        *_columns(
+            ("started_at", "timestamp", "driver clock when the operator began"),
+            (
+                "finished_at",
+                "timestamp",
+                "driver clock when it had its result; of a terminal operator: when its rows were committed",
+            ),
+            ("queued_ms", "bigint", "ms it waited for siblings, other streams of its process, or the journal"),
+            _RECOVERED,
+        ),
+    ),
+    key=("batch_id", "operator", "task_id"),
+)
+LATENCY_BUCKETS = Table(
+    "latency_buckets",
+    "operator, task and bucket in one or several batches, of which batch_id is the last: log-scaled histogram of e2e "
+    "latency, relative error ≤ 1 %; a row is of one minute of the finish clock and one streaming window",
+    (
+        *_BATCH,
+        *_OPERATOR,
+        *_TASK,
+        *_columns(
+            ("finished_at", "timestamp", "driver clock when the operator finished that batch"),
+            ("bucket", "int", "signed index of the log-scaled bucket"),
+            ("n", "bigint", "records in it"),
+        ),
+    ),
+    key=("batch_id", "operator", "task_id", "bucket"),
+)
+OPERATOR_WINDOWS = Table(
+    "operator_windows",
+    "operator and streaming window that its watermark passed (Apex's end-window time, EWT)",
+    (
+        *_BATCH,
+        *_OPERATOR,
+        *_columns(
+            ("window_start", "timestamp", "record time, inclusive"),
+            ("window_end", "timestamp", "record time, exclusive"),
+            ("ewt_at", "timestamp", "driver clock when the operator finished the batch that closed the window"),
+            ("ewt_adjusted_at", "timestamp", "ewt_at + skew_ms: on the brokers' clock if the skew is known"),
+            ("queued_ms", "bigint", "ms of it waiting for siblings, other streams of the process, or the journal"),
+            (
+                "records",
+                "bigint",
+                "records of the window that the operator finished, at a source with late ones; null: too many open",
+            ),
+            ("host", "string", "name of the host whose clock the driver reads"),
+            ("batch_started_at", "timestamp", "driver clock when that batch began, before it was read"),
+            ("started_at", "timestamp", "driver clock when the operator began its part of that batch"),
+            ("skew_ms", "bigint", "ms added to ewt_at for the host's clock skew; null: not known, nothing added"),
+            ("skew_error_ms", "bigint", "ms by which the host's known skew may be wrong; null: not known"),
+            _RECOVERED,
+            (
+                "upstreams",
+                "string",
+                "upstream operators in the topology of that time, separated by commas; null: unknown",
+            ),
+            (
+                "read_by",
+                "string",
+                "operators that read it in the topology of that time, separated by commas; null: unknown",
+            ),
+        ),
+    ),
+    key=("batch_id", "operator", "window_start"),
+)
+OPERATOR_TASKS = Table(
+    "operator_tasks",
+    "batch in shards, operator and task that worked on it: a shard, or an input partition of a source",
+    (
+        *_BATCH,
+        *_OPERATOR,
+        *_columns(
+            ("shard", "int", "shard of the keys, from 0; null: an input partition"),
+            ("partition", "int", "input partition of the source; null: a shard"),
+            ("host", "string", "name of the host that the task ran on"),
+            ("started_at", "timestamp", "that host's clock when the task began with the operator"),
+            (
+                "finished_at",
+                "timestamp",
+                "that host's clock when it had its result; of the batch that closed a window, the task's EWT",
+            ),
+            ("records", "bigint", "records read"),
+            (
+                "hot_key",
+                "string",
+                "most frequent key of the shard's records, JSON of the partitioning columns; null: none",
+            ),
+            ("hot_share", "double", "share of the shard's records with that key, 0 to 1"),
+            (
+                "skew_ms",
+                "bigint",
+                "ms to add to both instants for the driver's clock; null: unknown for a host of the batch",
+            ),
+            ("skew_error_ms", "bigint", "ms by which skew_ms may be wrong; 0: the driver's host"),
+        ),
+    ),
+    key=("batch_id", "operator", "shard", "partition"),
+)
+WATERMARKS = Table(
+    "watermarks",
+    "batch, source and partition whose watermark or activity changed; partition null: the source combined",
+    (
+        *_BATCH,
+        *_columns(
+            ("source", "string", "source operator; null: the whole sub-topology"),
+            ("partition", "int", "input partition; null: combined"),
+            ("watermark", "timestamp", "record time up to which the input is complete; null: none yet"),
+            ("max_timestamp", "timestamp", "largest record timestamp seen; null: none yet"),
+            ("activity", "string", "active | idle | backlogged"),
+            ("held_by", "string", "partition or source that blocks the combined watermark; null: none"),
+            ("decided_at", "timestamp", "decision time of the batch"),
+        ),
+    ),
+    key=("batch_id", "source", "partition"),
+)
+CHANGES = Table(
+    "changes",
+    "emitted update of a table or an aggregate; the newest row of a key is its state",
+    (
+        *_BATCH,
+        *_columns(
+            ("seq", "bigint", "order within the batch"),
+            ("operator", "string", "name of the operator"),
+            ("key", "string", "the key column's text; an object in JSON where the key has several columns"),
+            ("value", "string", "the value columns as a JSON object; null: deleted"),
+            ("timestamp", "timestamp", "record time of the update"),
+            ("old_timestamp", "timestamp", "record time of the value it replaced; null: it replaced none"),
+            ("window_start", "timestamp", "record time, inclusive, of its window; null: no window"),
+            ("window_end", "timestamp", "record time, exclusive"),
+            ("value_hash", "string", "identity of the value: SHA-256 of its canonical bytes, hex; null: deleted"),
+            ("source_partition", "int", "input partition of the record that caused the update"),
+            ("source_offset", "bigint", "its offset there"),
+        ),
+    ),
+    key=("batch_id", "operator", "seq"),
+)
+SUPPRESSED = Table(
+    "suppressed",
+    "batch, operator, key and run of equal values that were not emitted: the evidence of suppression",
+    (
+        *_BATCH,
+        *_columns(
+            ("operator", "string", "name of the operator"),
+            ("key", "string", "as in changes"),
+            ("n", "bigint", "updates not emitted"),
+            ("source_partition", "int", "input partition"),
+            ("first_offset", "bigint", "offset of the first of them"),
+            ("last_offset", "bigint", "offset of the last of them"),
+            ("old_timestamp", "timestamp", "record time of the equal stored value; null: no value"),
+            ("max_timestamp", "timestamp", "newest record time among them"),
+            ("value_hash", "string", "identity of their common value, as in changes; null: deleted"),
+            ("asserted_ms", "string", "of a joined table: their record times, epoch ms, as a JSON array"),
+        ),
+    ),
+)
+EMISSION_METRICS = Table(
+    "emission_metrics",
+    "batch, operator that can suppress, and task (KIP-557), at level debug and above",
+    (
+        *_BATCH,
+        *_columns(("operator", "string", "name of the operator")),
+        *_TASK,
+        *_columns(
+            ("idempotent_update_skip_total", "bigint", "unchanged updates not emitted since the checkpoint began"),
+            (
+                "idempotent_update_skip_rate",
+                "double",
+                "per second, over the minute that ends with the batch; 0 in silence",
+            ),
+            ("decided_at", "timestamp", "decision time of the batch"),
+        ),
+    ),
+    key=("batch_id", "operator", "task_id"),
+)
+LATE_RECORDS = Table(
+    "late_records",
+    "record behind the watermark",
+    (
+        *_BATCH,
+        *_columns(
+            (
+                "operator",
+                "string",
+                "operator that found it late: an aggregate with closed windows, or a strict join or source",
+            ),
+            ("partition", "int", "input partition"),
+            ("offset", "bigint", "its offset there"),
+            ("key", "string", "the record's key"),
+            ("timestamp", "timestamp", "record time"),
+            ("watermark", "timestamp", "watermark that it was behind, record time"),
+            ("lateness_ms", "bigint", "watermark − record time, ms"),
+            ("held_by", "string", "partition, or input of an aggregate, that determined that watermark"),
+            ("value", "binary", "the record's bytes; of an aggregate or a join its columns as a JSON object"),
+            ("task", "int", "of an aggregate or a join: the partition of the sub-topology with the record"),
+            ("headers", "array<struct<key:string,value:binary>>", "its Kafka headers; null: none"),
+        ),
+    ),
+)
+QUARANTINE = Table(
+    "quarantine",
+    "invalid record",
+    (
+        *_BATCH,
+        *_columns(
+            (
+                "source",
+                "string",
+                "operator that rejected it: a source, one with a null key, or a sink whose topic or schema rejects it",
+            ),
+            ("topic", "string", "Kafka topic; null: not from a topic, or rejected downstream of a source"),
+            ("partition", "int", "Kafka partition"),
+            ("offset", "bigint", "Kafka offset"),
+            (
+                "reason",
+                "string",
+                "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | wrong_type | "
+                "not_a_number | missing_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
+                "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers",
+            ),
+            (
+                "detail",
+                "string",
+                "of sql_error: key of the failed SQL, and the error; of does_not_fit_schema: the misfit",
+            ),
+            ("key", "binary", "the record's key"),
+            ("value", "binary", "the record's bytes; downstream of a source its columns as a JSON object"),
+        ),
+    ),
+)
+UNDELIVERABLE = Table(
+    "undeliverable",
+    "record rejected after its batch was decided, for example because a limit of the topic changed meanwhile",
+    (
+        *_BATCH,
+        *_columns(
+            ("operator", "string", "name of the sink"),
+            ("topic", "string", "Kafka topic that rejected it"),
+            ("key", "binary", "the record's key"),
+            (
+                "value",
+                "binary",
+                "the record's bytes, JSON if it does not fit the sink's schema; null: it deletes its key",
+            ),
+            ("timestamp", "timestamp", "record time"),
+            ("source_partition", "int", "input partition of the record that caused it"),
+            ("source_offset", "bigint", "its offset there"),
+            ("error", "string", "error of the broker, its client or the schema"),
+        ),
+    ),
+)
+OPERATOR_STATE = Table(
+    "operator_state",
+    "batch and key with a changed state, of operators that keep more than they emit; the newest row is the state",
+    (
+        *_BATCH,
+        *_columns(
+            ("operator", "string", "name of the operator"),
+            ("key", "string", "as in changes"),
+            ("state", "string", "JSON object: key and accumulators, or the newest update's columns; null: deleted"),
+            ("held", "boolean", "whether its newest update is held"),
+            ("deleted", "boolean", "whether its newest update deletes the key"),
+            ("timestamp", "timestamp", "record time of the newest update; of an aggregate the largest record time"),
+            ("window_start", "timestamp", "record time, inclusive; null: no window"),
+            ("window_end", "timestamp", "record time, exclusive"),
+            ("partition", "int", "partition of the sub-topology whose record changed it"),
+            ("source_partition", "int", "input partition of that record"),
+            ("source_offset", "bigint", "its offset there"),
+            ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
+            ("newest", "timestamp", "record time of the newest record that it reflects; null: timestamp"),
+            ("repeated", "boolean", "whether all its content was emitted before; null: it is not held"),
+        ),
+    ),
+    key=("batch_id", "operator", "key"),
+)
+HELD_RECORDS = Table(
+    "held_records",
+    "record of a partition too far ahead of the others (max_drift), held until they came closer",
+    (
+        *_BATCH,
+        *_columns(
+            ("source", "string", "source operator"),
+            ("partition", "int", "input partition"),
+            ("offset", "bigint", "its offset there"),
+            ("key", "string", "the record's key"),
+            ("timestamp", "timestamp", "record time"),
+            ("value", "string", "its columns as a JSON object; null: it deletes its key"),
+            ("headers", "array<struct<key:string,value:binary>>", "its Kafka headers; null: none"),
+        ),
+    ),
+    key=("batch_id", "source", "partition", "offset"),
+)
+DISORDER_BUCKETS = Table(
+    "disorder_buckets",
+    "batch, source and bucket: records by their lag behind the time that their source had reached",
+    (
+        *_BATCH,
+        *_columns(
+            ("source", "string", "source operator"),
+            ("decided_at", "timestamp", "decision time of the batch"),
+            (
+                "bucket",
+                "int",
+                "log-scaled bucket, relative error ≤ 1 %, of watermark + bound + 1 ms − record time, ms: the bound "
+                "with which the record is on time; 0: no bound needed",
+            ),
+            ("n", "bigint", "records in it"),
+        ),
+    ),
+    key=("batch_id", "source", "bucket"),
+)
+HEARTBEATS = Table(
+    "heartbeats",
+    "driver and heartbeat, every 15 s and at start and end, also without batches",
+    (
+        *_columns(
+            ("topology", "string", "name of the topology"),
+            ("sub_topology", "string", "the operators that run in one streaming query"),
+            ("at", "timestamp", "driver clock"),
+            ("state", "string", "starting | running | drained | rotated | failed"),
+            ("epoch", "bigint", "lease of the driver"),
+            ("thread_id", "string", "Spark application"),
+            ("batch_id", "bigint", "last finished batch; -1: none"),
+            ("batch_started_at", "timestamp", "driver clock when the running batch began; null: no batch is running"),
+            ("since", "timestamp", "driver clock when its current step began; null: unknown"),
+            ("reason", "string", "reason of the failure; null: not failed"),
+            ("cpu_share", "double", "CPU seconds per second since the previous heartbeat, Python and JVM; 1: one core"),
+            ("memory_bytes", "bigint", "resident memory of the driver: Python, JVM and their child processes"),
+            ("memory_free_bytes", "bigint", "memory still available to it on its host or in its container"),
+            ("records_waiting", "bigint", "unread or held records of topics; null: it reads no topic"),
+            ("last_batch_ms", "bigint", "ms of the last batch, also of one without changes; null: none yet"),
+            ("checkpoint_bytes", "bigint", "bytes of the checkpoint and the journal; null: in an object store"),
+            ("state_bytes", "bigint", "memory of the states of operators; null: none yet"),
+        ),
+    ),
+    key=("at", "epoch", "state"),
+)
+BROKERS = "brokers"
+CLOCK_SKEW = Table(
+    "clock_skew",
+    "host whose clock a driver or its tasks read, and estimate of its offset, every 15 s",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("sub_topology", "string", "the operators that run in one streaming query"),
+        ("host", "string", "name of the host whose clock is read"),
+        ("at", "timestamp", "driver clock when it was estimated"),
+        (
+            "offset_ms",
+            "bigint",
+            "ms to add to the host's clock to get the reference clock; negative: the host is ahead",
+        ),
+        (
+            "error_ms",
+            "bigint",
+            "ms by which offset_ms may be wrong: half of the shortest round trip, or of the time without work in "
+            "tasks, plus rounding",
+        ),
+        ("samples", "bigint", "records that the broker stamped for this estimate; of a host of tasks, their reports"),
+        (
+            "reference",
+            "string",
+            "reference clock: brokers for a driver's host (null in older rows), the driver's host for hosts of tasks",
+        ),
+    ),
+    key=("at", "host"),
+)
+HOP = Table(
+    "hop",
+    "update or watermark that a repartition sends to the next sub-topology",
+    (
+        *_BATCH,
+        *_columns(
+            ("seq", "bigint", "order within the batch; a watermark comes after its updates"),
+            ("partition", "int", "partition of the next sub-topology"),
+            ("id", "string", "key before the repartition"),
+            ("key", "string", "key after it"),
+            ("old_value", "string", "JSON object to retract; null: nothing"),
+            ("value", "string", "JSON object to add; null: nothing"),
+            ("value_hash", "string", "identity of the value, as in changes"),
+            ("timestamp", "timestamp", "record time of the update"),
+            ("old_timestamp", "timestamp", "record time of the value it replaced"),
+            ("source_partition", "int", "input partition of the record that caused it"),
+            ("source_offset", "bigint", "its offset there"),
+            ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
+            ("watermark", "timestamp", "watermark, record time; only on a row without an update"),
+            (
+                "idle",
+                "boolean",
+                "of a watermark row: whether all upstream is idle; null: an update, or a row of an older version",
+            ),
+            ("newest", "timestamp", "record time of the newest record that it reflects; null: timestamp"),
+            ("repeated", "boolean", "whether all its content was emitted before; null: no"),
+        ),
+    ),
+    key=("batch_id", "seq"),
+)
+HOP_MARK = ("watermark", "idle")
+"""Columns of a hop of which a mark has at least one.
+
+Before the first watermark a mark may have `idle` alone.
+"""
+HOP_UPDATE = " AND ".join(f"{column} IS NULL" for column in HOP_MARK)
+"""SQL condition: a row of a hop is an update."""
+_ROLLED_UP = _columns(
+    ("scope", "string", "operator | task | topology (its terminal operators) | path (its terminal operator)"),
+    ("topology", "string", "name of the topology"),
+    ("sub_topology", "string", "the operators that run in one streaming query; null in scopes topology and path"),
+    ("operator", "string", "name of the operator; null in scopes topology and path"),
+    ("kind", "string", "kind of the operator, as in the topology file; null in scopes topology and path"),
+    ("task_id", "string", "<sub_topology>_<input partition>; null but in scope task"),
+    ("path", "string", "source → … → terminal operator; null but in scope path"),
+    ("grain", "string", "minute | hour | day"),
+    ("interval_start", "timestamp", "finish clock, inclusive"),
+    ("interval_end", "timestamp", "finish clock, exclusive"),
+)
+LATENCY_ROLLUP = Table(
+    "latency_rollup",
+    "operator, task, topology or path, and interval of the finish clock",
+    (
+        *_ROLLED_UP,
+        *_STATS,
+        *_columns(
+            ("avg_ms", "double", "sum_ms / n, ms"),
+            ("p50_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p90_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p99_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p999_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("sla_ms", "bigint", "the tightest latency SLA, ms: error_after, else warn_after; null: none"),
+            ("over_sla_n", "bigint", "records in buckets that stand for more than sla_ms; null: no SLA"),
+            ("over_sla_share", "double", "over_sla_n / n, 0 to 1; null: no SLA"),
+        ),
+    ),
+    "report",
+    partitioned_by=("grain",),
+    key=("scope", "sub_topology", "operator", "task_id", "path", "grain", "interval_start"),
+)
+LATENCY_BUCKET_ROLLUP = Table(
+    "latency_bucket_rollup",
+    "row of latency_rollup and bucket: percentiles of any coarser grain come from their sum",
+    (
+        *_ROLLED_UP,
+        *_columns(
+            ("bucket", "int", "signed index of the log-scaled bucket"),
+            ("n", "bigint", "records in it"),
+        ),
+    ),
+    "report",
+    partitioned_by=("grain", "scope"),
+    key=("scope", "sub_topology", "operator", "task_id", "path", "grain", "interval_start", "bucket"),
+)
+_WINDOW = _columns(
+    ("topology", "string", "name of the topology"),
+    ("window_start", "timestamp", "record time, inclusive"),
+    ("window_end", "timestamp", "record time, exclusive"),
+)
+CRITICAL_PATHS = Table(
+    "critical_paths",
+    "topology and closed streaming window",
+    (
+        *_WINDOW,
+        *_columns(
+            ("latency_ms", "bigint", "sum of the operator latencies along the path, ms"),
+            ("queued_ms", "bigint", "ms of it waiting for siblings, other streams of the process, or the journal"),
+            ("before_source_ms", "bigint", "EWT of the path's source − window_end, ms: age before the first operator"),
+            ("leaf", "string", "terminal operator at which the path ends"),
+            ("path", "string", "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"),
+            ("state", "string", "measured, or the state that makes it inexact"),
+            ("waited_ms", "bigint", "ms of it between an upstream's EWT and the start of the next driver's batch"),
+            ("sla_ms", "bigint", "latency SLA of the leaf's records, ms; null: none"),
+            ("over_sla", "boolean", "whether records or work broke an SLA of an operator; null: no SLA"),
+            ("skew_error_ms", "bigint", "largest error of the clocks on it, ms; 0: one clock; null: one is unknown"),
+            ("moving_average_ms", "bigint", "Apex's form: sum of the operators' averages over 10 windows, ms"),
+            ("moving_average_path", "string", "the path with the highest such sum, in the form of path"),
+        ),
+    ),
+    "report",
+    key=("window_start",),
+)
+CRITICAL_PATH_STEPS = Table(
+    "critical_path_steps",
+    "topology, closed streaming window and operator",
+    (
+        *_WINDOW,
+        *_columns(
+            ("operator", "string", "name of the operator"),
+            ("step", "int", "place on the path from its source, from 0; null: not on the path"),
+            ("slowest_upstream", "string", "upstream that finished last; null: an input"),
+            ("latency_ms", "bigint", "EWT − latest upstream EWT, ms = waited_ms + queued_ms + worked_ms"),
+            ("queued_ms", "bigint", "ms of it waiting for siblings, other streams of the process, or the journal"),
+            ("share", "double", "latency_ms / the path's, 0 to 1; null: not on the path"),
+            ("slack_ms", "bigint", "ms by which it may grow without slowing the topology"),
+            (
+                "state",
+                "string",
+                "input | measured | no_window_yet | upstream_missing | estimated | stuck | clamped_negative",
+            ),
+            ("sub_topology", "string", "sub-topology whose driver runs it"),
+            ("kind", "string", "as in operator_windows"),
+            ("waited_ms", "bigint", "ms of it before the driver's batch began: trigger, or a batch before it"),
+            ("worked_ms", "bigint", "ms of it that the operator worked: latency_ms − waited_ms − queued_ms"),
+            ("promised_ms", "bigint", "its operator_latency_p50 SLA, ms of work; null: none"),
+            (
+                "task",
+                "string",
+                "shard 3 | partition 3: the last task to finish, on the path the task of the next step; null: one task",
+            ),
+            ("task_latency_ms", "bigint", "ms from the EWT of the task before on the path to its own; null: off it"),
+            ("behind_tasks_ms", "bigint", "ms from the median finish of the operator's other tasks to its own"),
+            (
+                "tasks_error_ms",
+                "bigint",
+                "largest error of the clocks of the operator's tasks, ms; null: unknown",
+            ),
+            ("hot_key", "string", "as in operator_tasks, of that task"),
+            ("hot_share", "double", "as in operator_tasks, of that task"),
+        ),
+    ),
+    "report",
+    key=("window_start", "operator"),
+)
+CRITICAL_PATH_LEAVES = Table(
+    "critical_path_leaves",
+    "topology, closed streaming window and leaf: the longest path that ends there",
+    (
+        *_WINDOW,
+        *_columns(
+            ("leaf", "string", "terminal operator"),
+            ("source", "string", "operator at which the path begins"),
+            ("latency_ms", "bigint", "sum of the operator latencies along it, ms"),
+            ("before_source_ms", "bigint", "EWT of its source − window_end, ms"),
+            ("behind_ms", "bigint", "ms by which it is shorter than the critical path"),
+        ),
+    ),
+    "report",
+    key=("window_start", "leaf"),
+)
+WINDOW_PARTS = Table(
+    "window_parts",
+    "topology, streaming window, operator at which its path ends, and part of its age there",
+    (
+        *_WINDOW,
+        *_columns(
+            ("subject", "string", "operator at which the path ends: one with an SLA, or the critical leaf"),
+            ("operator", "string", "cause of the part: an operator, or a word of kind"),
+            (
+                "kind",
+                "string",
+                "as in operator_windows; or bound | blocking_partition | backlog | driver_restarted | late_producer | "
+                "trigger | waiting | queued",
+            ),
+            (
+                "input",
+                "string",
+                "source and partition that the window waited for; the driver that restarted, from when to when, and "
+                "how many records waited; streams that it was queued behind; null: another kind, or not known",
+            ),
+            ("ms", "bigint", "length of the part, ms: those of a subject add up to age_ms"),
+            ("age_ms", "bigint", "ms from the window's end until the subject had finished it"),
+            ("finished_at", "timestamp", "driver clock when that was, adjusted as ewt_adjusted_at"),
+            (
+                "over_sla",
+                "boolean",
+                "whether records of the window, or the subject's work, broke its SLA; null: no SLA",
+            ),
+            (
+                "usual_ms",
+                "double",
+                "median of ms in the last 200 windows within the SLA, 24 h at most; null: fewer than 20",
+            ),
+            ("usual_share", "double", "median of ms / age_ms in these windows, 0 to 1"),
+            ("excess_ms", "double", "of a window over its SLA: ms beyond the usual or configured length, 0 or more"),
+            ("no_history", "boolean", "whether the configured length was used in place of usual_ms"),
+        ),
+    ),
+    "report",
+    key=("window_start", "subject", "operator", "kind"),
+)
+SLA_RESULTS = Table(
+    "sla_results",
+    "SLA and check",
+    _columns(
+        ("sla", "string", "name of the SLA"),
+        ("topology", "string", "name of the topology"),
+        ("subject", "string", "table or operator that the SLA is about"),
+        ("measure", "string", "measure of the SLA, as in the file of SLAs"),
+        ("checked_at", "timestamp", "instant of the check"),
+        ("run_id", "string", "Airflow run that made the check"),
+        ("verdict", "string", "pass | warn | error | ahead_of_clock | never_loaded | unknown"),
+        ("observed_ms", "double", "measured value, ms; null: nothing measured, or not a length of time"),
+        ("warn_after_ms", "double", "threshold, ms; null: none"),
+        ("error_after_ms", "double", "threshold, ms; null: none"),
+        (
+            "culprit",
+            "string",
+            "cause of a broken SLA: of a latency the part that grew most in windows over the SLA (an operator or a "
+            "cause, as in window_parts), else the place that blocks progress; null: none known, or not broken",
+        ),
+        ("owner", "string", "owner of the SLA"),
+        (
+            "over_ms",
+            "bigint",
+            "ms before checked_at over which it was measured; not used for staleness and watermark_lag",
+        ),
+        ("severity", "string", "critical | warning | info: severity if the SLA is broken"),
+        ("runbook", "string", "runbook of the SLA; null: none"),
+        ("said", "string", "measured and allowed values as text"),
+        ("held_by", "string", "first finding of `tidemark why` for a broken SLA; null: none, or not broken"),
+        ("records", "bigint", "number of records in over_ms (records), or of rows that break the contract (contract)"),
+        (
+            "burn_rate",
+            "double",
+            "of the measure burn_rate: rate of use of the error budget in over_ms; 1: used up exactly",
+        ),
+        (
+            "budget_left",
+            "double",
+            "of the measure burn_rate: unused share of the error budget of over_ms; < 0: exceeded",
+        ),
+        ("quiet", "string", "maintenance | past: reason why it opens no incident; null: it may open one"),
+    ),
+    "report",
+    key=("run_id", "sla"),
+)
+INCIDENTS = Table(
+    "incidents",
+    "change of an incident: a broken SLA, until it has been kept for a while",
+    _columns(
+        ("incident", "string", "SLA and opening instant; unique in its topology"),
+        ("topology", "string", "name of the topology"),
+        ("sla", "string", "name of the SLA"),
+        ("change", "string", "opened | escalated | acknowledged | resolved; each at most once"),
+        ("at", "timestamp", "instant of the check that changed it, or clock of the acknowledgement"),
+        ("opened_at", "timestamp", "instant of the check that opened it"),
+        ("broken_since", "timestamp", "instant of the first consecutive check that found the SLA broken"),
+        ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
+        ("verdict", "string", "status in that check; when acknowledged: the worst so far"),
+        ("severity", "string", "as in sla_results"),
+        ("subject", "string", "as in sla_results"),
+        ("measure", "string", "as in sla_results"),
+        ("said", "string", "as in sla_results; when acknowledged: the note"),
+        ("culprit", "string", "as in sla_results"),
+        ("held_by", "string", "as in sla_results"),
+        ("budget_left", "double", "as in sla_results"),
+        ("owner", "string", "as in sla_results"),
+        ("runbook", "string", "as in sla_results"),
+        ("by", "string", "who acknowledged it; null: no acknowledgement"),
+    ),
+    "report",
+    key=("incident", "change"),
+)
+DELIVERIES = Table(
+    "deliveries",
+    "change of an incident and channel that delivered it",
+    _columns(
+        ("incident", "string", "as in incidents"),
+        ("topology", "string", "name of the topology"),
+        ("change", "string", "as in incidents"),
+        ("channel", "string", "name of the channel in expectations/channels.toml, or log"),
+        ("delivered_at", "timestamp", "clock after the channel had accepted it"),
+        ("run_id", "string", "Airflow run that delivered it"),
+    ),
+    "report",
+    key=("incident", "change", "channel"),
+)
+DQ_RESULTS = Table(
+    "dq_results",
+    "expectation and check",
+    _columns(
+        ("suite", "string", "great-expectations suite"),
+        ("expectation", "string", "its type"),
+        ("column", "string", "column or columns that it checks; null: the frame"),
+        ("severity", "string", "critical | warning | info: severity if it fails"),
+        ("topology", "string", "name of the topology"),
+        ("checked_at", "timestamp", "instant of the check"),
+        ("run_id", "string", "Airflow run that made the check"),
+        ("success", "boolean", "whether it was met"),
+        ("observed", "string", "observed value, JSON; of a contract the number of rows that broke it"),
+        ("unexpected_count", "bigint", "rows of the checked frame that broke it; null: not counted"),
+        ("table", "string", "of a contract: the table whose rows are checked; null: no contract"),
+        ("sub_topology", "string", "of a contract: sub-topology whose stream writes the table; null: a batch job"),
+        ("table_version", "bigint", "of a contract: the version of the table that was read"),
+        ("batch_id", "bigint", "of a contract: the newest batch that was checked; null: none, or rows without batches"),
+        ("rows", "bigint", "of a contract: number of rows that were checked"),
+        ("culprit", "string", "of a broken contract: operator or source of one of these rows"),
+        ("example", "string", "of a broken contract: the key of that row, JSON, or the missing part of the schema"),
+    ),
+    "report",
+    key=("run_id", "suite", "expectation", "column", "severity", "table", "sub_topology"),
+)
+REQUEUED = Table(
+    "requeued",
+    "record that `tidemark requeue` sent from quarantine or late_records to its topic, or into a closed window",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("sub_topology", "string", "the operators that run in one streaming query"),
+        ("source", "string", "source operator; of reopened the aggregate that reads it again"),
+        ("topic", "string", "Kafka topic to which it was sent again; null: it is reopened"),
+        ("partition", "int", "Kafka partition"),
+        ("offset", "bigint", "Kafka offset of the original record, not of the one sent again"),
+        (
+            "reason",
+            "string",
+            "as in quarantine; late: from late_records; reopened: from late_records into a closed window",
+        ),
+        ("requeued_at", "timestamp", "clock of the command after the record was in the broker or the control folder"),
+        ("late_batch", "bigint", "of reopened: batch_id of its row in late_records; null in rows of older versions"),
+    ),
+    "report",
+)
+TABLE_FILES = Table(
+    "table_files",
+    "maintenance and table: its size on disk before and after",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("sub_topology", "string", "sub-topology whose stream writes the table; null: batch jobs"),
+        ("table", "string", "name of the table"),
+        ("at", "timestamp", "clock when the maintenance began"),
+        ("files", "bigint", "data files of the table after it"),
+        ("bytes", "bigint", "their size"),
+        ("rows", "bigint", "rows in them"),
+        ("log_files", "bigint", "files of its log, which each commit lists"),
+        (
+            "unused_files",
+            "bigint",
+            "unreferenced data files in its folder: of older versions, or never committed",
+        ),
+        ("files_before", "bigint", "data files before it"),
+        ("bytes_before", "bigint", "their size"),
+        ("rows_before", "bigint", "rows in them"),
+    ),
+    "report",
+    key=("sub_topology", "table", "at"),
+)
+
+TABLES = MappingProxyType(
+    {
+        table.name: table
+        for table in (
+            BATCHES,
+            OUTCOMES,
+            OPERATOR_LATENCY,
+            LATENCY_BUCKETS,
+            OPERATOR_WINDOWS,
+            OPERATOR_TASKS,
+            WATERMARKS,
+            CHANGES,
+            SUPPRESSED,
+            EMISSION_METRICS,
+            LATE_RECORDS,
+            QUARANTINE,
+            UNDELIVERABLE,
+            OPERATOR_STATE,
+            HELD_RECORDS,
+            DISORDER_BUCKETS,
+            HEARTBEATS,
+            CLOCK_SKEW,
+            LATENCY_ROLLUP,
+            LATENCY_BUCKET_ROLLUP,
+            CRITICAL_PATHS,
+            CRITICAL_PATH_STEPS,
+            CRITICAL_PATH_LEAVES,
+            WINDOW_PARTS,
+            SLA_RESULTS,
+            INCIDENTS,
+            DELIVERIES,
+            DQ_RESULTS,
+            REQUEUED,
+            TABLE_FILES,
+        )
+    }
+)

@@ -1,0 +1,538 @@
+"""Reads a topology from TOML, and refuses one that cannot run.
+
+docs/topologies.md lists the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tidemark.errors import InvalidSpec
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.kafka_end import KafkaEnd
+from tidemark.model.kinds.operator import DeclaredOperator, Level, Operator
+from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.repartition import HopSource, Repartition
+from tidemark.model.operator_graph import (
+    OperatorChecks,
+    completed,
+    in_order,
+    unknown_inputs,
+    with_inputs,
+    without_cycles,
+)
+from tidemark.model.project.connections import DEFAULT, EXAMPLE, Clusters, read_clusters, shared_clusters
+from tidemark.model.project.spark_settings import SparkSettings, read_spark
+from tidemark.model.settings.retention import Retention, read_retention
+from tidemark.model.settings.toml_keys import Keys, read_toml, read_whole
+from tidemark.model.settings.windows import Windows
+from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
+
+
+class Time(StrEnum):
+    """The time of records: their own, or the instant of their batch."""
+
+    EVENT = "event"
+    PROCESSING = "processing"
+
+
+@dataclass(frozen=True)
+class SubTopology:
+    """The operators of one streaming query, each after the ones it reads."""
+
+    name: str
+    operators: tuple[Operator, ...]
+
+    @property
+    def sources(self) -> list[Reading]:
+        """The operators that read from outside of it."""
+        return [operator for operator in self.operators if isinstance(operator, Reading)]
+
+    def terminals(self) -> frozenset[str]:
+        """Returns the operators that no other in this sub-topology reads."""
+        read = {name for operator in self.operators for name in operator.inputs}
+        return frozenset(operator.name for operator in self.operators if operator.name not in read)
+
+    def table_inputs(self) -> frozenset[str]:
+        """Returns operators that are read only as tables of joins.
+
+        They never hold the watermark back.
+        """
+        readers: dict[str, list[Operator]] = {operator.name: [] for operator in self.operators}
+        for operator in self.operators:
+            for name in operator.inputs:
+                readers[name].append(operator)
+        tables: set[str] = set()
+        for operator in reversed(self.operators):
+            reading = readers[operator.name]
+            if reading and all(by.name in tables or by.joined_table == operator.name for by in reading):
+                tables.add(operator.name)
+        return frozenset(tables)
+
+    def windows(self) -> dict[str, Windows]:
+        """Returns the windows of its aggregates, by operator."""
+        return {o.name: o.windows for o in self.operators if isinstance(o, Aggregate) and o.windows}
+
+    def tables_behind_hops(self) -> frozenset[str]:
+        """Returns `table_inputs` whose records all come from other sub-topologies."""
+        tables: set[str] = set()
+        for operator in self.operators:
+            over_hop = isinstance(operator, HopSource) or (operator.inputs and tables.issuperset(operator.inputs))
+            if over_hop and operator.name in self.table_inputs():
+                tables.add(operator.name)
+        return frozenset(tables)
+
+
+OWN = "own"
+"""In place of a driver's name: each stream has its own process."""
+EVERY = ""
+"""In place of a sub-topology's name: all that are not named."""
+MAX_HELD = 50_000
+"""Most records of a source that wait for slower partitions.
+
+It is a quarter of a full batch, 10 to 50 MB of memory.
+"""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A DAG of operators.
+
+    Attributes:
+        sub_topologies: its parts, in the order of their first operators.
+        max_drift_ms: a partition waits if its watermark is so far ahead of the slowest one of its sub-topology.
+        shards: by sub-topology, the number of shards in which executors run its operators; others run in the driver.
+        owner: of its DAGs.
+        max_outstanding_windows: most open streaming windows that are measured.
+        max_held: most records of a source that wait at once; those least far ahead are released.
+        flush_batches: states are written to a file after so many batches that changed any.
+        flush_keys: states are written to a file after so many of them changed.
+        facts_every_ms: how often facts move from the journal to their tables; 0: with each batch.
+        check_every_ms: how often its SLAs are checked.
+        driver: the process of its streams: None for one of its own, a name that other topologies may share, or OWN.
+        clusters: by name, those of its file and of its project.
+        file: name of its file, for errors.
+    """
+
+    name: str
+    level: Level
+    window_ms: int
+    trigger_ms: int
+    sub_topologies: tuple[SubTopology, ...]
+    max_drift_ms: int | None = None
+    shards: Mapping[str, int] = field(default_factory=dict)
+    time: Time = Time.EVENT
+    retention: Retention = field(default_factory=Retention)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    owner: str = "tidemark"
+    max_outstanding_windows: int = 1_000
+    max_held: int = MAX_HELD
+    flush_batches: int = 50
+    flush_keys: int = 50_000
+    facts_every_ms: int = 10_000
+    check_every_ms: int = 600_000
+    driver: str | None = None
+    clusters: Clusters = field(default_factory=dict)
+    file: str = field(default="", compare=False)
+
+    @property
+    def operators(self) -> Mapping[str, Operator]:
+        """All operators by name, each after the ones it reads."""
+        return MappingProxyType({o.name: o for sub in self.sub_topologies for o in sub.operators})
+
+    def shards_of(self, sub_topology: str) -> int:
+        """Returns the number of shards of *sub_topology*; 1: in the driver."""
+        return self.shards.get(sub_topology, self.shards.get(EVERY, 1))
+
+    @property
+    def clusters_used(self) -> frozenset[str]:
+        """The Kafka clusters of its sources and sinks."""
+        return frozenset(o.kafka for o in self.operators.values() if isinstance(o, KafkaEnd) and o.topic)
+
+    @property
+    def upstreams(self) -> Mapping[str, tuple[str, ...]]:
+        """The physical DAG by operator.
+
+        A hop's reading end comes after the repartition that writes it.
+        """
+        return MappingProxyType({o.name: o.upstreams for o in self.operators.values()})
+
+    @property
+    def read_by(self) -> Mapping[str, tuple[str, ...]]:
+        """The readers of each operator, the inverse of `upstreams`."""
+        readers: dict[str, tuple[str, ...]] = dict.fromkeys(self.operators, ())
+        for name, read in self.upstreams.items():
+            for each in read:
+                readers[each] += (name,)
+        return MappingProxyType(readers)
+
+    @property
+    def terminals(self) -> tuple[str, ...]:
+        """The operators that no other one reads."""
+        return tuple(name for name, readers in self.read_by.items() if not readers)
+
+    @property
+    def waited_for(self) -> Mapping[str, tuple[str, ...]]:
+        """The `upstreams` that a streaming window waits for.
+
+        Tables behind a hop are not among them.
+        """
+        beside: set[str] = set()
+        for sub in self.sub_topologies:
+            beside |= sub.tables_behind_hops()
+        waited_for: dict[str, tuple[str, ...]] = {}
+        for name, upstreams in self.upstreams.items():
+            if name not in beside:
+                waited_for[name] = tuple(upstream for upstream in upstreams if upstream not in beside)
+            else:
+                waited_for[name] = () if isinstance(self.operators[name], HopSource) else upstreams
+        return MappingProxyType(waited_for)
+
+    def sub_topology(self, name: str) -> SubTopology:
+        """Returns the sub-topology *name*.
+
+        Raises:
+            InvalidSpec: there is none; it lists the known ones.
+        """
+        for sub in self.sub_topologies:
+            if sub.name == name:
+                return sub
+        names = ", ".join(sub.name for sub in self.sub_topologies)
+        raise InvalidSpec.at(self.name, name, "is not a sub-topology", f"known: {names}")
+
+
+def load(path: Path) -> Topology:
+    """Returns the topology in the file at *path*.
+
+    Raises:
+        InvalidSpec: with file, key and remedy.
+    """
+    return parse(read_toml(path), file=path.name, folder=path.parent)
+
+
+def load_part(path: Path) -> tuple[Topology | None, list[InvalidSpec]]:
+    """Returns the part of an invalid file whose columns are known.
+
+    It also returns all mistakes.
+    """
+    return parse_part(read_toml(path), file=path.name, folder=path.parent)
+
+
+def load_each(folder: Path) -> dict[Path, Topology | InvalidSpec]:
+    """Returns the topology of each file of *folder*, or its error.
+
+    Of several files with one name the file that is called so is the topology, else the first one.
+    """
+    results = {path: _load_or_not(path) for path in sorted(folder.glob("*.toml"))}
+    of_name: dict[str, Path] = {}
+    # False sorts first: files that are called as their topology claim its name.
+    for path, each in sorted(
+        results.items(), key=lambda one: isinstance(one[1], Topology) and one[0].stem != one[1].name
+    ):
+        if isinstance(each, Topology) and (other := of_name.setdefault(each.name, path)) != path:
+            problem = f"is {each.name!r}, which is already the name in {other.name}"
+            remedy = "give it another name, or remove one of the files"
+            results[path] = InvalidSpec.at(path.name, "name", problem, remedy)
+    return results
+
+
+def _load_or_not(path: Path) -> Topology | InvalidSpec:
+    try:
+        return load(path)
+    except InvalidSpec as error:
+        return error
+
+
+def parse(content: Mapping[str, Any], *, file: str, folder: Path | None = None) -> Topology:
+    """Returns the topology in *content*, a parsed TOML file.
+
+    *file* is its name in errors. Files that it names lie in *folder*.
+
+    Raises:
+        InvalidSpec: with a line for each mistake.
+    """
+    topology, mistakes = parse_part(content, file=file, folder=folder)
+    if mistakes or topology is None:
+        raise InvalidSpec("\n".join(map(str, mistakes)))
+    return topology
+
+
+def parse_part(
+    content: Mapping[str, Any], *, file: str, folder: Path | None = None
+) -> tuple[Topology | None, list[InvalidSpec]]:
+    """Returns the part of an invalid file whose columns are known.
+
+    It also returns all mistakes. The part serves to find mistakes in its columns and SQL, and for nothing else; None
+    where nothing is left.
+    """
+    settings, mistakes = read_whole(file, "", content, partial(_settings, file, folder))
+    if settings is None:
+        return None, mistakes
+    tables = settings.pop("operators")
+    read = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
+    for _, of_operator in read.values():
+        mistakes += of_operator
+    mistakes += _unknown_clusters(file, (operator for operator, _ in read.values()), settings["clusters"])
+    operators = {key: operator for key, (operator, wrong) in read.items() if operator and not misshapen(wrong)}
+    vague = {
+        key: operator
+        for key, (operator, wrong) in read.items()
+        if operator and _is_looked_at(operator, wrong) and operator.inputs == (tables[key].get("input"),)
+    }
+    mistakes += unknown_inputs(file, {**operators, **vague}, tables)
+    whole, cycles = without_cycles(file, with_inputs(operators))
+    whole = {**whole, **_reading(whole, vague)}
+    mistakes += cycles
+    try:
+        checked = OperatorChecks(file, whole, read_by_others=_named_in(tables, whole))
+        reported = {mistake.key for mistake in mistakes}
+        mistakes += [mistake for mistake in checked.all() if mistake.key not in reported]
+        sound = with_inputs({name: operator for name, operator in checked.sound().items() if name not in vague})
+        others = {name: o for name, o in whole.items() if name not in sound and _is_looked_at(o, mistakes)}
+        part = completed(in_order(file, {**sound, **_reading(sound, others)}).values())
+        subs = _sub_topologies(file, part)
+        mistakes += _unknown_shards(file, subs, settings["shards"])
+        return Topology(sub_topologies=subs, file=file, **settings), mistakes
+    except InvalidSpec as error:
+        return None, [*mistakes, error]
+
+
+def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str, int]) -> list[InvalidSpec]:
+    """Returns mistakes about *shards* of sub-topologies that do not exist."""
+    names = [sub.name for sub in subs]
+    remedy = f"use one of {', '.join(names)}, or write a number for all of them"
+    unknown = [name for name in shards if name not in {EVERY, *names}]
+    return [InvalidSpec.at(file, f"shards.{name}", "is not a sub-topology", remedy) for name in unknown]
+
+
+def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:
+    """Reads the settings of the whole topology, by field of `Topology`.
+
+    They include the tables of its operators.
+    """
+    max_drift_ms = keys.duration("max_drift", "1 min", None)
+    max_held = keys.count("max_held", "10_000", MAX_HELD)
+    if max_drift_ms is None and "max_held" in keys.content:
+        problem = "is set, but nothing is held without max_drift"
+        keys.fail("max_held", problem, 'write max_drift = "1 min", or leave it out', beside="max_drift")
+    return {
+        "name": keys.name("name", "flights"),
+        "owner": keys.text("owner", "airside", "tidemark"),
+        "check_every_ms": keys.duration("check_every", "10 min", 600_000),
+        "driver": keys.name("driver", "small", None),
+        "level": keys.choice("level", Level, Level.INFO),
+        "window_ms": keys.duration("window", "10 s", 10_000),
+        "trigger_ms": keys.duration("trigger", "1 s", 1_000),
+        "max_drift_ms": max_drift_ms,
+        "max_held": max_held,
+        "shards": keys.counts("shards", "4"),
+        "flush_batches": keys.count("flush_batches", "50", 50),
+        "flush_keys": keys.count("flush_keys", "50_000", 50_000),
+        "facts_every_ms": keys.duration("facts_every", "10 s", 10_000, zero=True),
+        "max_outstanding_windows": keys.count("max_outstanding_windows", "1_000", 1_000),
+        "retention": read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {})),
+        "spark": read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {})),
+        "clusters": {
+            **(shared_clusters(folder) if folder else {}),
+            **read_clusters(file, keys.get("kafka", dict, f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}', {})),
+        },
+        "operators": keys.get("operators", dict, "a table per operator: [operators.NAME]"),
+    }
+
+
+def different_spark(topologies: Iterable[Topology]) -> list[InvalidSpec]:
+    """Returns mistakes of topologies that share a driver with another `spark`."""
+    first: dict[str, Topology] = {}
+    mistakes = []
+    for topology in (each for each in topologies if each.driver not in {None, OWN}):
+        other = first.setdefault(topology.driver or "", topology)
+        if topology.spark != other.spark:
+            problem = f"is {topology.driver!r}, as in {other.file}, but [spark] differs there"
+            remedy = "write the same [spark] in both, or another driver"
+            mistakes.append(InvalidSpec.at(topology.file, "driver", problem, remedy))
+    return mistakes
+
+
+def on_processing_time(topology: Topology) -> Topology:
+    """Returns *topology* on processing time, under a name of its own.
+
+    So it has its own tables and checkpoint. Records for Kafka topics are appended to Delta tables named after the
+    sinks, so that no consumer receives them.
+    """
+    subs = tuple(
+        replace(sub, operators=tuple(operator.on_processing_time() for operator in sub.operators))
+        for sub in topology.sub_topologies
+    )
+    operators = {operator.name: operator for sub in subs for operator in sub.operators}
+    check = OperatorChecks(topology.file, operators)
+    check.sinks()
+    for mistake in check.mistakes():
+        raise mistake
+    name = f"{topology.name}_on_processing_time"
+    return replace(topology, name=name, time=Time.PROCESSING, sub_topologies=subs)
+
+
+def _is_looked_at(operator: Operator, mistakes: Iterable[InvalidSpec]) -> bool:
+    """Returns True if *operator* is checked although its columns are open.
+
+    *mistakes* leave its output columns open; its inputs are checked nevertheless.
+    """
+    return (
+        isinstance(operator, DeclaredOperator)
+        and operator.is_checked_in_part
+        and misshapen(mistakes_of(operator.name, mistakes))
+    )
+
+
+def _reading(whole: Collection[str], others: Mapping[str, Operator]) -> dict[str, Operator]:
+    """Returns those of *others* that read only the *whole* operators."""
+    return {name: operator for name, operator in others.items() if {*operator.inputs} <= {*whole}}
+
+
+def _unknown_clusters(file: str, operators: Iterable[Operator | None], names: Collection[str]) -> Iterator[InvalidSpec]:
+    for operator in operators:
+        if isinstance(operator, KafkaEnd) and operator.kafka not in {*names, DEFAULT}:
+            problem = f"is {operator.kafka!r}, which neither this file nor connections.toml defines"
+            remedy = f'write [kafka.{operator.kafka}] with bootstrap = "{EXAMPLE}"' + (
+                f", or use one of {', '.join(sorted(names))}" if names else ""
+            )
+            yield InvalidSpec.at(file, f"operators.{operator.name}.kafka", problem, remedy)
+
+
+def _named_in(tables: Mapping[str, Any], whole: Collection[str]) -> set[str]:
+    """Returns the names in tables of operators that are not *whole*.
+
+    These operators may be meant to read them.
+    """
+    named: set[str] = set()
+    for name, table in tables.items():
+        if name in whole or not isinstance(table, dict):
+            continue
+        for value in table.values():
+            texts = value if isinstance(value, list) else [value]
+            named.update(text for text in texts if isinstance(text, str) and text in tables)
+    return named
+
+
+def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology, ...]:
+    """Cuts the DAG behind its repartitions.
+
+    A part has the name that one of its operators gives it, or else that of its first source in the order of operators;
+    of a part behind a repartition, that of the repartition. Names are those of the streams: of their folders, tasks and
+    logs.
+    """
+    ordered = list(ordered)
+    repartitions = frozenset(o.name for o in ordered if isinstance(o, Repartition))
+    operators = [part for operator in ordered for part in _with_hop(operator, repartitions)]
+    label: dict[str, int] = {}
+    # Union-find without a tree: an operator joins the groups of its inputs into the one with the lowest number.
+    for number, operator in enumerate(operators):
+        joined = {label[name] for name in operator.inputs}
+        lowest = min(joined, default=number)
+        label = {name: lowest if was in joined else was for name, was in label.items()} | {operator.name: lowest}
+    parts = [[o for o in operators if label[o.name] == number] for number in sorted(set(label.values()))]
+    given = [_given_name(file, part) for part in parts]
+    names = [name or _default_name(part, given) for part, name in zip(parts, given, strict=True)]
+    if len(set(names)) < len(names):
+        raise InvalidSpec.at(
+            file,
+            "operators",
+            f"give sub-topologies the names {names}, not all different",
+            "give each its own sub_topology",
+        )
+    home: dict[str, str] = {}
+    for part, name in zip(parts, names, strict=True):
+        home |= {operator.name: name for operator in part}
+    subs: dict[str, SubTopology] = {}
+    for part, name in zip(parts, names, strict=True):
+        own = [_behind(home, operator) for operator in part]
+        subs[name] = SubTopology(name, tuple(own))
+    return _upstream_first(file, subs)
+
+
+def _behind(home: Mapping[str, str], operator: Operator) -> Operator:
+    """Returns *operator*, which names its upstream if it reads a hop.
+
+    *home* is the sub-topology of each operator.
+    """
+    return replace(operator, upstream=home[operator.repartition]) if isinstance(operator, HopSource) else operator
+
+
+def _upstream_first(file: str, subs: Mapping[str, SubTopology]) -> tuple[SubTopology, ...]:
+    """Returns *subs*, each after those whose hops it reads.
+
+    Otherwise they keep their order.
+
+    Raises:
+        InvalidSpec: they read each other in a cycle.
+    """
+    upstreams: dict[str, list[str]] = {}
+    for name, sub in subs.items():
+        hops = [operator for operator in sub.operators if isinstance(operator, HopSource)]
+        upstreams[name] = list(dict.fromkeys(hop.upstream for hop in hops))
+    try:
+        TopologicalSorter(upstreams).prepare()
+    except CycleError as error:
+        cycle = " → ".join(error.args[1])
+        problem = f"make drivers wait for each other: sub-topologies {cycle}"
+        raise InvalidSpec.at(file, "operators", problem, _cut(subs, error.args[1])) from error
+    ordered: dict[str, SubTopology] = {}
+
+    def add(name: str) -> None:
+        for upstream in upstreams[name]:
+            add(upstream)
+        ordered.setdefault(name, subs[name])
+
+    for name in subs:
+        add(name)
+    return tuple(ordered.values())
+
+
+def _cut(subs: Mapping[str, SubTopology], cycle: list[str]) -> str:
+    """Returns the remedy for a *cycle*: the repartitions that form it."""
+    hops: list[str] = []
+    for writer, reader in pairwise(cycle):
+        read = [operator for operator in subs[reader].operators if isinstance(operator, HopSource)]
+        hops += [hop.repartition for hop in read if hop.upstream == writer]
+    return f"remove one of the repartitions {', '.join(hops)}, or read another topic in its place"
+
+
+def _with_hop(operator: Operator, repartitions: frozenset[str]) -> tuple[Operator, ...]:
+    """Returns *operator* with the reading end of its hop, if any.
+
+    A repartition is read through that source.
+    """
+    inputs = tuple(f"{name}_source" if name in repartitions else name for name in operator.inputs)
+    operator = replace(operator, inputs=inputs)
+    if not isinstance(operator, Repartition):
+        return (operator,)
+    hop = HopSource(name=f"{operator.name}_source", repartition=operator.name, upstream="")
+    return operator, hop
+
+
+def _given_name(file: str, part: list[Operator]) -> str | None:
+    names = sorted({operator.sub_topology for operator in part if operator.sub_topology})
+    if len(names) > 1:
+        raise InvalidSpec.at(
+            file, "operators", f"give one sub-topology the names {' and '.join(names)}", "keep one of them"
+        )
+    return names[0] if names else None
+
+
+def _default_name(part: list[Operator], given: Collection[str | None]) -> str:
+    """Returns the first source of *part* whose name was not *given*.
+
+    Else its first operator without a given name; without any, the first source.
+    """
+    hops = {o.name: o.repartition for o in part if isinstance(o, HopSource)}
+    sources_first = sorted(part, key=lambda operator: not operator.is_source)
+    names = [hops.get(operator.name, operator.name) for operator in sources_first]
+    return next((name for name in names if name not in given), names[0])

@@ -1,0 +1,1 @@
+"""Answers SQL over the tables of a warehouse."""

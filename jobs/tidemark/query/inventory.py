@@ -1,0 +1,46 @@
+"""Lists the Delta tables of a warehouse with their sizes.
+
+Rows, files and bytes come from the logs alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from tidemark.storage.warehouse import delta_tables
+
+
+class Stored(NamedTuple):
+    """Size of a Delta table at *version*, with its name and place."""
+
+    table: str
+    where: str
+    rows: int
+    files: int
+    bytes: int
+    version: int
+
+
+def inventory(warehouse: Path) -> list[Stored]:
+    """Returns all Delta tables of *warehouse*, by name and place."""
+    return [
+        stored(name, path, str(path.parent.relative_to(warehouse)))
+        for name, paths in delta_tables(warehouse).items()
+        for path in paths
+    ]
+
+
+def stored(name: str, path: Path, where: str) -> Stored:
+    """Returns the size of the table *name* at *path*.
+
+    *where* is its place as users see it.
+    """
+    table = DeltaTable(str(path))
+    files = pa.table(table.get_add_actions(flatten=True))
+    rows, size = (pc.sum(files[column]).as_py() or 0 for column in ("num_records", "size_bytes"))
+    return Stored(name, where, rows, files.num_rows, size, table.version())

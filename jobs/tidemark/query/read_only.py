@@ -1,0 +1,113 @@
+"""Refuses queries that do more than read tables and views.
+
+DuckDB's settings are not enough for that: `delta_scan` opens any place by its name or URL, `write_blob` writes to any
+place, and EXPLAIN ANALYZE runs a COPY. So a query is checked as DuckDB parses it, before it is bound: binding opens
+places.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+import duckdb
+
+from tidemark.errors import InvalidArgument
+
+EXPLAINED = re.compile(r"\s*explain\s+(?:analyze\s+)?(.*)", re.IGNORECASE | re.DOTALL)
+OF_ARGUMENTS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"})
+"""Functions of rows for queries; they read only their arguments."""
+DO_MORE = frozenset({"json_serialize_plan", "write_blob", "write_log"})
+"""Functions of values that write, or open a named place.
+
+tests/delta/test_read_only.py calls all functions there are.
+"""
+NO_FILE = re.compile(r"[\w $-]+")
+"""Names that DuckDB does not take for files.
+
+Without a table of the name it looks for a file if the name has a file's ending.
+"""
+PARSED = """
+    SELECT json_extract_string(parsed, '$.error_type'), json_array_length(parsed, '$.statements'),
+           json_extract_string(parsed, '$..function_name'),
+           len(json_extract(parsed, '$..function')),
+           json_extract_string(json_extract(parsed, '$..function')::JSON, '$[*].function_name'),
+           json_extract_string(parsed, '$..catalog_name'), json_extract_string(parsed, '$..schema_name'),
+           json_extract_string(parsed, '$..table_name')
+    FROM (SELECT {parsed} AS parsed)
+"""
+SHOWN = ("", '"tables"', '"databases"')
+"""Names of tables in the parsed DESCRIBE, SHOW TABLES and SHOW DATABASES."""
+VIEWS = "SELECT lower(schema_name), lower(view_name) FROM duckdb_views()"
+
+
+def check(connection: duckdb.DuckDBPyConnection, text: str, tables: Iterable[str]) -> None:
+    """Raises unless *text* only reads *tables*, or DuckDB's lists of them.
+
+    It raises InvalidArgument, or DuckDB's error for a mistake in *text*.
+    """
+    explained = EXPLAINED.fullmatch(text)
+    parsed = connection.execute(PARSED.format(parsed=_parsed(explained[1] if explained else text))).fetchone() or ()
+    error, statements, functions, calls, of_rows, *names = parsed
+    if error == "parser":
+        connection.extract_statements(text)  # raises an error with the place of the mistake
+    # SELECT is the only statement that DuckDB can write as JSON.
+    if statements != 1 or calls != len(of_rows):
+        remedy = "start it with SELECT, WITH, FROM, DESCRIBE, or EXPLAIN without options"
+        msg = f"a query must be one read-only statement, got {text!r}; {remedy}"
+        raise InvalidArgument(msg)
+    for name in sorted({*of_rows} - OF_ARGUMENTS | {*functions} & DO_MORE):
+        msg = (
+            f"a query may read only tables and views, but {name} reads more; allowed table functions: "
+            f"{', '.join(sorted(OF_ARGUMENTS))}"
+        )
+        raise InvalidArgument(msg)
+    _check_tables(connection, {*zip(*names, strict=True)}, tables)
+
+
+def topology_of(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, str] | None:
+    """Returns the table and the topology of a simple query.
+
+    A simple query is a SELECT from one table without subqueries and WITH, whose WHERE has `topology = 'NAME'`, alone or
+    with other conditions by AND. None: *text* is any other query.
+    """
+    (parsed,) = connection.execute(f"SELECT {_parsed(text)}").fetchone() or ("{}",)
+    statements = json.loads(parsed).get("statements", [])
+    node = statements[0]["node"] if len(statements) == 1 else {}
+    is_simple = node.get("type") == "SELECT_NODE" and node["from_table"]["type"] == "BASE_TABLE"
+    if not is_simple or node["cte_map"]["map"] or '"SUBQUERY"' in parsed or node["where_clause"] is None:
+        return None
+    where = node["where_clause"]
+    conditions = where["children"] if where["type"] == "CONJUNCTION_AND" else [where]
+    for condition in (each for each in conditions if each["type"] == "COMPARE_EQUAL"):
+        sides = {side["type"]: side for side in (condition["left"], condition["right"])}
+        column, constant = sides.get("COLUMN_REF"), sides.get("VALUE_CONSTANT")
+        if column and constant and column["column_names"][-1].lower() == "topology":
+            return node["from_table"]["table_name"], str(constant["value"].get("value"))
+    return None
+
+
+def _parsed(text: str) -> str:
+    """Returns the SQL expression of *text* as DuckDB parses it, in JSON."""
+    # With a parameter DuckDB imports pandas, which takes a fifth of a second.
+    literal = text.replace("'", "''")
+    return f"json_serialize_sql('{literal}')"
+
+
+def _check_tables(
+    connection: duckdb.DuckDBPyConnection, names: set[tuple[str, str, str]], tables: Iterable[str]
+) -> None:
+    """Raises InvalidArgument if one of *names* may be a file's.
+
+    A name has a catalog, a schema and a table.
+    """
+    others = [name for name in names if any(name[:2]) or not NO_FILE.fullmatch(name[2])]
+    allowed = {*connection.execute(VIEWS).fetchall()} if others else set()
+    allowed |= {("main", table.lower()) for table in tables}
+    allowed |= {("", table) for _, table in allowed} | {("", shown) for shown in SHOWN}
+    for catalog, schema, table in others:
+        if catalog or (schema.lower(), table.lower()) not in allowed:
+            name = ".".join(filter(None, (catalog, schema, table)))
+            msg = f"a query may read only tables and views, got {name!r}; show tables lists them"
+            raise InvalidArgument(msg)

@@ -1,0 +1,427 @@
+"""Answers SQL over a warehouse with DuckDB.
+
+There is a view per table name, over all Delta tables of that name, and those of `warehouse.views` and `kafka_metrics`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import duckdb
+from deltalake import DeltaTable
+
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import TABLES, Table
+from tidemark.query import kafka_metrics, read_only
+from tidemark.storage.delta.current_view import changes_of, current_rows
+from tidemark.storage.delta.datasets import MOST_FILES, dataset_of
+from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
+from tidemark.storage.object_path import ObjectPath
+from tidemark.storage.warehouse import delta_tables, named_in, views
+from tidemark.stream.journal.unflushed import FACTS_TABLES, Unflushed, as_table, unflushed_of
+
+SPARKS_WORDS = (
+    "MACRO unix_millis(instant) AS epoch_ms(instant)",
+    "MACRO get_json_object(text, path) AS json_extract_string(text, path)",
+)
+"""Macros for functions of Spark SQL that DuckDB has under other names.
+
+With these, views and cookbook have one text for both.
+"""
+
+
+LISTS = re.compile(r"\b(show|information_schema|pg_catalog|duckdb_\w+)\b", re.IGNORECASE)
+"""Words of queries that may list all tables and views."""
+GLOB = re.compile(r"[*?\[]")
+"""Characters that make a path of files a pattern for DuckDB."""
+UTC = "SET TimeZone = 'UTC'"
+INSTANT, EPOCH_MS = "timestamp", "long"
+"""Delta's types of an instant, now and in older versions."""
+DELTA_SCAN = "delta_scan("
+"""Beginning of a scan by DuckDB's extension.
+
+The extension takes 0.1 s of CPU to load.
+"""
+DELTA_TYPES = {"string": "varchar", "long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+DELTA_TYPES |= {"binary": "blob", INSTANT: "timestamptz"}
+DELTA_TYPES |= {word: word for word in ("float", "double", "boolean", "date")}
+"""DuckDB's names of Delta's types.
+
+Decimals have the same name in both; types with parts are made of these.
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of a query: column names, and rows of Python values."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """The rows, each by column name."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+class Warehouse:
+    """Answers queries over the Delta tables under *home*.
+
+    Facts that are in the journals alone are included. A query opens the tables that it names; if it asks for one
+    topology, only that topology's. Later queries read the same versions. With a *topology*, or places *only*, the
+    tables of others look empty.
+    """
+
+    def __init__(self, home: Path, *, topology: str | None = None, only: Container[Path] | None = None) -> None:
+        self._home, self._only, self._topology = home, only, topology
+        self.tables = {
+            name: asked
+            for name, paths in delta_tables(home, topology).items()
+            if (asked := [path for path in paths if only is None or path in only])
+        }
+        self._views = [view for view in [*views(), kafka_metrics.VIEW] if view.name not in self.tables]
+        self._snapshots = cache(snapshot_of)
+        self._selects = _selects(self.tables, self._from, self._columns)
+        self._streams, self._unflushed = Layout(home).stream("*", "*").parent.parent, dict[Path, Unflushed]()
+        self._connection, self._reads_logs, self._by_name = _connect(home), False, False
+        self._opened, self._arrow = dict[str, str](), dict[str, Any]()
+
+    def ask(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
+        """Returns the answer to *text*, one statement that reads.
+
+        Raises InvalidArgument for any other statement, and for a mistake in it.
+        """
+        try:
+            read_only.check(self._connection, text, self._selects)
+            if (topology := self._asked_topology(text)) is not None:
+                return Warehouse(self._home, topology=topology, only=self._only).ask(text, parameters)
+            self._open(text)
+            result = self._connection.execute(text, list(parameters))
+            columns = tuple(column[0] for column in result.description or ())
+            return Answer(columns, tuple(result.fetchall()))
+        except duckdb.CatalogException as error:
+            msg = f"{error}\nTables and views: {', '.join(sorted(self._selects))}"
+            raise InvalidArgument(msg) from error
+        except duckdb.Error as error:
+            if self._by_name or isinstance(error, duckdb.ParserException):
+                raise InvalidArgument(str(error)) from error
+        self._connection, self._by_name = _connect(self._home, reads_logs=self._reads_logs), True
+        self._opened.clear()
+        return self.ask(text, parameters)
+
+    def _asked_topology(self, text: str) -> str | None:
+        """Returns the only topology whose rows answer *text*.
+
+        None: other topologies may have rows for it, too.
+        """
+        table, topology = (self._topology is None and read_only.topology_of(self._connection, text)) or ("", None)
+        is_ours = table in TABLES or table in {view.name for view in self._views}
+        return topology if is_ours else None  # a sink's column of that name may say anything
+
+    def _open(self, text: str) -> None:
+        """Makes the views of the connection that *text* names.
+
+        It makes all of them if *text* lists them, or names none.
+        """
+        named = [] if LISTS.search(text) else named_in(text, self._selects.keys(), self._views)
+        names = named or named_in(" ".join(self._selects), self._selects.keys(), self._views)
+        new = {name: self._selects[name]() for name in names if name not in self._opened}
+        if not self._reads_logs and any(DELTA_SCAN in select for select in new.values()):
+            self._connection, self._reads_logs = _connect(self._home, reads_logs=True), True
+            new = self._opened | new
+        for name, rows in self._arrow.items():
+            self._connection.register(name, rows)
+        for name, select in new.items():
+            self._opened[name] = select
+            self._connection.execute(f"CREATE TEMP VIEW {_named(name)} AS\n{select}")
+
+    def _from(self, path: Path) -> str:
+        """Returns the SQL that reads the table at *path*.
+
+        It includes the facts that only the journal of its stream has.
+        """
+        # The journal is read before the table: facts that leave the journal in between are in the table then.
+        unflushed = self._unflushed_of(path)
+        snapshot = self._snapshots(path)
+        if isinstance(path, ObjectPath):
+            # delta-rs reads a table in an object store as Arrow, with the credentials of the environment. DuckDB would
+            # need an extension that must be downloaded, and the credentials in SQL.
+            self._arrow[str(path)] = dataset_of(DeltaTable(str(path)))
+            source = _named(str(path))
+        else:
+            source = _source(path, snapshot, by_name=self._by_name)
+        flushed, later = unflushed.of(path, snapshot)
+        if not later:
+            return source
+        self._arrow[f"unflushed {path}"] = as_table(later)
+        rows = f"SELECT * FROM {_named(f'unflushed {path}')}"
+        return f"(SELECT * FROM {source} WHERE batch_id <= {flushed} UNION ALL BY NAME {rows})"
+
+    def _columns(self, path: Path) -> Mapping[str, Any]:
+        """Returns the columns of the table at *path*, with Delta's types."""
+        snapshot = self._snapshots(path)
+        return snapshot.columns if snapshot else _columns_of(path)
+
+    def _unflushed_of(self, path: Path) -> Unflushed:
+        """Returns the unflushed facts of the stream of *path*.
+
+        They are those of the moment when one of its tables was opened first.
+        """
+        folder = path.parent
+        if path.name not in FACTS_TABLES or folder.parent.parent != self._streams:
+            return Unflushed()
+        if folder not in self._unflushed:
+            self._unflushed[folder] = unflushed_of(folder)
+        return self._unflushed[folder]
+
+
+def _columns_of(path: Path) -> Mapping[str, Any]:
+    """Returns the columns of a table, with Delta's types (JSON)."""
+    fields = json.loads(DeltaTable(str(path)).schema().to_json())["fields"]
+    return {field["name"]: field["type"] for field in fields}
+
+
+def _selects(
+    tables: Mapping[str, Sequence[Path]],
+    read: Callable[[Path], str],
+    columns_of: Callable[[Path], Mapping[str, Any]] = _columns_of,
+) -> dict[str, Callable[[], str]]:
+    """Returns functions that make SELECTs of tables and views, by name.
+
+    Tables that are not written yet are included.
+
+    Args:
+        tables: paths by name.
+        read: returns the SQL that reads the table at a path.
+        columns_of: returns its columns with Delta's types.
+    """
+    names = dict.fromkeys(sorted({*TABLES, *tables}))
+    selects: dict[str, Callable[[], str]] = {
+        name: partial(_select_of_table, name, tables.get(name, ()), read, columns_of) for name in names
+    }
+    for view in [*views(), kafka_metrics.VIEW]:
+        selects.setdefault(view.name, partial(str, view.select))
+    return selects
+
+
+def _select_of_table(
+    name: str, paths: Sequence[Path], read: Callable[[Path], str], columns_of: Callable[[Path], Mapping[str, Any]]
+) -> str:
+    """Returns the SELECT of all rows of tables with one *name*."""
+    in_ms = _in_ms(paths, columns_of) if name not in TABLES else {}
+    rows = [_no_rows(TABLES[name])] if name in TABLES else []
+    rows += [f"SELECT *{_as_instants(in_ms.get(path, ()))} FROM {_current(path, read)}" for path in paths]
+    return "\nUNION ALL BY NAME\n".join(rows)
+
+
+def _current(path: Path, read: Callable[[Path], str]) -> str:
+    """Returns the SQL that reads the table at *path*.
+
+    A table with current rows includes the rows appended since it was merged.
+    """
+    changes = changes_of(path)
+    return read(path) if changes is None else f"({current_rows(path, changes, read, _named)})"
+
+
+def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> str:
+    """Returns the SQL that reads the local table at *path*.
+
+    It reads the files, or the table if there are more than MOST_FILES. Unless *by_name*, the query fails if a file
+    lacks a column, but DuckDB opens no file before it reads its rows.
+    """
+    # DuckDB reads the log of a table for each query, twice for the first. That takes longer than to read the rows.
+    if snapshot is None or snapshot.file_count > MOST_FILES or GLOB.search(str(path)):
+        return _scan(path)
+    try:
+        parts = [_empty(snapshot.columns)]
+    except KeyError:  # a type that DuckDB's extension may know
+        return _scan(path)
+    folder = path.absolute()
+    for partition, names in snapshot.files.items():
+        if any(map(GLOB.search, names)):
+            return _scan(path)
+        values = "".join(f", {_text(value or None)} AS {_named(name)}" for name, value in partition)
+        stored = [name for name in snapshot.columns if name not in dict(partition)]
+        columns = "*" if by_name else ", ".join(map(_named, stored))
+        files = ", ".join(_text(f"{folder}/{name}") for name in names)
+        how = f"union_by_name = {by_name}, hive_partitioning = false"
+        parts.append(f"SELECT {columns}{values} FROM read_parquet([{files}], {how})")
+    return f"({' UNION ALL BY NAME '.join(parts)})"
+
+
+def _scan(path: Path) -> str:
+    return f"{DELTA_SCAN}{_quoted(path)})"
+
+
+def _empty(columns: Mapping[str, Any]) -> str:
+    """Returns a SELECT without rows of *columns*, Delta's types by name."""
+    typed = (f"CAST(NULL AS {_duckdb_type(kind)}) AS {_named(name)}" for name, kind in columns.items())
+    return f"SELECT {', '.join(typed)} WHERE false"
+
+
+def _duckdb_type(kind: Any) -> str:
+    """Returns DuckDB's name of a type of Delta.
+
+    Delta's type is a word, or an object with the parts of the type. Raises KeyError if DuckDB has no such type.
+    """
+    if isinstance(kind, str):
+        return kind if kind.startswith("decimal(") else DELTA_TYPES[kind]
+    match kind["type"]:
+        case "array":
+            return f"{_duckdb_type(kind['elementType'])}[]"
+        case "map":
+            return f"MAP({_duckdb_type(kind['keyType'])}, {_duckdb_type(kind['valueType'])})"
+        case _:
+            fields = (f"{_named(field['name'])} {_duckdb_type(field['type'])}" for field in kind["fields"])
+            return f"STRUCT({', '.join(fields)})"
+
+
+def _in_ms(paths: Sequence[Path], columns_of: Callable[[Path], Mapping[str, Any]]) -> dict[Path, list[str]]:
+    """Returns columns in epoch ms that are timestamps in other tables.
+
+    They are by the path of the table, all of one name. An older version made these columns.
+    """
+    if len(paths) < 2:
+        return {}
+    types = {path: columns_of(path) for path in paths}
+    instants = {name for columns in types.values() for name, kind in columns.items() if kind == INSTANT}
+    return {path: [name for name in columns if name in instants and columns[name] == EPOCH_MS]
+            for path, columns in types.items()}  # fmt: skip
+
+
+def _as_instants(columns: Sequence[str]) -> str:
+    shown = ", ".join(f"make_timestamptz({_named(column)} * 1000) AS {_named(column)}" for column in columns)
+    return f" REPLACE ({shown})" if columns else ""
+
+
+def attach_script(home: Path) -> str:
+    """Returns SQL that gives another DuckDB access to the warehouse *home*.
+
+    It has the tables that are there now. It needs no download: DuckDB's extension for Delta is that of the installed
+    package. Paths of tables are relative to the variable `warehouse`, so the script still works after the folder was
+    moved. Raises InvalidArgument for a warehouse in an object store.
+    """
+    if isinstance(home, ObjectPath):
+        msg = f"{home}: a script is for tables on this machine; use tidemark sql, or copy the warehouse here first"
+        raise InvalidArgument(msg)
+    place = home.resolve()
+    tables = delta_tables(place)
+    selects = _selects(tables, lambda path: _from_variable(path.relative_to(place)))
+    macros = [f"CREATE {word}" for word in SPARKS_WORDS]
+    views_of_tables = [f"CREATE VIEW {_named(name)} AS\n{select()}" for name, select in selects.items()]
+    settings = [f"LOAD {_quoted(_extension())}", UTC, _where(place, tables)]
+    return _SCRIPT_HEAD + ";\n".join([*settings, *macros, *views_of_tables, ""])
+
+
+_SCRIPT_HEAD = f"""\
+-- The tables and views of a Tidemark warehouse, for DuckDB {duckdb.__version__}. Written by `tidemark sql --script`.
+-- Another version of DuckDB: put INSTALL delta; LOAD delta; in place of the first statement (this downloads).
+-- The warehouse is the folder of the variable `warehouse` if it was set before; else the one below, if it is still
+-- there; else the current folder.
+"""
+
+
+def _where(home: Path, tables: Mapping[str, Sequence[Path]]) -> str:
+    log = next((path for paths in tables.values() for path in paths), home) / "_delta_log" / "*"
+    here = f"CASE WHEN EXISTS (FROM glob({_quoted(log)})) THEN {_quoted(home)} ELSE '.' END"
+    return f"SET VARIABLE warehouse = coalesce(getvariable('warehouse'), {here})"
+
+
+def _from_variable(path: Path) -> str:
+    return f"delta_scan(getvariable('warehouse') || {_quoted(Path('/') / path)})"
+
+
+def _no_rows(table: Table) -> str:
+    """Returns a SELECT without rows, with the columns of *table*.
+
+    So a table has all its columns before it is written, and if an older version wrote it.
+    """
+    columns = (f'CAST(NULL AS {_type(column.type)}) AS "{column.name}"' for column in table.columns)
+    return f"SELECT {', '.join(columns)} WHERE false"
+
+
+def _type(ddl: str) -> str:
+    """Returns DuckDB's name of a type of `tables.py`, which has Spark's."""
+    if not ddl.startswith("array<struct<"):
+        return "timestamptz" if ddl == "timestamp" else ddl
+    fields = (field.split(":") for field in ddl.removeprefix("array<struct<").removesuffix(">>").split(","))
+    columns = (f'"{name}" {_type(word)}' for name, word in fields)
+    return f"STRUCT({', '.join(columns)})[]"
+
+
+def _named(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _quoted(path: Path) -> str:
+    return _text(str(path))
+
+
+def _text(value: str | None) -> str:
+    return "NULL::varchar" if value is None else "'" + value.replace("'", "''") + "'"
+
+
+def _confined(home: Path) -> Iterator[str]:
+    """Yields settings that confine DuckDB to the warehouse *home*.
+
+    DuckDB then opens no other files, and loads no extension.
+    """
+    # `delta_scan`, which views use, obeys them for the rows of a table alone, and `write_blob` does not at all:
+    # `read_only` refuses these in queries.
+    yield "SET autoload_known_extensions = false"
+    yield "SET GLOBAL python_enable_replacements = false"  # else a name may stand for a variable of this program
+    if not isinstance(home, ObjectPath):
+        yield f"SET allowed_directories = [{_quoted(home.absolute())}, {_quoted(home.resolve())}]"
+    yield "SET enable_external_access = false"
+    yield "SET lock_configuration = true"
+
+
+def _extension() -> Path:
+    """Returns the path of DuckDB's extension `delta` in the installed package."""
+    package = Path(str(files("duckdb_extension_delta")))
+    return package / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
+
+
+@lru_cache(maxsize=2)  # a process has one warehouse, but for tests
+def _database(home: Path, _: Path, *, reads_logs: bool) -> duckdb.DuckDBPyConnection:
+    """Returns the DuckDB of this process over the warehouse *home*.
+
+    All connections share its threads and its memory.
+    """
+    # Its settings forbid to load an extension later, so a DuckDB that reads logs is another one.
+    database = duckdb.connect()
+    if reads_logs:
+        database.execute(f"LOAD {_quoted(_extension())}")
+    database.execute("SET autoinstall_known_extensions = false")  # it would ask the network
+    # In a Python that does not run a file the progress bar would be part of the output.
+    database.execute("SET enable_progress_bar = false")
+    database.execute(UTC.replace("SET", "SET GLOBAL"))
+    for statement in _confined(home):
+        database.execute(statement)
+    return database
+
+
+def _connect(home: Path, *, reads_logs: bool = False) -> duckdb.DuckDBPyConnection:
+    """Returns a new connection to the DuckDB of this process.
+
+    No other connection sees the views that are made in it.
+    """
+    places = (home, home) if isinstance(home, ObjectPath) else (home.absolute(), home.resolve())
+    with _ONE_AT_A_TIME:
+        connection = _database(*places, reads_logs=reads_logs).cursor()
+    for word in SPARKS_WORDS:
+        connection.execute(f"CREATE TEMP {word}")
+    return connection
+
+
+_ONE_AT_A_TIME = Lock()
+"""Gives simultaneous first connections the same DuckDB."""

@@ -1,0 +1,95 @@
+"""Formats rows: aligned for people, CSV and JSON for programs.
+
+Instants are ISO 8601 in UTC with milliseconds.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+from tidemark.escaping import inert, one_line
+
+Row = Sequence[Any]
+
+
+def aligned(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Formats a heading, then a line per row.
+
+    Numbers are aligned at their ends, and null is shown as `null`.
+
+    >>> print(aligned(["operator", "n"], [["weather", 1234], ["sink", None]]))
+    operator      n
+    weather   1,234
+    sink       null
+    """
+    heading = [one_line(name) for name in columns]
+    cells = [[_shown(value) for value in row] for row in rows]
+    right = [any(_is_number(row[i]) for row in rows) for i in range(len(columns))]
+    widths = [max(map(len, column)) for column in zip(heading, *cells, strict=True)]
+    return "\n".join(_line(line, widths, right) for line in [heading, *cells])
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Formats CSV with a heading; null is an empty field."""
+    cells = (["" if value is None else _text(value) for value in row] for row in rows)
+    return "\n".join(map(_csv_line, [columns, *cells]))
+
+
+def as_json(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Formats a JSON array of one object per row."""
+    return as_document([dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def as_document(value: Any) -> str:
+    """Formats *value*, of dicts, lists and values of cells, as JSON."""
+    return inert(json.dumps(value, default=_text, ensure_ascii=False, indent=1))
+
+
+FORMATS: Mapping[str, Callable[[Sequence[str], Sequence[Row]], str]] = MappingProxyType(
+    {"table": aligned, "csv": as_csv, "json": as_json}
+)
+
+
+def _csv_line(cells: Sequence[str]) -> str:
+    line = io.StringIO()
+    # The writer quotes cells with characters of its line terminator, so this one makes it quote both.
+    csv.writer(line, lineterminator="\r\n").writerow(cells)
+    return line.getvalue().removesuffix("\r\n")
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True))
+    return "  ".join(padded).rstrip()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3f}".rstrip("0").rstrip(".")
+    return f"{value:,}" if _is_number(value) else one_line(_text(value))
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case datetime():
+            return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case date():
+            return value.isoformat()
+        case bytes():
+            return value.decode("utf-8", errors="backslashreplace")
+        case list() | dict():
+            return json.dumps(value, default=_text, ensure_ascii=False)
+        case _:
+            return str(value)

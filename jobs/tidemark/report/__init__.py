@@ -1,1 +1,0 @@
-"""The batch jobs: rollups, critical paths and pages, of what the streams have written."""

@@ -1,0 +1,4 @@
+"""Implements the batch jobs: rollups, critical paths and pages.
+
+They read what the streams have written.
+"""

@@ -1,0 +1,147 @@
+"""Defines the command line that the batch jobs share."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+from tidemark.control.folder import Control
+from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.model.project.connections import named_address
+from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.sla_spec import SlaSpec, load_usable
+from tidemark.model.topology import Topology, load, load_each
+from tidemark.storage.location import location
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+AT_MOST_S = 600.0
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser for the arguments of every batch job.
+
+    They are `warehouse`, a Layout, and `topology`, which is read from its file.
+    """
+    arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument(
+        "--warehouse",
+        type=argument_type(lambda text: Layout(location(text))),
+        required=True,
+        help="folder of the tables, or s3a://",
+    )
+    name = "TOML file of the topology, or name of a topology of the project"
+    arguments.add_argument("--topology", type=argument_type(topology), required=True, help=name)
+    return arguments
+
+
+def writing(layout: Layout, topology: str) -> AbstractContextManager[None]:
+    """Holds a lock while a job writes reports of *topology*.
+
+    In an object store other jobs wait for it, AT_MOST_S at most, and then give up.
+    """
+    return Control(layout.report_control(topology)).held_alone(patience_s=AT_MOST_S)
+
+
+def interval_parser(description: str | None, *, required: bool = True) -> argparse.ArgumentParser:
+    """Returns a parser that also has an interval.
+
+    It is `start_ms` and `end_ms`, epoch ms. They are None if the interval is not *required* and not given.
+    """
+    arguments = parser(description)
+    add_instant(arguments, "--from", "start_ms", "start of the interval", required=required)
+    add_instant(arguments, "--to", "end_ms", "end of the interval, exclusive", required=required)
+    return arguments
+
+
+def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: str, *, required: bool = True) -> None:
+    """Adds an argument for an instant, which is parsed to epoch ms.
+
+    Args:
+        arguments: the parser.
+        flag: of the argument.
+        name: of the parsed value.
+        what: describes the instant in the help.
+        required: without it the value may be None.
+    """
+    text = f"{what}, ISO 8601 (default zone: UTC)"
+    arguments.add_argument(
+        flag, dest=name, metavar="INSTANT", type=argument_type(instant_ms), required=required, help=text
+    )
+
+
+def add_bootstrap(arguments: argparse.ArgumentParser, otherwise: str = "none") -> None:
+    """Adds an argument for addresses of Kafka clusters.
+
+    *otherwise* describes, in the help, the default address.
+    """
+    text = f"address of a Kafka cluster, see docs/connections.md; without NAME that of `default` (default: {otherwise})"
+    arguments.add_argument(
+        "--bootstrap",
+        action="append",
+        default=[],
+        type=argument_type(named_address),
+        metavar="[NAME=]HOST:PORT",
+        help=text,
+    )
+
+
+def topology(name: str) -> Topology:
+    """Loads the topology *name*, or that of the TOML file *name*.
+
+    Raises:
+        InvalidArgument: there is none; it lists the known ones.
+    """
+    return load(topology_file(name))
+
+
+def topology_file(name: str) -> Path:
+    """Returns the file of the topology *name*.
+
+    *name* may be a TOML file itself.
+
+    Raises:
+        InvalidArgument: there is none; it lists the known ones.
+    """
+    if name.endswith(".toml") and Path(name).is_file():
+        return Path(name)
+    folder = Project.here().topologies
+    files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    if name not in files:
+        # A topology may have another name than its file.
+        files |= {each.name: path for path, each in load_each(folder).items() if isinstance(each, Topology)}
+    if name not in files:
+        msg = f"there is no topology {name!r} in {folder}; known: {', '.join(files)}"
+        raise InvalidArgument(msg)
+    return files[name]
+
+
+def promised(topology: Topology) -> tuple[SlaSpec, ...]:
+    """Loads the SLAs of *topology* that can be used.
+
+    It logs a warning for each of the others.
+    """
+    slas = load_usable(Project.here().slas, topology)
+    for error in slas.errors.values():
+        log.warning("%s; its promise is left out", error)
+    return slas.specs
+
+
+def argument_type(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Makes *read* raise an error that argparse shows."""
+
+    def read_text(text: str) -> T:
+        try:
+            return read(text)
+        except TidemarkError as error:
+            # argparse hides the message of any other error.
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read_text

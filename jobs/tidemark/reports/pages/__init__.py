@@ -1,0 +1,1 @@
+"""Renders pages about topologies."""

@@ -1,0 +1,309 @@
+"""Draws charts as SVG without script.
+
+A chart is specified in Vega-Lite, and vl-convert draws it before the page is opened. Whatever a colour of `colors`
+shows, a place, a word or a dash shows too. Instants are epoch ms, shown in UTC; lengths are ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import vl_convert
+from markupsafe import Markup
+
+from tidemark.model.settings.intervals import Grain, Interval
+from tidemark.model.settings.lengths import for_people
+from tidemark.reports.pages.colors import (
+    BLUE,
+    GREEN,
+    GRID,
+    INK,
+    ORANGE,
+    PALE,
+    PINK,
+    RED,
+    SILENT,
+    SKY,
+    YELLOW,
+)
+from tidemark.reports.paths.path_facts import Row
+
+BAND, PALE_BAND = "#7fb8d8", "#cfe3ef"
+LINES = (BLUE, RED, GREEN, PINK, ORANGE, SKY, YELLOW, INK)
+DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [1, 3], [4, 1], [10, 2, 2, 2])
+MOST = len(LINES)
+"""Most lines or rows of a chart.
+
+The others, with smaller values, are left out.
+"""
+WIDTH = 1080
+BAR = 14.0
+"""Greatest width of a bar, px."""
+FEW = 40
+"""Fewer measurements than that are shown as points too."""
+NEAR = 1.5
+"""Highest promise that is drawn, as a multiple of the highest latency."""
+PARTS = {
+    "before_source_ms": ("before the source", "#b8c0c8"),
+    "waited_ms": ("waited for a batch", SKY),
+    "queued_ms": ("queued for a sibling", PINK),
+    "worked_ms": ("worked", BLUE),
+}
+"""Parts of a window's time: name and colour, by column."""
+STEPS_MS = (
+    *(n * size for size in (1, 10, 100) for n in (1, 2, 5)),
+    *(n * 1_000 for n in (1, 2, 5, 10, 15, 30)),
+    *(n * 60_000 for n in (1, 2, 5, 10, 15, 30)),
+    *(n * 3_600_000 for n in (1, 2, 3, 6, 12, 24, 48, 120, 240, 720, 2_400, 8_760)),
+)
+"""Lengths that may lie between two ticks of an axis, ms."""
+MOST_TICKS = 5
+_AXIS = {"labelColor": PALE, "gridColor": GRID, "domainColor": PALE, "tickColor": PALE}
+_LEGEND = {"labelColor": INK, "orient": "top", "title": None, "symbolType": "square", "columnPadding": 40}
+_HEADER = {"labelColor": INK, "labelFontWeight": "bold", "labelAnchor": "start", "title": None}
+CONFIG = {
+    "font": "system-ui, sans-serif",
+    "background": "transparent",
+    "padding": {"left": 30, "right": 10, "top": 5, "bottom": 5},
+    # Screen readers read the drawing as one image.
+    "aria": False,
+    "view": {"stroke": None},
+    "axis": {**_AXIS, "labelFontSize": 12, "labelLimit": 240},
+    "legend": {**_LEGEND, "labelFontSize": 13, "labelLimit": 300},
+    "header": {**_HEADER, "labelFontSize": 13},
+}
+
+
+def latency_bands(rows: Sequence[Row], interval: Interval) -> Markup:
+    """Draws the end-to-end latency of terminal operators, a row each.
+
+    A row has the median, and bands up to p90 and to p99. The promised latency is a dashed line where it is NEAR.
+    """
+    highest = {name: max(row["p99_ms"] for row in of) for name, of in _by(rows, "operator")}
+    point = {"color": BLUE, "size": 25} if len(rows) < FEW else False
+    charts = []
+    for name, of in _by(rows, "operator"):
+        # A distant promise would flatten the latencies.
+        near = [row if (row["sla_ms"] or 0) <= NEAR * highest[name] else row | {"sla_ms": None} for row in of]
+        ends_ms = [row[column] or 0 for row in near for column in ("p50_ms", "p99_ms", "sla_ms")]
+        layers = [
+            _layer({"type": "area", "color": BAND}, y=_length("p50_ms", ends_ms), y2={"field": "p90_ms"}),
+            _layer({"type": "area", "color": PALE_BAND}, y=_length("p90_ms", ends_ms), y2={"field": "p99_ms"}),
+            _layer({"type": "line", "color": BLUE, "strokeWidth": 2.5, "point": point}, y=_length("p50_ms", ends_ms)),
+            _layer({"type": "line", "color": RED, "strokeDash": [6, 4]}, y=_length("sla_ms", ends_ms)),
+        ]
+        chart = {"width": WIDTH, "height": 150, "encoding": {"x": _time(interval)}, "layer": layers}
+        title = {"text": name, "anchor": "start", "fontSize": 13, "color": INK}
+        charts.append({"title": title, "data": {"values": _with_gaps(near)}, **chart})
+    medians = "; ".join(
+        f"{name}: medians of {for_people(min(row['p50_ms'] for row in of))} to "
+        f"{for_people(max(row['p50_ms'] for row in of))}, highest p99 {for_people(highest[name])}"
+        for name, of in _by(rows, "operator")
+    )
+    description = f"By minute of the finish clock. {medians}."
+    return _svg("latencies", {"vconcat": charts, "spacing": 24}, "Latency over time", description)
+
+
+def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Markup:
+    """Draws the parts of the time of the windows *rows*.
+
+    Windows are *apart_ms* or more from each other. A triangle marks a window over its SLA.
+    """
+    totals = [{"at_ms": row["end_ms"], "ms": row["latency_ms"] + row["before_source_ms"]} for row in rows]
+    parts = [
+        {"at_ms": row["end_ms"], "ms": max(0, row[column]), "part": name, "order": order}
+        for row in rows
+        for order, (column, (name, _)) in enumerate(PARTS.items())
+    ]
+    over = [total for total, row in zip(totals, rows, strict=True) if row["over_sla"]]
+    bar = {"type": "bar", "width": min(BAR, 0.8 * WIDTH * apart_ms / interval.length_ms)}
+    triangle = {"type": "point", "shape": "triangle-down", "color": RED, "filled": True, "size": 45, "yOffset": -8}
+    ends_ms = [total["ms"] for total in totals]
+    height = _length("ms", ends_ms) | {"stack": "zero"}
+    layers = [
+        _layer(bar, parts, y=height, color=_colors("part", dict(PARTS.values())), order={"field": "order"}),
+        _layer(triangle, over, y=_length("ms", ends_ms), opacity={"value": 1}),
+    ]
+    description = (
+        f"{len(over)} of the {len(rows)} windows shown are over their SLA. "
+        f"The slowest took {for_people(max(ends_ms))} from its end until its leaf had finished it."
+    )
+    spec = {"width": WIDTH, "height": 200, "encoding": {"x": _time(interval)}, "layer": layers}
+    return _svg("spent", spec, "How windows spent their time", description)
+
+
+def emission(rows: Sequence[Row], interval: Interval, place_ms: int) -> Markup:
+    """Draws updates emitted and suppressed, a row per operator.
+
+    There is a bar for each *place_ms*.
+    """
+    totals = {name: sum(row["suppressed"] + row["emitted"] for row in of) for name, of in _by(rows, "operator")}
+    # A chart has no space for all operators: those with most updates are drawn.
+    shown = sorted(totals, key=lambda name: -totals[name])[:MOST]
+    values = [
+        # A bar stands in the middle of its time.
+        {"operator": row["operator"], "at_ms": row["at_ms"] + place_ms // 2, "n": row[became], "became": became}
+        for row in rows
+        for became in ("emitted", "suppressed")
+        if row["operator"] in shown
+    ]
+    axis = {"tickCount": 3, "format": "~s"}
+    bars = _layer(
+        {"type": "bar", "width": 0.9 * WIDTH * place_ms / interval.length_ms},
+        x=_time(interval),
+        y={"field": "n", "type": "quantitative", "stack": "zero", "title": None, "axis": axis},
+        color=_colors("became", {"emitted": BLUE, "suppressed": ORANGE}),
+        order={"field": "became"},
+    )
+    emitted, suppressed = (sum(row[became] for row in rows) for became in ("emitted", "suppressed"))
+    description = f"{emitted:,} updates were emitted and {suppressed:,} suppressed, a row of bars per operator."
+    spec = _rows_of("operator", {"width": WIDTH, "height": 64, **bars}, values)
+    return _svg("emission", spec, "Emitted against suppressed", description)
+
+
+def watermark_lag(lags: Sequence[Row], spans: Sequence[Row], interval: Interval) -> Markup:
+    """Draws the watermark lag of each partition behind the clock.
+
+    Below it are the spans when a partition was idle or had unread records.
+    """
+    points = [row | {"input": _input(row), "order": order} for order, row in enumerate(lags)]
+    silent = [row | {"input": _input(row)} for row in spans]
+    highest = {name: max(row["lag_ms"] for row in of) for name, of in _by(points, "input")}
+    shown = sorted(sorted(highest, key=lambda name: -highest[name])[:MOST])
+    stroke = {"symbolType": "stroke", "symbolStrokeWidth": 2.5, "symbolSize": 500}
+    by_input = {"field": "input", "type": "nominal", "legend": stroke}
+    lines = _layer(
+        {"type": "line", "strokeWidth": 1.8, "clip": True},
+        [row for row in points if row["input"] in shown],
+        x=_time(interval),
+        y=_length("lag_ms", [row["lag_ms"] for row in points]),
+        order={"field": "order"},
+        color=by_input | {"scale": {"domain": shown, "range": LINES[: len(shown)]}},
+        strokeDash=by_input | {"scale": {"domain": shown, "range": DASHES[: len(shown)]}},
+    )
+    bars = _layer(
+        {"type": "bar", "height": 11},
+        [row for row in silent if row["input"] in shown],
+        x=_time(interval),
+        x2={"field": "until_ms"},
+        y={"field": "input", "type": "nominal", "title": None, "scale": {"domain": shown}},
+        color=_colors("activity", {"idle": SILENT, "backlogged": ORANGE}) | {"legend": {"orient": "bottom"}},
+    )
+    charts = [{"width": WIDTH, "height": 170, **lines}, {"width": WIDTH, "height": {"step": 20}, **bars}]
+    # Otherwise both charts would have one legend.
+    own_scales = {"scale": {"color": "independent", "strokeDash": "independent"}}
+    worst = max(highest, key=lambda name: highest[name])
+    description = (
+        f"The largest lag is {for_people(highest[worst])}, of {worst}. {len(shown)} of {len(highest)} partitions are "
+        f"shown, and below, in {len(silent)} spans, when partitions were idle or backlogged."
+    )
+    return _svg(
+        "lags", {"vconcat": charts, "resolve": own_scales, "spacing": 24}, "Watermark lag per partition", description
+    )
+
+
+def _layer(mark: Row, values: Sequence[Row] | None = None, **encoding: Any) -> Row:
+    """Returns a layer with *mark* for each of *values*.
+
+    None: the values of the chart that contains it.
+    """
+    return {"mark": mark, "encoding": encoding} | ({} if values is None else {"data": {"values": values}})
+
+
+def _rows_of(field: str, chart: Row, values: Sequence[Row]) -> Row:
+    """Repeats *chart* for each value of *field*, one below the other.
+
+    Each has a scale of its own.
+    """
+    row = {"field": field, "type": "nominal", "header": {"labelOrient": "top"}}
+    own_scale = {"scale": {"y": "independent"}}
+    return {"data": {"values": values}, "facet": {"row": row}, "spec": chart, "resolve": own_scale}
+
+
+def _time(interval: Interval) -> Row:
+    """Returns the axis of `at_ms`."""
+    # Ticks of a short interval need seconds.
+    form = "%H:%M" if interval.length_ms > 10 * Grain.MINUTE.length_ms else "%H:%M:%S"
+    scale = {"type": "utc", "domain": [interval.start_ms, interval.end_ms], "nice": False, "padding": 0}
+    axis = {"format": form, "grid": False, "tickCount": 10, "labelFlush": False, "labelOverlap": True}
+    return {"field": "at_ms", "type": "temporal", "title": None, "scale": scale, "axis": axis}
+
+
+def _length(field: str, values_ms: Sequence[float]) -> Row:
+    """Returns the axis of *field*, a length in ms.
+
+    The chart shows *values_ms*.
+    """
+    ticks = ticks_ms(min(0, *values_ms), max(0, *values_ms))
+    size_ms, unit = _unit(ticks)
+    label = f"datum.value == 0 ? '0' : format(datum.value / {size_ms}, ',') + ' {unit}'"
+    axis = {"values": ticks, "labelExpr": label}
+    return {"field": field, "type": "quantitative", "title": None, "scale": {"zero": True}, "axis": axis}
+
+
+def ticks_ms(lowest_ms: float, highest_ms: float) -> list[int]:
+    """Returns the ticks of an axis from *lowest_ms* to *highest_ms*.
+
+    They are whole steps of a clock, MOST_TICKS or less on either side of 0.
+
+    >>> ticks_ms(0, 350_000), ticks_ms(0, 1_700), ticks_ms(-40, 90)
+    ([0, 120000, 240000], [0, 500, 1000, 1500], [-40, -20, 0, 20, 40, 60, 80])
+    """
+    longest_ms = max(highest_ms, -lowest_ms)
+    step_ms = next((step for step in STEPS_MS if longest_ms / step < MOST_TICKS), STEPS_MS[-1])
+    return [n * step_ms for n in range(-int(-lowest_ms // step_ms), int(highest_ms // step_ms) + 1)]
+
+
+def _unit(ticks: Sequence[int]) -> tuple[int, str]:
+    """Returns the most readable unit for *ticks*, in ms, and its name."""
+    step_ms = ticks[1] - ticks[0] if len(ticks) > 1 else 1
+    if step_ms < 1_000 and max(map(abs, ticks)) < 1_000:
+        return 1, "ms"
+    return next((each for each in ((3_600_000, "h"), (60_000, "min")) if step_ms >= each[0]), (1_000, "s"))
+
+
+def _colors(field: str, colors: dict[str, str]) -> Row:
+    return {"field": field, "type": "nominal", "scale": {"domain": [*colors], "range": [*colors.values()]}}
+
+
+def _with_gaps(rows: Sequence[Row]) -> list[Row]:
+    """Adds a row without measurements where minutes are missing.
+
+    It is the minute after the last one before the gap. So lines break there.
+    """
+    with_gaps: list[Row] = []
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        with_gaps.append(row)
+        next_ms = row["at_ms"] + Grain.MINUTE.length_ms
+        if following and following["operator"] == row["operator"] and following["at_ms"] > next_ms:
+            with_gaps.append({"operator": row["operator"], "at_ms": next_ms, "sla_ms": row["sla_ms"]})
+    return with_gaps
+
+
+def _input(row: Row) -> str:
+    return f"{row['source']} {row['partition']}"
+
+
+def _by(rows: Iterable[Row], field: str) -> list[tuple[str, list[Row]]]:
+    """Groups *rows* by the value of *field*; groups are sorted by it."""
+    in_order = sorted(rows, key=lambda row: row[field])
+    return [(name, list(of)) for name, of in groupby(in_order, lambda row: row[field])]
+
+
+def _svg(name: str, spec: Row, title: str, description: str) -> Markup:
+    """Draws a chart as SVG.
+
+    Args:
+        name: of the chart, unique on its page.
+        spec: in Vega-Lite, without CONFIG.
+        title: of the chart, for screen readers.
+        description: of its content, for screen readers.
+    """
+    # The title has to be the first element of the image.
+    head, _, rest = vl_convert.vegalite_to_svg({"config": CONFIG, **spec}).removeprefix("<svg").partition(">")
+    words = '<svg role="img" aria-labelledby="{0}-title {0}-told"{1}><title id="{0}-title">{2}</title>'
+    return Markup(words + '<desc id="{0}-told">{3}</desc>{4}').format(
+        name, Markup(head), title, description, Markup(rest)
+    )

@@ -1,0 +1,194 @@
+"""Queries the facts of a page about an interval.
+
+Facts of windows are those of the windows that end in the interval (record time); latencies, outcomes and watermarks
+are those of its finish clock. Instants are epoch ms, lengths ms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.escaping import inert
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import Row, Tables
+
+PLACES = 150
+"""Places of a chart's time axis that readers can distinguish."""
+LISTED = 20
+"""Number of windows that are listed, the slowest ones."""
+SPANS_SHOWN = 1_000
+"""Most spans in which a partition was not active.
+
+They are the longest ones.
+"""
+
+
+def _holds(column: str) -> str:
+    """Returns a predicate: *column* lies in the interval from $2 to $3.
+
+    These are epoch ms.
+    """
+    return f"{column} >= make_timestamptz($2 * 1000) AND {column} < make_timestamptz($3 * 1000)"
+
+
+ENDS = _holds("window_end")
+SUMMARY = f"""
+    SELECT count(*) AS windows, coalesce(count(*) FILTER (over_sla), 0) AS over_sla, count(over_sla) AS promised,
+           quantile_disc(before_source_ms + latency_ms, 0.5) AS median_ms,
+           quantile_disc(before_source_ms + latency_ms, 0.9) AS p90_ms,
+           max(before_source_ms + latency_ms) AS max_ms, median(before_source_ms) AS before_source_ms,
+           CASE WHEN count(skew_error_ms) = count(*) THEN max(skew_error_ms) END AS skew_error_ms
+    FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+"""
+_WINDOW = """
+    epoch_ms(window_end) AS end_ms, latency_ms, coalesce(waited_ms, 0) AS waited_ms,
+    coalesce(queued_ms, 0) AS queued_ms, latency_ms - coalesce(waited_ms, 0) - coalesce(queued_ms, 0) AS worked_ms,
+    before_source_ms, before_source_ms + latency_ms AS age_ms, sla_ms,
+    coalesce(over_sla, false) AS over_sla, path, state
+"""
+SLOWEST = f"""
+    SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+    ORDER BY latency_ms + before_source_ms DESC, window_end LIMIT {LISTED}
+"""
+SPENT = f"""
+    SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+    QUALIFY row_number() OVER (
+        PARTITION BY epoch_ms(window_end) // $4 ORDER BY latency_ms + before_source_ms DESC, window_end
+    ) = 1 ORDER BY window_end
+"""
+OPERATORS = f"""
+    SELECT operator, median(latency_ms) AS latency_ms, median(worked_ms) AS worked_ms,
+           count(step) AS on_path, count(*) AS windows, any_value(promised_ms) AS promised_ms
+    FROM critical_path_steps WHERE topology = $1 AND {ENDS} AND slack_ms IS NOT NULL GROUP BY operator
+"""
+PATHS = f"""
+    WITH walks AS (
+        SELECT window_end, list(operator ORDER BY step) AS path
+        FROM critical_path_steps WHERE topology = $1 AND {ENDS} AND step IS NOT NULL GROUP BY window_end
+    )
+    SELECT walks.path, count(*) AS windows, median(latency_ms) AS median_ms, quantile_disc(latency_ms, 0.9) AS p90_ms,
+           max(latency_ms) AS max_ms
+    FROM walks JOIN critical_paths AS p ON p.window_end = walks.window_end AND p.topology = $1
+    GROUP BY walks.path ORDER BY windows DESC, max_ms DESC, walks.path
+"""
+BLAME = f"""
+    SELECT operator, kind, sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
+           median(usual_ms) AS usual_ms, median(share) AS share, median(usual_share) AS usual_share
+    FROM critical_path_blame
+    WHERE topology = $1 AND grain = 'window' AND {_holds("interval_end")}
+    GROUP BY operator, kind ORDER BY excess_ms DESC, operator, kind
+"""
+LATENCIES = f"""
+    SELECT operator, epoch_ms(interval_start) AS at_ms, n, p50_ms, p90_ms, p99_ms, max_ms, sla_ms
+    FROM latency_rollup
+    WHERE topology = $1 AND {_holds("interval_start")} AND grain = 'minute' AND scope = 'operator'
+          AND list_contains($4::VARCHAR[], operator)
+    ORDER BY operator, interval_start
+"""
+EMISSION = f"""
+    SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, sum(emitted)::BIGINT AS emitted,
+           sum(suppressed)::BIGINT AS suppressed
+    FROM outcomes JOIN batches USING (topology, sub_topology, batch_id)
+    WHERE topology = $1 AND {_holds("finished_at")}
+    GROUP BY ALL HAVING sum(emitted + suppressed) > 0 ORDER BY ALL
+"""
+ACCOUNT = f"""
+    SELECT coalesce(sum(o.records_in) FILTER (list_contains($4::VARCHAR[], operator)), 0)::BIGINT AS records_in,
+           coalesce(sum(late), 0)::BIGINT AS late, coalesce(sum(quarantined), 0)::BIGINT AS quarantined,
+           coalesce(sum(emitted), 0)::BIGINT AS emitted, coalesce(sum(suppressed), 0)::BIGINT AS suppressed
+    FROM outcomes AS o JOIN batches USING (topology, sub_topology, batch_id)
+    WHERE topology = $1 AND {_holds("finished_at")}
+"""
+_MARKS = """
+    SELECT source, partition, greatest(epoch_ms(decided_at), $2) AS at_ms, epoch_ms(watermark) AS watermark_ms,
+           lead(epoch_ms(decided_at), 1, $3) OVER (PARTITION BY source, partition ORDER BY batch_id) AS until_ms,
+           activity
+    FROM watermarks
+    WHERE topology = $1 AND source IS NOT NULL AND partition IS NOT NULL AND decided_at < make_timestamptz($3 * 1000)
+    QUALIFY until_ms > $2
+"""
+LAGS = f"""
+    WITH marks AS ({_MARKS}), points AS (
+        SELECT source, partition, at_ms, at_ms - watermark_ms AS lag_ms, 1 AS turn FROM marks
+        UNION ALL SELECT source, partition, until_ms, until_ms - watermark_ms, 0 FROM marks
+    )
+    SELECT source, partition, unnest([
+               max_by({{at_ms: at_ms, lag_ms: lag_ms}}, lag_ms), max_by({{at_ms: at_ms, lag_ms: lag_ms}}, (at_ms, turn))
+           ], recursive := true)
+    FROM points WHERE lag_ms IS NOT NULL GROUP BY source, partition, at_ms // $4
+    ORDER BY source, partition, min(points.at_ms)
+"""
+SPANS = f"""
+    WITH marks AS ({_MARKS}), turns AS (
+        SELECT *, activity IS DISTINCT FROM lag(activity) OVER each AS turns FROM marks
+        WINDOW each AS (PARTITION BY source, partition ORDER BY at_ms)
+    ), runs AS (
+        SELECT *, sum(turns::INT) OVER (PARTITION BY source, partition ORDER BY at_ms) AS run FROM turns
+    )
+    SELECT source, partition, activity, min(at_ms) AS at_ms, max(until_ms) AS until_ms
+    FROM runs WHERE activity <> 'active' GROUP BY source, partition, activity, run
+    ORDER BY max(until_ms) - min(at_ms) DESC, source, partition, min(at_ms) LIMIT {SPANS_SHOWN}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFacts:
+    """The facts about *topology* in *interval*.
+
+    Rows are those of the queries above. There is one measurement for each `place_ms` on the axis of a chart.
+    """
+
+    topology: Topology
+    interval: Interval
+    place_ms: int
+    summary: Row
+    operators: dict[str, Row]
+    paths: list[Row]
+    slowest: list[Row]
+    spent: list[Row]
+    blame: list[Row]
+    latencies: list[Row]
+    emission: list[Row]
+    lags: list[Row]
+    spans: list[Row]
+    account: Row
+
+
+def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFacts:
+    """Queries the facts of *interval*.
+
+    Texts are made inert.
+    """
+
+    def ask(text: str, *more: Any) -> list[Row]:
+        rows = tables.ask(text, [topology.name, interval.start_ms, interval.end_ms, *more]).objects
+        return [{name: _inert(value) for name, value in row.items()} for row in rows]
+
+    terminals = list(topology.terminals)
+    sources = [name for name, names in topology.upstreams.items() if not names]
+    # Whole seconds, rounded up: there are PLACES of them or fewer.
+    place_ms = max(1_000, -(-interval.length_ms // PLACES // 1_000) * 1_000)
+    return PageFacts(
+        topology=topology,
+        interval=interval,
+        place_ms=place_ms,
+        summary=ask(SUMMARY)[0],
+        operators={row["operator"]: row for row in ask(OPERATORS)},
+        paths=ask(PATHS),
+        slowest=ask(SLOWEST),
+        spent=ask(SPENT, place_ms),
+        blame=ask(BLAME),
+        latencies=ask(LATENCIES, terminals),
+        emission=ask(EMISSION, place_ms),
+        lags=ask(LAGS, place_ms),
+        spans=ask(SPANS),
+        account=ask(ACCOUNT, sources)[0],
+    )
+
+
+def _inert(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_inert(item) for item in value]
+    return inert(value) if isinstance(value, str) else value

@@ -1,0 +1,130 @@
+"""Renders the page about one interval of a topology.
+
+The page is one HTML file that needs no script, no network and no other file. Values of tables are text: Jinja2 escapes
+them, and Vega escapes them in charts. Should both fail, the page's Content-Security-Policy allows neither script nor
+request.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from markupsafe import Markup
+
+from tidemark.model.settings.intervals import Grain, Interval, utc
+from tidemark.model.topology import Topology
+from tidemark.reports.pages import charts
+from tidemark.reports.pages.drawing import BOX, drawing
+from tidemark.reports.pages.interval_facts import PageFacts, page_facts
+from tidemark.reports.pages.templates import POLICY, length, template
+from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables
+from tidemark.storage.location import replace
+
+
+def write_pages(
+    tables: Tables, topology: Topology, interval: Interval, target: Path, *, now_ms: int | None = None
+) -> list[Path]:
+    """Writes the page of *interval*.
+
+    Args:
+        tables: of the warehouse.
+        topology: that the page is about.
+        interval: that the page is about.
+        target: a file named *.html, or a folder. In a folder the page is named after the interval, and the day in which
+            a shorter interval begins has a page too.
+        now_ms: epoch ms. The page of an open interval has a note about that; None: every interval is over.
+
+    Returns:
+        The files written.
+    """
+    if target.suffix == ".html":
+        return [_write(tables, topology, interval, target, now_ms)]
+    day = Interval(interval.start_ms, interval.start_ms + 1).widened(Grain.DAY)
+    intervals = dict.fromkeys([interval, day] if interval.length_ms < day.length_ms else [interval])
+    return [_write(tables, topology, each, target / f"{name_of(each)}.html", now_ms) for each in intervals]
+
+
+def name_of(interval: Interval) -> str:
+    """Returns the name of the page of *interval*.
+
+    It is a day, an hour, or the instants of the interval. Names sort by time.
+
+    >>> name_of(Interval(0, 3_600_000)), name_of(Interval(0, 86_400_000)), name_of(Interval(0, 1_500))
+    ('1970-01-01T00', '1970-01-01', '1970-01-01T000000Z--1970-01-01T000001Z')
+    """
+    start, end = utc(interval.start_ms), utc(interval.end_ms)
+    for grain, form in ((Grain.DAY, "%Y-%m-%d"), (Grain.HOUR, "%Y-%m-%dT%H")):
+        if interval.length_ms == grain.length_ms and interval == interval.widened(grain):
+            return start.strftime(form)
+    return "--".join(at.strftime("%Y-%m-%dT%H%M%SZ") for at in (start, end))
+
+
+def page(facts: PageFacts, *, now_ms: int | None = None) -> str:
+    """Returns the page that shows *facts*, as HTML.
+
+    It has a note if the interval is not over at *now_ms*, epoch ms.
+    """
+    path = facts.paths[0]["path"] if facts.paths else []
+    return template("reports/pages/page.html.j2").render(
+        facts=facts,
+        policy=Markup(POLICY),
+        topology=facts.topology,
+        path=path,
+        drawing=drawing(facts.topology.upstreams, path),
+        box=BOX,
+        told={name: _operator(row) for name, row in facts.operators.items()},
+        charts=_charts(facts, facts.interval.end_ms if now_ms is None else now_ms),
+        no_operator=PART_WORDS,
+        start=utc(facts.interval.start_ms),
+        end=utc(facts.interval.end_ms),
+        emission=_emission(facts),
+        until=utc(now_ms) if now_ms is not None and now_ms < facts.interval.end_ms else None,
+    )
+
+
+def _operator(row: Row) -> Row:
+    """Returns the facts that the box of an operator shows."""
+    latency, worked = length(row["latency_ms"]), length(row["worked_ms"])
+    text = f"median latency {latency}, worked {worked}, on the path of {row['on_path']:,} of {row['windows']:,} windows"
+    share = row["on_path"] / row["windows"] if row["windows"] else None
+    return {"latency_ms": row["latency_ms"], "said": text, "share": share}
+
+
+def _charts(facts: PageFacts, now_ms: int) -> dict[str, Markup | None]:
+    """Draws the charts; None where there is nothing to draw.
+
+    Partitions are drawn until *now_ms*, epoch ms.
+    """
+    interval = facts.interval
+    lags = [row for row in facts.lags if row["at_ms"] <= now_ms]
+    spans = [row | {"until_ms": min(row["until_ms"], now_ms)} for row in facts.spans if row["at_ms"] <= now_ms]
+    # There is one window for each place on the axis at most.
+    apart_ms = max(facts.place_ms, facts.topology.window_ms)
+    return {
+        "latencies": charts.latency_bands(facts.latencies, interval) if facts.latencies else None,
+        "spent": charts.windows_spent(facts.spent, interval, apart_ms) if facts.spent else None,
+        "emission": charts.emission(facts.emission, interval, facts.place_ms) if facts.emission else None,
+        "lags": charts.watermark_lag(lags, spans, interval) if lags else None,
+    }
+
+
+def _emission(facts: PageFacts) -> list[tuple[str, int, int]]:
+    """Returns operators, their updates emitted and suppressed.
+
+    The operator that suppressed most comes first.
+    """
+    totals: dict[str, tuple[int, int]] = {}
+    for row in facts.emission:
+        emitted, suppressed = totals.get(row["operator"], (0, 0))
+        totals[row["operator"]] = (emitted + row["emitted"], suppressed + row["suppressed"])
+    return sorted(((name, *both) for name, both in totals.items()), key=lambda row: (-row[2], row[0]))
+
+
+def _write(tables: Tables, topology: Topology, interval: Interval, file: Path, now_ms: int | None) -> Path:
+    """Writes the page.
+
+    The file is replaced at once: a reader sees the old page or the new one.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace(file, page(page_facts(tables, topology, interval), now_ms=now_ms))
+    return file

@@ -1,0 +1,136 @@
+"""Loads the templates of pages, and formats values for people.
+
+Jinja2 escapes everything. Lengths and instants are written for people.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, Template
+from jinja2.bccache import Bucket
+from markupsafe import Markup, escape
+
+from tidemark.escaping import inert
+from tidemark.model.settings.intervals import Grain, utc
+from tidemark.model.settings.lengths import for_people
+
+AGO = ((1_000, "s", 120_000), (60_000, "min", 7_200_000), (3_600_000, "h", 172_800_000))
+"""Units of an age.
+
+Each has its ms, its name, and the age in ms below which it is used.
+"""
+COMMANDS = re.compile(r"`((?:tidemark|airflow) [^`]+)`")
+"""Matches commands in remedies.
+
+Other text in backticks, such as that of a record, stays text.
+"""
+REFRESH_S = 15
+"""Interval after which a page about the present is loaded again, s."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+"""Content-Security-Policy of pages.
+
+It allows nothing but styles and inline images.
+"""
+
+
+def template(name: str) -> Template:
+    """Loads the template *name*, which is `folder/file`."""
+    return _environment().get_template(name)
+
+
+class _CompiledTemplates(FileSystemBytecodeCache):
+    """Cache of templates that this user's processes have compiled.
+
+    It is in a folder that no other user can write to.
+    """
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Stores *bucket*, if there is space for it."""
+        with suppress(OSError):
+            super().dump_bytecode(bucket)
+
+
+def _compiled_templates() -> _CompiledTemplates | None:
+    """Returns the cache of compiled templates for later jobs.
+
+    None: the user has no safe folder for it.
+    """
+    with suppress(OSError, RuntimeError):
+        return _CompiledTemplates(pattern=f"tidemark-{jinja2.__version__}-%s")
+    return None
+
+
+@cache
+def _environment() -> Environment:
+    """Returns the environment of all templates."""
+    # Compiling a page takes longer than rendering it, and a job renders few pages: the cache outlives the job.
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parents[2]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        bytecode_cache=_compiled_templates(),
+    )
+    environment.filters |= {
+        "n": "{:,}".format,
+        "ms": length,
+        "ago": ago,
+        "at": utc,
+        "day_and_clock": "{:%Y-%m-%d %H:%M:%S}".format,
+        "percent": percent,
+        "words": lambda name: str(name).replace("_", " "),
+        "code": code,
+        "capitalize_first": lambda text: text[:1].upper() + text[1:],
+        "report_name": lambda name: name.replace("T", " ", 1) + (":00" if len(name) == len("2026-01-31T12") else ""),
+    }
+    return environment
+
+
+def _shown(value: Any) -> Any:
+    """Removes characters from text that a browser obeys instead of showing.
+
+    Such a character turns the direction of writing.
+    """
+    # Markup stays markup.
+    return type(value)(inert(value)) if isinstance(value, str) else value
+
+
+def code(text: str) -> Markup:
+    """Marks up the commands in backticks in *text* as code.
+
+    >>> code("a < b: `tidemark why flights`")
+    Markup('a &lt; b: <code>tidemark why flights</code>')
+    """
+    return Markup(COMMANDS.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def length(ms: float | None) -> str:
+    """Formats a length of time for people; None becomes a dash."""
+    return "–" if ms is None else for_people(ms)
+
+
+def ago(ms: float | None) -> str:
+    """Formats an age for people.
+
+    It is in whole seconds, minutes, hours or days.
+
+    >>> ago(400), ago(59_000), ago(150_000), ago(9_000_000), ago(None)
+    ('now', '59 s ago', '2 min ago', '2 h ago', 'never')
+    """
+    if ms is None:
+        return "never"
+    size_ms, unit = next(((size, unit) for size, unit, below_ms in AGO if ms < below_ms), (Grain.DAY.length_ms, "d"))
+    return f"{int(ms // size_ms):,} {unit} ago" if ms >= 1_000 else "now"
+
+
+def percent(share: float | None) -> str:
+    """Formats a part of 1 for people; None becomes a dash."""
+    return "–" if share is None else f"{share:.0%}"

@@ -1,0 +1,253 @@
+"""Queries the state of a topology's operators.
+
+It reads Delta tables only. The facts are for people, programs and pages.
+
+The names of the fields are a promise: docs/reports.md has them. Lengths are ms, instants timestamps in UTC.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from tidemark.control.folder import ALIVE, SILENT_AFTER_MS
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.settings.intervals import iso
+from tidemark.model.tables.catalog import HOP_UPDATE
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
+from tidemark.semantics.stram import LATENCY_SAMPLES
+
+RATED_OVER_S = 60
+NEVER_STARTED, SILENT = "never_started", "silent"
+"""States of a driver that it does not report itself.
+
+It has no heartbeat, or none for a minute.
+"""
+
+BEATS = """
+    SELECT sub_topology, arg_max(state, "at") AS state, max("at") AS last_heartbeat_at,
+           arg_max(batch_id, "at") AS last_batch_id
+    FROM heartbeats WHERE topology = $1 AND "at" <= make_timestamptz($2 * 1000) GROUP BY ALL
+"""
+LATENCIES = """
+    WITH reads AS (SELECT unnest($3::VARCHAR[]) AS operator, unnest($4::VARCHAR[]) AS upstream),
+    reported AS (
+        SELECT *, arg_min(skew_ms, skew_error_ms) OVER (PARTITION BY window_end, host) AS offset_ms
+        FROM operator_windows WHERE topology = $1 AND ewt_at <= make_timestamptz($2 * 1000)
+    ), set_right AS (
+        SELECT operator, window_end,
+               epoch_ms(ewt_at) + if(bool_and(offset_ms IS NOT NULL) OVER (PARTITION BY window_end), offset_ms, 0)
+               AS ewt_ms
+        FROM reported
+    ), finished AS (
+        SELECT operator, window_end, min(ewt_ms) AS ewt_ms FROM set_right GROUP BY ALL
+    ), measured AS (
+        SELECT own.operator, own.window_end, greatest(0, any_value(own.ewt_ms) - max(read.ewt_ms)) AS latency_ms
+        FROM finished AS own JOIN reads USING (operator)
+        JOIN finished AS read ON read.operator = reads.upstream AND read.window_end = own.window_end
+        GROUP BY own.operator, own.window_end
+        QUALIFY row_number() OVER (PARTITION BY own.operator ORDER BY own.window_end DESC) <= $5
+    )
+    SELECT operator, round(avg(latency_ms), 1) AS moving_average_ms FROM measured GROUP BY operator
+"""
+COUNTS = """
+    WITH lately AS (SELECT make_timestamptz(($2 - 1000 * $3) * 1000) AS since_at)
+    SELECT operator, sum(o.records_in) FILTER (finished_at > since_at) / $3 AS records_in_per_s,
+           sum(emitted + passed + coalesce(repeated, 0)) FILTER (finished_at > since_at) / $3 AS records_out_per_s,
+           arg_max(held_after, batch_id) AS held_records
+    FROM outcomes AS o JOIN batches USING (topology, sub_topology, batch_id), lately
+    WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
+    GROUP BY operator
+"""
+WATERMARKS = """
+    SELECT sub_topology, source, arg_max(watermarks.watermark, batch_id) AS watermark
+    FROM watermarks JOIN batches USING (topology, sub_topology, batch_id)
+    WHERE topology = $1 AND partition IS NULL AND finished_at <= make_timestamptz($2 * 1000) GROUP BY ALL
+"""
+NEWEST_PATH = f"""
+    WITH paths AS (
+        SELECT topology, window_end, leaf, latency_ms, before_source_ms + latency_ms AS age_ms, state,
+               if(state IN ('stuck', 'estimated'), epoch_ms(window_end) + before_source_ms, {FINISHED_MS}) AS known_ms
+        FROM critical_paths WHERE topology = $1 AND latency_ms IS NOT NULL
+    )
+    SELECT p.window_end, p.leaf, p.age_ms, p.latency_ms, $2 - p.known_ms AS finished_ago_ms, p.state,
+           list(operator ORDER BY step) AS critical_path
+    FROM paths AS p JOIN critical_path_steps AS s USING (topology, window_end)
+    WHERE p.known_ms <= $2 AND step IS NOT NULL
+    GROUP BY ALL ORDER BY window_end DESC LIMIT 1
+"""
+RAN = """
+    WITH ran AS (
+        SELECT sub_topology, batch_id, operator, kind, ewt_at <= make_timestamptz($2 * 1000) AS is_known
+        FROM operator_windows WHERE topology = $1
+    ), newest AS (
+        SELECT sub_topology, max(batch_id) FILTER (is_known) AS batch_id, bool_or(NOT is_known) AS has_more
+        FROM ran GROUP BY ALL
+    )
+    SELECT r.sub_topology, operator, any_value(kind) AS kind, bool_or(r.batch_id = n.batch_id) AS ran,
+           bool_or(is_known) AS was_known, any_value(has_more) AS has_more
+    FROM ran AS r JOIN newest AS n USING (sub_topology) WHERE n.batch_id IS NOT NULL GROUP BY ALL
+"""
+"""Selects the operators of drivers that had closed a window by $2.
+
+`ran`: the operator was in the newest batch that did so.
+"""
+READ_TO = """
+    WITH parts AS (
+        SELECT batch_id, unnest(sources, recursive := true)
+        FROM batches WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
+    ), newest AS (
+        SELECT source, partition, max(until_offset) AS read_to,
+               arg_max(latest_offset - until_offset, batch_id) FILTER (latest_offset IS NOT NULL) AS unread
+        FROM parts GROUP BY ALL
+    )
+    SELECT source, max(read_to) AS read_to, sum(unread)::BIGINT AS unread_records FROM newest GROUP BY ALL
+"""
+
+
+def topology_facts(tables: Tables, topology: Topology, *, at_ms: int) -> Row:
+    """Returns the state of *topology* at *at_ms*.
+
+    *at_ms* is epoch ms of the drivers' clocks. `sub_topologies` and `operators` are lists of rows. Rates are those of
+    the minute before the instant, moving averages those of the last ten windows that were finished by then. Values that
+    were not measured are null.
+    """
+    facts = _Facts(tables, topology, at_ms)
+    return {
+        "topology": topology.name,
+        "at": iso(at_ms),
+        "level": topology.level.value,
+        "window_ms": topology.window_ms,
+        **facts.newest_path(),
+        "sub_topologies": [facts.driver(sub.name) for sub in topology.sub_topologies],
+        "operators": facts.operators(),
+    }
+
+
+class _Facts:
+    """The answers to the queries above, each asked once.
+
+    *at_ms* is the instant that they are about, epoch ms.
+    """
+
+    def __init__(self, tables: Tables, topology: Topology, at_ms: int) -> None:
+        self._tables, self._topology, self._at_ms = tables, topology, at_ms
+        edges = [(name, read) for name, names in topology.upstreams.items() for read in names]
+        # SQL takes the edges as two lists of equal length.
+        own, read = zip(*edges, strict=True) if edges else ((), ())
+        self._beats = self._by("sub_topology", BEATS)
+        self._latencies = self._by("operator", LATENCIES, list(own), list(read), LATENCY_SAMPLES)
+        self._counts = self._by("operator", COUNTS, RATED_OVER_S)
+        self._read_to = self._by("source", READ_TO)
+        self._watermarks = {(row["sub_topology"], row["source"]): row["watermark"] for row in self._ask(WATERMARKS)}
+
+    def newest_path(self) -> Row:
+        """Returns the newest critical path that the reports have found."""
+        paths = self._ask(NEWEST_PATH)
+        if paths:
+            return paths[0]
+        return dict.fromkeys(("window_end", "leaf", "age_ms", "latency_ms", "finished_ago_ms", "state")) | {
+            "critical_path": []
+        }
+
+    def operators(self) -> list[Row]:
+        """Returns a row for each operator that existed at the instant.
+
+        Operators that were added later are left out. Operators that were removed since are included.
+        """
+        ran = {(row["sub_topology"], row["operator"]): row for row in self._ask(RAN)}
+        here = [(sub.name, o.name) for sub in self._topology.sub_topologies for o in sub.operators]
+        added = {place for place, row in ran.items() if not row["was_known"]}
+        # Only the table of windows has operators that were removed.
+        gone = [
+            place
+            for place, row in sorted(ran.items())
+            if row["ran"] and row["has_more"] and place[1] not in self._topology.operators
+        ]
+        rows = [self.operator(name, sub) for sub, name in here if (sub, name) not in added]
+        return rows + [self._gone(name, sub, ran[sub, name]["kind"]) for sub, name in gone]
+
+    def _gone(self, name: str, sub_topology: str, kind: str) -> Row:
+        driver, counts = self.driver(sub_topology), self._counts[name]
+        return {
+            "operator": name,
+            "kind": kind,
+            "sub_topology": sub_topology,
+            "upstreams": [],
+            "moving_average_ms": None,
+            "records_in_per_s": counts.get("records_in_per_s") or 0.0,
+            "records_out_per_s": counts.get("records_out_per_s") or 0.0,
+            "watermark": driver["watermark"],
+            "unread_records": None,
+            "held_records": counts.get("held_records"),
+            "state": driver["state"],
+            "last_heartbeat_at": driver["last_heartbeat_at"],
+        }
+
+    def driver(self, sub_topology: str) -> Row:
+        """Returns the state and the watermark of the driver of *sub_topology*."""
+        beat = self._beats[sub_topology]
+        state, beat_at = beat.get("state", NEVER_STARTED), beat.get("last_heartbeat_at")
+        # A driver that was killed leaves its last heartbeat.
+        if beat_at and state in ALIVE and self._at_ms - round(beat_at.timestamp() * 1000) > SILENT_AFTER_MS:
+            state = SILENT
+        return {
+            "sub_topology": sub_topology,
+            "state": state,
+            "last_heartbeat_at": beat_at,
+            "last_batch_id": beat.get("last_batch_id"),
+            "watermark": self._watermarks.get((sub_topology, None)),
+        }
+
+    def operator(self, name: str, sub_topology: str) -> Row:
+        """Returns the state of the operator *name*, and its unread records."""
+        operator, driver, counts = self._topology.operators[name], self.driver(sub_topology), self._counts[name]
+        is_source = operator.is_source
+        reads = self._topology.upstreams[name]
+        return {
+            "operator": name,
+            "kind": operator.kind,
+            "sub_topology": sub_topology,
+            "upstreams": list(reads),
+            "moving_average_ms": self._latencies[name].get("moving_average_ms") if reads else 0.0,
+            "records_in_per_s": counts.get("records_in_per_s") or 0.0,
+            "records_out_per_s": counts.get("records_out_per_s") or 0.0,
+            "watermark": self._watermarks.get((sub_topology, name if is_source else None)),
+            "unread_records": self._unread(operator) if is_source else None,
+            "held_records": counts.get("held_records"),
+            "state": driver["state"],
+            "last_heartbeat_at": driver["last_heartbeat_at"],
+        }
+
+    def _unread(self, operator: Any) -> int | None:
+        """Returns the number of records that *operator*, a source, has not read.
+
+        That of a topic is of the last time when the source asked the broker.
+        """
+        progress = self._read_to[operator.name]
+        if not isinstance(operator, HopSource):
+            return progress.get("unread_records")
+        # The offsets of a hop are batches of its writer.
+        hop = f"hop_{operator.repartition}"
+        text = (
+            f'SELECT count(*) AS n FROM (FROM "{hop}" WHERE {HOP_UPDATE}) '
+            "JOIN batches USING (topology, sub_topology, batch_id) WHERE topology = $1 AND batch_id >= $2 "
+            "AND finished_at <= make_timestamptz($3 * 1000)"
+        )
+        rows = (
+            self._tables.ask(text, [self._topology.name, progress.get("read_to", 0), self._at_ms])
+            if hop in self._tables.tables
+            else None
+        )
+        return rows.objects[0]["n"] if rows else None
+
+    def _by(self, key: str, text: str, *more: Any) -> dict[str, Row]:
+        """Returns the answers to the query *text* by *key*.
+
+        A key without answer has an empty row.
+        """
+        return defaultdict(dict, {row[key]: row for row in self._ask(text, *more)})
+
+    def _ask(self, text: str, *more: Any) -> list[Row]:
+        return self._tables.ask(text, [self._topology.name, self._at_ms, *more]).objects

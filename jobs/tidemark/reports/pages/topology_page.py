@@ -1,0 +1,90 @@
+"""Renders the pages about the present state of topologies.
+
+They are HTML files without script that refresh themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from tidemark.model.topology import Topology
+from tidemark.reports.pages.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
+from tidemark.reports.pages.drawing import BOX, drawing
+from tidemark.reports.pages.page_model import VERDICT_WORDS, PageVerdict
+from tidemark.reports.pages.templates import REFRESH_S, length, template
+from tidemark.reports.paths.path_facts import Row
+
+SOON_S = 3
+"""Interval of loading the start page while a line is unknown, s."""
+COLORS = (BLUE, ORANGE, SKY, GREEN, PINK, RED, YELLOW, SILENT)
+
+
+def start_page(lines: Sequence[Row], *, at: datetime, folder: Path) -> str:
+    """Returns the page with one line per topology, as HTML.
+
+    *lines* are page models, or have only the name of a topology whose state is not known yet. *folder* is where
+    topology files belong, *at* the instant that the page shows.
+    """
+    is_whole = all("verdict" in line for line in lines)
+    # The template reads these fields of every line, and pages refuse names that are not defined.
+    whole_lines = [
+        {"verdict": None, "error": None, "cause": None, "slas": None, "report": None, **line} for line in lines
+    ]
+    return template("reports/pages/start_page.html.j2").render(
+        lines=whole_lines, words=VERDICT_WORDS, at=at, folder=str(folder), refresh_s=REFRESH_S if is_whole else SOON_S
+    )
+
+
+def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> str:
+    """Returns the page of a topology, as HTML.
+
+    *model* is its page model, *facts* those of `tidemark topology`. Both *facts* and *topology* are
+    None where the file of the topology is not valid.
+    """
+    path = (model.get("path") or {}).get("path", [])
+    moving = {row["operator"]: row for row in facts["operators"]} if facts else {}
+    checked_at = model["slas"]["checked_at"] if "slas" in model else None
+    return template("reports/pages/topology_page.html.j2").render(
+        model={"error": None, **model},
+        told=facts,
+        topology=topology,
+        path=path,
+        drawing=drawing(topology.upstreams, path) if topology else None,
+        box=BOX,
+        operators={name: _operator(row, moving.get(name)) for name, row in model.get("operators", {}).items()},
+        words=VERDICT_WORDS,
+        colors=COLORS,
+        spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
+        checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,
+        refresh_s=REFRESH_S,
+    )
+
+
+def problem_page(title: str, detail: str, *, start: str) -> str:
+    """Returns a page with the reason why another page cannot be shown.
+
+    *start* is the address of the start page.
+    """
+    return template("reports/pages/problem_page.html.j2").render(
+        title=title, detail=detail, start=start, refresh_s=REFRESH_S
+    )
+
+
+def _operator(standing: Row, moving: Row | None) -> Row:
+    """Returns the values in the box of an operator.
+
+    *standing* is its row in the page model, *moving* that in the facts, with its moving average.
+    """
+    latency_ms = moving["moving_average_ms"] if moving else None
+    is_down = standing["verdict"] == PageVerdict.NOT_RUNNING
+    word = standing["state"].replace("_", " ") if is_down else VERDICT_WORDS[standing["verdict"]]
+    broken = f": {', '.join(standing['slas'])}" if standing["slas"] else ""
+    return {
+        "latency_ms": latency_ms,
+        "said": f"moving average {length(latency_ms)}, {word}{broken}",
+        "share": None,
+        "verdict": standing["state"] if is_down else standing["verdict"],
+        "word": word,
+    }

@@ -1,0 +1,1 @@
+"""Finds and stores the critical paths of windows."""

@@ -1,0 +1,258 @@
+"""Queries the critical paths that the reports have found.
+
+There is one object per window, for people, programs and pages.
+
+The names of the fields are a promise: docs/reports.md has them. Lengths are whole ms, instants timestamps in UTC.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tidemark.errors import InvalidArgument
+from tidemark.model.settings.intervals import iso
+from tidemark.semantics.blame import AgeCause
+from tidemark.semantics.critical_path import LatencyState, Path, PathStep, path_to
+
+Row = dict[str, Any]
+
+
+class Rows(Protocol):
+    """The answer to a query."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of its columns."""
+
+    @property
+    def rows(self) -> Sequence[Sequence[Any]]:
+        """Its rows."""
+
+    @property
+    def objects(self) -> list[Row]:
+        """Each row by column name."""
+
+
+class Tables(Protocol):
+    """Answers SQL over a warehouse."""
+
+    @property
+    def tables(self) -> Mapping[str, Any]:
+        """The Delta tables that have been written, by name."""
+
+    def ask(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Returns the answer to *text*, one statement that reads."""
+
+
+PART_WORDS = {
+    AgeCause.BOUND: "the source's bound",
+    AgeCause.BLOCKING_PARTITION: "a partition that blocked the watermark",
+    AgeCause.BACKLOG: "a backlog (records that waited unread)",
+    AgeCause.DRIVER_RESTARTED: "a driver that restarted",
+    AgeCause.LATE_PRODUCER: "a producer that wrote late",
+    AgeCause.TRIGGER: "waiting for a trigger",
+    AgeCause.WAITING: "waiting for a driver",
+    AgeCause.QUEUED: "waiting for the journal",
+}
+"""Names for people of parts in which no operator worked.
+
+They are parts of a window's age.
+"""
+BEFORE_SOURCE = frozenset(
+    {
+        AgeCause.BOUND,
+        AgeCause.BLOCKING_PARTITION,
+        AgeCause.BACKLOG,
+        AgeCause.DRIVER_RESTARTED,
+        AgeCause.LATE_PRODUCER,
+    }
+)
+"""The parts before a source has finished the window."""
+FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"
+"""When a window came to the end of its path, epoch ms.
+
+The columns are those of critical_paths.
+"""
+WINDOWS = """
+    SELECT window_start, window_end, state, path AS path_text, leaf, latency_ms, waited_ms, queued_ms,
+           latency_ms - waited_ms - queued_ms AS worked_ms, before_source_ms,
+           before_source_ms + latency_ms AS age_ms, skew_error_ms, sla_ms, over_sla,
+           moving_average_ms, moving_average_path
+    FROM critical_paths
+    WHERE topology = $1 AND latency_ms IS NOT NULL
+          AND coalesce(window_start <= make_timestamptz($2 * 1000) AND window_end > make_timestamptz($2 * 1000), true)
+          AND coalesce(window_end >= make_timestamptz($3 * 1000) AND window_end < make_timestamptz($4 * 1000), true)
+    ORDER BY window_end DESC LIMIT $5
+"""
+STEPS = """
+    SELECT window_end, operator, step, sub_topology, kind, slowest_upstream, latency_ms, waited_ms, queued_ms,
+           worked_ms, promised_ms, share, slack_ms, state, task, task_latency_ms,
+           behind_tasks_ms, tasks_error_ms, hot_key, hot_share
+    FROM critical_path_steps WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    ORDER BY step NULLS LAST, operator
+"""
+LEAVES = """
+    SELECT window_end, leaf, source, latency_ms, behind_ms, before_source_ms
+    FROM critical_path_leaves WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    ORDER BY behind_ms, leaf
+"""
+PARTS = """
+    SELECT window_end, subject, operator, kind, input, ms, usual_ms
+    FROM window_parts WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    ORDER BY ms DESC, operator
+"""
+BLAME = """
+    SELECT interval_end AS window_end, rank, operator, kind, input, no_history, excess_ms, used_ms, usual_ms, share,
+           usual_share
+    FROM critical_path_blame
+    WHERE topology = $1 AND grain = 'window' AND interval_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    ORDER BY rank, operator
+"""
+CLOSED = """
+    SELECT count(*) AS seen, count(latency_ms) AS closed, min(window_start) FILTER (latency_ms IS NOT NULL) AS first_at,
+           max(window_end) FILTER (latency_ms IS NOT NULL) AS last_at
+    FROM critical_paths WHERE topology = $1
+"""
+
+
+def windows_with_paths(
+    tables: Tables, topology: str, *, at_ms: int | None = None, interval: tuple[int, int] | None = None, last: int = 1
+) -> list[Row]:
+    """Returns the paths of closed windows, oldest first.
+
+    Each has `steps`, `off_path`, `leaves`, `parts` of its age at its leaf, and `blame`.
+
+    Args:
+        tables: of the warehouse.
+        topology: its name.
+        at_ms: only the window that contains this instant of record time, epoch ms; None: any.
+        interval: only windows that end in it, epoch ms from and to; None: any.
+        last: so many windows at most, the newest ones.
+
+    Raises:
+        InvalidArgument: there is none; the message has the remedy.
+    """
+    start_ms, end_ms = interval or (None, None)
+    windows = tables.ask(WINDOWS, [topology, at_ms, start_ms, end_ms, last]).objects[::-1]
+    if not windows:
+        raise InvalidArgument(_why_none(tables, topology, at_ms))
+    ends = [window["window_end"] for window in windows]
+    steps, leaves, parts, blame = (
+        _by_window(tables.ask(text, [topology, ends]).objects) for text in (STEPS, LEAVES, PARTS, BLAME)
+    )
+    return [
+        _window(window, steps[end], leaves[end], parts[end], blame[end])
+        for window, end in zip(windows, ends, strict=True)
+    ]
+
+
+def physical_name(step: Mapping[str, Any]) -> str:
+    """Returns the operator of *step* with its task: `carrier_state[shard 3]`.
+
+    It is the task that the window waited for.
+    """
+    operator, task = step["operator"], step["task"]
+    return f"{operator}[{task}]" if task else str(operator)
+
+
+def task_text(step: Mapping[str, Any]) -> str | None:
+    """Formats how late the task of *step* was.
+
+    The text has the key of most of its records, if there is such a key. None: the operator has one task.
+    """
+    if not step["task"]:
+        return None
+    late = f"{physical_name(step)} finished {step['behind_tasks_ms']:,} ms after the median of its other tasks"
+    return f"{late}; {step['hot_share']:.0%} of its records are of {step['hot_key']}" if step["hot_key"] else late
+
+
+def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
+    """Formats the path of *steps* in the physical DAG, with latencies.
+
+    None: none of them has several tasks.
+    """
+    if not any(step["task"] for step in steps):
+        return None
+    walk = [
+        PathStep(operator=physical_name(step), state=LatencyState(step["state"]), latency_ms=step["task_latency_ms"])
+        for step in steps
+    ]
+    return str(Path(tuple(walk)))
+
+
+def mostly_before_source(window: Mapping[str, Any]) -> str | None:
+    """Names the longest part of the time before the source of *window*.
+
+    None: it is the bound, or not known.
+    """
+    # Parts come longest first.
+    longest = next((part["kind"] for part in window["parts"] if part["kind"] in BEFORE_SOURCE), AgeCause.BOUND)
+    return None if longest == AgeCause.BOUND else PART_WORDS[longest]
+
+
+def _window(window: Row, steps: list[Row], leaves: list[Row], parts: list[Row], blame: list[Row]) -> Row:
+    walked = {row["operator"]: _step(row) for row in steps}
+    on_path = [row for row in steps if row["step"] is not None]
+    return {
+        **window,
+        "path": [row["operator"] for row in on_path],
+        "physical_path": physical_path(on_path),
+        "steps": on_path,
+        "off_path": [
+            {name: value for name, value in row.items() if name not in {"step", "share"}}
+            for row in steps
+            if row["step"] is None
+        ],
+        "leaves": [leaf | _walk(path_to(leaf["leaf"], walked)) for leaf in leaves],
+        "parts": [
+            {name: value for name, value in part.items() if name != "subject"}
+            for part in parts
+            if part["subject"] == window["leaf"] and part["ms"]
+        ],
+        "blame": blame,
+    }
+
+
+def _step(row: Row) -> PathStep:
+    return PathStep(
+        operator=row["operator"],
+        state=LatencyState(row["state"]),
+        latency_ms=row["latency_ms"],
+        slowest_upstream=row["slowest_upstream"],
+    )
+
+
+def _walk(path: Path) -> Row:
+    return {
+        "path": [step.operator for step in path.steps],
+        "latencies_ms": [step.latency_ms for step in path.steps],
+    }
+
+
+def _by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
+    """Groups *rows* by their window, and removes its column."""
+    by_window: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_window[row.pop("window_end")].append(row)
+    return by_window
+
+
+def _why_none(tables: Tables, topology: str, at_ms: int | None) -> str:
+    """Says why there is no path to show, and what to do."""
+    # The remedy depends on how far the reports have come.
+    (counts,) = tables.ask(CLOSED, [topology]).objects
+    if not counts["seen"]:
+        remedy = f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"
+        return _none(topology, "no report has seen a window of it", remedy)
+    if not counts["closed"]:
+        seen = f"{counts['seen']} were seen, but none was finished by every operator"
+        return _none(topology, seen, f"`tidemark why {topology}` shows what each operator waits for")
+    first, last = (iso(round(counts[name].timestamp() * 1000)) for name in ("first_at", "last_at"))
+    at = "that interval" if at_ms is None else iso(at_ms)
+    return _none(topology, f"{at} has none; the closed ones lie between {first} and {last}", "ask for one of them")
+
+
+def _none(topology: str, seen: str, remedy: str) -> str:
+    return f"{topology}: no closed streaming window to show: {seen}; {remedy}"

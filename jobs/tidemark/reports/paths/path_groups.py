@@ -1,0 +1,77 @@
+"""Finds critical paths for groups of windows.
+
+A group is processed in this process or in a task of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import polars as pl
+
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.settings.intervals import Grain, Interval
+from tidemark.model.tables.catalog import OPERATOR_WINDOWS
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.window_paths import Known, Paths, looks_back_ms, together, window_paths
+from tidemark.reports.promises import Promises
+
+GROUP = "group"
+
+
+@dataclass(frozen=True)
+class PathGroups:
+    """Divides windows of *topology* into groups, and finds the paths of each.
+
+    The windows end in *interval*. A group is an hour, or as long as averages look back if that is longer: then each row
+    is read for its own group and at most the next one. This process and Spark's tasks have the same groups, so their
+    rows are equal.
+    """
+
+    topology: Topology
+    promises: Promises
+    interval: Interval
+    known: Known
+
+    def paths(self, operator_windows: pl.DataFrame) -> Paths:
+        """Finds the paths of *operator_windows* in this process."""
+        end_ms = pl.col("window_end").dt.epoch("ms")
+        numbers = operator_windows.select((end_ms - self.interval.start_ms) // self.group_ms).to_series().unique()
+        # Numbers below 0 are of windows before the interval, which only averages need.
+        needed = {number: self.averaged(self._interval(number)) for number in sorted(numbers) if number >= 0}
+        groups = (
+            operator_windows.filter(end_ms.is_between(of.start_ms, of.end_ms, closed="left")).with_columns(
+                pl.lit(number).alias(GROUP)
+            )
+            for number, of in needed.items()
+        )
+        return self.together(map(self.of_group, groups))
+
+    def of_group(self, rows: pl.DataFrame) -> Paths:
+        """Finds the paths of the windows of one group.
+
+        *rows* are those of its windows, and of the windows that their averages look back to.
+        """
+        windows = pl.DataFrame(rows_of(OPERATOR_WINDOWS, rows.drop(GROUP)))
+        return window_paths(windows, self.topology, self.promises, self._interval(rows[GROUP][0]), self.known)
+
+    def together(self, groups: Iterable[Paths]) -> Paths:
+        """Returns the paths of all *groups*, if any."""
+        # Without groups the tables need their columns.
+        none = pl.DataFrame(rows_of(OPERATOR_WINDOWS, []))
+        return together([window_paths(none, self.topology, self.promises, self.interval, self.known), *groups])
+
+    @property
+    def group_ms(self) -> int:
+        """Length of a group, in ms."""
+        return max(Grain.HOUR.length_ms, looks_back_ms(self.topology))
+
+    def _interval(self, number: int) -> Interval:
+        # The last group may be shorter.
+        start_ms = self.interval.start_ms + number * self.group_ms
+        return Interval(start_ms, min(start_ms + self.group_ms, self.interval.end_ms))
+
+    def averaged(self, interval: Interval) -> Interval:
+        """Returns where the windows end that the paths of *interval* need."""
+        return Interval(interval.start_ms - looks_back_ms(self.topology), interval.end_ms)

@@ -1,0 +1,177 @@
+"""Judges windows by the latency of their records.
+
+It reads the facts that this needs. A record's timestamp is the finish clock less its latency. Latency buckets give it
+to within 1 %.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cache
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from tidemark.kernels.columns.buckets import value_of
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    CRITICAL_PATH_STEPS,
+    CRITICAL_PATHS,
+    HEARTBEATS,
+    LATENCY_BUCKETS,
+    OPERATOR_LATENCY,
+    OPERATOR_TASKS,
+    WATERMARKS,
+    WINDOW_PARTS,
+    Table,
+)
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.batch_facts import BatchFacts
+from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tasks
+from tidemark.reports.paths.window_parts import KeptWindows, WindowParts, WindowVerdicts
+from tidemark.reports.paths.window_paths import Paths
+from tidemark.reports.promises import Promises
+from tidemark.reports.report_tables import lies_in, opened, rows_in
+from tidemark.semantics.blame import HISTORY_MS
+from tidemark.storage.warehouse import stream_tables
+from tidemark.stream.journal.unflushed import as_table, unflushed_of
+
+HOUR_MS = 3_600_000
+"""Time before the first closing batch from which facts are read."""
+
+
+def with_verdicts(
+    of_paths: Paths, layout: Layout, topology: Topology, promises: Promises, interval: Interval
+) -> dict[Table, pl.DataFrame]:
+    """Adds `window_parts` and `over_sla` to the tables of critical paths.
+
+    Args:
+        of_paths: the critical paths of windows that end in *interval*.
+        layout: of the warehouse.
+        topology: whose windows they are.
+        promises: about its windows.
+        interval: of the report.
+    """
+    finished = of_paths.finished
+    if finished.is_empty():
+        return {**of_paths.tables, WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, []))}
+    paths, steps = of_paths.tables[CRITICAL_PATHS], of_paths.tables[CRITICAL_PATH_STEPS]
+    batch_ids = pc.field("batch_id").isin(pa.array(finished["batch_id"].unique()))
+    facts = _StreamReader(layout, topology)
+    steps = with_tasks(steps, finished, facts.rows(OPERATOR_TASKS, batch_ids))
+    paths = with_errors_of_tasks(paths, steps)
+    ended = finished["ewt_ms"]
+    first_ms, last_ms = min([*finished["began_ms"].drop_nulls(), *ended]) - HOUR_MS, max(ended) + HISTORY_MS
+    batches = Interval(first_ms, last_ms)
+    parts = WindowParts(
+        topology,
+        promises,
+        facts.of_batches(batches),
+        facts.judged(promises, batches),
+        _kept(layout, topology, interval),
+    )
+    # A window is over its SLA if it is over that of any of its operators.
+    milliseconds = steps.with_columns(pl.col("window_start", "window_end").dt.epoch("ms"))
+    over: dict[tuple[int, int], list[bool]] = defaultdict(list)
+    for name, start_ms, end_ms, worked_ms in milliseconds.select(
+        "operator", "window_start", "window_end", "worked_ms"
+    ).iter_rows():
+        if (is_over := parts.is_over(name, start_ms, worked_ms)) is not None:
+            over[start_ms, end_ms].append(is_over)
+    windows = paths.select(pl.col("window_start", "window_end").dt.epoch("ms"), "leaf", "latency_ms").rows()
+    leaves = {(start_ms, end_ms): leaf for start_ms, end_ms, leaf, _ in windows if leaf}
+    verdicts = [
+        any(over[start_ms, end_ms]) if latency_ms is not None and over[start_ms, end_ms] else None
+        for start_ms, end_ms, _, latency_ms in windows
+    ]
+    return {
+        **{table: rows for table, rows in of_paths.tables.items() if table is not CRITICAL_PATHS},
+        CRITICAL_PATH_STEPS: steps,
+        WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, list(parts.rows(steps, leaves, finished)))),
+        CRITICAL_PATHS: paths.with_columns(pl.Series("over_sla", verdicts, dtype=pl.Boolean())),
+    }
+
+
+def _kept(layout: Layout, topology: Topology, interval: Interval) -> KeptWindows:
+    """Returns the windows of the day before *interval* that kept a promise."""
+    day = lies_in("window_end", Interval(interval.start_ms - HISTORY_MS, interval.start_ms))
+    stored = opened(WINDOW_PARTS, layout.report_table(topology.name, WINDOW_PARTS.name))
+    return KeptWindows(rows_in(stored, day & ~pc.field("over_sla")))
+
+
+def judged(buckets: pl.DataFrame, latencies: pl.DataFrame, promises: Promises, *, window_ms: int) -> WindowVerdicts:
+    """Returns if records broke a promise, by operator and start of window.
+
+    True: the records of the window broke the promise of the operator.
+
+    *buckets* and *latencies* are rows of `latency_buckets` and `operator_latency`.
+    """
+    task = ["sub_topology", "batch_id", "operator", "task_id"]
+    # The value of a bucket may lie outside of the measured latencies.
+    latency_ms = value_of("bucket").clip(pl.col("min_ms"), pl.col("max_ms"))
+    timestamp_ms = pl.col("finished_at").dt.epoch("ms") - latency_ms
+    counted = (
+        buckets.join(latencies.select(*task, "min_ms", "max_ms"), on=task, how="left")
+        .with_columns(start_ms=timestamp_ms // window_ms * window_ms)
+        .group_by("operator", "start_ms")
+        .agg("bucket", "n")
+    )
+    return {
+        (operator, start_ms): any(each.is_broken(zip(bucket, n, strict=True)) for each in promises.records[operator])
+        for operator, start_ms, bucket, n in counted.iter_rows()
+    }
+
+
+class _StreamReader:
+    """Reads facts of all streams of *topology*.
+
+    It looks into the journal of each stream once.
+    """
+
+    def __init__(self, layout: Layout, topology: Topology) -> None:
+        self._layout, self._topology = layout, topology
+        self._unflushed = cache(unflushed_of)
+
+    def rows(self, table: Table, where: pc.Expression) -> pl.DataFrame:
+        """Returns the rows of *table* for which *where* is true.
+
+        They include rows in the journal that are not in the table yet.
+        """
+        parts = [arrow_schema(table).empty_table()]
+        for path in stream_tables(self._layout, self._topology.name, table.name):
+            unflushed, stored = self._unflushed(path.parent), DeltaTable(str(path))
+            newest, later = unflushed.of(path, stored)
+            # Batches after the newest one of the table are read from the journal instead.
+            own = where & (pc.field("batch_id") <= newest) if later else where
+            parts += [rows_of(table, rows_in(stored, own))]
+            parts += [rows_of(table, as_table(later)).filter(where)] if later else []
+        return pl.DataFrame(pa.concat_tables(parts))
+
+    def of_batches(self, over: Interval) -> BatchFacts:
+        """Returns the facts of batches that finished in the interval *over*."""
+        ran = lies_in("finished_at", over)
+        # A watermark that was decided long before may still hold.
+        decided = Interval(over.start_ms - HISTORY_MS, over.end_ms)
+        return BatchFacts(
+            self.rows(BATCHES, ran),
+            self.rows(HEARTBEATS, lies_in("at", over)),
+            self.rows(WATERMARKS, lies_in("decided_at", decided)),
+            self.rows(OPERATOR_LATENCY, ran & (pc.field("kind") == Source.kind)),
+            trigger_ms=self._topology.trigger_ms,
+        )
+
+    def judged(self, promises: Promises, over: Interval) -> WindowVerdicts:
+        """Returns which windows' records broke the promise of their operator.
+
+        The records were finished in the interval *over*.
+        """
+        names = list(promises.records)
+        where = lies_in("finished_at", over) & pc.field("operator").isin(pa.array(names, pa.string()))
+        counts, ranges = (self.rows(table, where) for table in (LATENCY_BUCKETS, OPERATOR_LATENCY))
+        return judged(counts, ranges, promises, window_ms=self._topology.window_ms)

@@ -1,0 +1,102 @@
+"""Reads and writes reports from the driver, through delta-rs.
+
+A small commit takes delta-rs some 10 ms, where Spark's first Delta write in a fresh JVM takes 3 to 5 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import polars as pl
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from tidemark.errors import InvalidRow
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.model.checks import CHECKS
+from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.tables.catalog import Table
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.tables import again_after_others, create
+
+BROKEN = "failed validation check"
+"""Text in delta-rs's error about rows that it rejects."""
+
+
+def replace_rows(rows: pl.DataFrame | list[dict[str, Any]], table: Table, path: Path, *, where: str) -> None:
+    """Replaces rows of the table at *path* in one commit.
+
+    A second call with the same arguments changes nothing.
+
+    Args:
+        rows: the new rows.
+        table: its declaration. It is created if there is none.
+        path: of the table.
+        where: SQL predicate for which all replaced and all new rows are true.
+
+    Raises:
+        InvalidRow: *where* is false for a row, or a row breaks one of the table's CHECKS. Nothing is written.
+    """
+    # The table is opened again for each try, so a try sees the rows of the others.
+    again_after_others(lambda: replace_in(opened(table, path), rows, table, where=where))
+
+
+def replace_in(
+    stored: DeltaTable,
+    rows: pl.DataFrame | list[dict[str, Any]],
+    table: Table,
+    *,
+    where: str,
+    marks: Mapping[str, int] = MappingProxyType({}),
+) -> None:
+    """Replaces rows of the open table *stored* in one commit.
+
+    Args:
+        stored: the table, as it was when it was opened.
+        rows: the new rows.
+        table: its declaration.
+        where: SQL predicate for which all replaced and all new rows are true.
+        marks: transactions of Delta, version by application, that the commit leaves in the log.
+
+    Raises:
+        CommitFailedError: others wrote such rows, or one of *marks*, after *stored* was opened.
+        InvalidRow: as in `replace_rows`.
+    """
+    properties = CommitProperties(app_transactions=[Transaction(app, version) for app, version in marks.items()])
+    try:
+        write_deltalake(stored, rows_of(table, rows), mode="overwrite", predicate=where, commit_properties=properties)
+    except DeltaError as error:
+        if BROKEN not in str(error):
+            raise
+        listed_checks = "\n".join(f"  {name}: {check}" for name, check in CHECKS.get(table.name, {}).items())
+        law = f"rows must be in ({where}) and satisfy these checks"
+        msg = f"{table.name}: {law}; nothing was written.\n{listed_checks}\n{error}"
+        raise InvalidRow(msg) from error
+
+
+def opened(table: Table, path: Path) -> DeltaTable:
+    """Opens *table* at *path*; creates it if there is none."""
+    checks = CHECKS.get(table.name, {})
+    schema = arrow_schema(table)
+    return create(path, schema, description=table.row, checks=checks, partitioned_by=table.partitioned_by)
+
+
+def lies_in(column: str, interval: Interval) -> pc.Expression:
+    """Returns a predicate: the timestamp *column* lies in *interval*."""
+    at = pc.field(column)
+    return (at >= utc(interval.start_ms)) & (at < utc(interval.end_ms))
+
+
+def rows_in(
+    stored: DeltaTable, where: pc.Expression | None = None, *, columns: Sequence[str] | None = None
+) -> pl.DataFrame:
+    """Reads the rows of *stored* for which *where* is true.
+
+    Files that cannot have such rows are not opened. *stored* is the table as it was when it was opened. None as *where*
+    or *columns*: all of them.
+    """
+    return pl.DataFrame(dataset_of(stored).to_table(columns=columns and [*columns], filter=where))

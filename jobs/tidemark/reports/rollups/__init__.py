@@ -1,0 +1,1 @@
+"""Rolls latencies up by hour and day."""

@@ -1,0 +1,1 @@
+"""Estimates lateness after a change of an operator."""

@@ -1,0 +1,289 @@
+"""Estimates the critical paths of windows if operators had worked less.
+
+It also finds operators that would be quicker with more tasks.
+
+Frames are polars frames, because a few thousand windows need no Spark. Instants are epoch ms, lengths ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+
+from tidemark.errors import InvalidArgument
+from tidemark.kernels.columns.clocks import on_one_clock
+from tidemark.model.kinds.registry import KINDS
+from tidemark.model.topology import Topology
+from tidemark.semantics.critical_path import Path, PathStep, Upstreams, critical_path, measure, parts
+from tidemark.semantics.timetable import Timetable, TimetableBatch
+from tidemark.semantics.what_if import sooner
+
+LARGE_SHARE = 0.2
+"""Least share of the paths' work at which more tasks help."""
+SCALE_AT_MOST = 1_000_000
+KEYED = frozenset(word for word, kind in KINDS.items() if kind.keeps_keyed_state)
+"""The kinds of operators with state by key, which tasks can share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkChange:
+    """A change of the time of work of *operator*.
+
+    The new time is the old one times *scale*, minus *less_ms*, and at least 0 ms.
+
+    Raises:
+        InvalidArgument: *scale* is negative, larger than SCALE_AT_MOST or not a number.
+    """
+
+    operator: str
+    scale: float = 1.0
+    less_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.scale <= SCALE_AT_MOST:
+            msg = (
+                f"{self.operator}: scale must be from 0 to {SCALE_AT_MOST:,}, got {self.scale}; "
+                "write 0.5 for half of the work"
+            )
+            raise InvalidArgument(msg)
+
+    def saved_ms(self, worked_ms: int) -> int:
+        """Returns by how many ms the new time is shorter than *worked_ms*.
+
+        The result is negative if the new time is longer.
+        """
+        return worked_ms - max(0, round(worked_ms * self.scale) - self.less_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedWindow:
+    """A closed streaming window, with start and end in epoch ms.
+
+    `was` is its actual critical path, `then` the estimated path with the changes.
+    """
+
+    start_ms: int
+    end_ms: int
+    was: Path
+    then: Path
+
+
+def what_if(
+    operator_windows: pl.DataFrame,
+    batches: pl.DataFrame,
+    upstreams: Upstreams,
+    changes: Iterable[WorkChange],
+    *,
+    trigger_ms: int,
+) -> list[ComparedWindow]:
+    """Returns closed windows with and without *changes*, oldest first.
+
+    Only the time of work changes. Batches of a driver become shorter by this time, so the next ones may begin sooner
+    (`timetable`). Batches of a driver without an upstream driver begin at the same instants as before. The result has
+    no windows that an operator has not finished, and none of batches without a known beginning.
+
+    Args:
+        operator_windows: rows of one topology.
+        batches: rows about its drivers.
+        upstreams: upstream operators of each operator.
+        changes: changes of work; the last one of an operator applies.
+        trigger_ms: trigger of the topology.
+
+    Raises:
+        InvalidArgument: a change is for an unknown operator.
+    """
+    changed = {change.operator: change for change in changes}
+    # A misspelled operator would change nothing without notice.
+    if unknown := sorted(set(changed) - set(upstreams)):
+        msg = f"there is no operator {', '.join(unknown)}; known: {', '.join(sorted(upstreams))}"
+        raise InvalidArgument(msg)
+    closed = [_Closed(rows, upstreams, changed) for rows in _closed(operator_windows, upstreams)]
+    timetables = _timetables(batches, closed, trigger_ms)
+    return [window.changed(timetables) for window in closed]
+
+
+def _closed(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yields the rows of each closed window by operator.
+
+    Instants are epoch ms.
+    """
+    rows = (
+        on_one_clock(operator_windows.with_columns(cs.datetime().dt.epoch("ms")))
+        .filter(pl.col("batch_started_at").is_not_null())
+        .sort("window_end", "ewt_adjusted_at")
+        .unique(["window_start", "window_end", "operator"], keep="first", maintain_order=True)
+    )
+    for _, of_window in rows.group_by("window_start", "window_end", maintain_order=True):
+        by_operator = {row["operator"]: row for row in of_window.iter_rows(named=True)}
+        if set(upstreams) <= set(by_operator):
+            yield {name: by_operator[name] for name in upstreams}
+
+
+class _Closed:
+    """A closed window, and the time of work that *changes* save.
+
+    *rows* has the row of each operator.
+    """
+
+    def __init__(
+        self, rows: Mapping[str, Mapping[str, Any]], upstreams: Upstreams, changes: Mapping[str, WorkChange]
+    ) -> None:
+        self._upstreams = upstreams
+        self._ewt_ms = {name: row["ewt_adjusted_at"] for name, row in rows.items()}
+        self._was = measure(upstreams, self._ewt_ms)
+        self._drivers = {name: row["sub_topology"] for name, row in rows.items()}
+        self._saved_ms = {name: change.saved_ms(_worked_ms(self._was, name, rows)) for name, change in changes.items()}
+        self._rows = rows
+        self.batches = {row["sub_topology"]: row for row in rows.values()}
+
+    def saved_ms(self, driver: str) -> int:
+        """Returns the ms that the operators of *driver* save in this window."""
+        return sum(ms for name, ms in self._saved_ms.items() if self._drivers[name] == driver)
+
+    def changed(self, timetables: Mapping[str, Timetable]) -> ComparedWindow:
+        """Returns the window with its actual and its estimated path."""
+        begins = {driver: partial(_begins_sooner, timetables[driver], row) for driver, row in self.batches.items()}
+        then_ms = sooner(self._upstreams, self._ewt_ms, self._drivers, self._saved_ms, begins)
+        any_row = next(iter(self.batches.values()))
+        return ComparedWindow(
+            start_ms=any_row["window_start"],
+            end_ms=any_row["window_end"],
+            was=critical_path(self._upstreams, self._was),
+            then=critical_path(self._upstreams, measure(self._upstreams, then_ms)),
+        )
+
+
+def _worked_ms(steps: Mapping[str, PathStep], name: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
+    """Returns the ms that the operator *name* worked on a window.
+
+    It is 0 for a source.
+    """
+    step, row = steps[name], rows[name]
+    if step.slowest_upstream is None:
+        return 0
+    began_ms = row["batch_started_at"] + (row["skew_ms"] or 0)
+    before_batch_ms = began_ms - rows[step.slowest_upstream]["ewt_adjusted_at"]
+    return parts(step.latency_ms or 0, before_batch_ms=before_batch_ms, queued_ms=row["queued_ms"]).worked_ms
+
+
+def _timetables(batches: pl.DataFrame, closed: Iterable[_Closed], trigger_ms: int) -> dict[str, Timetable]:
+    """Returns the timetable of each driver."""
+    saved: dict[str, dict[int, int]] = {}
+    for window in closed:
+        for driver, row in window.batches.items():
+            saved.setdefault(driver, {})[row["batch_started_at"]] = window.saved_ms(driver)
+    # A batch that closed no window is assumed to save what the others usually save.
+    usual_ms = {driver: round(median(of.values())) for driver, of in saved.items()}
+    by_driver: dict[str, list[TimetableBatch]] = {driver: [] for driver in saved}
+    instants = batches.with_columns(cs.datetime().dt.epoch("ms")).sort("started_at")
+    for driver, started_ms, finished_ms in instants.select("sub_topology", "started_at", "finished_at").iter_rows():
+        if driver in by_driver:
+            batch = TimetableBatch(started_ms, finished_ms, saved[driver].get(started_ms, usual_ms[driver]))
+            by_driver[driver].append(batch)
+    return {driver: Timetable(of, trigger_ms) for driver, of in by_driver.items()}
+
+
+def _begins_sooner(timetable: Timetable, row: Mapping[str, Any], upstream_ms: int, upstream_sooner_ms: int) -> int:
+    """Returns by how many ms the batch of *row* begins sooner."""
+    # A timetable has instants of its driver's clock.
+    return timetable.sooner_ms(row["batch_started_at"], upstream_ms - (row["skew_ms"] or 0), upstream_sooner_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hint:
+    """Advice on splitting the work of an operator over more tasks.
+
+    Attributes:
+        operator: its name.
+        helps: True if more tasks would make it quicker.
+        worked_share: its share of the work of all operators on the paths, 0 to 1.
+        windows: number of windows with this operator on their path.
+        saves_ms: time that a window saves at most, if the tasks share the work evenly.
+        reasons: sentences for users.
+    """
+
+    operator: str
+    helps: bool
+    worked_share: float
+    windows: int
+    saves_ms: int
+    reasons: tuple[str, ...]
+
+
+def hints(critical_path_steps: pl.DataFrame, topology: Topology, tasks: Mapping[str, int]) -> list[Hint]:
+    """Returns a hint for each operator on the paths, most work first.
+
+    After them come operators off the paths that take a LARGE_SHARE of the work of a driver on the paths. The paths
+    are the rows *critical_path_steps*. *tasks* has the number of tasks of each sub-topology, from `tasks_of`.
+    """
+    on_path = critical_path_steps.filter(pl.col("step").is_not_null() & pl.col("worked_ms").is_not_null())
+    whole_ms = on_path["worked_ms"].sum()
+    worked = on_path.group_by("operator", "sub_topology").agg(
+        ms=pl.col("worked_ms").sum(), median_ms=pl.col("worked_ms").median(), windows=pl.len()
+    )
+    return [
+        _hint(topology, row, tasks.get(row["sub_topology"], 1), row["ms"] / whole_ms if whole_ms else 0.0)
+        for row in worked.sort("ms", "operator", descending=[True, False]).iter_rows(named=True)
+        if row["operator"] in topology.operators
+    ] + _occupants(critical_path_steps, set(worked["sub_topology"]), set(worked["operator"]))
+
+
+def _occupants(critical_path_steps: pl.DataFrame, drivers: set[str], on_path: set[str]) -> list[Hint]:
+    """Returns hints for operators off the paths that slow down *drivers*.
+
+    The other operators of these drivers wait for them.
+    """
+    measured = critical_path_steps.filter(
+        pl.col("worked_ms").is_not_null() & pl.col("sub_topology").is_in(list(drivers))
+    )
+    worked = measured.group_by("operator", "sub_topology").agg(ms=pl.col("worked_ms").sum(), windows=pl.len())
+    shares = worked.with_columns(share=pl.col("ms") / pl.col("ms").sum().over("sub_topology"))
+    off_path = shares.filter((pl.col("share") >= LARGE_SHARE) & ~pl.col("operator").is_in(list(on_path)))
+    return [
+        Hint(
+            operator=row["operator"],
+            helps=False,
+            worked_share=row["share"],
+            windows=0,
+            saves_ms=0,
+            reasons=(
+                f"off the path: {row['share']:.0%} of the work of the driver {row['sub_topology']}, for which its "
+                "other operators wait; run it in a sub-topology of its own",
+            ),
+        )
+        for row in off_path.sort("ms", "operator", descending=[True, False]).iter_rows(named=True)
+    ]
+
+
+def _hint(topology: Topology, row: Mapping[str, Any], tasks: int, share: float) -> Hint:
+    kind = topology.operators[row["operator"]].kind
+    # More tasks help only with all three: state by key, several input partitions, and a large share of work.
+    keyed, several, large = kind in KEYED, tasks > 1, share >= LARGE_SHARE
+    reasons = (
+        f"{kind}: its state is kept by key, which tasks can share out"
+        if keyed
+        else f"{kind}: it keeps no state by key",
+        f"{tasks} tasks: its input has as many partitions" if several else "1 task: repartition its input first",
+        f"{share:.0%} of the work on {row['windows']} paths" + ("" if large else f", less than {LARGE_SHARE:.0%}"),
+    )
+    helps = keyed and several and large
+    return Hint(
+        operator=row["operator"],
+        helps=helps,
+        worked_share=share,
+        windows=row["windows"],
+        saves_ms=round(row["median_ms"] * (1 - 1 / tasks)) if helps else 0,
+        reasons=reasons,
+    )
+
+
+def tasks_of(operator_latency: pl.DataFrame) -> dict[str, int]:
+    """Counts the tasks of each sub-topology in the rows *operator_latency*."""
+    counted = operator_latency.group_by("sub_topology").agg(pl.col("task_id").n_unique())
+    return dict(counted.iter_rows())

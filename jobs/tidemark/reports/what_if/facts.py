@@ -1,0 +1,99 @@
+"""Compares windows with and without a changed operator.
+
+The facts are for people, programs and pages.
+
+The names of the fields are a promise: docs/reports.md has them. Lengths are whole ms, instants timestamps in UTC.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import polars as pl
+
+from tidemark.errors import InvalidArgument
+from tidemark.model.settings.intervals import iso
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import Row, Rows, Tables
+from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, hints, tasks_of, what_if
+from tidemark.semantics.critical_path import Path
+
+IN_INTERVAL = """
+    topology = $1 AND coalesce(window_end >= make_timestamptz($2 * 1000), true)
+    AND coalesce(window_end < make_timestamptz($3 * 1000), true)
+"""
+WINDOWS = f"SELECT * FROM operator_windows WHERE {IN_INTERVAL}"
+BATCHES = """
+    SELECT sub_topology, started_at, finished_at FROM batches
+    WHERE topology = $1 AND started_at BETWEEN $2::TIMESTAMPTZ - INTERVAL 1 MINUTE AND $3
+"""
+STEPS = f"SELECT operator, sub_topology, step, worked_ms FROM critical_path_steps WHERE {IN_INTERVAL}"
+TASKS = "SELECT DISTINCT sub_topology, task_id FROM operator_latency WHERE topology = $1"
+
+
+def what_if_facts(
+    tables: Tables, topology: Topology, change: WorkChange, *, start_ms: int | None = None, end_ms: int | None = None
+) -> Row:
+    """Compares the closed windows of *topology* with and without *change*.
+
+    They end in [*start_ms*, *end_ms*), epoch ms; None: no limit. `windows` has each of them. `before` and `after` are
+    the median and the 90th percentile of their latencies. `hints` has advice on operators
+    that would be quicker with more tasks.
+
+    Raises:
+        InvalidArgument: there is no such window, or no such operator; the message has the remedy.
+    """
+    rows = _frame(tables.ask(WINDOWS, [topology.name, start_ms, end_ms]))
+    began = rows["batch_started_at"]
+    batches = _frame(tables.ask(BATCHES, [topology.name, began.min(), began.max()]))
+    windows = what_if(rows, batches, topology.upstreams, [change], trigger_ms=topology.trigger_ms)
+    if not windows:
+        bounds = [f"{word} {iso(at_ms)}" for word, at_ms in (("from", start_ms), ("to", end_ms)) if at_ms is not None]
+        msg = (
+            f"what-if compares closed streaming windows, but {topology.name} has {' '.join(['none', *bounds])}; "
+            f"ask for another interval, or see with `tidemark why {topology.name}` what each operator waits for"
+        )
+        raise InvalidArgument(msg)
+    steps = _frame(tables.ask(STEPS, [topology.name, start_ms, end_ms]))
+    tasks = tasks_of(_frame(tables.ask(TASKS, [topology.name])))
+    return {
+        "topology": topology.name,
+        **asdict(change),
+        "from": None if start_ms is None else iso(start_ms),
+        "to": None if end_ms is None else iso(end_ms),
+        "compared": len(windows),
+        "before": _spread([window.was for window in windows]),
+        "after": _spread([window.then for window in windows]),
+        "other_path": sum(_names(window.was) != _names(window.then) for window in windows),
+        "hints": [asdict(hint) for hint in hints(steps, topology, tasks)] if len(steps) else [],
+        "windows": [_row(window) for window in windows],
+    }
+
+
+def _frame(answer: Rows) -> pl.DataFrame:
+    return pl.DataFrame(answer.rows, schema=list(answer.columns), orient="row", infer_schema_length=None)
+
+
+def _spread(paths: list[Path]) -> Row:
+    """Returns median and 90th percentile of the latencies of *paths*."""
+    # Of two neighbours the lower one counts, as in the rollups.
+    ordered = sorted(path.latency_ms for path in paths)
+    median_ms, p90_ms = (ordered[math.floor(q * (len(ordered) - 1))] for q in (0.5, 0.9))
+    return {"median_ms": median_ms, "p90_ms": p90_ms}
+
+
+def _row(window: ComparedWindow) -> Row:
+    return {
+        "window_start": iso(window.start_ms),
+        "window_end": iso(window.end_ms),
+        "latency_ms": window.was.latency_ms,
+        "path": _names(window.was),
+        "then_latency_ms": window.then.latency_ms,
+        "then_path": _names(window.then),
+    }
+
+
+def _names(path: Path) -> list[Any]:
+    return [step.operator for step in path.steps]

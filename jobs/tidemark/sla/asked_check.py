@@ -1,0 +1,67 @@
+"""Describes a check of SLAs that one process requests from another.
+
+The module is cheap to import.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.clock import wall_clock_ms
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.topology import Topology
+from tidemark.reports.batch_job import writing
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedCheck:
+    """Request for a check of the SLAs *specs* of *topology*.
+
+    It is for the instant *at_ms* (epoch ms), and its results belong to the run *run_id*. The SLAs that are *unusable*,
+    by name, are left out.
+    """
+
+    layout: Layout
+    topology: Topology
+    specs: tuple[SlaSpec, ...]
+    at_ms: int
+    run_id: str
+    unusable: frozenset[str]
+
+    def __call__(self) -> None:
+        """Makes the check."""
+        # Collection takes a fifth of the time of importing great-expectations, which keeps what it allocates.
+        gc.disable()
+        from tidemark.sla.check import run
+        from tidemark.sla.measures.progress import behind
+
+        # Imported modules stay, so no later collection needs to look at them.
+        gc.freeze()
+        gc.enable()
+        with writing(self.layout, self.topology.name):
+            late = behind(self.layout, self.topology, at_ms=self.at_ms, clock=wall_clock_ms, sleep_s=time.sleep)
+            run(
+                self.layout,
+                self.topology,
+                self.specs,
+                at_ms=self.at_ms,
+                run_id=self.run_id,
+                unusable=self.unusable,
+                behind=late,
+            )
+
+
+def checks_of(warehouse: Path) -> Path:
+    """Returns the folder where processes that check SLAs find one another.
+
+    They are processes of this user on this host, for one *warehouse*.
+    """
+    name = hashlib.sha256(str(warehouse.absolute()).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"tidemark-{os.geteuid()}-checks-{name}"

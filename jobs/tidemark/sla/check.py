@@ -1,0 +1,149 @@
+"""Judges the SLAs of a topology for an instant.
+
+It writes the results, the changes of incidents that follow, and the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tidemark.model.kinds.registry import KINDS
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval, is_text
+from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
+from tidemark.model.tables.catalog import (
+    DQ_RESULTS,
+    SLA_RESULTS,
+)
+from tidemark.model.topology import Topology
+from tidemark.query.sql import Warehouse
+from tidemark.reports.report_tables import replace_rows
+from tidemark.semantics.sla import Sla
+from tidemark.sla.contracts.counts import ContractCounts, judged
+from tidemark.sla.contracts.quality import Quality
+from tidemark.sla.incidents.changes import quiet
+from tidemark.sla.incidents.culprits import with_culprits
+from tidemark.sla.incidents.tables import checked_before, follow_up, is_checked_after, open_account_before
+from tidemark.sla.measures import facts as sla_facts
+from tidemark.sla.measures.merges import merged_facts
+from tidemark.sla.measures.newest_times import newest_ms
+from tidemark.sla.measures.progress import unknown_if_behind
+from tidemark.sla.measures.status import statuses
+from tidemark.sla.page import write_sla_page
+from tidemark.sla.sla_text import sla_row
+from tidemark.storage.warehouse import stream_tables
+
+
+def run(
+    layout: Layout,
+    topology: Topology,
+    specs: Sequence[SlaSpec],
+    *,
+    at_ms: int,
+    run_id: str,
+    unusable: Collection[str] = (),
+    behind: Collection[str] = (),
+) -> None:
+    """Checks *specs* and replaces the results of *run_id*.
+
+    The changes of incidents are written after the results, and before the page.
+
+    Args:
+        layout: of the warehouse.
+        topology: that promises the SLAs.
+        specs: the SLAs to judge.
+        at_ms: the instant of the check, epoch ms.
+        run_id: of the check. A check that is repeated under it replaces its results.
+        unusable: names of SLAs that are promised and cannot be judged. Their incidents do not change.
+        behind: sub-topologies whose facts do not reach the instant. Nothing is known of them.
+    """
+    quality = Quality()
+    since = _since_the_check_before(layout, topology.name, at_ms=at_ms, run_id=run_id)
+    by_contract = judged(layout, topology, since)
+    contracts = list(_contracts(quality, by_contract))
+    readable = {each.path for each in by_contract if each.is_readable}
+    # Queries read many tables: a single unreadable one would make all of them fail.
+    tables = Warehouse(layout.warehouse, only=readable)
+    later = sla_facts.later(tables, topology.name, at_ms=at_ms)
+    # Tables whose record times SLAs of staleness ask for.
+    timed_tables = [(table, path) for table, path in _of_staleness(layout, topology.name, specs) if path in readable]
+    names = {table for table, _ in timed_tables}
+    facts = [
+        *sla_facts.facts(tables, topology, specs, at_ms=at_ms),
+        *sla_facts.reached(tables, topology, names, at_ms=at_ms),
+        *(_newest_fact(table, path, later) for table, path in timed_tables),
+        *merged_facts(layout, topology, specs, readable, at_ms=at_ms),
+    ]
+    # An account stays open until it closes, so batches are read from the oldest open one on.
+    open_ms = open_account_before(layout, topology.name, at_ms, run_id)
+    accounts_ms = min(since.start_ms - _longest_ms(specs), at_ms if open_ms is None else open_ms)
+    accounts = sla_facts.accounts(tables, topology, at_ms=at_ms, since_ms=accounts_ms)
+    judged_now = statuses(specs, topology, facts, accounts, contracts, at_ms=at_ms)
+    measured = [unknown_if_behind(status, topology, behind) for status in judged_now]
+    final = list(with_culprits(measured, topology, layout, tables, at_ms=at_ms))
+    frame = pd.DataFrame([{**sla_row(s), "idle": s.idle, "measured": s.is_measured} for s in final])
+    expected = [
+        *quality.check("sla_status", frame, slas=len(specs)),
+        *quality.check("outcomes", pd.DataFrame(accounts, columns=list(sla_facts.ACCOUNT)), kinds=[*KINDS]),
+        *contracts,
+    ]
+    # A check for an instant before one that was checked changes no incident.
+    is_past = is_checked_after(layout, topology.name, at_ms, run_id)
+    of_check = {"topology": topology.name, "checked_at": at_ms, "run_id": run_id}
+    results = [{**sla_row(status), "quiet": quiet(status.spec, at_ms, is_past=is_past)} for status in final]
+    for table, rows in ((SLA_RESULTS, results), (DQ_RESULTS, expected)):
+        path = layout.report_table(topology.name, table.name)
+        replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
+    if not is_past:
+        follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id, unusable=unusable)
+    write_sla_page(layout, topology.name)
+
+
+def _newest_fact(table: str, path: Path, later: Mapping[str, int]) -> dict[str, Any]:
+    """Returns the fact about the newest record time in *table*.
+
+    The table is at *path*. *later* has, by sub-topology, the first batch that was finished after the check's instant.
+    """
+    return sla_facts.told(table, newest_ms(path, before_batch=later.get(path.parent.name)))
+
+
+def _since_the_check_before(layout: Layout, topology: str, *, at_ms: int, run_id: str) -> Interval:
+    """Returns the interval whose rows are judged by contracts.
+
+    It begins at the check before, less the difference that clocks may have, so that no row is left out. It is
+    CONTRACTS_OVER_MS long at least.
+    """
+    before_ms = checked_before(layout, topology, at_ms, run_id)
+    return Interval(min(at_ms - CONTRACTS_OVER_MS, at_ms if before_ms is None else before_ms - CLOCKS_APART_MS), at_ms)
+
+
+def _longest_ms(specs: Sequence[SlaSpec]) -> int:
+    """Returns the longest limit of completeness in *specs*, in ms.
+
+    An account that is open for so long has reached every limit.
+    """
+    limits = (spec.limits for spec in specs if spec.measure is Measure.COMPLETENESS)
+    lengths = [ms for sla in limits if isinstance(sla, Sla) for ms in (sla.warn_after_ms, sla.error_after_ms) if ms]
+    return round(max(lengths, default=0))
+
+
+def _contracts(quality: Quality, by_contract: Sequence[ContractCounts]) -> Iterator[dict[str, Any]]:
+    """Yields rows of dq_results on the contract of each table."""
+    schemas = [each.schema for each in by_contract]
+    counts_of_rows = [each.counts for each in by_contract]
+    for suite, counts in (("schema", schemas), ("contract", counts_of_rows)):
+        for place, row in quality.check_each(suite, pd.DataFrame(counts)):
+            of = by_contract[place]
+            broken = {} if row["success"] else {"culprit": of.culprit, "example": of.example}
+            what = {"table": of.table, "sub_topology": of.sub_topology, "table_version": of.version}
+            yield {**row, **what, **broken, "batch_id": of.batch_id, "rows": of.rows}
+
+
+def _of_staleness(layout: Layout, topology: str, specs: Sequence[SlaSpec]) -> Iterator[tuple[str, Path]]:
+    """Yields names and paths of the tables whose staleness *specs* limit."""
+    for name in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
+        yield from ((name, path) for path in stream_tables(layout, topology, name))

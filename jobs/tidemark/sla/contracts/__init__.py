@@ -1,0 +1,1 @@
+"""Counts rows that break the contracts of tables."""

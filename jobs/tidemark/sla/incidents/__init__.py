@@ -1,0 +1,1 @@
+"""Opens, resolves and reports incidents."""

@@ -1,0 +1,248 @@
+"""Derives the changes of incidents from checks of SLAs.
+
+Rows are those of `sla_results` and `incidents`, with instants as epoch ms.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemark.errors import InvalidArgument
+from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.settings.toml_keys import length
+from tidemark.model.sla_spec import Severity, SlaSpec
+from tidemark.model.topology import Topology
+from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
+from tidemark.semantics.sla import Verdict
+
+Row = Mapping[str, Any]
+_COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
+GONE = "the SLA is no longer defined"
+PAST = "past"
+"""Reason why a check is quiet.
+
+It is for an instant before one that was checked already.
+"""
+MISSED = 2
+"""Intervals of checks that may pass without a check.
+
+A longer time is an incident. One check less than that may be missing in a row.
+"""
+
+
+def looks_back_ms(specs: Sequence[SlaSpec]) -> int:
+    """Returns the greatest age, in ms, of checks that affect incidents."""
+    return DAY_MS + max((max(s.damping.open_after_ms, s.damping.resolve_after_ms) for s in specs), default=0)
+
+
+def quiet(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
+    """Returns why a check of *spec* for *at_ms* changes no incident.
+
+    None: it may change one.
+    """
+    if is_past:
+        return PAST
+    return "maintenance" if spec.is_quiet(at_ms) else None
+
+
+def gap_ms(topology: Topology) -> int:
+    """Returns the longest accepted time between two checks, in ms.
+
+    A longer gap is an incident, and the states of SLAs begin anew after it.
+    """
+    return MISSED * topology.check_every_ms
+
+
+def changes(
+    specs: Sequence[SlaSpec],
+    results: Sequence[Row],
+    incidents: Sequence[Row],
+    *,
+    at_ms: int,
+    gap_ms: int,
+    unusable: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """Returns the new rows of `incidents` that follow from *results*.
+
+    Called again with these rows among the *incidents* it returns none. Incidents of an SLA that is not promised any
+    more are resolved at *at_ms*.
+
+    Args:
+        specs: the promised SLAs that can be judged.
+        results: of all checks that are not older than `looks_back_ms`. Results for the past are skipped, and so are
+            those of an older version, which have no severity. Results in maintenance interrupt what has lasted.
+        incidents: the rows of `incidents`.
+        at_ms: the instant of the check, epoch ms.
+        gap_ms: a longer gap between checks interrupts what has lasted.
+        unusable: names of SLAs that are promised and cannot be judged. Their incidents stay as they are.
+    """
+    by_sla: dict[str, list[Row]] = defaultdict(list)
+    for result in results:
+        if result["quiet"] != PAST and result["severity"] is not None:
+            by_sla[result["sla"]].append(result)
+    rows = [row for spec in specs for row in _of_one(spec, by_sla[spec.name], _by_checks(incidents, spec.name), gap_ms)]
+    # CHECKS is never promised: any check resolves the incident of missed checks.
+    promised = {*unusable, *(spec.name for spec in specs)} - {CHECKS}
+    for last in open_incidents(incidents).values():
+        if last["sla"] not in promised:
+            rows.append(_ended(last, at_ms))
+    return rows
+
+
+def checks_missed(
+    topology: Topology, last_ms: int | None, incidents: Sequence[Row], *, at_ms: int, is_due: bool = False
+) -> list[dict[str, Any]]:
+    """Returns a row that opens an incident if a check was missed.
+
+    No check of the SLAs of *topology* finished in time at *at_ms*. A check that takes longer is not distinguished from
+    one that does not run. The incident is resolved like that of an SLA that is not promised any more: by the next
+    check, or at once if this is one.
+
+    Args:
+        topology: whose SLAs are checked.
+        last_ms: the instant of the last check, epoch ms; None: there was none.
+        incidents: the rows of `incidents`. If such an incident is open, no row is returned.
+        at_ms: now, or the instant of this check, epoch ms.
+        is_due: without a last check there is a row only if one is due.
+    """
+    if any(row["sla"] == CHECKS for row in open_incidents(incidents).values()):
+        return []
+    if last_ms is None and not is_due:
+        return []
+    since_ms = at_ms if last_ms is None else last_ms + gap_ms(topology)
+    if last_ms is not None and since_ms >= at_ms:
+        return []
+    before = "" if last_ms is None else f" since the one for {iso(last_ms)}"
+    text = (
+        f"no check of the SLAs of {topology.name} has finished{before}, due every {length(topology.check_every_ms)}: "
+        f"checks do not run, fail, or take longer than {length(gap_ms(topology))}; look at the DAG "
+        f"tidemark_{topology.name}_sla_check, and raise check_every if its runs succeed"
+    )
+    opened = dict.fromkeys((*_COPIED, "run_id", "by")) | {
+        "incident": _name(CHECKS, since_ms),
+        "topology": topology.name,
+        "sla": CHECKS,
+        "change": Change.OPENED.value,
+        "at": at_ms,
+        "opened_at": since_ms,
+        "broken_since": since_ms,
+        "verdict": Verdict.ERROR.value,
+        "severity": Severity.CRITICAL.value,
+        "subject": "sla_check",
+        "said": text,
+        "owner": topology.owner,
+    }
+    return [] if any(row["incident"] == opened["incident"] for row in incidents) else [opened]
+
+
+def _ended(last: Row, at_ms: int) -> dict[str, Any]:
+    text = "the SLAs are checked again" if last["sla"] == CHECKS else GONE
+    change = {"change": Change.RESOLVED.value, "at": at_ms, "verdict": Verdict.UNKNOWN.value, "said": text}
+    return {**last, **change, "by": None, "culprit": None, "held_by": None}
+
+
+def open_incidents(incidents: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """Returns the newest change of each open incident, by its name.
+
+    Acknowledgements do not count: the change was made by a check.
+    """
+    newest: dict[str, dict[str, Any]] = {}
+    for row in sorted(incidents, key=in_time):
+        if row["change"] == Change.RESOLVED:
+            newest.pop(row["incident"], None)
+        elif row["change"] != Change.ACKNOWLEDGED:
+            newest[row["incident"]] = dict(row)
+    return newest
+
+
+def acknowledged(incidents: Sequence[Row], incident: str, *, by: str, note: str, at_ms: int) -> dict[str, Any] | None:
+    """Returns the row that acknowledges *incident*.
+
+    Args:
+        incidents: the rows of `incidents`.
+        incident: its name.
+        by: the person who acknowledges it.
+        note: of that person; may be empty.
+        at_ms: when that is, epoch ms.
+
+    Returns:
+        None if the incident is acknowledged already.
+
+    Raises:
+        InvalidArgument: it is not open.
+    """
+    still_open = open_incidents(incidents)
+    if incident not in still_open:
+        names = ", ".join(still_open) or "none"
+        msg = f"incident {incident!r} is not open and cannot be acknowledged; open incidents: {names}"
+        raise InvalidArgument(msg)
+    if any(row["incident"] == incident and row["change"] == Change.ACKNOWLEDGED for row in incidents):
+        return None
+    change = {"change": Change.ACKNOWLEDGED.value, "at": at_ms, "by": by, "said": note or None, "run_id": None}
+    return {**still_open[incident], **change}
+
+
+def _by_checks(incidents: Sequence[Row], sla: str) -> list[Row]:
+    rows = [row for row in incidents if row["sla"] == sla and row["change"] != Change.ACKNOWLEDGED]
+    return sorted(rows, key=in_time)
+
+
+def in_time(change: Row) -> tuple[int, str, int]:
+    """Returns a key that sorts changes by time."""
+    # Several changes of an incident may have one instant: they come in the order of Change.
+    return change["at"], change["incident"], list(Change).index(Change(change["change"]))
+
+
+def _of_one(spec: SlaSpec, results: Sequence[Row], history: Sequence[Row], gap_ms: int) -> Iterator[dict[str, Any]]:
+    """Yields the new changes of the incidents of *spec*.
+
+    Args:
+        spec: the SLA.
+        results: of its checks, in any order.
+        history: the changes that checks made of its incidents, oldest first.
+        gap_ms: a longer gap between checks interrupts what has lasted.
+    """
+    last = history[-1] if history else None
+    standing = SlaState()
+    if last is not None and last["change"] != Change.RESOLVED:
+        standing = SlaState(
+            opened_at_ms=last["opened_at"], worst=Verdict(last["verdict"]), broken_since_ms=last["broken_since"]
+        )
+    before_ms = None if last is None else last["at"]
+    for result in sorted(results, key=lambda result: (result["checked_at"], result["run_id"])):
+        # An earlier call followed these results.
+        if last is not None and result["checked_at"] <= last["at"]:
+            continue
+        if result["quiet"] is not None or (before_ms is not None and result["checked_at"] - before_ms > gap_ms):
+            standing = interrupted(standing)
+        before_ms = result["checked_at"]
+        if result["quiet"] is not None:
+            continue
+        before = standing
+        standing, change = follow(
+            standing, at_ms=result["checked_at"], verdict=Verdict(result["verdict"]), damping=spec.damping
+        )
+        if change is not None:
+            # A resolved incident is described by what it was.
+            yield _row(change, before if change is Change.RESOLVED else standing, result)
+
+
+def _row(change: Change, standing: SlaState, result: Row) -> dict[str, Any]:
+    opened_ms = standing.opened_at_ms or result["checked_at"]
+    return {
+        **{name: result[name] for name in ("topology", "sla", "run_id", *_COPIED)},
+        "incident": _name(result["sla"], opened_ms),
+        "change": change.value,
+        "at": result["checked_at"],
+        "opened_at": opened_ms,
+        "broken_since": standing.broken_since_ms,
+        "by": None,
+    }
+
+
+def _name(sla: str, opened_ms: int) -> str:
+    return f"{sla}-{datetime.fromtimestamp(opened_ms / 1_000, UTC):%Y%m%dT%H%M%S}"

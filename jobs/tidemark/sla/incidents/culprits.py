@@ -1,0 +1,178 @@
+"""Finds the culprits of broken SLAs, and what blocks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import cached_property, lru_cache, wraps
+from typing import ParamSpec, TypeVar
+
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import Row, Tables
+from tidemark.semantics.blame import AgeCause
+from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.sla import Sla
+from tidemark.sla.measures.status import Status, sub_topology_of
+from tidemark.why.evidence.findings import SILENCE, Cause, WhyFinding
+from tidemark.why.evidence.snapshot import Scene
+from tidemark.why.walk import explain, restarted_driver, scene, what_holds_time_back
+
+log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NO_EXPLANATION = frozenset({Cause.NOTHING_WRONG, Cause.UNEXPLAINED})
+LATENCIES = frozenset({*QUANTILES, *WORK_QUANTILES, Measure.BURN_RATE})
+WAITS_FOR_NOTHING = frozenset({Measure.COMPLETENESS, Measure.CONTRACT})
+"""Measures of rows that exist.
+
+The rows themselves name the culprit.
+"""
+WAITED_FOR_DRIVER = frozenset({None, AgeCause.DRIVER_RESTARTED, AgeCause.BACKLOG})
+"""Culprits that a restarted driver may explain.
+
+Records waited for that driver.
+"""
+BLAME = """
+    SELECT operator, input, avg(ms) AS ms, max(age_ms) AS age_ms, median(usual_ms) AS usual_ms, count(*) AS windows
+    FROM window_parts
+    WHERE topology = $1 AND subject = $4 AND over_sla AND excess_ms > 0
+          AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
+    GROUP BY operator, kind, input ORDER BY sum(excess_ms) DESC, operator LIMIT 1
+"""
+"""Selects the part of the age of windows that grew most.
+
+The windows are those of an operator, $4, that broke its promise.
+"""
+
+
+def with_culprits(
+    measured: Iterable[Status], topology: Topology, layout: Layout, tables: Tables, *, at_ms: int
+) -> Iterator[Status]:
+    """Adds to the status of each broken SLA its culprit and hold-up.
+
+    The culprit of a latency is the part of the age of windows that grew most. These windows broke this promise; the
+    part is an operator or a cause on the path to its subject, as in `window_parts`. Without such a window it is
+    `driver_restarted` if records waited for a new driver. Otherwise, and for other measures, it is the operator or
+    input that blocks according to `tidemark why`; for a watermark it is the source or operator that holds it back. A
+    breach that cannot be explained has no culprit. Statuses of SLAs that hold are yielded unchanged.
+
+    Args:
+        measured: the statuses at *at_ms*.
+        topology: that promises the SLAs.
+        layout: of the warehouse.
+        tables: of the warehouse.
+        at_ms: the instant of the check, epoch ms.
+    """
+    explaining = _Explaining(topology, layout, tables, at_ms)
+    for status in measured:
+        if status.verdict not in BROKEN or status.spec.measure in WAITS_FOR_NOTHING:
+            yield status
+        else:
+            yield explaining.explained(status)
+
+
+class _Explaining:
+    """Explains the broken SLAs of *topology* at *at_ms*.
+
+    What several SLAs ask for is looked up once.
+    """
+
+    def __init__(self, topology: Topology, layout: Layout, tables: Tables, at_ms: int) -> None:
+        self._topology, self._layout, self._tables, self._at_ms = topology, layout, tables, at_ms
+        # Several SLAs may ask about one subject or operator.
+        self._blamed = lru_cache(_unexplained(self._part_that_grew))
+        self._held_up = lru_cache(_unexplained(self._hold_up))
+        self._held_back = _unexplained(self._what_holds_back)
+        self._restarted = _unexplained(self._restarted_driver)
+
+    @cached_property
+    def _scene(self) -> Scene:
+        return scene(self._topology, self._layout, self._at_ms)
+
+    def explained(self, status: Status) -> Status:
+        """Returns the *status* of a broken SLA with culprit, hold-up and age.
+
+        The age is that of the oldest window that broke the promise, in ms; None: not a latency, or no such window.
+        """
+        spec, is_late = status.spec, status.spec.measure in LATENCIES
+        finding = self._held_back(spec) or self._held_up(_operator(spec, self._topology), is_late=is_late)
+        culprit, held_by, age_ms = status.culprit, finding.line if finding else None, None
+        if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
+            culprit, held_by, age_ms = culprit or part["operator"], held_by or _wait_for_input(part), part["age_ms"]
+        restart = self._restarted(spec) if is_late and culprit in WAITED_FOR_DRIVER else None
+        if restart is not None and culprit in {None, restart.cause.value}:
+            culprit, held_by = restart.cause.value, restart.line
+        if culprit is None and finding is not None:
+            culprit = finding.input or finding.operator
+        return replace(status, culprit=culprit, held_by=held_by, age_ms=age_ms)
+
+    def _part_that_grew(self, subject: str, over_ms: int) -> Row | None:
+        parts = self._tables.ask(BLAME, [self._topology.name, self._at_ms - over_ms, self._at_ms, subject]).objects
+        return parts[0] if parts else None
+
+    def _hold_up(self, operator: str | None, *, is_late: bool) -> WhyFinding | None:
+        findings = explain(self._scene, operator)
+        causes = NO_EXPLANATION | SILENCE if is_late else NO_EXPLANATION
+        return next((finding for finding in findings if finding.cause not in causes), None)
+
+    def _what_holds_back(self, spec: SlaSpec) -> WhyFinding | None:
+        if spec.measure is not Measure.WATERMARK_LAG or not isinstance(spec.limits, Sla):
+            return None
+        # The watermark at which its lag would be one ms below the lowest limit.
+        needed_ms = self._at_ms - round(spec.limits.least_ms) + 1
+        sub = sub_topology_of(spec, self._topology)
+        findings = what_holds_time_back(self._topology, self._layout, sub, at_ms=self._at_ms, needed_ms=needed_ms)
+        return next(iter(findings), None)
+
+    def _restarted_driver(self, spec: SlaSpec) -> WhyFinding | None:
+        operator = _operator(spec, self._topology)
+        if operator is None:
+            return None
+        return restarted_driver(self._topology, self._layout, operator, at_ms=self._at_ms, within_ms=spec.over_ms)
+
+
+def _unexplained(explain: Callable[P, T | None]) -> Callable[P, T | None]:
+    """Makes *explain* return None where it raises.
+
+    An SLA is broken whether or not that can be explained.
+    """
+
+    @wraps(explain)
+    def explained(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return explain(*args, **kwargs)
+        except Exception:
+            log.exception("the cause of a broken SLA was not determined")
+            return None
+
+    return explained
+
+
+def _wait_for_input(part: Row) -> str | None:
+    """Formats the wait of a *part* of the age of windows.
+
+    It names the partition that the part waited for; None if it waited for none.
+    """
+    if part["input"] is None:
+        return None
+    usual = "" if part["usual_ms"] is None else f", usually {part['usual_ms']:,.0f} ms"
+    return f"{part['operator']}: {part['input']}, {part['ms']:,.0f} ms in each of {part['windows']:,} windows{usual}"
+
+
+def _operator(spec: SlaSpec, topology: Topology) -> str | None:
+    """Returns the operator whose results *spec* limits.
+
+    None: those of each terminal operator.
+    """
+    if spec.subject in topology.operators:
+        return spec.subject
+    for sub in topology.sub_topologies:
+        if sub.name == spec.subject:
+            return sub.operators[-1].name
+    sinks = (o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == spec.subject)
+    return next(sinks, None)

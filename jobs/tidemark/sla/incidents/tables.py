@@ -1,0 +1,261 @@
+"""Reads and writes the incidents of a topology, through delta-rs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import polars as pl
+import polars.selectors as cs
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from tidemark.model.channel_spec import Channel
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval, is_text, utc
+from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS, SLA_RESULTS, Table
+from tidemark.model.topology import Topology
+from tidemark.reports.batch_job import AT_MOST_S, writing
+from tidemark.reports.report_tables import lies_in, opened, replace_in, replace_rows, rows_in
+from tidemark.sla.incidents.changes import (
+    PAST,
+    acknowledged,
+    changes,
+    checks_missed,
+    gap_ms,
+    in_time,
+    looks_back_ms,
+    open_incidents,
+)
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.tables import again_after_others
+from tidemark.storage.locks import locked, own_folder
+from tidemark.storage.object_path import ObjectPath
+
+GIVE_UP_MS = DAY_MS
+"""Time for which alerts of a resolved incident are retried, in ms."""
+
+
+def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> bool:
+    """Returns True if another run has checked a later instant.
+
+    It is a check of *topology* by another run than *run_id*, for an instant after *at_ms*.
+    """
+    return not _checked_by_others(layout, topology, run_id, pc.field("checked_at") > utc(at_ms)).is_empty()
+
+
+def checked_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> int | None:
+    """Returns the last instant before *at_ms* that was checked.
+
+    Another run than *run_id* has checked *topology* for it. It is epoch ms; None: there is none.
+    """
+    checks = _checked_by_others(layout, topology, run_id, pc.field("checked_at") < utc(at_ms))
+    newest = checks["checked_at"].dt.epoch("ms").max()
+    return newest if isinstance(newest, int) else None
+
+
+def open_account_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> int | None:
+    """Returns since when an account is open, by the check before *at_ms*.
+
+    That check is the last one by another run than *run_id* which measured completeness. It is epoch ms; None: it found
+    no open account.
+    """
+    is_measured = (pc.field("measure") == Measure.COMPLETENESS.value) & pc.field("observed_ms").is_valid()
+    checks = _checked_by_others(layout, topology, run_id, (pc.field("checked_at") < utc(at_ms)) & is_measured)
+    # A closed account has been open for 0 ms.
+    newest = checks.filter(pl.col("checked_at") == pl.col("checked_at").max(), pl.col("observed_ms") > 0)
+    open_since_ms = newest.select((pl.col("checked_at").dt.epoch("ms") - pl.col("observed_ms")).min()).item()
+    return None if open_since_ms is None else round(open_since_ms)
+
+
+def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pc.Expression) -> pl.DataFrame:
+    """Returns the results of checks by other runs than *run_id*.
+
+    They are those of *topology* for which *when* is true, with columns `checked_at` and `observed_ms`.
+    """
+    results = _stored(SLA_RESULTS, layout, topology)
+    return rows_in(results, when & (pc.field("run_id") != run_id), columns=["checked_at", "observed_ms"])
+
+
+def follow_up(
+    layout: Layout,
+    topology: Topology,
+    specs: Sequence[SlaSpec],
+    *,
+    at_ms: int,
+    run_id: str,
+    unusable: Collection[str] = (),
+) -> list[dict[str, Any]]:
+    """Writes the changes of incidents that follow from checks.
+
+    Args:
+        layout: of the warehouse.
+        topology: whose incidents they are.
+        specs: the promised SLAs that can be judged.
+        at_ms: the instant of the newest check, epoch ms.
+        run_id: of that check; the changes belong to it.
+        unusable: names of SLAs that are promised and cannot be judged.
+
+    Returns:
+        The rows that were written. A second call writes and returns none.
+    """
+    results = _stored(SLA_RESULTS, layout, topology.name)
+    # Intervals exclude their end.
+    recent = lies_in("checked_at", Interval(at_ms - looks_back_ms(specs), at_ms + 1))
+    checks, last_ms = _in_ms(rows_in(results, recent)), _last_check_ms(results, at_ms)
+
+    def follow(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        missed = checks_missed(topology, last_ms, incidents, at_ms=at_ms)
+        rows = changes(specs, checks, [*incidents, *missed], at_ms=at_ms, gap_ms=gap_ms(topology), unusable=unusable)
+        return [{**row, "run_id": run_id} for row in (*missed, *rows)]
+
+    return _add(layout, topology.name, follow)
+
+
+def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, Any]]:
+    """Opens an incident if a check of *topology* was missed.
+
+    A check is due at *at_ms*, epoch ms. Returns the rows that were written. There are none if a check was made, or the
+    incident is open.
+    """
+    results = _stored(SLA_RESULTS, layout, topology.name)
+    last_ms = _last_check_ms(results, at_ms)
+    return _add(
+        layout, topology.name, lambda incidents: checks_missed(topology, last_ms, incidents, at_ms=at_ms, is_due=True)
+    )
+
+
+def _last_check_ms(results: DeltaTable, at_ms: int) -> int | None:
+    """Returns the newest instant before *at_ms* that was checked.
+
+    It may be long ago. Checks for the past do not count. It is epoch ms; None: there is none.
+    """
+    before = (pc.field("checked_at") < utc(at_ms)) & (pc.field("quiet").is_null() | (pc.field("quiet") != PAST))
+    times = pl.DataFrame(dataset_of(results).to_table(["checked_at"], filter=before))["checked_at"]
+    newest = times.dt.epoch("ms").max()
+    return newest if isinstance(newest, int) else None
+
+
+def _add(
+    layout: Layout, topology: str, new_rows: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Writes and returns the rows of *new_rows*.
+
+    *new_rows* derives them from the rows that are stored. It is called again if others wrote meanwhile.
+    """
+
+    def write() -> list[dict[str, Any]]:
+        stored = _stored(INCIDENTS, layout, topology)
+        rows = new_rows(_in_ms(rows_in(stored)))
+        if rows:
+            replace_in(stored, rows, INCIDENTS, where=_are_those(rows))
+        return rows
+
+    return again_after_others(write)
+
+
+def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: str, at_ms: int) -> bool:
+    """Writes that *by* acknowledges *incident*.
+
+    Args:
+        layout: of the warehouse.
+        topology: whose incident it is.
+        incident: its name.
+        by: the person who acknowledges it.
+        note: of that person; may be empty.
+        at_ms: when that is, epoch ms.
+
+    Returns:
+        False if it was acknowledged before.
+
+    Raises:
+        InvalidArgument: it is not open.
+    """
+
+    def new_rows(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        row = acknowledged(incidents, incident, by=by, note=note, at_ms=at_ms)
+        return [] if row is None else [row]
+
+    return bool(_add(layout, topology, new_rows))
+
+
+def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
+    """Returns the changes of incidents that the check of *run_id* made.
+
+    They can be written as JSON: instants are text in ISO 8601.
+    """
+    stored = _stored(INCIDENTS, layout, topology)
+    rows = rows_in(stored, pc.field("run_id") == run_id).sort("at", "incident")
+    return rows.with_columns(cs.datetime().dt.to_string("iso:strict")).to_dicts()
+
+
+def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[dict[str, Any]]:
+    """Returns the changes that *channel* has to deliver, oldest first.
+
+    They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved incidents are
+    left out if they are older than GIVE_UP_MS, so that a new channel does not deliver the changes of years.
+    """
+    incidents = _in_ms(rows_in(_stored(INCIDENTS, layout, topology)))
+    still_open = open_incidents(incidents)
+    recent = [row for row in incidents if row["incident"] in still_open or row["at"] >= now_ms - GIVE_UP_MS]
+    deliveries = rows_in(_stored(DELIVERIES, layout, topology), pc.field("channel") == channel.name)
+    delivered_changes = set(deliveries.select("incident", "change").iter_rows())
+    matching = [row for row in recent if channel.tells(row)]
+    undelivered = [row for row in matching if (row["incident"], row["change"]) not in delivered_changes]
+    return sorted(undelivered, key=in_time)
+
+
+@contextmanager
+def telling(layout: Layout, topology: str, channel: Channel) -> Iterator[None]:
+    """Holds the lock of *channel* of *topology*.
+
+    So one process at a time delivers to it.
+
+    Raises:
+        LockHeld: another process has held it for AT_MOST_S.
+    """
+    with writing(layout, topology):
+        home = layout.report_control(topology)
+        # In an object store the lease of `writing` covers all channels.
+        if isinstance(home, ObjectPath):
+            yield
+            return
+        own_folder(home)
+        with locked(home / f"{channel.name}.lock", within_s=AT_MOST_S):
+            yield
+
+
+def told(layout: Layout, change: Mapping[str, Any], channel: Channel, *, at_ms: int, run_id: str) -> None:
+    """Writes that *channel* has delivered *change*.
+
+    Args:
+        layout: of the warehouse.
+        change: a row of `incidents`.
+        channel: that delivered it.
+        at_ms: when that was, epoch ms.
+        run_id: of the run that did so.
+    """
+    row = {name: change[name] for name in ("incident", "topology", "change")}
+    where = f"{_are_those([change])} AND {is_text('channel', channel.name)}"
+    replace_rows(
+        [{**row, "channel": channel.name, "delivered_at": at_ms, "run_id": run_id}],
+        DELIVERIES,
+        layout.report_table(change["topology"], DELIVERIES.name),
+        where=where,
+    )
+
+
+def _stored(table: Table, layout: Layout, topology: str) -> DeltaTable:
+    return opened(table, layout.report_table(topology, table.name))
+
+
+def _are_those(rows: Sequence[Mapping[str, Any]]) -> str:
+    each = (f"({is_text('incident', row['incident'])} AND {is_text('change', row['change'])})" for row in rows)
+    return f"({' OR '.join(each)})"
+
+
+def _in_ms(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    return rows.with_columns(cs.datetime().dt.epoch("ms")).to_dicts()

@@ -1,0 +1,1 @@
+"""Measures what SLAs promise."""

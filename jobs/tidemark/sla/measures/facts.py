@@ -1,0 +1,272 @@
+"""Collects every measurement that a check of SLAs needs, in DuckDB.
+
+`facts` reads many tables in one query and returns rows of one shape, each about one subject. `accounts` returns the
+accounting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.settings.intervals import Interval, is_text
+from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
+from tidemark.semantics.buckets import bucket_sql
+from tidemark.semantics.critical_path import LatencyState
+from tidemark.semantics.idleness import Activity
+from tidemark.sla.measures.status import FactKind
+
+SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
+SHAPE |= {"at_ms": "bigint", "idle": "boolean"}
+LIVES_MS, WITHOUT_BEATS_MS = 300_000, 86_400_000
+"""Time, in ms, for which a source stays idle or active.
+
+It runs from the last heartbeat of its driver, or the last batch of a driver without heartbeats.
+"""
+KNOWN = """
+    finished AS (SELECT sub_topology, batch_id, finished_at FROM batches WHERE topology = $1),
+    later AS (
+        SELECT sub_topology, min(batch_id) AS batch_id FROM finished WHERE finished_at > make_timestamptz($2 * 1000)
+        GROUP BY sub_topology
+    )
+"""
+"""Batches that are known at an instant, $2.
+
+They are those of a sub-topology before the first (`later`) that was finished after it.
+"""
+BEFORE_LATER = "LEFT JOIN later AS l USING (sub_topology) WHERE (l.batch_id IS NULL OR t.batch_id < l.batch_id)"
+LIVING = f"""
+    SELECT sub_topology, coalesce(beat_ms, batch_ms + {WITHOUT_BEATS_MS - LIVES_MS}) >= $2 - {LIVES_MS} AS lives
+    FROM (
+        SELECT sub_topology, max(epoch_ms(finished_at)) AS batch_ms FROM finished
+        WHERE epoch_ms(finished_at) <= $2 GROUP BY sub_topology
+    ) LEFT JOIN (
+        SELECT sub_topology, max(epoch_ms("at")) AS beat_ms FROM heartbeats
+        WHERE topology = $1 AND epoch_ms("at") <= $2 GROUP BY sub_topology
+    ) USING (sub_topology)
+"""
+"""Says, by sub-topology with a batch, if its driver lives at $2."""
+REACHED_WITHIN_MS = 86_400_000
+"""Time for which `outcomes` is read for a sink, in ms.
+
+Only its table has the newest record time of a sink that wrote nothing for longer.
+"""
+JUDGED_BY_CLOCKS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS})
+"""Measures that may lie ahead of the clock.
+
+They do where a producer's clock is wrong.
+"""
+MEASURED = ", ".join(
+    f"'{state}'" for state in (LatencyState.INPUT, LatencyState.MEASURED, LatencyState.CLAMPED_NEGATIVE)
+)
+FIRST = f"""
+    WITH {KNOWN}
+    SELECT sub_topology, coalesce(min(t.batch_id) FILTER (t.finished_at >= make_timestamptz($3 * 1000)),
+                                  max(t.batch_id)) AS batch_id
+    FROM finished AS t {BEFORE_LATER} GROUP BY sub_topology
+"""
+"""Selects, by sub-topology, the first batch finished from $3 on.
+
+Without such a batch it is the newest.
+"""
+ACCOUNTS = f"""
+    WITH {KNOWN},
+    counted AS (
+        SELECT sub_topology, t.operator, t.kind, f.finished_at, {" + ".join(CAME_IN)} AS n_in,
+               {" + ".join(BECAME)} AS n_out, least({", ".join([*CAME_IN, *BECAME])}) AS lowest
+        FROM ({{outcomes}}) AS t
+        LEFT JOIN finished AS f USING (sub_topology, batch_id)
+        {BEFORE_LATER}
+    )
+    SELECT sub_topology, operator, kind, count(*) AS batches, sum(n_in)::bigint AS updates_in,
+           sum(n_out)::bigint AS updates_out, min(lowest) AS lowest,
+           count_if(n_in IS DISTINCT FROM n_out) AS open_batches,
+           min(epoch_ms(finished_at)) FILTER (WHERE n_in IS DISTINCT FROM n_out) AS open_since_ms
+    FROM counted GROUP BY sub_topology, operator, kind
+"""
+COUNTED = ("batches", "updates_in", "updates_out", "lowest", "open_batches", "open_since_ms")
+ACCOUNT = ("sub_topology", "operator", "kind", *COUNTED)
+"""The columns of ACCOUNTS."""
+
+
+def later(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
+    """Returns the first batch finished after *at_ms*, by sub-topology.
+
+    Sub-topologies without such a batch are left out.
+    """
+    rows = tables.ask(f"WITH {KNOWN} SELECT * FROM later", [topology, at_ms]).objects
+    return {row["sub_topology"]: row["batch_id"] for row in rows}
+
+
+def accounts(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -> list[Row]:
+    """Returns the account of each sub-topology and operator, with columns ACCOUNT.
+
+    It covers the batches that were finished from *since_ms* on, and the newest of each sub-topology in any case. An
+    account has the number of batches, updates in and out, the lowest count, and the number of batches whose updates in
+    and out differ. `open_since_ms` is when the first of the latter was finished, epoch ms. It is null if there is none,
+    or it is not finished yet.
+    """
+    outcomes = _outcomes(tables, topology, at_ms=at_ms, since_ms=since_ms)
+    return tables.ask(ACCOUNTS.format(outcomes=outcomes), [topology.name, at_ms]).objects
+
+
+def _outcomes(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -> str:
+    """Returns a SELECT of the outcomes from the batches in FIRST on."""
+    rows = tables.ask(FIRST, [topology.name, at_ms, since_ms]).objects
+    from_the_beginning = {sub.name: 0 for sub in topology.sub_topologies}
+    first = from_the_beginning | {row["sub_topology"]: row["batch_id"] for row in rows}
+    of = f"SELECT * FROM outcomes WHERE {is_text('topology', topology.name)} AND batch_id >="
+    # DuckDB opens no file of earlier batches if the first batch is a constant in the text.
+    return " UNION ALL ".join(f"{of} {batch_id} AND {is_text('sub_topology', sub)}" for sub, batch_id in first.items())
+
+
+def facts(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) -> list[Row]:
+    """Returns the measurements by which *specs* are judged.
+
+    There is one row per `what`, subject, `over_ms` and bucket. Measures that no SLA has are not read. Rows about
+    watermarks have `at_ms`, epoch ms, and `idle`: its newest batch found the source idle, and its driver lives. `begun`
+    has `at_ms` too; the other rows have `n`.
+    """
+    specs = list(specs)
+    over_ms = (spec.over_ms for spec in specs if spec.measure is Measure.RECORDS)
+    counted_ms = max(over_ms, default=None)
+    counted = counted_ms and _outcomes(tables, topology, at_ms=at_ms, since_ms=at_ms - counted_ms)
+    parts = list(measurements(specs, at_ms, outcomes=counted or ""))
+    # Without parts there would be no valid query.
+    if not parts:
+        return []
+    return tables.ask(f"WITH {KNOWN} {' UNION ALL '.join(parts)}", [topology.name, at_ms]).objects
+
+
+def reached(tables: Tables, topology: Topology, names: Collection[str], *, at_ms: int) -> list[Row]:
+    """Returns facts about the newest record time of sinks.
+
+    There is a fact per sink into one of the tables *names*. The record had reached that table at *at_ms*, epoch ms.
+    """
+    all_sinks = (o for o in topology.operators.values() if isinstance(o, Sink))
+    sinks = {o.name: o.table for o in all_sinks if o.table and o.table in names}
+    if not sinks:
+        return []
+    # Current rows do not show the past: newer rows have replaced those of then. `outcomes` keeps it.
+    outcomes = _outcomes(tables, topology, at_ms=at_ms, since_ms=at_ms - REACHED_WITHIN_MS)
+    newest = f"SELECT operator, max(newest_ms) AS newest_ms FROM ({outcomes}) AS t {BEFORE_LATER}"
+    rows = tables.ask(f"WITH {KNOWN} {newest} GROUP BY operator", [topology.name, at_ms]).objects
+    return [told(sinks[row["operator"]], row["newest_ms"]) for row in rows if row["operator"] in sinks]
+
+
+def told(table: str, newest_ms: int | None) -> dict[str, Any]:
+    """Returns the fact that *newest_ms* is the newest record time in *table*.
+
+    It is epoch ms.
+    """
+    return {**dict.fromkeys(SHAPE), "what": FactKind.NEWEST.value, "subject": table, "at_ms": newest_ms}
+
+
+def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator[str]:
+    """Yields a SELECT for each measurement that *specs* need.
+
+    *outcomes* is a SELECT of the outcomes from which records are counted.
+    """
+
+    def overs(*measures: Measure) -> Iterator[Interval]:
+        lengths = {length for spec in specs if spec.measure in measures for length in spec.lengths_ms}
+        return (Interval(at_ms - over_ms, at_ms) for over_ms in sorted(lengths))
+
+    of_watermarks = {Measure.WATERMARK_LAG, Measure.COMPLETENESS}
+    if any(spec.ignore_when_idle or spec.measure in of_watermarks for spec in specs):
+        yield from _watermarks()
+    if any(spec.measure in JUDGED_BY_CLOCKS for spec in specs):
+        yield _clocks(at_ms)
+        yield _begun()
+    for over in overs(Measure.RECORDS):
+        yield _records(over, outcomes)
+    for over in overs(*QUANTILES, Measure.BURN_RATE):
+        yield _latencies(over)
+    for over in overs(*WORK_QUANTILES):
+        yield _added(over)
+
+
+def _watermarks() -> Iterator[str]:
+    """Yields SELECTs of the watermarks of sources and sub-topologies.
+
+    Sources also have `idle`.
+    """
+    # Rows without partition are about a whole source, and those without source about a sub-topology.
+    of_all = f"{BEFORE_LATER} AND t.topology = $1 AND t.partition IS NULL"
+    combined = f"FROM watermarks AS t LEFT JOIN ({LIVING}) AS living USING (sub_topology) {of_all}"
+    idle = f"arg_max(t.activity = '{Activity.IDLE}', t.batch_id) AND coalesce(any_value(living.lives), false)"
+    at_ms = "max(epoch_ms(t.watermark))"
+    of_source = _row(FactKind.SOURCE, "t.source", at_ms=at_ms, idle=idle)
+    yield f"{of_source} {combined} AND t.source IS NOT NULL GROUP BY t.source"
+    of_sub = _row(FactKind.SUB_TOPOLOGY, "sub_topology", at_ms=at_ms)
+    yield f"{of_sub} {combined} AND t.source IS NULL GROUP BY sub_topology"
+
+
+def _clocks(at_ms: int) -> str:
+    """Returns a SELECT of the clock error of each host, in ms.
+
+    It is the most that the clock may differ from the brokers', by what its drivers measured in the day before *at_ms*.
+    """
+    wrong_ms = _row(FactKind.CLOCK, "host", n="max(abs(offset_ms) + error_ms)")
+    # Intervals exclude their end.
+    day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1)
+    lately = day.holds('"at"')
+    of_drivers = f"coalesce(reference, '{BROKERS}') = '{BROKERS}'"
+    return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {lately} AND {of_drivers} GROUP BY host"
+
+
+def _begun() -> str:
+    """Returns a SELECT of the start of the topology's first driver.
+
+    It goes back as far as heartbeats and batches are kept.
+    """
+    started = 'SELECT min(coalesce(since, "at")) AS begun_at FROM heartbeats WHERE topology = $1'
+    finished = "SELECT min(finished_at) FROM finished"
+    at_ms = _row(FactKind.BEGUN, "$1", at_ms="epoch_ms(min(begun_at))")
+    return f"{at_ms} FROM ({started} UNION ALL {finished}) HAVING min(begun_at) IS NOT NULL"
+
+
+def _records(over: Interval, outcomes: str) -> str:
+    """Returns a SELECT of the records that came in, by operator.
+
+    It counts the batches that were finished in the interval *over*.
+    """
+    came_in = _row(FactKind.RECORDS, "t.operator", over, n="sum(t.records_in)")
+    finished = f"JOIN finished AS f USING (sub_topology, batch_id) {BEFORE_LATER} AND {over.holds('f.finished_at')}"
+    return f"{came_in} FROM ({outcomes}) AS t {finished} GROUP BY t.operator"
+
+
+def _latencies(over: Interval) -> str:
+    """Returns a SELECT of records by operator and latency bucket.
+
+    The latency is end to end. It counts the records that finished in the interval *over*.
+    """
+    counted = _row(FactKind.LATENCY, "operator", over, bucket="bucket", n="sum(n)")
+    finished = f"topology = $1 AND {over.holds('finished_at')}"
+    return f"{counted} FROM latency_buckets WHERE {finished} GROUP BY operator, bucket"
+
+
+def _added(over: Interval) -> str:
+    """Returns a SELECT of windows by operator and bucket of its work.
+
+    The work is the time that the operator worked on the window. It counts the windows whose path was finished in the
+    interval *over*.
+    """
+    bucket = bucket_sql("worked_ms")
+    added = _row(FactKind.ADDED, "operator", over, bucket=bucket, n="count(*)")
+    finished = f"{FINISHED_MS} >= {over.start_ms} AND {FINISHED_MS} < {over.end_ms}"
+    windows = f"SELECT window_start, window_end FROM critical_paths WHERE topology = $1 AND {finished}"
+    of_windows = f"FROM critical_path_steps WHERE topology = $1 AND (window_start, window_end) IN ({windows})"
+    return f"{added} {of_windows} AND state IN ({MEASURED}) AND worked_ms IS NOT NULL GROUP BY operator, {bucket}"
+
+
+def _row(what: FactKind, subject: str, over: Interval | None = None, **values: str) -> str:
+    """Returns a SELECT in the common SHAPE; columns without value are null."""
+    expressions = {"what": f"'{what}'", "subject": subject, **values}
+    expressions |= {"over_ms": str(over.length_ms)} if over else {}
+    columns = (f"CAST({expressions.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in SHAPE.items())
+    return "SELECT " + ", ".join(columns)

@@ -1,0 +1,77 @@
+"""Collects facts about the files of tables with current rows.
+
+They are for SLAs that name such a table as their place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import Measure, ResultPlace, SlaSpec
+from tidemark.model.topology import Topology
+from tidemark.sla.measures.facts import SHAPE
+from tidemark.sla.measures.newest_times import newest_ms
+from tidemark.sla.measures.status import FactKind
+from tidemark.storage.delta.merges import Merge, merges
+from tidemark.storage.warehouse import stream_tables
+
+
+def merged_facts(
+    layout: Layout, topology: Topology, specs: Iterable[SlaSpec], readable: Container[Path], *, at_ms: int
+) -> list[dict[str, Any]]:
+    """Returns the facts for SLAs whose place is a table.
+
+    Args:
+        layout: of the warehouse.
+        topology: that promises the SLAs.
+        specs: SLAs; those with another place are skipped.
+        readable: paths of tables that can be read. The others are skipped.
+        at_ms: the instant of the check, epoch ms.
+    """
+    of_tables = [spec for spec in specs if spec.place is ResultPlace.TABLE]
+    places = [(spec, path) for spec in of_tables for path in _tables(layout, topology, spec) if path in readable]
+    return [fact for spec, path in places for fact in _facts(path, spec, at_ms)]
+
+
+def _facts(path: Path, spec: SlaSpec, at_ms: int) -> Iterator[dict[str, Any]]:
+    shown = [merge for merge in merges(path) if merge.shown_at_ms <= at_ms]
+    if spec.measure is Measure.STALENESS:
+        yield _fact(FactKind.NEWEST_MERGED, spec.subject, at_ms=_newest_ms(path, shown))
+        return
+    counts: Counter[int] = Counter()
+    for merge in shown:
+        if merge.shown_at_ms >= at_ms - spec.over_ms:
+            counts.update(merge.latencies)
+    for bucket, n in sorted(counts.items()):
+        yield _fact(FactKind.LATENCY_MERGED, spec.subject, over_ms=spec.over_ms, bucket=bucket, n=n)
+
+
+def _tables(layout: Layout, topology: Topology, spec: SlaSpec) -> list[Path]:
+    if spec.measure is Measure.STALENESS:
+        return stream_tables(layout, topology.name, spec.subject)
+    sink = topology.operators[spec.subject]
+    assert isinstance(sink, Sink)
+    sub = next(sub for sub in topology.sub_topologies if sink in sub.operators)
+    paths = stream_tables(layout, topology.name, str(sink.table))
+    return [path for path in paths if path.parent.name == sub.name]
+
+
+def _newest_ms(path: Path, shown: list[Merge]) -> int | None:
+    """Returns the newest record time that a table showed, in epoch ms.
+
+    It is the table at *path* after its merges *shown*; None: it had no row.
+    """
+    # Rows of later merges were not visible then.
+    before_batch = max(merge.batch_id for merge in shown) + 1 if shown else None
+    rows_ms = newest_ms(path, before_batch=before_batch) if shown else None
+    merged_ms = [merge.newest_ms for merge in shown if merge.newest_ms is not None]
+    return max([*merged_ms, *([] if rows_ms is None else [rows_ms])], default=None)
+
+
+def _fact(what: FactKind, subject: str, **values: int | None) -> dict[str, Any]:
+    return {**dict.fromkeys(SHAPE), "what": what.value, "subject": subject, **values}

@@ -1,0 +1,52 @@
+"""Reads the newest record time of a table.
+
+It comes from the statistics of files in the table's log where they have it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from tidemark.storage.delta.tables import scan
+
+NEWEST = "max.timestamp"
+
+
+def newest_ms(path: Path, *, before_batch: int | None = None) -> int | None:
+    """Returns the newest `timestamp` of the table at *path*, epoch ms.
+
+    It is that of batches before *before_batch* (None: all batches); None: there is no row. Rows are read if the log of
+    the table does not have it.
+    """
+    newest, is_sure = newest_in_log(path, before_batch=before_batch)
+    if is_sure:
+        return newest
+    rows = scan(path) if before_batch is None else scan(path).filter(pl.col("batch_id") < before_batch)
+    newest = rows.select(pl.col("timestamp").max().dt.epoch("ms")).collect().item()
+    return newest if isinstance(newest, int) else None
+
+
+def newest_in_log(path: Path, *, before_batch: int | None = None) -> tuple[int | None, bool]:
+    """Returns the newest `timestamp` by the log, and if that is certain.
+
+    No file of rows is opened. It is not certain if the log lacks the statistics of a file, or if a file has rows of
+    batches before and after *before_batch*.
+    """
+    files = pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
+    if before_batch is not None and files.height:
+        # The log has no column for a statistic that no file has.
+        if "min.batch_id" not in files.columns:
+            return None, False
+        # A file without statistics may have rows of any batch, so it stays and makes the answer uncertain.
+        files = files.filter(pl.col("min.batch_id").is_null() | (pl.col("min.batch_id") < before_batch))
+        if not (files["max.batch_id"] < before_batch).fill_null(value=False).all():
+            return None, False
+    if not files.height:
+        return None, True
+    if NEWEST not in files.columns or files[NEWEST].has_nulls():
+        return None, False
+    newest = files[NEWEST].dt.epoch("ms").max()
+    return (newest if isinstance(newest, int) else None), True

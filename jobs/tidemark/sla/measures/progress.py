@@ -1,0 +1,120 @@
+"""Waits until the facts of streams cover the instant of a check.
+
+The measurements of a driver's newest batch are written with its next batch, or with a flush, which comes within
+seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+
+from deltalake import DeltaTable
+
+from tidemark.clock import Clock
+from tidemark.control.folder import ALIVE, BEATS_EVERY_MS, Control, Heartbeat, beats_every_ms
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import Measure
+from tidemark.model.tables.catalog import BATCHES
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.measures.status import Status
+from tidemark.stream.journal.unflushed import unflushed_of
+
+WAIT_MS = 15_000
+"""Longest wait of a check, in ms, with a heartbeat every second.
+
+If a driver has sent no heartbeat for longer, the check uses the facts that exist.
+"""
+POLL_S = 0.5
+
+
+def behind(
+    layout: Layout, topology: Topology, *, at_ms: int, clock: Clock, sleep_s: Callable[[float], None]
+) -> frozenset[str]:
+    """Waits for facts, and returns the sub-topologies that lack them.
+
+    Args:
+        layout: layout of the warehouse.
+        topology: the topology that is checked.
+        at_ms: the instant that facts have to cover, epoch ms. An instant in the future counts as now.
+        clock: returns the current time, epoch ms.
+        sleep_s: sleeps for a number of seconds.
+
+    Returns:
+        Names of the sub-topologies whose facts do not cover *at_ms* after the wait.
+    """
+    began_ms = clock()
+    # Facts cannot cover an instant in the future.
+    at_ms = min(at_ms, began_ms)
+    left = {sub.name for sub in topology.sub_topologies}
+    wait_ms = _wait_ms(layout)
+    while left := {name for name in left if not _has_passed(layout, topology.name, name, at_ms, clock())}:
+        if clock() - began_ms >= wait_ms:
+            break
+        sleep_s(POLL_S)
+    return frozenset(left)
+
+
+def unknown_if_behind(status: Status, topology: Topology, names: Collection[str]) -> Status:
+    """Returns an unknown status if the SLA depends on one of *names*.
+
+    *names* are sub-topologies with missing facts. Every other status is returned unchanged, and so is the status of a
+    contract, because a contract covers only batches with facts.
+    """
+    if status.spec.measure is Measure.CONTRACT or not _subs_of(status.spec.subject, topology) & {*names}:
+        return status
+    return replace(Status(status.spec, Verdict.UNKNOWN), idle=status.idle)
+
+
+def _subs_of(subject: str, topology: Topology) -> set[str]:
+    """Returns the sub-topologies of *subject*.
+
+    *subject* is a table, an operator, a sub-topology, or the topology. The topology, and a table that no sink writes,
+    belong to all of them.
+    """
+    subjects = {sub.name: _subjects(sub) for sub in topology.sub_topologies}
+    return {name for name, of_sub in subjects.items() if subject in of_sub} or {*subjects}
+
+
+def _subjects(sub: SubTopology) -> set[str | None]:
+    """Returns the names of *sub*, its operators and its sinks' tables."""
+    operators = {o.name for o in sub.operators}
+    tables = {o.table for o in sub.operators if isinstance(o, Sink)}
+    return {sub.name, *operators, *tables}
+
+
+def _has_passed(layout: Layout, topology: str, name: str, at_ms: int, now_ms: int) -> bool:
+    """Returns True if the check need not wait for the stream *name*.
+
+    Either its driver is dead, or has sent no heartbeat for longer than a check waits. Or its heartbeat is from *at_ms*
+    or later, and there are facts of the batch in the heartbeat.
+    """
+    beat = _heartbeat(layout, topology, name)
+    if beat is None or beat.state not in ALIVE or now_ms - beat.at_ms > _wait_ms(layout):
+        return True
+    return beat.at_ms >= at_ms and beat.batch_id <= _newest_known(layout, topology, name)
+
+
+def _wait_ms(layout: Layout) -> int:
+    # In an object store heartbeats come less often.
+    return WAIT_MS + beats_every_ms(layout.warehouse) - BEATS_EVERY_MS
+
+
+def _heartbeat(layout: Layout, topology: str, name: str) -> Heartbeat | None:
+    """Returns the newest heartbeat; None if there is none, or no permission."""
+    with suppress(PermissionError):
+        return Control(layout.control(topology, name)).heartbeat()
+    return None
+
+
+def _newest_known(layout: Layout, topology: str, name: str) -> int:
+    """Returns the newest batch with facts; -1: there is none."""
+    home = layout.stream(topology, name)
+    unflushed, path = unflushed_of(home), home / BATCHES.name
+    if not DeltaTable.is_deltatable(str(path)):
+        return -1
+    newest = unflushed.scan(path).select("batch_id").max().collect().item()
+    return -1 if newest is None else int(newest)

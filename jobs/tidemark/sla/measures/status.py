@@ -1,0 +1,341 @@
+"""Derives the status of each SLA from measured facts.
+
+A status has a verdict, and the culprit of a breach where facts name it.
+
+Instants are epoch ms, lengths ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.sla_spec import ALL_TABLES, QUANTILES, WORK_QUANTILES, Measure, ResultPlace, Severity, SlaSpec
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.buckets import quantile, value_of
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
+from tidemark.semantics.sla import (
+    AtLeast,
+    Budget,
+    BurnRate,
+    ContractRule,
+    Objective,
+    Sla,
+    Verdict,
+    budget,
+    is_ahead,
+    judge,
+    judge_burn,
+    judge_contract,
+    judge_count,
+    judge_nothing,
+    judge_staleness,
+)
+
+Rows = Sequence[Mapping[str, Any]]
+MOST_TOLD, MOST_LETTERS = 3, 200
+"""Most broken contracts in a sentence, and letters of a row's key."""
+
+
+class FactKind(StrEnum):
+    """The kinds of facts about a subject."""
+
+    NEWEST = "newest"
+    """For a table: at_ms, its newest record time."""
+    NEWEST_MERGED = "newest_merged"
+    """For a table with current rows.
+
+    at_ms is the newest record time that its files show.
+    """
+    SOURCE = "source"
+    """For a source: at_ms, its watermark; idle, true if it is idle."""
+    SUB_TOPOLOGY = "sub_topology"
+    """For a sub-topology: at_ms, its watermark."""
+    LATENCY = "latency"
+    """For an operator and bucket: n records with that end-to-end latency."""
+    LATENCY_MERGED = "latency_merged"
+    """For a sink with current rows and a bucket.
+
+    n is the number of rows with that end-to-end latency to the files of its table.
+    """
+    RECORDS = "records"
+    """For an operator: n records that came in."""
+    CLOCK = "clock"
+    """For a host: n, the possible error of its clock in ms."""
+    BEGUN = "begun"
+    """For a topology: at_ms, the start of its first driver.
+
+    It may be later than the check's instant.
+    """
+    ADDED = "added"
+    """For an operator and bucket: n windows with that time of work."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of an SLA at an instant.
+
+    `idle` is true if its subject is excused because its sources have nothing to send.
+    """
+
+    spec: SlaSpec
+    verdict: Verdict
+    observed_ms: float | None = None
+    culprit: str | None = None
+    held_by: str | None = None
+    idle: bool = False
+    records: int | None = None
+    budget: Budget | None = None
+    """Error budget of a burn rate, over its long interval."""
+    age_ms: int | None = None
+    """Age of the oldest window that broke a promise of latency.
+
+    It is the window's age when the subject had finished it.
+    """
+    breaks: str = ""
+    """Describes what breaks a contract."""
+
+    @property
+    def is_measured(self) -> bool:
+        """True if there was anything to judge by."""
+        return self.verdict not in {Verdict.NEVER_LOADED, Verdict.UNKNOWN}
+
+
+def statuses(
+    specs: Iterable[SlaSpec], topology: Topology, facts: Rows, accounts: Rows, contracts: Rows = (), *, at_ms: int
+) -> list[Status]:
+    """Returns the status of each of *specs*, in order.
+
+    Args:
+        specs: the SLAs to judge.
+        topology: that promises them.
+        facts: rows of `facts.facts`.
+        accounts: rows of `facts.accounts`.
+        contracts: rows of dq_results about contracts.
+        at_ms: the instant of the check, epoch ms.
+    """
+    by_subject = _SlaFacts(facts)
+    return [_status(spec, topology, by_subject, accounts, contracts, at_ms=at_ms) for spec in specs]
+
+
+class _SlaFacts:
+    """Looks up facts by kind, subject and length of their interval."""
+
+    def __init__(self, facts: Rows) -> None:
+        self._facts: dict[tuple[str, int | None], dict[str, list[Mapping[str, Any]]]] = {}
+        for fact in facts:
+            by_subject = self._facts.setdefault((fact["what"], fact["over_ms"]), {})
+            by_subject.setdefault(fact["subject"], []).append(fact)
+
+    def at_ms(self, what: FactKind, subject: str) -> int | None:
+        """Returns the newest instant of facts, epoch ms; None: no fact."""
+        return max((fact["at_ms"] for fact in self._of(what, subject) if fact["at_ms"] is not None), default=None)
+
+    @property
+    def clock_error_ms(self) -> int:
+        """The greatest error that a clock may have, in ms."""
+        by_host = self._facts.get((FactKind.CLOCK.value, None), {})
+        return max(LEAST_CLOCK_ERROR_MS, *(int(fact["n"]) for facts in by_host.values() for fact in facts), 0)
+
+    def ahead(self, now_ms: int) -> str | None:
+        """Returns the first subject whose newest instant is ahead of the clock.
+
+        Sources come first, then sub-topologies and tables, each by name. None: no instant is ahead of *now_ms*.
+        """
+        error_ms = self.clock_error_ms
+        for what in (FactKind.SOURCE, FactKind.SUB_TOPOLOGY, FactKind.NEWEST):
+            for subject in sorted(self._facts.get((what.value, None), {})):
+                if is_ahead(self.at_ms(what, subject), now_ms=now_ms, clock_error_ms=error_ms):
+                    return subject
+        return None
+
+    def is_idle(self, source: str) -> bool:
+        """Returns True if *source* has nothing to send, according to a fact."""
+        return any(fact["idle"] for fact in self._of(FactKind.SOURCE, source))
+
+    def quantile_ms(self, what: FactKind, operator: str, over_ms: int, q: float) -> float | None:
+        """Returns the quantile *q* in ms; None: nothing was counted."""
+        return quantile(((fact["bucket"], fact["n"]) for fact in self._of(what, operator, over_ms)), q)
+
+    def records(self, operator: str, over_ms: int) -> int:
+        """Returns the number of records that came in at *operator*."""
+        return sum(fact["n"] for fact in self._of(FactKind.RECORDS, operator, over_ms))
+
+    def budget(self, operator: str, over_ms: int, objective: Objective) -> Budget:
+        """Returns the error budget of *operator* over an interval.
+
+        A record is over the threshold if the value of its bucket is.
+        """
+        latencies = self._of(FactKind.LATENCY, operator, over_ms)
+        n_over = sum(fact["n"] for fact in latencies if value_of(fact["bucket"]) > objective.threshold_ms)
+        return budget(objective, n=sum(fact["n"] for fact in latencies), n_over=n_over)
+
+    def _of(self, what: FactKind, subject: str, over_ms: int | None = None) -> list[Mapping[str, Any]]:
+        return self._facts.get((what.value, over_ms), {}).get(subject, [])
+
+
+def _status(
+    spec: SlaSpec, topology: Topology, facts: _SlaFacts, accounts: Rows, contracts: Rows, *, at_ms: int
+) -> Status:
+    match spec.limits:
+        case ContractRule():
+            return _contract(spec, contracts)
+        case AtLeast():
+            return _records(spec, spec.limits, topology, facts)
+        case BurnRate():
+            return _burn_rate(spec, spec.limits, facts)
+        case Sla():
+            return _length(spec, spec.limits, topology, facts, accounts, at_ms=at_ms)
+
+
+def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accounts: Rows, *, at_ms: int) -> Status:
+    match spec.measure:
+        case Measure.STALENESS | Measure.WATERMARK_LAG:
+            idle = spec.ignore_when_idle and _is_idle(spec, topology, facts)
+            source = Activity.IDLE if idle else None
+            judgement = judge_staleness(
+                _newest_ms(spec, facts),
+                now_ms=at_ms,
+                sla=sla,
+                source=source,
+                clock_error_ms=facts.clock_error_ms,
+                begun_ms=facts.at_ms(FactKind.BEGUN, topology.name),
+            )
+            return Status(spec, judgement.verdict, judgement.staleness_ms, idle=idle)
+        case Measure.COMPLETENESS:
+            if not accounts:
+                begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
+                return Status(spec, judge_nothing(now_ms=at_ms, sla=sla, begun_ms=begun_ms))
+            if (ahead := facts.ahead(at_ms)) is not None:
+                return Status(spec, Verdict.AHEAD_OF_CLOCK, culprit=ahead)
+            # Closed accounts are 0 ms old, and have no culprit.
+            open_since_ms, operator = min(_not_closed(accounts), default=(at_ms, None))
+            return Status(spec, judge(at_ms - open_since_ms, sla), at_ms - open_since_ms, operator)
+        case measure if measure in WORK_QUANTILES:
+            added_ms = facts.quantile_ms(FactKind.ADDED, spec.subject, spec.over_ms, WORK_QUANTILES[measure])
+            verdict = judge(added_ms, sla)
+            return Status(spec, verdict, added_ms, spec.subject if verdict in BROKEN else None)
+        case _:
+            what = FactKind.LATENCY_MERGED if spec.place is ResultPlace.TABLE else FactKind.LATENCY
+            latency_ms = facts.quantile_ms(what, spec.subject, spec.over_ms, QUANTILES[spec.measure])
+            return Status(spec, judge(latency_ms, sla), latency_ms)
+
+
+def _contract(spec: SlaSpec, contracts: Rows) -> Status:
+    """Judges the contract of a table, or of all tables.
+
+    *contracts* are verdicts of great-expectations on its parts.
+    """
+    rows = [row for row in contracts if spec.subject in (ALL_TABLES, row["table"])]
+    # Columns that an older version's table lacks are not critical, and break nothing.
+    broken = [row for row in rows if not row["success"] and row["severity"] == Severity.CRITICAL]
+    verdict = judge_contract(is_broken=bool(broken), is_judged=any(row["rows"] for row in rows))
+    if not broken:
+        return Status(spec, verdict)
+    # Rows come in the order of the check: schemas before counts.
+    worst = broken[0]
+    culprit = worst["culprit"] or worst["sub_topology"] or worst["table"]
+    breaks = [
+        f"{row['table']}: {row['column']} {row['observed']}, {_cut(row['example'])}" for row in broken[:MOST_TOLD]
+    ]
+    if more := len(broken) - len(breaks):
+        breaks.append(f"and {more} more")
+    rows_n = sum(int(row["observed"]) for row in broken if row["rows"])
+    return Status(spec, verdict, culprit=culprit, records=rows_n, breaks="; ".join(breaks))
+
+
+def _cut(text: str | None) -> str:
+    return text if text and len(text) <= MOST_LETTERS else f"{(text or '')[:MOST_LETTERS]}…"
+
+
+def _records(spec: SlaSpec, at_least: AtLeast, topology: Topology, facts: _SlaFacts) -> Status:
+    """Judges the number of records.
+
+    No records are too few as well, unless the sources are idle and the SLA excuses that.
+    """
+    n = facts.records(spec.subject, spec.over_ms)
+    verdict = judge_count(n, at_least)
+    idle = verdict in BROKEN and spec.ignore_when_idle and _is_idle(spec, topology, facts)
+    return Status(spec, Verdict.PASS if idle else verdict, idle=idle, records=n)
+
+
+def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
+    long, short = (facts.budget(spec.subject, over_ms, limits.objective) for over_ms in (spec.over_ms, spec.short_ms))
+    rates = [long.burn_rate, short.burn_rate]
+    verdict = judge_burn(rates, warn_at=limits.warn_at, error_at=limits.error_at)
+    return Status(spec, verdict, budget=long)
+
+
+def _not_closed(accounts: Rows) -> Iterator[tuple[int, str]]:
+    """Yields open accounts: since when, epoch ms, and the operator."""
+    for row in accounts:
+        if row["open_since_ms"] is not None:
+            yield row["open_since_ms"], row["operator"]
+
+
+def _newest_ms(spec: SlaSpec, facts: _SlaFacts) -> int | None:
+    """Returns the record time that a length is measured from, epoch ms.
+
+    It is the newest one visible in a table, or the watermark of a source or sub-topology.
+    """
+    if spec.measure is Measure.STALENESS:
+        return facts.at_ms(FactKind.NEWEST_MERGED if spec.place is ResultPlace.TABLE else FactKind.NEWEST, spec.subject)
+    source_ms = facts.at_ms(FactKind.SOURCE, spec.subject)
+    return facts.at_ms(FactKind.SUB_TOPOLOGY, spec.subject) if source_ms is None else source_ms
+
+
+def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts) -> bool:
+    """Returns True if no record is on its way to the subject.
+
+    Then every sub-topology that the subject of *spec* depends on is at rest.
+    """
+    if spec.measure is Measure.STALENESS:
+        return _is_written_no_more(spec.subject, topology, facts)
+    if isinstance(topology.operators.get(spec.subject), Source):
+        return facts.is_idle(spec.subject)
+    return _is_at_rest(sub_topology_of(spec, topology), topology, facts)
+
+
+def sub_topology_of(spec: SlaSpec, topology: Topology) -> SubTopology:
+    """Returns the sub-topology of the subject of *spec*.
+
+    *spec* names it, or an operator that it runs.
+    """
+    return next(s for s in topology.sub_topologies if spec.subject in {s.name, *(o.name for o in s.operators)})
+
+
+def _is_written_no_more(table: str, topology: Topology, facts: _SlaFacts) -> bool:
+    """Returns True if nothing is on its way to *table*.
+
+    Then every sub-topology that writes it is at rest. All of them write a table that no sink has.
+    """
+    sinks = {o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == table}
+    writers = (sub for sub in topology.sub_topologies if not sinks or any(o.name in sinks for o in sub.operators))
+    return all(_is_at_rest(sub, topology, facts) for sub in writers)
+
+
+def _is_at_rest(sub: SubTopology, topology: Topology, facts: _SlaFacts) -> bool:
+    """Returns True if the sources that lead *sub* are idle.
+
+    Downstream of a hop they are the sources before it, and the hop must be read to its end.
+    """
+    # A source that only feeds the table side of joins does not lead: it never holds a watermark back either.
+    leading = [o for o in sub.operators if o.is_source and o.name not in sub.table_inputs()]
+    for source in leading:
+        if isinstance(source, HopSource):
+            read_ms = facts.at_ms(FactKind.SOURCE, source.name)
+            sent_ms = facts.at_ms(FactKind.SUB_TOPOLOGY, source.upstream)
+            # A reader's watermark of a hop follows that of the writer, and equals it at the end of the hop.
+            is_read = read_ms is not None and sent_ms is not None and read_ms >= sent_ms
+            if not is_read or not _is_at_rest(topology.sub_topology(source.upstream), topology, facts):
+                return False
+        elif not facts.is_idle(source.name):
+            return False
+    return True

@@ -1,0 +1,103 @@
+"""Formats the status of an SLA.
+
+It becomes a row of sla_results, and a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.toml_keys import length
+from tidemark.semantics.sla import AtLeast, BurnRate, ContractRule, Sla, Verdict
+from tidemark.sla.measures.status import Status
+
+
+def sla_row(status: Status) -> dict[str, Any]:
+    """Returns the columns of sla_results that are about the SLA.
+
+    Those that identify the check are left out.
+    """
+    spec, sla = status.spec, status.spec.limits if isinstance(status.spec.limits, Sla) else None
+    return {
+        "sla": spec.name,
+        "subject": spec.subject,
+        "measure": spec.measure.value,
+        "verdict": status.verdict.value,
+        "observed_ms": status.observed_ms,
+        "warn_after_ms": sla.warn_after_ms if sla else None,
+        "error_after_ms": sla.error_after_ms if sla else None,
+        "culprit": status.culprit,
+        "owner": spec.owner,
+        "over_ms": spec.over_ms,
+        "severity": spec.severity.value,
+        "runbook": spec.runbook,
+        "said": said(status),
+        "held_by": status.held_by,
+        "records": status.records,
+        "burn_rate": status.budget.burn_rate if status.budget else None,
+        "budget_left": status.budget.remaining if status.budget else None,
+    }
+
+
+def said(status: Status) -> str:
+    """Returns a sentence with the measurement and its limits."""
+    spec = status.spec
+    match spec.limits:
+        case AtLeast():
+            limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
+            n = f"{status.records or 0:,} records"
+            return f"{n} of {spec.subject} in {length(spec.over_ms)}{_excuse(status)}; {limits}"
+        case BurnRate():
+            return f"{_said_of_burning(status, spec.limits)}{_oldest_window(status)}"
+        case ContractRule():
+            kept = "holds for all new rows" if status.is_measured else "has no new rows to check"
+            return f"the contract of {spec.subject} {f'is broken: {status.breaks}' if status.breaks else kept}"
+        case Sla():
+            limits = _limits(
+                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {} on", _written
+            )
+            seen = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
+            ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
+            age = _oldest_window(status)
+            return f"{spec.measure} of {spec.subject} is {seen}{ahead}{_excuse(status)}; {limits}{age}"
+
+
+def _oldest_window(status: Status) -> str:
+    """Formats the age of the oldest window that broke the promise.
+
+    It is empty if there was none.
+    """
+    return "" if status.age_ms is None else f"; windows were finished up to {for_people(status.age_ms)} after their end"
+
+
+def _excuse(status: Status) -> str:
+    return ", while its sources have nothing to send" if status.idle else ""
+
+
+def _said_of_burning(status: Status, limits: BurnRate) -> str:
+    objective, budget = limits.objective, status.budget
+    over = f"longer than {length(objective.threshold_ms)} in {length(status.spec.over_ms)}"
+    if budget is None or budget.share_over is None or budget.burn_rate is None:
+        return f"no record of {status.spec.subject} to measure; the SLA counts those that take {over}"
+    rates = _limits({"warning": limits.warn_at, "error": limits.error_at}, "from {:g} on")
+    share, allowed = f"{budget.share_over:.2%}", f"{1 - objective.target:.2%}"
+    return (
+        f"{share} of the records of {status.spec.subject} took {over}, {budget.burn_rate:,.4g} times {allowed}; {rates}"
+    )
+
+
+def _limits(
+    limits: Mapping[str, float | None], form: str, written: Callable[[float], object] = lambda limit: limit
+) -> str:
+    """Formats the *limits* that are set, by the word for their verdict.
+
+    *form* has a place for a limit, which *written* converts.
+    """
+    return ", ".join(f"{word} {form.format(written(limit))}" for word, limit in limits.items() if limit is not None)
+
+
+def _written(limit_ms: float) -> str:
+    """Formats a limit as it is written in a file of SLAs."""
+    return length(round(limit_ms))

@@ -1,0 +1,125 @@
+"""Starts the Spark session of a job and runs its tasks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import polars as pl
+import pyarrow as pa
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.spark_settings import (
+    SPARK_NEEDED,
+    WITHOUT_SPARK,
+    driver_address,
+    driver_settings,
+    is_local,
+    jars,
+    settings,
+)
+from tidemark.storage.library import PACKAGE
+from tidemark.storage.object_path import ObjectPath
+
+T = TypeVar("T")
+BY_PUT = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+SECRETS = "TIDEMARK_SPARK_SECRETS"
+"""Environment variable with the path of a properties file.
+
+The file has `spark.authenticate.secret`, which a standalone cluster shares with its drivers.
+"""
+
+
+def session(name: str) -> SparkSession:
+    """Returns the Spark session of the job *name*.
+
+    It is as spark-submit configured it, else it has the project's settings and local jars. A job that Airflow tries
+    without Spark exits here, and Airflow submits it.
+    """
+    if WITHOUT_SPARK in os.environ:
+        sys.exit(SPARK_NEEDED)
+    builder = SparkSession.builder.appName(name)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit for the Python it starts
+        SparkContext._ensure_initialized()  # only with a JVM does SparkConf have the options of spark-submit
+        builder = builder.config(map={**_secret(SparkConf().get("spark.master", "") or "")})
+    else:
+        address = driver_address("local")
+        builder = builder.config(map={**driver_settings(CHECKOUT), **address, "spark.jars": ",".join(jars(CHECKOUT))})
+    spark = builder.getOrCreate()
+    context = spark.sparkContext
+    # Local workers run this process's code and interpreter. Those of other machines have settings for it.
+    if is_local(str(context.master)):
+        context.environment["PYTHONPATH"], context.pythonExec = str(PACKAGE.parent), sys.executable
+    return spark
+
+
+def _secret(master: str) -> dict[str, str]:
+    """Returns the setting with the secret of the standalone cluster *master*.
+
+    It is empty for any other master, for which Spark makes the secret itself. Raises InvalidArgument if there is none.
+    """
+    # It comes from a file, after the start of the JVM: all users of a machine can read the arguments of processes.
+    if not master.startswith("spark://"):
+        return {}
+    key = "spark.authenticate.secret"
+    file = os.environ.get(SECRETS)
+    secrets = dict(settings(Path(file))) if file and Path(file).is_file() else {}
+    if key not in secrets:
+        msg = (
+            f"{SECRETS} must name a properties file with {key}, that of {master} and its workers, got {file!r}; "
+            "docs/cluster.md shows how to create one"
+        )
+        raise InvalidArgument(msg)
+    return {key: secrets[key]}
+
+
+def forget_archives() -> None:
+    """Removes the cached importers of archives in this worker of Spark.
+
+    Otherwise it reads the directories of all archives on its path again for its next task.
+    """
+    for path, importer in [*sys.path_importer_cache.items()]:
+        if type(importer).__name__ == "zipimporter":
+            del sys.path_importer_cache[path]
+
+
+def in_groups(rows: DataFrame, by: Sequence[Column], work: Callable[[pl.DataFrame], T]) -> list[T]:
+    """Applies *work* to each group of *rows* in tasks of Spark.
+
+    A task has the rows of one group in memory at a time. Its result is pickled, and collected here.
+
+    Args:
+        rows: the rows to group.
+        by: columns whose values make the groups.
+        work: makes a result of the rows of one group; it runs in a worker.
+
+    Returns:
+        The results, in no particular order.
+    """
+
+    def worked(of_group: pa.Table) -> pa.Table:
+        forget_archives()
+        return pa.table({"result": [pickle.dumps(work(pl.DataFrame(of_group)))]})
+
+    results = rows.groupBy(*by).applyInArrow(worked, "result binary").toArrow()
+    return [pickle.loads(result) for result in results["result"].to_pylist()]
+
+
+def have_checkpoints_written(spark: SparkSession, place: Path) -> None:
+    """Makes the queries of *spark* write checkpoint files in *place* atomically.
+
+    Of two drivers that write one file the second fails.
+    """
+    # In an object store a rename is a copy, so a file is written by one PUT. On a disk it is renamed. Spark's default
+    # does that, too, but also looks up links, for which Hadoop starts 20 processes a batch. By either way a driver
+    # looks for the file before it renames its own.
+    manager = BY_PUT if isinstance(place, ObjectPath) else BY_RENAME
+    spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)

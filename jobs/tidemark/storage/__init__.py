@@ -1,0 +1,1 @@
+"""Keeps files and tables, on disks and in object stores."""

@@ -1,0 +1,1 @@
+"""Writes and reads Delta tables without Spark."""

@@ -1,0 +1,323 @@
+"""Lists, replaces and removes the files of a Delta table.
+
+How it works: a commit takes the version right after the one that was read. If that is taken it reads the table again,
+and tries again. Besides the files it has the table's description, unchanged: delta-rs does not notice if two commits
+put the same rows into other files, which would be in the table twice then, but it refuses a commit that was begun
+before a new description. delta-rs cannot commit both together, so this module writes the commit itself. The files,
+which take long, are written before. So the stream that writes the table is hardly ever in the way, and never kept from
+writing.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import TidemarkError
+from tidemark.model.settings.retention import DAY_MS
+from tidemark.storage.delta.log import Action, add_action, checkpoint_if_due, commit_file, unknown_features
+from tidemark.storage.delta.snapshots import Partition
+from tidemark.storage.delta.tables import in_files
+from tidemark.storage.files import stats_of, write_parquet
+from tidemark.storage.location import put_once
+
+TRIES = 100
+"""Attempts at a commit; a stream makes fewer commits during one."""
+AT_MOST = 1_000_000
+"""Rows after which a new file is begun."""
+
+PARTITION = "partition."
+"""Prefix of delta-rs's columns with the partition of a file."""
+
+
+class Busy(TidemarkError):
+    """Raised when a table's files cannot be changed; nothing is changed.
+
+    Others changed the files meanwhile, or committed before each attempt, or the table needs more than these commits
+    have.
+    """
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a table, as the log has it.
+
+    `place` is relative to the table, and starts with the folder of its `partition` if the table is partitioned. `rows`
+    is 0 if the log does not have it. `written_at_ms` (epoch ms) is the time of its youngest row. `newest_batch` is None
+    if the log does not have it.
+    """
+
+    place: str
+    bytes: int
+    rows: int
+    written_at_ms: int
+    newest_batch: int | None
+    partition: Partition = ()
+
+    @property
+    def name(self) -> str:
+        """The name in its folder, which no other file has."""
+        return Path(self.place).name
+
+    @property
+    def folder(self) -> str:
+        """The folder of its partition in the table; `.` without one."""
+        return str(Path(self.place).parent)
+
+
+def files_of(path: Path) -> list[DataFile]:
+    """Returns the files of the table at *path*, oldest first."""
+    actions = pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
+    if "max.batch_id" not in actions.columns:
+        actions = actions.with_columns(pl.lit(None, pl.Int64).alias("max.batch_id"))
+    columns = [column for column in actions.columns if column.startswith(PARTITION)]
+    chosen = actions.sort("modification_time", "max.batch_id").select(
+        "path", "size_bytes", pl.col("num_records").fill_null(0), "modification_time", "max.batch_id", *columns
+    )
+    names = [column.removeprefix(PARTITION) for column in columns]
+    return [
+        DataFile(place, size, rows, written_at_ms, newest, tuple(zip(names, partition, strict=True)))
+        for place, size, rows, written_at_ms, newest, *partition in chosen.iter_rows()
+    ]
+
+
+def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yields the rows of each of *files* of the table at *path*.
+
+    They have all *columns* unless some are named. Raises Busy if a file is no longer part of the table.
+    """
+    place = {file.name: number for number, file in enumerate(files)}
+    dataset = in_files(DeltaTable(str(path)), place.get)
+    fragments = list(dataset.get_fragments())
+    if len(fragments) < len(files):
+        msg = f"{path}: another writer changed {len(files) - len(fragments)} of {len(files)} files meanwhile"
+        raise Busy(msg)
+    for fragment in fragments:
+        yield fragment.to_table(dataset.schema, None if columns is None else list(columns))
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file in no commit yet, with its statistics (JSON)."""
+
+    file: DataFile
+    stats: str
+
+
+def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFile) -> Iterator[Written]:
+    """Writes the rows of *parts* to files of some AT_MOST rows.
+
+    Args:
+        path: the folder of the table.
+        parts: the rows.
+        prefix: begins the names of the files.
+        like: a file of the same partition; the new ones have its age.
+
+    Yields:
+        The files.
+    """
+    waiting: list[pa.Table] = []
+    row_count = 0
+    for part in parts:
+        waiting.append(part)
+        row_count += part.num_rows
+        if row_count >= AT_MOST:
+            yield _written(path, pa.concat_tables(waiting), prefix, like)
+            waiting, row_count = [], 0
+    if row_count:
+        yield _written(path, pa.concat_tables(waiting), prefix, like)
+
+
+def _written(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> Written:
+    partition = dict(like.partition)
+    rows = rows.drop_columns(list(partition))
+    place = str(Path(like.place).with_name(f"{prefix}{uuid.uuid4().hex}.parquet"))
+    size = write_parquet(path / place, rows)
+    made = replace(like, place=place, bytes=size, rows=rows.num_rows)
+    return Written(made, json.dumps(stats_of(pl.DataFrame(rows))))
+
+
+def replace_files(
+    path: Path, old: Sequence[DataFile], new: Iterable[Written], *, check: Callable[[], None] = lambda: None
+) -> None:
+    """Replaces files of a table by files with the same rows.
+
+    Readers of the table's changes see none. After the errors below nothing of *new* is left. After any other error of
+    the commit the files stay, since the commit may be in the log.
+
+    Args:
+        path: the table.
+        old: the files to replace.
+        new: writes the new files one by one.
+        check: called just before the commit; raises a TidemarkError if it must not be made.
+
+    Raises:
+        Busy: one of *old* is no longer part of the table.
+        TidemarkError: *new* has another number of rows than *old*.
+    """
+    _refuse_what_is_not_known(path, DeltaTable(str(path)), old, data_change=False)
+    made: list[Written] = []  # collected one by one, so that an error removes those before it
+    try:
+        for part in new:
+            made.append(part)
+        were, are = sum(file.rows for file in old), sum(part.file.rows for part in made)
+        # A file has 0 rows if the log does not have its number.
+        if were != are and all(file.rows for file in old):
+            msg = f"{path}: the row count is {are} in the new files instead of {were}; nothing was changed"
+            raise TidemarkError(msg)
+    except BaseException:
+        _remove(path, made)
+        raise
+    try:
+        _commit(path, old, made, data_change=False, check=check)
+    except TidemarkError:  # after any other error the commit may be in the log, so the files stay
+        with suppress(OSError, DeltaError):
+            names = {Path(uri).name for uri in DeltaTable(str(path)).file_uris()}
+            _remove(path, [part for part in made if part.file.name not in names])
+        raise
+
+
+def put_together(
+    path: Path, files: Sequence[DataFile], *, prefix: str = "", check: Callable[[], None] = lambda: None
+) -> None:
+    """Merges *files* of one partition into fewer files, as `replace_files` does.
+
+    The names of these begin with *prefix*.
+    """
+    parts = written(path, rows_of_each(path, files), prefix=prefix, like=files[-1])
+    replace_files(path, files, parts, check=check)
+
+
+def alike(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+    """Yields groups of *files* that may be merged into one file.
+
+    The files of a group have one partition, and one UTC day of writing. *files* are in the order of their age.
+    """
+    by_folder = sorted(files, key=lambda file: file.folder)
+    for _, group in groupby(by_folder, lambda file: (file.folder, file.written_at_ms // DAY_MS)):
+        yield list(group)
+
+
+def _remove(path: Path, made: Iterable[Written]) -> None:
+    for part in made:
+        (path / part.file.place).unlink(missing_ok=True)
+
+
+def remove_files(path: Path, old: Sequence[DataFile]) -> None:
+    """Deletes the rows in *old* from the table at *path*.
+
+    Raises Busy if one of these files is no longer part of the table.
+    """
+    _commit(path, old, [], data_change=True)
+
+
+def _commit(
+    path: Path,
+    old: Sequence[DataFile],
+    new: Sequence[Written],
+    *,
+    data_change: bool,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    gone = {file.name for file in old}
+    for _ in range(TRIES):
+        table = DeltaTable(str(path))
+        if missing := gone - {Path(uri).name for uri in table.file_uris()}:
+            msg = f"{path}: another writer changed {len(missing)} of {len(gone)} files meanwhile"
+            raise Busy(msg)
+        _refuse_what_is_not_known(path, table, old, data_change=data_change)
+        actions: list[Action] = [_commit_info(data_change=data_change), _description(table)]
+        actions += [_moving(part) for part in new]
+        actions += [_removing(file, data_change=data_change) for file in old]
+        version = table.version() + 1
+        content = "\n".join(map(json.dumps, actions)).encode()
+        try:
+            put_once(commit_file(path, version), content, check=check)
+        except FileExistsError:
+            continue
+        checkpoint_if_due(path, version)
+        return
+    msg = f"{path}: another writer came first in all {TRIES} attempts to commit"
+    raise Busy(msg)
+
+
+def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[DataFile], *, data_change: bool) -> None:
+    """Raises Busy if commits of this module do not suffice for *table*.
+
+    They would need other actions, or another form of the same.
+    """
+    for file in files:
+        is_text = all(isinstance(value, str | None) for _, value in file.partition)
+        if not is_text or quote(file.place, safe="/=") != file.place:
+            msg = f"{path}: files not changed: the log has another form for {file.place} or its partition"
+            raise Busy(msg)
+    if data_change and table.metadata().configuration.get("delta.appendOnly") == "true":
+        msg = f"{path}: rows not deleted: the table has delta.appendOnly set"
+        raise Busy(msg)
+    if unknown := unknown_features(table):
+        msg = f"{path}: files not changed: the table has unsupported features: {', '.join(sorted(unknown))}"
+        raise Busy(msg)
+
+
+def _commit_info(*, data_change: bool) -> dict[str, Any]:
+    """Returns the action that describes the commit in the table's history."""
+    return {
+        "commitInfo": {
+            "timestamp": wall_clock_ms(),
+            "operation": "DELETE" if data_change else "OPTIMIZE",
+            "operationParameters": {},
+            "isBlindAppend": False,
+            "engineInfo": "tidemark",
+            "maintenance": "true",
+        }
+    }
+
+
+def _description(table: DeltaTable) -> dict[str, Any]:
+    """Returns the action with the name, columns and properties of *table*."""
+    metadata = table.metadata()
+    fields = {
+        "id": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema().to_json(),
+        "partitionColumns": metadata.partition_columns,
+        "createdTime": metadata.created_time,
+        "configuration": metadata.configuration,
+    }
+    return {"metaData": {name: value for name, value in fields.items() if value is not None}}
+
+
+def _moving(part: Written) -> Action:
+    """Returns the action that adds a file with rows of removed files."""
+    file = part.file
+    return add_action(
+        file.place, file.bytes, file.written_at_ms, part.stats, partition=dict(file.partition), data_change=False
+    )
+
+
+def _removing(file: DataFile, *, data_change: bool) -> dict[str, Any]:
+    return {
+        "remove": {
+            "path": file.place,
+            "deletionTimestamp": wall_clock_ms(),
+            "dataChange": data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": dict(file.partition),
+            "size": file.bytes,
+        }
+    }

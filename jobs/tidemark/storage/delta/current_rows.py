@@ -1,0 +1,201 @@
+"""Replaces rows of a table by their keys.
+
+MERGE of delta-rs writes text as Arrow's `string_view`, which pyarrow cannot compare with a text. Therefore the files
+that hold replaced rows are written again here, with the types that the table declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from tidemark.errors import Contradiction
+from tidemark.kernels.updates.final_rows import WINDOW_FINAL
+from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, merged_last_seen
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.files import File, write_file
+
+CLOSED_UP_TO = "_closed_up_to"
+"""Column with the end of the last window that a batch closed.
+
+It is set in one row of the batch, which has no other values. Rows of windows up to there are final.
+"""
+NEWEST_MS = "_newest_ms"
+"""Column of new rows with their newest record time (epoch ms).
+
+It is null in a row that reflects no record of its own.
+"""
+OF_REPLACING = frozenset({"deleted", SEEN_ONLY, SEEN_ANEW, CLOSED_UP_TO, NEWEST_MS})
+"""Columns of new rows that control how they replace.
+
+The table itself does not have them.
+"""
+AT_MOST = 1_000_000
+"""Rows after which a new file is begun."""
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The closed windows of a table.
+
+    Their rows have at most *up_to_ms* (record time, epoch ms) in *column*.
+    """
+
+    column: str
+    up_to_ms: int
+
+    def up_to(self, schema: pa.Schema) -> pa.Scalar:
+        """Returns `up_to_ms` as a value of `column` in *schema*."""
+        kind = schema.field(self.column).type
+        return pa.scalar(self.up_to_ms, pa.int64() if kind == pa.int64() else pa.timestamp("ms", "UTC")).cast(kind)
+
+    def open_rows(self, schema: pa.Schema) -> pc.Expression:
+        """Returns the condition of closed rows without the mark of final ones.
+
+        They are rows of a table with *schema*.
+        """
+        up_to = self.up_to(schema)
+        return (pc.field(self.column) <= up_to) & ~pc.field(WINDOW_FINAL)
+
+    def finished(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Returns *rows* with the rows of closed windows marked as final."""
+        ends_ms = in_ms(rows.schema, self.column)
+        # Rows of older versions have null there, and keep it.
+        return rows.with_columns(pl.col(WINDOW_FINAL) | (ends_ms <= self.up_to_ms) & pl.col(WINDOW_FINAL).is_not_null())
+
+
+def in_ms(schema: pl.Schema, column: str) -> pl.Expr:
+    """Returns the instants of *column* as epoch ms."""
+    return pl.col(column) if schema[column] == pl.Int64() else pl.col(column).dt.epoch("ms")
+
+
+def closed_row(closed: Closed, schema: pa.Schema, batch_id: int) -> pa.Table:
+    """Returns the row that records the *closed* windows of a batch.
+
+    It has the columns of *schema*, which are null except for `batch_id` and CLOSED_UP_TO.
+    """
+    row = {"batch_id": pa.array([batch_id], pa.int64()), CLOSED_UP_TO: pa.array([closed.up_to(schema)])}
+    return pa.table({field.name: row.get(field.name, pa.nulls(1, field.type)) for field in schema}, schema)
+
+
+def closed_by(rows: pl.DataFrame, column: str | None) -> Closed | None:
+    """Returns the windows that `closed_row` among *rows* closes.
+
+    *column* has the ends of windows. None: there is no such row, or *column* is None.
+    """
+    if column is None or CLOSED_UP_TO not in rows.columns:
+        return None
+    up_to_ms = rows.select(in_ms(rows.schema, CLOSED_UP_TO).max()).item()
+    return None if up_to_ms is None else Closed(column, up_to_ms)
+
+
+def replacing(
+    path: Path, table: DeltaTable, rows: pl.DataFrame | None, *, key: Sequence[str], closed: Closed | None = None
+) -> tuple[list[File], set[str]]:
+    """Writes files in which *rows* replace the rows with their keys.
+
+    A replaced row keeps its values of columns that *rows* does not have. A row may also have only the instant at which
+    its key was last seen (kernels/updates/last_seen.py).
+
+    Args:
+        path: the folder of the table.
+        table: the opened table.
+        rows: new rows, one per *key*; a row that is `deleted` only removes its key. None: only windows are closed.
+        key: columns that identify a row.
+        closed: windows whose rows become final.
+
+    Returns:
+        The new files, and the names of the files that they replace. The caller commits both.
+
+    Raises:
+        Contradiction: the table is partitioned.
+    """
+    if partitioned := table.metadata().partition_columns:
+        by = ", ".join(partitioned)
+        msg = f"{path}: the table is partitioned by {by}, and a sink with current rows cannot be; choose another table"
+        raise Contradiction(msg)
+    dataset = dataset_of(table)
+    if rows is None:
+        rows = pl.DataFrame(dataset.schema.empty_table()).with_columns(deleted=pl.lit(value=False))
+    new = _typed(rows, dataset.schema)
+    possible = _possible(dataset, new, key) if new.height else ()
+    touched = [part for part in possible if _holds_one(part, dataset.schema, new, key)]
+    if closed is not None:
+        known_files = {part.path for part in touched}
+        settled = dataset.get_fragments(filter=closed.open_rows(dataset.schema))
+        touched += [part for part in settled if part.path not in known_files and _holds_open(part, dataset, closed)]
+    others = [name for name in dataset.schema.names if name not in rows.columns]
+    if others or SEEN_ONLY in new.columns:
+        old = (_rows(part, dataset.schema).join(new, on=key, how="semi", nulls_equal=True) for part in touched)
+        replaced = pl.concat([pl.DataFrame(dataset.schema.empty_table()), *old]).unique(key, keep="any")
+        new = new.join(replaced.select(*key, *others), on=key, how="left", nulls_equal=True, maintain_order="left")
+        new = merged_last_seen(new, replaced, key) if SEEN_ONLY in new.columns else new
+    # Generators: the replaced files are read one after the other, not all at once.
+    parts = (_rows(part, dataset.schema).join(new, on=key, how="anti", nulls_equal=True) for part in touched)
+    current = new.filter(~pl.col("deleted")).select(dataset.schema.names)
+    written = (closed.finished(part) if closed else part for part in _in_files([current], parts))
+    files = [write_file(path, part.to_arrow().cast(dataset.schema)) for part in written]
+    return files, {Path(part.path).name for part in touched}
+
+
+def _typed(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
+    """Returns *rows* with the types of the table."""
+    arrow = rows.to_arrow()
+    fields = [schema.field(field.name) if field.name in schema.names else field for field in arrow.schema]
+    return pl.DataFrame(arrow.cast(pa.schema(fields)))
+
+
+def _possible(dataset: ds.Dataset, new: pl.DataFrame, key: Sequence[str]) -> Iterator[ds.ParquetFileFragment]:
+    """Returns the files whose bounds allow a key of *new*.
+
+    The bounds are those in the log of the table.
+    """
+    within: pc.Expression | None = None
+    for column in new.select(key).iter_columns():
+        # Nulls and NaN are not inside bounds, and nested columns have none.
+        if column.null_count() or column.dtype.is_float() or column.dtype.is_nested() or not len(column):
+            continue
+        low, high = (pa.scalar(bound, dataset.schema.field(column.name).type) for bound in _bounds(column))
+        bounds = (pc.field(column.name) >= low) & (pc.field(column.name) <= high)
+        within = bounds if within is None else within & bounds
+    return iter(dataset.get_fragments(filter=within))
+
+
+def _bounds(column: pl.Series) -> tuple[Any, Any]:
+    return column.min(), column.max()
+
+
+def _holds_one(part: ds.Fragment, schema: pa.Schema, new: pl.DataFrame, key: Sequence[str]) -> bool:
+    return _rows(part, schema, key).join(new, on=key, how="semi", nulls_equal=True).height > 0
+
+
+def _holds_open(part: ds.Fragment, dataset: ds.Dataset, closed: Closed) -> bool:
+    open_rows = part.to_table(dataset.schema, columns=[closed.column], filter=closed.open_rows(dataset.schema))
+    return len(open_rows) > 0
+
+
+def _rows(part: ds.Fragment, schema: pa.Schema, columns: Sequence[str] | None = None) -> pl.DataFrame:
+    return pl.DataFrame(part.to_table(schema, columns=columns and [*columns]))
+
+
+def _in_files(first: Sequence[pl.DataFrame], parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yields *first* and *parts*, concatenated to some AT_MOST rows each.
+
+    It yields nothing if there is no row.
+    """
+    waiting = [*first]
+    for part in parts:
+        waiting.append(part)
+        if sum(rows.height for rows in waiting) >= AT_MOST:
+            yield pl.concat(waiting)
+            waiting = []
+    if any(rows.height for rows in waiting):
+        yield pl.concat(waiting)

@@ -1,0 +1,111 @@
+"""Writes the SQL of a view of current rows.
+
+The view joins a table that is merged now and then with the rows appended since the last merge. Spark SQL and DuckDB
+both read the text, and read each of the two tables once. The result is exact whichever table is opened first: rows that
+are merged already stay in the other table for a while (stream/write/current_tables.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Sequence
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from tidemark.kernels.updates.final_rows import WINDOW_FINAL
+from tidemark.kernels.updates.last_seen import LAST_SEEN_AT, SEEN_ANEW, SEEN_ONLY
+from tidemark.model.kinds.sink import CHANGES_OF
+from tidemark.storage.delta.current_rows import CLOSED_UP_TO
+from tidemark.storage.warehouse import is_table
+
+KEPT_BY = "tidemark.current"
+"""Property of a table `changes_of_T`: how T keeps current rows.
+
+Its value is JSON, see `kept_by`.
+"""
+
+Read = Callable[[Path], str]
+Named = Callable[[str], str]
+
+
+def kept_by(key: Sequence[str], closed_column: str | None) -> str:
+    """Returns the value of KEPT_BY.
+
+    Args:
+        key: columns that identify a row.
+        closed_column: column with the end of a row's window; None: the rows have no windows.
+    """
+    return json.dumps({"key": list(key), "closed_column": closed_column})
+
+
+def changes_of(path: Path) -> Path | None:
+    """Returns the table of appended rows beside the table at *path*.
+
+    The table at *path* may not show these rows yet. None: it keeps no current rows.
+    """
+    changes = path.with_name(f"{CHANGES_OF}{path.name}")
+    return changes if is_table(changes) else None
+
+
+def current_rows(path: Path, changes: Path, read: Read, named: Named, *, only: Container[str] | None = None) -> str:
+    """Returns a SELECT of the current rows of the table at *path*.
+
+    Args:
+        path: the table that is merged.
+        changes: the table with the rows appended to it.
+        read: returns the SQL that reads the table at a path.
+        named: quotes a name.
+        only: the columns of the result; None: all.
+    """
+    appended = DeltaTable(str(changes))
+    kept = json.loads(appended.metadata().configuration[KEPT_BY])
+    there = {field.name for field in appended.schema().fields}
+    tells_seen, closed_column = SEEN_ONLY in there, kept["closed_column"]
+    shown = [field.name for field in DeltaTable(str(path)).schema().fields if only is None or field.name in only]
+    of_table = f"n.batch_id IS NULL OR n.{SEEN_ONLY}" if tells_seen else "n.batch_id IS NULL"
+    columns = []
+    for column in shown:
+        name = named(column)
+        value = f"CASE WHEN {of_table} THEN t.{name} ELSE n.{name} END" if column in there else f"t.{name}"
+        if column == LAST_SEEN_AT and tells_seen:
+            # A row that begins a new life of its key forgets when the old one was seen.
+            merged_seen = f"CASE WHEN n._life IS NULL THEN coalesce(t.{name}, t.{named('timestamp')}) END"
+            value = f"CASE WHEN n.batch_id IS NULL THEN t.{name} ELSE greatest(n._seen, {merged_seen}) END"
+        if column == WINDOW_FINAL and closed_column:
+            end = named(closed_column)
+            ends = f"CASE WHEN {of_table} THEN t.{end} ELSE n.{end} END"
+            closed = f"{ends} <= (SELECT max({CLOSED_UP_TO}) FROM appended)"
+            value = f"CASE WHEN NOT ({value}) AND {closed} THEN true ELSE {value} END"
+        columns.append(f"{value} AS {name}")
+    alike = " AND ".join(f"n.{named(column)} IS NOT DISTINCT FROM t.{named(column)}" for column in kept["key"])
+    is_row = (
+        f"CASE WHEN n.{SEEN_ONLY} THEN t._is_there IS NOT NULL ELSE NOT n.deleted END"
+        if tells_seen
+        else "NOT n.deleted"
+    )
+    return (
+        f"WITH appended AS (SELECT * FROM {read(changes)} AS c), "
+        f"newest AS ({_newest([named(column) for column in kept['key']], tells_seen=tells_seen)}) "
+        f"SELECT {', '.join(columns)} FROM (SELECT *, true AS _is_there FROM {read(path)} AS t) AS t "
+        f"FULL JOIN newest AS n ON {alike} WHERE n.batch_id IS NULL OR {is_row}"
+    )
+
+
+def _newest(key: Sequence[str], *, tells_seen: bool) -> str:
+    """Returns a SELECT of the newest appended row of each *key*.
+
+    It does the same as `newest_rows` of kernels/updates/last_seen.py. *tells_seen*: rows may say only when a key was
+    seen.
+    """
+    by_key = f"PARTITION BY {', '.join(key)}"
+    rows = "SELECT * FROM appended AS c WHERE deleted IS NOT NULL"
+    if not tells_seen:
+        placed = f"SELECT *, row_number() OVER ({by_key} ORDER BY batch_id DESC) AS _place FROM ({rows}) AS c"
+        return f"SELECT * FROM ({placed}) AS c WHERE _place = 1"
+    begins = f"CASE WHEN deleted OR {SEEN_ANEW} THEN batch_id END"
+    lives = f"SELECT *, max({begins}) OVER ({by_key}) AS _life FROM ({rows}) AS c"
+    seen = f"CASE WHEN NOT deleted AND batch_id >= coalesce(_life, batch_id) THEN {LAST_SEEN_AT} END"
+    place = f"row_number() OVER ({by_key} ORDER BY coalesce({SEEN_ONLY}, false), batch_id DESC)"
+    timed = f"SELECT *, max({seen}) OVER ({by_key}) AS _seen, {place} AS _place FROM ({lives}) AS c"
+    return f"SELECT * FROM ({timed}) AS c WHERE _place = 1"

@@ -1,0 +1,274 @@
+"""Appends to the log of a Delta table, for one driver.
+
+Purpose: before and after each commit delta-rs lists the log, and reads all of it since the newest checkpoint. In an
+object store each of these is a request, and their number grows with every commit.
+How it works: the log is read once, when the table is opened. From then on the next version is known. A commit is one
+object, put where there is none: it takes that version, or finds it taken. Only then are the commits of others read. A
+commit that changes only files is skipped; after any other one the table must be opened anew.
+Limitation: rows are not checked. Tables that require more than rows with their columns are left to delta-rs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from tidemark.clock import since_boot_s, wall_clock_ms
+from tidemark.storage.files import File, stats_of, write_parquet
+from tidemark.storage.location import put_once
+from tidemark.storage.object_path import ObjectPath
+
+log = logging.getLogger(__name__)
+
+FEATURES = frozenset({"appendOnly", "invariants", "checkConstraints", "timestampNtz"})
+"""Writer features that do not matter for a rewrite of files.
+
+Such a commit puts the same rows into other files.
+"""
+OLDEST_FEATURES = 3
+"""Writer version up to which a table requires only some FEATURES."""
+CHECK = "delta.constraints."
+"""Prefix of the properties of a table that are its checks."""
+OF_FILES = frozenset({"add", "remove", "txn", "commitInfo", "cdc"})
+"""Actions of commits of others that do not stop appends."""
+CHECKPOINT_EVERY = 100
+"""Commits between checkpoints; an opener of a table reads fewer commits."""
+CHECKPOINTS = "delta.checkpointInterval"
+KEPT_LOG = "interval 1 day"
+"""Longest pause of a reader of a table's commits."""
+HOP_LOG = "interval 7 days"
+"""Longest pause of a reader of a hop.
+
+A driver removes the commits that all its readers have read (stream/read/hop_log.py).
+"""
+SHORT_LOG = "interval 10 minutes"
+"""For tables without readers of single commits.
+
+delta-rs lists the whole log at each commit, which takes 3 ms for 1,000 commits.
+"""
+LOG = "delta.logRetentionDuration"
+FRESH_S = 300.0
+"""Seconds after a look in which no newer commit is removed.
+
+Each commit is kept for ten minutes at least.
+"""
+TRIES = 10
+"""Commits of others that a driver skips between two of its own.
+
+Each takes a request or two.
+"""
+
+Action = Mapping[str, Any]
+
+
+def unknown_features(table: DeltaTable) -> set[str]:
+    """Returns the writer features of *table* that are not in FEATURES.
+
+    It is `more` if the table requires some and does not name them.
+    """
+    protocol = table.protocol()
+    unnamed = [] if protocol.min_writer_version <= OLDEST_FEATURES else ["more"]
+    features = set(protocol.writer_features or unnamed)
+    return features - FEATURES
+
+
+class TableLog:
+    """Commits batches of *app_id* to the log of the table at *path*.
+
+    `table` is the table as delta-rs has opened it, or as of delta-rs's last commit since.
+    """
+
+    def __init__(self, path: Path, app_id: str) -> None:
+        self._path, self._app_id = path, app_id
+        self.table = DeltaTable(str(path))
+        self._appended_to = -1
+        self._batch = self._asked_at = -1
+        self._opened_at = int(self.table.version())
+        self._seen_s = since_boot_s()
+        self._uncommitted: list[Path] = []
+        arrow = pa.schema(self.table.schema().to_arrow())
+        self._types = {field.name: field.type for field in arrow}
+        described = self.table.metadata()
+        self._checkpoint_every = int(described.configuration.get(CHECKPOINTS) or CHECKPOINT_EVERY)
+        self._is_kept = described.configuration.get(LOG) in {KEPT_LOG, HOP_LOG, SHORT_LOG}
+        self.takes_appends = not (
+            unknown_features(self.table)
+            or described.partition_columns
+            or any(name.startswith(CHECK) for name in described.configuration)
+            or any(not field.nullable or b"delta.invariants" in (field.metadata or {}) for field in arrow)
+        )
+
+    @property
+    def version(self) -> int:
+        """The newest version that this object has seen or made."""
+        return max(self._appended_to, int(self.table.version()))
+
+    @property
+    def newest_batch(self) -> int:
+        """The newest committed batch; -1 before the first."""
+        version = int(self.table.version())
+        if version != self._asked_at:  # delta-rs reads files of the log for each answer
+            newest = self.table.transaction_version(self._app_id)
+            self._asked_at, self._batch = version, max(self._batch, -1 if newest is None else int(newest))
+        return self._batch
+
+    def write(self, rows: pa.Table) -> Action:
+        """Writes *rows* to a new file of the table.
+
+        Returns the action that adds the file.
+        """
+        fitted = rows.cast(pa.schema([(name, self._types[name]) for name in rows.column_names]))
+        name = f"part-{uuid.uuid4().hex}.parquet"
+        size = write_parquet(self._path / name, fitted)
+        self._uncommitted.append(self._path / name)
+        return add_action(name, size, wall_clock_ms(), json.dumps(stats_of(pl.DataFrame(fitted))))
+
+    @property
+    def is_grown(self) -> bool:
+        """True if a checkpoint was due since the table was opened.
+
+        Older commits may have been removed then.
+        """
+        return (self._opened_at + 1) // self._checkpoint_every < (self.version + 1) // self._checkpoint_every
+
+    def append(self, files: Sequence[Action], batch_id: int | None, noted: Mapping[str, str]) -> None:
+        """Commits *files*, as batch *batch_id* unless that is None.
+
+        Args:
+            files: actions that add files.
+            batch_id: the batch of the transaction; None: none.
+            noted: notes of the commit.
+
+        Raises:
+            CommitFailedError: the table must be opened anew. Others have changed more than files, or have committed
+                this batch, or their commits are gone.
+        """
+        content = self._commit(files, batch_id, noted)
+        for version in range(self.version + 1, self.version + 1 + TRIES):
+            try:
+                put_once(commit_file(self._path, version), content)
+            except FileExistsError:
+                self._pass_over(version)
+                continue
+            # Others may have removed this version, and those before it, after a checkpoint: then no reader sees this
+            # commit.
+            if not (self._is_fresh() or commit_file(self._path, version - 1).exists() or self._is_read(batch_id)):
+                break
+            self._appended_to, self._seen_s = version, since_boot_s()
+            self._batch = self._batch if batch_id is None else batch_id
+            self._uncommitted = []
+            checkpoint_if_due(self._path, version, every=self._checkpoint_every)
+            return
+        msg = f"{self._path}: others changed the table while rows were committed"
+        raise CommitFailedError(msg)
+
+    def remove_uncommitted(self) -> None:
+        """Removes the files that this object has written and not committed."""
+        for file in self._uncommitted:
+            file.unlink(missing_ok=True)
+        self._uncommitted = []
+
+    def _commit(self, files: Sequence[Action], batch_id: int | None, noted: Mapping[str, str]) -> bytes:
+        now_ms = wall_clock_ms()
+        info = {
+            "timestamp": now_ms,
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append"},
+            "isBlindAppend": True,
+            "engineInfo": "tidemark",
+            **noted,
+        }
+        actions: list[Action] = [{"commitInfo": info}, *files]
+        if batch_id is not None:
+            actions.append({"txn": {"appId": self._app_id, "version": batch_id, "lastUpdated": now_ms}})
+        return "\n".join(map(json.dumps, actions)).encode()
+
+    def _pass_over(self, version: int) -> None:
+        """Skips *version*, a commit of others.
+
+        Raises CommitFailedError unless it changes files alone, and is no commit of *app_id*.
+        """
+        try:
+            actions = [json.loads(line) for line in commit_file(self._path, version).read_text().splitlines() if line]
+        except FileNotFoundError:
+            actions = [{}]  # removed meanwhile: the empty action makes the check below refuse it
+        own = any(action.get("txn", {}).get("appId") == self._app_id for action in actions)
+        if own or not all(action.keys() <= OF_FILES and action for action in actions):
+            msg = f"{self._path}: version {version} of others changed more than files"
+            raise CommitFailedError(msg)
+        self._appended_to, self._seen_s = version, since_boot_s()
+
+    def _is_fresh(self) -> bool:
+        """Returns True if the last look at the log is new enough.
+
+        Another look would cost a request of an object store.
+        """
+        return isinstance(self._path, ObjectPath) and self._is_kept and since_boot_s() - self._seen_s < FRESH_S
+
+    def _is_read(self, batch_id: int | None) -> bool:
+        """Returns True if a reader of the table now sees batch *batch_id*."""
+        if batch_id is None:
+            return False
+        newest = DeltaTable(str(self._path)).transaction_version(self._app_id)
+        return newest is not None and newest >= batch_id
+
+
+def adding(table: Path, file: File) -> Action:
+    """Returns the action that adds a new *file* in the folder *table*.
+
+    The folder may have moved since the file was written.
+    """
+    name = Path(file.path).name
+    status = (table / name).stat()
+    return add_action(name, status.st_size, int(status.st_mtime * 1_000), json.dumps(file.stats))
+
+
+def add_action(
+    place: str,
+    size: int,
+    written_at_ms: int,
+    stats: str,
+    *,
+    partition: Mapping[str, str | None] = MappingProxyType({}),
+    data_change: bool = True,
+) -> Action:
+    """Returns the action that adds a file.
+
+    Args:
+        place: its path in the table.
+        size: bytes.
+        written_at_ms: time of its youngest row, epoch ms.
+        stats: its statistics (JSON).
+        partition: values of the partition columns.
+        data_change: False if its rows were in other files before.
+    """
+    content = {"size": size, "modificationTime": written_at_ms, "dataChange": data_change, "stats": stats}
+    return {"add": {"path": place, "partitionValues": dict(partition), **content}}
+
+
+def commit_file(table: Path, version: int) -> Path:
+    """Returns the place of commit *version* in the log of *table*."""
+    return table / "_delta_log" / f"{version:020d}.json"
+
+
+def checkpoint_if_due(table: Path, version: int, *, every: int = CHECKPOINT_EVERY) -> None:
+    """Makes a checkpoint if one is due after *version*.
+
+    A failure is only logged: openers of the table then read more commits until the next checkpoint.
+    """
+    if (version + 1) % every:
+        return
+    try:
+        DeltaTable(str(table)).create_checkpoint()
+    except (OSError, DeltaError) as error:
+        log.warning("%s: cannot write the checkpoint of version %d: %s", table, version, error)

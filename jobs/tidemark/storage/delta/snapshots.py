@@ -1,0 +1,137 @@
+"""Reads the files of a local Delta table.
+
+Purpose: delta-rs and DuckDB's extension need 15 ms of CPU for a log of 60 commits, and DuckDB reads it twice for each
+query; this needs 1.5 ms.
+How it works: the newest checkpoint and the commits after it give the files. There is no snapshot here of tables that
+require more of their readers, and of incomplete logs: callers use delta-rs or DuckDB's extension for those.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.storage.object_path import ObjectPath
+
+COMMIT = re.compile(r"(\d{20})\.json")
+CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+ACTIONS = ("add", "metaData", "protocol", "txn")
+"""Actions of a checkpoint that a snapshot needs; only these are read."""
+Partition = tuple[tuple[str, str | None], ...]
+"""The partition columns of a table, and their values in a file.
+
+The file itself does not have these columns.
+"""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A table as its log has it.
+
+    `columns` are Delta's types (JSON) by name, `files` names by partition, relative to the folder of the table, and
+    `transactions` the newest batches by application.
+    """
+
+    columns: Mapping[str, Any]
+    files: Mapping[Partition, tuple[str, ...]]
+    transactions: Mapping[str, int]
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Returns the newest batch of *app_id*; None if it has committed none."""
+        return self.transactions.get(app_id)
+
+    @property
+    def file_count(self) -> int:
+        """The number of files of the table."""
+        return sum(map(len, self.files.values()))
+
+
+def snapshot_of(path: Path) -> Snapshot | None:
+    """Returns the newest snapshot of the table at *path*.
+
+    None: delta-rs has to read it.
+    """
+    if isinstance(path, ObjectPath):
+        return None
+    try:
+        state = _Actions()
+        for action in _actions(path / "_delta_log"):
+            state.apply(action)
+        return state.snapshot()
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):  # delta-rs has a better message for it
+        return None
+
+
+@dataclass
+class _Actions:
+    """Applies the actions of a log in their order."""
+
+    files: dict[str, Partition] = field(default_factory=dict)
+    transactions: dict[str, int] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    reader_version: int = 0
+
+    def apply(self, action: Mapping[str, Any]) -> None:
+        """Applies *action*, a line of a commit or row of a checkpoint."""
+        for kind, content in action.items():
+            if content is None:  # a row of a checkpoint has a column for each kind
+                continue
+            match kind:
+                case "add":
+                    self.files[content["path"]] = tuple(sorted(dict(content["partitionValues"]).items()))
+                case "remove":
+                    self.files.pop(content["path"], None)
+                case "metaData":
+                    self.metadata = content
+                case "protocol":
+                    self.reader_version = content["minReaderVersion"]
+                case "txn":
+                    self.transactions[content["appId"]] = content["version"]
+
+    def snapshot(self) -> Snapshot | None:
+        """Returns the snapshot after all actions.
+
+        None: a reader of the table needs more than a list of its files.
+        """
+        columns = {each["name"]: each["type"] for each in json.loads(self.metadata["schemaString"])["fields"]}
+        is_text = all(columns[name] == "string" for name in self.metadata["partitionColumns"])
+        is_below = all(_is_below(name) for name in self.files)
+        if self.reader_version != 1 or not is_text or not is_below:
+            return None
+        files: dict[Partition, list[str]] = {}
+        for name, partition in self.files.items():
+            files.setdefault(partition, []).append(unquote(name))
+        return Snapshot(columns, {each: tuple(of) for each, of in files.items()}, self.transactions)
+
+
+def _is_below(name: str) -> bool:
+    """Returns True if the file *name* is in its table's folder."""
+    return not name.startswith("/") and "://" not in name and ".." not in unquote(name).split("/")
+
+
+def _actions(log: Path) -> Iterator[Mapping[str, Any]]:
+    """Yields the actions of the newest checkpoint in *log*, and later ones.
+
+    Raises ValueError if a commit after the checkpoint is missing, or the checkpoint is of an unknown kind.
+    """
+    names = [file.name for file in log.iterdir()]
+    since = max((int(match[1]) for match in map(CHECKPOINT.fullmatch, names) if match), default=-1)
+    commits = sorted(int(match[1]) for match in map(COMMIT.fullmatch, names) if match and int(match[1]) > since)
+    others = [name for name in names if ".checkpoint." in name and not CHECKPOINT.fullmatch(name)]
+    if others or commits != [*range(since + 1, since + 1 + len(commits))] or (since < 0 and not commits):
+        msg = f"{log}: it has {others or commits} after the checkpoint of version {since}"
+        raise ValueError(msg)
+    if since >= 0:
+        file = pq.ParquetFile(log / f"{since:020d}.checkpoint.parquet")
+        yield from file.read([name for name in ACTIONS if name in file.schema_arrow.names]).to_pylist()
+    for version in commits:
+        with open(f"{log}/{version:020d}.json", "rb") as commit:
+            yield from map(json.loads, commit.read().splitlines())

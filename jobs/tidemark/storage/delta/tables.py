@@ -1,0 +1,628 @@
+"""Writes a driver's tables through delta-rs, each batch once.
+
+Each commit carries its batch as a transaction of Delta's log.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    PostCommitHookProperties,
+    Schema,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction, RemoveAction
+
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import Contradiction, InvalidArgument
+from tidemark.storage.delta.current_rows import Closed, replacing
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.log import (
+    CHECK,
+    CHECKPOINT_EVERY,
+    CHECKPOINTS,
+    HOP_LOG,
+    KEPT_LOG,
+    LOG,
+    TableLog,
+    adding,
+    commit_file,
+)
+from tidemark.storage.fence import Fence
+from tidemark.storage.files import File, Files, frames
+
+SETTINGS = {
+    "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
+    CHECKPOINTS: str(CHECKPOINT_EVERY),
+}
+KEEPS_LOG = PostCommitHookProperties(cleanup_expired_logs=False)
+"""After a commit makes a due checkpoint, and removes nothing.
+
+The search for expired commits takes another 12 ms for 1,000 commits each time. The process that opens the table after
+a checkpoint does it.
+"""
+OWN_CHECK = "tidemark_"
+"""Prefix of the names of Tidemark's own checks.
+
+Users of the tables may add checks with other names.
+"""
+HISTORY = 100
+"""Newest commits that are searched for those of others."""
+SKEW_S = 60
+"""Largest lag of the file system's clock behind this process's."""
+TRIES = 10
+"""Attempts at a commit in whose way others come."""
+PUTS_ROWS = frozenset(
+    {
+        "WRITE",
+        "UPDATE",
+        "MERGE",
+        "STREAMING UPDATE",
+        "COPY INTO",
+        "CLONE",
+        "REPLACE TABLE AS SELECT",
+        "CREATE OR REPLACE TABLE AS SELECT",
+    }
+)
+"""Operations in a Delta log that put rows into a table."""
+OWN = frozenset({"batch_id", "maintenance"})
+"""Keys of which each commit of Tidemark's with rows has one.
+
+Such a commit puts rows into a table, or into other files of it.
+"""
+NEEDED, SUPERSEDED = "needed-", "superseded-"
+"""Prefixes of the names of files that `maintenance/` made.
+
+Their rows are those that a driver needs for its memory, and those that it does not.
+"""
+
+BIGINT = PrimitiveType("long")
+
+WRITTEN = WriterProperties(compression="ZSTD")
+
+T = TypeVar("T")
+Notes = Mapping[str, str]
+"""Additional notes of a commit, by key."""
+NOTHING: Notes = MappingProxyType({})
+
+
+def create(
+    path: Path,
+    schema: pa.Schema,
+    *,
+    description: str | None = None,
+    log: str = KEPT_LOG,
+    checks: Mapping[str, str] = MappingProxyType({}),
+    partitioned_by: Sequence[str] = (),
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> DeltaTable:
+    """Makes a Delta table at *path*, or updates an existing one.
+
+    An existing table, of an older version for example, keeps its rows. It gets the columns that it lacks (null in
+    those rows), the comments, and *checks* in place of the older version's.
+
+    Args:
+        path: the folder of the table.
+        schema: its columns, with their comments.
+        description: the description of a new table.
+        log: how long the log keeps commits. Those since the newest checkpoint are always kept.
+        checks: SQL conditions that all rows meet, by name.
+        partitioned_by: columns that partition a new table.
+        properties: more properties of a new table.
+
+    Returns:
+        The opened table.
+
+    Raises:
+        DeltaError: a row does not meet *checks*.
+    """
+
+    def up_to_date() -> DeltaTable:
+        table = DeltaTable.create(
+            str(path),
+            schema=schema,
+            mode="ignore",
+            partition_by=list(partitioned_by) or None,
+            description=description,
+            configuration={**SETTINGS, LOG: log, **properties},
+            raise_if_key_not_exists=False,
+        )
+        if log == HOP_LOG and table.metadata().configuration.get(LOG) == KEPT_LOG:  # an older version's
+            table.alter.set_table_properties({LOG: log})
+        comments = {field.name: field.metadata for field in table.schema().fields}
+        wanted = Schema.from_arrow(schema).fields
+        if lacking := [field for field in wanted if field.name not in comments]:
+            table.alter.add_columns(lacking)
+        for field in wanted:
+            # delta-rs refuses rows whose schema has other comments than the table.
+            if field.metadata and comments.get(field.name, field.metadata) != field.metadata:
+                table.alter.set_column_metadata(field.name, field.metadata)
+        checked = {name.removeprefix(CHECK) for name in table.metadata().configuration if name.startswith(CHECK)}
+        outdated = sorted(name for name in checked - checks.keys() if name.startswith(OWN_CHECK))
+        for name in outdated:
+            table.alter.drop_constraint(name)
+        if missing := {name: checks[name] for name in checks.keys() - checked}:
+            table.alter.add_constraint(missing)
+        return table
+
+    return again_after_others(up_to_date)
+
+
+@cache
+def bigint_columns(path: Path) -> frozenset[str]:
+    """Returns the names of the bigint columns of the table at *path*."""
+    # A column of a Delta table keeps its type, so the answer can be cached.
+    return frozenset(field.name for field in DeltaTable(str(path)).schema().fields if field.type == BIGINT)
+
+
+def scan(path: Path) -> pl.LazyFrame:
+    """Returns the rows of the Delta table at *path*, not read yet.
+
+    Raises if there is no table.
+    """
+    # Not pl.scan_delta: it looks for a folder `a b` under the name `a%20b`.
+    return pl.scan_pyarrow_dataset(dataset_of(DeltaTable(str(path))))
+
+
+Keep = Callable[[pl.DataFrame], pl.DataFrame]
+"""Returns some of the rows that it is given."""
+
+
+def read_before(path: Path, batch_id: int, columns: list[str], *, keep: Keep = lambda rows: rows) -> pl.DataFrame:
+    """Returns rows of batches before *batch_id*, oldest batch first.
+
+    Files of superseded rows are left out.
+
+    Args:
+        path: the table.
+        batch_id: the first batch whose rows are left out.
+        columns: the columns of the result, beside `batch_id`.
+        keep: filters each part of the table. Only its results are in memory together.
+    """
+    dataset = in_files(DeltaTable(str(path)), lambda name: None if name.startswith(SUPERSEDED) else 0)
+    names = ["batch_id", *columns]
+    none = pl.DataFrame(pa.schema([dataset.schema.field(name) for name in names]).empty_table())
+    batches = dataset.to_batches(columns=names, filter=pc.field("batch_id") < batch_id)
+    parts = [keep(pl.DataFrame(batch)) for batch in batches]
+    return pl.concat([none, *parts]).sort("batch_id", maintain_order=True)
+
+
+def in_files(table: DeltaTable, place: Callable[[str], int | None]) -> ds.Dataset:
+    """Returns the rows of some files of *table*, in a given order.
+
+    *place* maps the name of a file to its position; a file without one (None) is left out.
+    """
+    whole = dataset_of(table)
+    placed = [(place(Path(fragment.path).name), fragment) for fragment in whole.get_fragments()]
+    numbered = [(number, fragment) for number, fragment in placed if number is not None]
+    wanted = sorted(numbered, key=lambda pair: pair[0])
+    return ds.FileSystemDataset([fragment for _, fragment in wanted], whole.schema, whole.format, whole.filesystem)
+
+
+class Reference:
+    """Reads whole Delta tables that others write.
+
+    Their places are relative to *warehouse*. Each is read in its newest version, or in the one that *versions* has for
+    its place.
+    """
+
+    def __init__(self, warehouse: Path, versions: Mapping[str, int] = MappingProxyType({})) -> None:
+        self._warehouse, self.versions = warehouse, versions
+        self._read: dict[str, tuple[int, pl.DataFrame]] = {}
+
+    def __call__(self, place: str) -> pl.DataFrame:
+        """Returns the rows at *place*; raises InvalidArgument without a table."""
+        path = self._warehouse / place
+        if not DeltaTable.is_deltatable(str(path)):
+            msg = f"{path}: no Delta table; create it before the stream starts"
+            raise InvalidArgument(msg)
+        version = self.versions.get(place, self.version(place))
+        if place not in self._read or self._read[place][0] != version:
+            rows = dataset_of(DeltaTable(str(path), version=version))
+            self._read[place] = (version, pl.scan_pyarrow_dataset(rows).collect())
+        return self._read[place][1]
+
+    def version(self, place: str) -> int:
+        """Returns the newest version of the table at *place*."""
+        return int(DeltaTable(str(self._warehouse / place)).version())
+
+
+def again_after_others(commit: Callable[[], T]) -> T:
+    """Calls *commit* until it succeeds, and returns its result.
+
+    It fails with CommitFailedError if a commit of others came between its reading and its writing. The last of TRIES
+    such errors is raised.
+    """
+    for _ in range(TRIES - 1):
+        with suppress(CommitFailedError):
+            return commit()
+    return commit()
+
+
+def append(path: Path, rows: pa.Table) -> None:
+    """Appends *rows* to the table at *path*.
+
+    It tries again if a commit of others comes in between.
+    """
+    again_after_others(partial(write_deltalake, path, rows, mode="append"))
+
+
+class Appender:
+    """Appends rows that belong to no batch to the table at *path*.
+
+    It opens the table once between two checkpoints.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._log: TableLog | None = None
+
+    def append(self, rows: pa.Table) -> None:
+        """Appends *rows*; tries again after a commit of others."""
+        again_after_others(partial(self._append, rows))
+
+    def _append(self, rows: pa.Table) -> None:
+        log, self._log = self._log, None  # after an error below the table is opened anew
+        if log is None or log.is_grown:
+            log = TableLog(self._path, "")
+            log.table.cleanup_metadata()
+        if log.takes_appends:
+            log.append([log.write(rows)], None, {})
+            self._log = log
+        else:
+            write_deltalake(self._path, rows, mode="append")
+
+
+def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[int]:
+    """Returns the versions by which others put rows into *table*.
+
+    These are versions after *since*, newest first, whose files are still part of the table at *path*. The last HISTORY
+    commits are searched. Rows that a later commit of others, OPTIMIZE for example, wrote into new files are not
+    followed.
+    """
+    newest = table.history(min(HISTORY, table.version() - since))
+    versions = [c["version"] for c in newest if c.get("operation") in PUTS_ROWS and not OWN & c.keys()]
+    there = {Path(file).name for file in table.file_uris()} if versions else set()
+    return [version for version in versions if there & _added(commit_file(path, version))]
+
+
+def _added(commit: Path) -> set[str]:
+    """Returns the names of the data files that *commit* added.
+
+    It is empty if the log has removed the commit.
+    """
+    if not commit.exists():
+        return set()
+    actions = (json.loads(line) for line in commit.read_text().splitlines())
+    return {Path(action["add"]["path"]).name for action in actions if "add" in action}
+
+
+class Committer:
+    """Appends to the tables of one driver.
+
+    Purpose: each batch of each table is committed once, however often it is tried.
+    How it works: the commit carries the transaction (*app*/<table>, batch id), and the log keeps it. A batch that is in
+    the log is not written again, and of two simultaneous commits with one transaction the log takes one.
+    If another commit (OPTIMIZE, DELETE, a new column) gets in the way, the commit is made anew on top of that one.
+
+    Args:
+        app: the application of the transactions.
+        fence: guards, repeats and times each commit.
+        alone: names of tables into which no other process may put rows.
+        is_only_writer: True if no other thread or process has rows with these batch ids. The files that a failed
+            commit leaves are then removed.
+        trimmers: shorten the logs of tables, by name. The property of any other table sets the length of its log.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        fence: Fence,
+        *,
+        alone: Container[str] = (),
+        is_only_writer: bool = False,
+        trimmers: Mapping[str, Callable[[DeltaTable], None]] = MappingProxyType({}),
+    ) -> None:
+        self.app, self._fence = app, fence
+        self.check_lease = fence.check_lease
+        self._alone, self._is_only_writer, self._trimmers = alone, is_only_writer, trimmers
+        self._open: dict[Path, TableLog] = {}
+        self._seen: dict[Path, int] = {}
+
+    def commit(self, path: Path, rows: pa.Table, batch_id: int, *, notes: Notes = NOTHING) -> int:
+        """Appends *rows* to the table at *path* as batch *batch_id*.
+
+        The commit also has *notes*.
+
+        Returns:
+            The clock (epoch ms) after the commit; the commit's own if it was made before.
+        """
+
+        def append(log: TableLog, noted: Notes) -> None:
+            if log.takes_appends:
+                log.append([log.write(rows)], batch_id, noted)
+                return
+            # A user of the table may have added columns. They are null in our rows.
+            others_columns = len(log.table.schema().fields) > rows.num_columns
+            write_deltalake(
+                log.table,
+                rows,
+                mode="append",
+                schema_mode="merge" if others_columns else None,
+                commit_properties=self._properties(path, batch_id, noted),
+                post_commithook_properties=KEEPS_LOG,
+                writer_properties=WRITTEN,
+            )
+
+        return self._once(path, batch_id, append, notes=notes)
+
+    def commit_notes(self, path: Path, batch_id: int, *, notes: Notes) -> int:
+        """Commits *notes* without rows.
+
+        Returns the clock as `commit` does.
+        """
+        return self.adopt(path, Files(()), batch_id, notes=notes)
+
+    def adopt(self, path: Path, files: Files, batch_id: int, *, notes: Notes = NOTHING) -> int:
+        """Makes *files* in the folder *path* part of the table there.
+
+        All else is as in `commit`, but a failed try leaves the files where they are.
+        """
+
+        def add(log: TableLog, noted: Notes) -> None:
+            if log.takes_appends:
+                log.append([adding(path, file) for file in files.files], batch_id, noted)
+                return
+            actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in files.files]
+            log.table.create_write_transaction(
+                actions,
+                "append",
+                log.table.schema(),
+                commit_properties=self._properties(path, batch_id, noted),
+                post_commithook_properties=KEEPS_LOG,
+            )
+            log.table.update_incremental()
+
+        return self._once(path, batch_id, add, removes=False, notes=notes)
+
+    def upsert(
+        self,
+        path: Path,
+        rows: pa.Table | Files | None,
+        batch_id: int,
+        *,
+        key: Sequence[str],
+        shown: Callable[[int], Notes] = lambda shown_at_ms: NOTHING,
+        closed: Closed | None = None,
+    ) -> int:
+        """Replaces the rows at *path* that have the keys of *rows*.
+
+        Args:
+            path: a table with current rows.
+            rows: new rows, of which the last per *key* counts; a row that is `deleted` removes its key. None: only
+                windows are closed.
+            batch_id: the batch of the commit.
+            key: columns that identify a row.
+            shown: returns notes of the commit, given the clock (epoch ms) after all files were written. Only one
+                small file of the log follows then.
+            closed: windows whose rows become final.
+
+        Returns:
+            The clock, as `commit` does.
+        """
+        new = None if rows is None else pl.concat(frames(rows)).unique(key, keep="last", maintain_order=True)
+
+        def replace(log: TableLog, noted: Notes) -> None:
+            table = log.table
+            made, replaced = replacing(path, table, new, key=key, closed=closed)
+            actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in made]
+            actions += _removing(table, replaced)
+            shown_now = shown(self._fence.clock())
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                commit_properties=self._properties(path, batch_id, {**noted, **shown_now}),
+                post_commithook_properties=KEEPS_LOG,
+            )
+            table.update_incremental()
+
+        return self._once(path, batch_id, replace, reads=True)
+
+    def newest(self, path: Path) -> int | None:
+        """Returns the newest committed batch at *path*; None before the first."""
+        return DeltaTable(str(path)).transaction_version(self._app_id(path))
+
+    def open_anew(self, path: Path, *, own: int = 0) -> TableLog:
+        """Opens the table at *path* as it is now.
+
+        *own* is the number of commits that this driver made elsewhere since the last look. Raises Contradiction if a
+        commit of others stops the stream from continuing.
+        """
+        was = self._open.get(path)
+        log = self._open[path] = TableLog(path, self._app_id(path))
+        self._look_at_others(path, log, own=own)
+        if was is None or was.is_grown:
+            self._trimmers.get(path.name, DeltaTable.cleanup_metadata)(log.table)
+        return log
+
+    def _app_id(self, path: Path) -> str:
+        return f"{self.app}/{path.name}"
+
+    def _properties(self, path: Path, batch_id: int, noted: Notes) -> CommitProperties:
+        """Returns the content of the commit of *batch_id* for delta-rs."""
+        transaction = Transaction(self._app_id(path), batch_id)
+        return CommitProperties(app_transactions=[transaction], custom_metadata={**noted})
+
+    def _log(self, path: Path) -> TableLog:
+        if path not in self._open or self._open[path].is_grown:
+            self.open_anew(path)
+        self._look_at_others(path, self._open[path], own=0)
+        return self._open[path]
+
+    def _look_at_others(self, path: Path, log: TableLog, *, own: int) -> None:
+        """Checks the commits since the last look.
+
+        Args:
+            path: the table.
+            log: its log.
+            own: the number of these commits that are this driver's.
+
+        Raises:
+            Contradiction: others restored the table, or put rows into one that is this driver's alone.
+        """
+        since, self._seen[path] = self._seen.get(path, log.version), log.version
+        if log.version - since <= own:
+            return
+        table = DeltaTable(str(path))
+        if any(commit.get("operation") == "RESTORE" for commit in table.history(table.version() - since)):
+            msg = f"{path}: the table was restored while its stream was running; tidemark doctor lists the remedies"
+            raise Contradiction(msg)
+        if path.name in self._alone and (versions := rows_of_others(path, table, since=since)):
+            msg = (
+                f"{path}: another writer added rows with version {versions[0]}, but only the stream may write to this "
+                "table; tidemark doctor lists the remedies"
+            )
+            raise Contradiction(msg)
+
+    def _once(
+        self,
+        path: Path,
+        batch_id: int,
+        write: Callable[[TableLog, Notes], None],
+        *,
+        removes: bool = True,
+        reads: bool = False,
+        notes: Notes = NOTHING,
+    ) -> int:
+        """Commits a batch by *write*, unless it is in the log.
+
+        Args:
+            path: the table.
+            batch_id: the batch.
+            write: commits it to the opened table, with the given notes.
+            removes: remove the files of a failed try; False if they are to be committed later.
+            reads: True if the new files depend on the rows of the table.
+            notes: notes of the commit.
+
+        Returns:
+            The clock, as `commit` does.
+        """
+        attempt = partial(self._attempt, path, batch_id, write, removes=removes, reads=reads, notes=notes)
+        return self._fence.until_written(lambda: again_after_others(attempt))
+
+    def _attempt(
+        self,
+        path: Path,
+        batch_id: int,
+        write: Callable[[TableLog, Notes], None],
+        *,
+        removes: bool,
+        reads: bool,
+        notes: Notes,
+    ) -> int:
+        log = self._log(path)
+        if reads:
+            # Before the lease is checked: delta-rs finds conflicts with all commits after this update.
+            log.table.update_incremental()
+            self._look_at_others(path, log, own=0)  # this batch may replace rows that others put there
+        if log.newest_batch >= batch_id:
+            return self._committed_at_ms(DeltaTable(str(path)), batch_id)
+        self.check_lease()
+        seen, began_s = log.version, time.time()
+        try:
+            write(log, {**notes, "batch_id": str(batch_id)})
+        except Exception as error:
+            # The commit may have succeeded in spite of the error, so the log is read again.
+            del self._open[path]
+            newest = self.newest(path)
+            if newest is None or newest < batch_id:
+                log.remove_uncommitted()
+                if removes and self._is_only_writer:
+                    self._remove_unused(path, batch_id, since_s=began_s - SKEW_S)
+                if isinstance(error, OSError | DeltaError) and DeltaTable(str(path)).version() > seen:
+                    # While this driver was stopped its files may have been compacted and, a week later, removed.
+                    raise CommitFailedError(str(error)) from error
+            elif isinstance(error, CommitFailedError):
+                msg = f"{path}: another driver committed batch {batch_id}; stop one of the two"
+                raise Contradiction(msg) from error
+            raise
+        committed_at_ms = self._fence.clock()
+        self._look_at_others(path, log, own=1)
+        return committed_at_ms
+
+    def _remove_unused(self, path: Path, batch_id: int, *, since_s: float) -> None:
+        """Removes the files of a failed commit of *batch_id* at *path*.
+
+        They have rows of the batch, are in no commit, and were written at *since_s* (seconds since the epoch) or later.
+        Raises the error of `check_lease`: a newer driver may be about to commit them.
+        """
+        used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
+        unused = [file for file in path.glob("*.parquet") if file.name not in used]
+        left = [file for file in unused if _is_written_since(file, since_s) and _newest_batch_in(file) == batch_id]
+        # After the listing: a driver that takes the lease later has not written any of these files.
+        self.check_lease()
+        for file in left:
+            file.unlink()
+
+    def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:
+        for commit in table.history(HISTORY):
+            if commit.get("batch_id") == str(batch_id):
+                return int(commit["timestamp"])
+        return self._fence.clock()
+
+
+def _is_written_since(file: Path, since_s: float) -> bool:
+    try:
+        return file.stat().st_mtime >= since_s
+    except FileNotFoundError:  # VACUUM has just removed it
+        return False
+
+
+def _newest_batch_in(file: Path) -> int | None:
+    """Returns the highest batch_id in the footer of a Parquet *file*.
+
+    None: the footer has none.
+    """
+    try:
+        with file.open("rb") as content:
+            footer = pq.read_metadata(content)
+    except (pa.ArrowInvalid, FileNotFoundError):  # another process is writing it, or VACUUM has just removed it
+        return None
+    places = [place for place in range(footer.num_columns) if footer.schema.column(place).path == "batch_id"]
+    groups = [footer.row_group(group).column(place) for place in places for group in range(footer.num_row_groups)]
+    return max((group.statistics.max for group in groups if group.statistics), default=None)
+
+
+def _removing(table: DeltaTable, names: Container[str]) -> Iterator[RemoveAction]:
+    """Yields the actions that remove the files with *names* from *table*."""
+    files = pl.DataFrame(table.get_add_actions(flatten=True)).select("path", "size_bytes")
+    for place, size in files.iter_rows():
+        if Path(place).name in names:
+            yield RemoveAction(place, True, wall_clock_ms(), size, {})  # noqa: FBT003
+
+
+def _adding(table: Path, file: File) -> AddAction:
+    """Returns the action of `adding` in the form of delta-rs."""
+    added = adding(table, file)["add"]
+    place, written_at_ms = added["path"], added["modificationTime"]
+    return AddAction(place, added["size"], added["partitionValues"], written_at_ms, True, added["stats"])  # noqa: FBT003

@@ -1,0 +1,172 @@
+"""Writes Parquet files, and passes rows on as such files.
+
+There may be too many rows to write them twice, or to have them all in the driver's memory.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.storage.location import location, new_file
+from tidemark.storage.object_path import ObjectPath
+
+AT_ONCE = 100_000
+"""Rows of a file that are in memory at once."""
+LONGEST = 64
+"""Most characters of a text in the bounds of its column."""
+ALMOST_A_MILLISECOND = timedelta(microseconds=999)
+_NAME = re.compile(r"batch-(\d{20})-")
+
+
+@dataclass(frozen=True)
+class File:
+    """A Parquet file, its rows, and the statistics for Delta's log."""
+
+    path: str
+    rows: int
+    stats: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Parquet files with rows, in order."""
+
+    files: tuple[File, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    def stream(self) -> pa.RecordBatchReader:
+        """Returns a reader of their rows, AT_ONCE at a time."""
+        batches = (batch for file in self.files for batch in pq.ParquetFile(_readable(file.path)).iter_batches(AT_ONCE))
+        return pa.RecordBatchReader.from_batches(pq.read_schema(_readable(self.files[0].path)), batches)
+
+
+Rows: TypeAlias = pa.Table | Files
+"""New rows of a table: in memory, or in files."""
+
+
+def frames(rows: Rows) -> Iterator[pl.DataFrame]:
+    """Yields *rows* in order: at once, or piece by piece from files."""
+    parts = [rows] if isinstance(rows, pa.Table) else rows.stream()
+    yield from (pl.DataFrame(part) for part in parts)
+
+
+def lazy(rows: Rows) -> pl.LazyFrame:
+    """Returns *rows* as a lazy frame, which has read no files yet."""
+    return (
+        pl.DataFrame(rows).lazy() if isinstance(rows, pa.Table) else pl.scan_parquet([file.path for file in rows.files])
+    )
+
+
+def _readable(path: str) -> str | IO[bytes]:
+    """Returns the source from which pyarrow reads the file at *path*.
+
+    It is the path itself for a file of this machine, and an open object for one in an object store.
+    """
+    place = location(path)
+    return place.open("rb") if isinstance(place, ObjectPath) else path
+
+
+def files_of(folder: Path, batch_id: int) -> list[Path]:
+    """Returns the files that `write_file` has written for *batch_id*.
+
+    They are in *folder* and in all folders below it.
+    """
+    return list(folder.rglob(f"{_begins(batch_id)}*.parquet"))
+
+
+def batch_of(file: Path) -> int | None:
+    """Returns the batch for which `write_file` has written *file*.
+
+    None: another function, or another program, has written it.
+    """
+    match = _NAME.match(file.name)
+    return int(match[1]) if match else None
+
+
+def write_file(folder: Path, rows: pa.Table, *, batch_id: int | None = None) -> File:
+    """Writes *rows* to a new file in *folder*.
+
+    The file is durable when this returns, and there is none if it raises. Its name begins with *batch_id*, if there is
+    one: until that batch is carried out the file may still be committed. The rest of the name is random, so no other
+    attempt at the same work has the same.
+    """
+    path = folder / f"{'current-' if batch_id is None else _begins(batch_id)}{uuid.uuid4().hex}.parquet"
+    write_parquet(path, rows)
+    return File(str(path), rows.num_rows, stats_of(pl.DataFrame(rows)))
+
+
+def write_parquet(path: Path, rows: pa.Table) -> int:
+    """Writes *rows* to a new file; returns its bytes.
+
+    The file at *path* is durable when this returns, and there is none if it raises.
+    """
+    with new_file(path) as file:
+        pq.write_table(rows, file, compression="zstd")
+        return file.tell()
+
+
+def _begins(batch_id: int) -> str:
+    return f"batch-{batch_id:020d}-"
+
+
+def stats_of(rows: pl.DataFrame) -> dict[str, Any]:
+    """Returns the statistics of a file with *rows* for Delta's log.
+
+    They have the number of rows, and bounds and nulls of every column that is neither nested nor binary. If JSON cannot
+    represent a bound exactly (NaN, infinity, decimals), they have the number of rows alone.
+    """
+    # delta-rs treats a file with bounds of some columns as empty when a query asks for other columns. So a file has
+    # the bounds of all columns or of none.
+    columns = [column for column in rows.get_columns() if not column.dtype.is_nested() and column.dtype != pl.Binary()]
+    bounds = {column.name: _bounds(column) for column in columns if column.null_count() < rows.height}
+    exact_bounds = {name: pair for name, pair in bounds.items() if pair is not None}
+    if len(exact_bounds) < len(bounds):
+        return {"numRecords": rows.height}
+    return {
+        "numRecords": rows.height,
+        "minValues": {name: low for name, (low, _) in exact_bounds.items()},
+        "maxValues": {name: high for name, (_, high) in exact_bounds.items()},
+        "nullCount": {column.name: column.null_count() for column in columns},
+    }
+
+
+def _bounds(column: pl.Series) -> tuple[Any, Any] | None:
+    """Returns bounds of a non-empty *column* as JSON values.
+
+    Bounds of texts and instants are rounded outwards. None: JSON cannot represent them.
+    """
+    low, high = column.min(), column.max()
+    if column.dtype.is_float() and not column.drop_nulls().is_finite().all():
+        return None
+    if isinstance(low, str) and isinstance(high, str):
+        return low[:LONGEST], high if len(high) <= LONGEST else high[:LONGEST] + chr(sys.maxunicode)
+    if isinstance(low, datetime) and isinstance(high, datetime):
+        return _text(low), _text(high + ALMOST_A_MILLISECOND)
+    if isinstance(low, date) and isinstance(high, date):
+        return low.isoformat(), high.isoformat()
+    return None if isinstance(low, Decimal) else (low, high)
+
+
+def _text(instant: datetime) -> str:
+    """Formats *instant* in whole milliseconds, as Delta's log has it.
+
+    An instant without a time zone stays without one.
+    """
+    at = instant.astimezone(UTC) if instant.tzinfo else instant
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,127 @@
+"""Writes files of a warehouse, on disk or in an object store.
+
+Purpose: `model.project.layout` and the readers and writers of a warehouse use `pathlib` for both. This module has the
+operations that take different steps in the two: to write a new file, one that only one of several writers can make, and
+one in place of another.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from tidemark.errors import InvalidArgument
+from tidemark.storage.object_path import SCHEME, ObjectPath
+
+NAME = re.compile(r"[A-Za-z0-9._=-]+")
+"""Names of folders that delta-rs does not change in URLs."""
+
+
+def location(text: str | Path) -> Path:
+    """Returns the path of *text*, local or in an object store.
+
+    In an object store it is `s3a://` or `s3://` with bucket and folder. Raises InvalidArgument for any other URL.
+
+    >>> str(location("s3://bucket/warehouse") / "streams")
+    's3a://bucket/warehouse/streams'
+    >>> str(location("/srv/warehouse") / "streams")
+    '/srv/warehouse/streams'
+    """
+    if isinstance(text, Path):
+        return text
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return Path(text)
+    names = [name for name in rest.split("/") if name]
+    if f"{scheme}:" not in {SCHEME, "s3:"} or not names or not all(map(NAME.fullmatch, names)):
+        msg = (
+            "a place is a path of this machine, or s3a:// with a bucket and folders, of letters, digits, '.', '_', '-' "
+            f"and '=', got {text!r}"
+        )
+        raise InvalidArgument(msg)
+    return ObjectPath(SCHEME, *names)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Opens a new file at *path* for writing.
+
+    It is durable after the context, and there is none if the context raises. Raises FileExistsError if there was a file
+    before.
+    """
+    if isinstance(path, ObjectPath):
+        content = io.BytesIO()
+        yield content
+        path.create(content.getvalue())
+        return
+    with path.open("xb") as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+
+def put_once(path: Path, content: bytes, *, check: Callable[[], None] = lambda: None) -> None:
+    """Makes a durable file with *content*, whole or not at all.
+
+    *check* is called just before the file appears at *path*, and raises if it must not. Raises FileExistsError if there
+    was a file before.
+    """
+    put_written(path, lambda file: file.write(content), check=check)
+
+
+def put_written(path: Path, write: Callable[[BinaryIO], object], *, check: Callable[[], None] = lambda: None) -> None:
+    """Makes a durable file at *path*, as `put_once` does.
+
+    *write* writes its content to the given file.
+    """
+    if isinstance(path, ObjectPath):
+        content = io.BytesIO()
+        write(content)
+        check()
+        path.create(content.getvalue())
+        return
+    partial = path.with_suffix(f".{uuid.uuid4().hex}.partial")
+    try:
+        with partial.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        check()
+        # Unlike a rename, a link fails if there is a file already.
+        os.link(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def replace(path: Path, text: str) -> None:
+    """Replaces a file by *text*; readers see the old or new one."""
+    if isinstance(path, ObjectPath):
+        path.write_text(text)
+        return
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes *folder* and its content, as far as that is possible."""
+    if not isinstance(folder, ObjectPath):
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.rglob("*"):
+        path.unlink()

@@ -1,0 +1,98 @@
+"""Finds the tables and views of a warehouse by name.
+
+A name stands for all Delta tables of that name. This module reads no rows: `query.sql` does so by DuckDB, and
+`query.spark` by Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from tidemark.model.project.layout import Layout
+
+VIEWS = Path(__file__).parents[1] / "views"
+WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class View:
+    """A view: its name, the meaning of a row, and its SELECT.
+
+    Spark SQL and DuckDB both read the SELECT. It may use two functions of Spark, which `query.sql` defines in DuckDB:
+    unix_millis and get_json_object.
+    """
+
+    name: str
+    row: str
+    select: str
+
+
+def delta_tables(warehouse: Path, topology: str | None = None) -> Mapping[str, list[Path]]:
+    """Returns the paths of the Delta tables of *warehouse* by name.
+
+    A name has one path for each stream or topology that writes such a table. With *topology* only its tables are
+    returned.
+    """
+    # The topology may come from a query. A path or a pattern in its place must not match any folder.
+    if topology is not None and not WORD.fullmatch(topology):
+        return {}
+    layout, folder = Layout(warehouse), topology or "*"
+    patterns = [layout.stream_table(folder, "*", "*"), layout.report_table(folder, "*")]
+    paths_by_name = defaultdict(list)
+    for pattern in patterns:
+        for log in sorted(warehouse.glob(str(pattern.relative_to(warehouse) / "_delta_log"))):
+            paths_by_name[log.parent.name].append(log.parent)
+    return dict(sorted(paths_by_name.items()))
+
+
+def stream_tables(layout: Layout, topology: str, table: str) -> list[Path]:
+    """Returns the paths of *table*, one per sub-topology that created it."""
+    pattern = layout.stream_table(topology, "*", table).relative_to(layout.warehouse)
+    return [path for path in sorted(layout.warehouse.glob(str(pattern))) if is_table(path)]
+
+
+def is_table(path: Path) -> bool:
+    """Returns True if there is a Delta table at *path*."""
+    return (path / "_delta_log").is_dir()
+
+
+def views() -> list[View]:
+    """Returns all views, each after those that it reads, by name."""
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(VIEWS.glob("*.sql"))}
+    by_name = {name: _view(name, text) for name, text in texts.items()}
+    reads = {name: by_name.keys() & set(re.findall(r"\w+", view.select)) - {name} for name, view in by_name.items()}
+    return [by_name[name] for name in TopologicalSorter(reads).static_order()]
+
+
+def named_in(text: str, names: Collection[str], views: Iterable[View]) -> list[str]:
+    """Returns those of *names* that *text* uses, directly or by *views*.
+
+    Tables come first, and each view after the views that it reads. *views* are in that order, too.
+    """
+    words, last_first = _words(text), []
+    for view in reversed([*views]):
+        if view.name.lower() in words:
+            last_first.append(view.name)
+            words |= _words(view.select)
+    quoted = text.replace('""', '"').lower()  # a folder may have any name, and a query names it in quotes
+    named = {name for name in names if name.lower() in (words if WORD.fullmatch(name) else quoted)}
+    return [*sorted(named - {*last_first}), *reversed(last_first)]
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower() for word in WORD.findall(text)}
+
+
+def _view(name: str, text: str) -> View:
+    """Returns the view *name* of a file with *text*.
+
+    The text has comment lines with the meaning of a row, then the SELECT.
+    """
+    match = re.match(r"(-- .*\n)*", text)
+    comment = match.group() if match else ""
+    return View(name, comment.replace("-- ", "").replace("\n", " ").strip(), text.removeprefix(comment).strip())

@@ -1,0 +1,1 @@
+"""Decides a batch: its records, outputs and closed windows."""

@@ -1,0 +1,476 @@
+"""Decides a batch: the records read, operator outputs and closed windows.
+
+This module writes nothing. The result is a journal entry: the rows of every table, and notes with the progress, the
+clocks and the counts.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import polars as pl
+import pyarrow as pa
+
+from tidemark.clock import Clock
+from tidemark.control.folder import Control
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.updates.facts import records_per_window
+from tidemark.model.kinds.operator import latency_level
+from tidemark.model.kinds.registry import HandingOut
+from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import HOP, TABLES
+from tidemark.model.topology import SubTopology, Time, Topology
+from tidemark.semantics import skip_rate
+from tidemark.semantics.event_time import Seen, combined
+from tidemark.semantics.progress import STREAMING, InputProgress, Marked, StreamProgress
+from tidemark.semantics.skip_rate import Skips
+from tidemark.semantics.watermark import is_window_late
+from tidemark.storage.files import Rows
+from tidemark.stream.decide.due import Due, next_mark_at_ms
+from tidemark.stream.decide.pipeline import Pipeline
+from tidemark.stream.decide.reopenings import Reopenings
+from tidemark.stream.journal.batch import MicroBatch, Moment
+from tidemark.stream.journal.entries import Entry
+from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
+from tidemark.stream.journal.streaming_windows import ClosedWindow, StreamingWindows
+from tidemark.stream.kafka.broker import Answers
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.data_loss import Intact
+from tidemark.stream.read.intake import Intake, Reader
+from tidemark.stream.read.table_marks import NewestMarks
+from tidemark.stream.state.memory import Moves
+from tidemark.stream.updates.step import Run
+
+TIMES = "times_of_"
+"""Prefix of the entry's tables with record times of an operator.
+
+Only operators whose latency is written have one.
+"""
+
+
+@dataclass(frozen=True)
+class BatchDecision:
+    """A journal entry, the progress after it, and its changes to memory.
+
+    Attributes:
+        entry: the journal entry.
+        progress: the stream's progress after the batch.
+        moves: the changes to the states in memory, to be made after the commit. None: the states are in shards.
+        state_bytes: bytes of the states in shards.
+    """
+
+    entry: Entry
+    progress: StreamProgress
+    moves: Moves | None
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """Counts and clocks of an operator in a batch or a shard.
+
+    Attributes:
+        counts: updates by outcome.
+        windows: finished records per streaming window, by the window's start (epoch ms).
+        skipped: suppressed updates per task.
+        started_at_ms: when the operator began, epoch ms.
+        finished_at_ms: when it had its result, epoch ms.
+        queued_ms: how long it waited for a sibling branch before it began.
+    """
+
+    counts: Mapping[str, int]
+    windows: Mapping[int, int]
+    skipped: Mapping[int, int]
+    started_at_ms: int
+    finished_at_ms: int
+    queued_ms: int
+
+    @classmethod
+    def of(cls, run: Run, *, window_ms: int) -> Tally:
+        """Returns the tally of *run*."""
+        return cls(
+            counts=dict(run.counts),
+            windows=records_per_window(run.times, window_ms=window_ms),
+            skipped=run.skipped,
+            started_at_ms=run.started_at_ms,
+            finished_at_ms=run.finished_at_ms,
+            queued_ms=run.queued_ms,
+        )
+
+    @property
+    def notes(self) -> OperatorNotes:
+        """Returns the part of the tally that goes into the journal's notes."""
+        return OperatorNotes(
+            started_at_ms=self.started_at_ms,
+            finished_at_ms=self.finished_at_ms,
+            queued_ms=self.queued_ms,
+            counts=dict(self.counts),
+        )
+
+
+class ForTables:
+    """Turns the runs of the operators of *sub* into rows of tables.
+
+    It knows which operators are measured.
+    """
+
+    def __init__(self, topology: Topology, sub: SubTopology) -> None:
+        self._same = {"topology": topology.name, "sub_topology": sub.name}
+        levels = {o.name: latency_level(o, sub.terminals()) for o in sub.operators}
+        self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
+        self._committing = {o.name: o for o in sub.operators if isinstance(o, HandingOut)}
+        self.hops = [o.name for o in sub.operators if isinstance(o, Repartition)]
+
+    def tables(self, batch_id: int, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
+        """Returns the rows of *runs* by name.
+
+        They are rows of the design's tables (without rows: left out), the record times of measured operators, and the
+        outputs of repartitions and sinks.
+        """
+        same = {**self._same, "batch_id": batch_id}
+        parts_by_table: dict[str, list[pl.DataFrame]] = {}
+        for run in runs.values():
+            for name, rows in run.rows.items():
+                if rows.height and name in TABLES:
+                    parts_by_table.setdefault(name, []).append(rows)
+        # Operators differ in the columns that they fill; the rest is null.
+        all_rows = {name: pl.concat(parts, how="diagonal") for name, parts in parts_by_table.items()}
+        tables = {name: rows_of(TABLES[name], rows, **same) for name, rows in all_rows.items()}
+        for name in self._measured:
+            if name in runs:
+                tables[f"{TIMES}{name}"] = runs[name].times.to_arrow()
+        for name, operator in self._committing.items():
+            if name in runs:
+                rows = runs[name].rows[name]
+                tables[name] = rows_of(HOP, rows, **same) if isinstance(operator, Repartition) else rows.to_arrow()
+        return tables
+
+    def mark(
+        self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[ClosedWindow], *, seq: int
+    ) -> pa.Table:
+        """Returns the mark that ends a hop's rows.
+
+        It has no row if nothing changed.
+
+        Args:
+            batch_id: number of the batch.
+            was: progress before it; a mark is written after a reset of time, too.
+            now: progress after it; its watermark and idleness are in the mark.
+            closed: the streaming windows that the batch closes.
+            seq: the mark's number among the hop's rows.
+        """
+        starts = sorted(window.start_ms for window in closed)
+        time = {"watermark": now.watermark_ms, "idle": now.idle}
+        row = {"seq": seq, "partition": 0, "value": json.dumps(starts), **time}
+        set_back = batch_id in was.resets.values()
+        news = closed or set_back or (now.watermark_ms, now.idle) != (was.watermark_ms, was.idle)
+        return rows_of(HOP, [row], **self._same, batch_id=batch_id).slice(0, 1 if news else 0)
+
+
+class Decider:
+    """Decides the batches of *sub*."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        sub: SubTopology,
+        reader: Reader,
+        pipeline: Pipeline,
+        steps: Steps,
+        reopenings: Reopenings,
+    ) -> None:
+        self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
+        self.reopenings = reopenings
+        self.window_ms = topology.window_ms
+        self.windows = StreamingWindows(topology.window_ms, topology.max_outstanding_windows)
+        self.for_tables = ForTables(topology, sub)
+        self._table_inputs = sub.table_inputs()
+        self.sources = sub.sources
+        self._due = Due(topology, sub, steps.keeps_states)
+        self._leading = self._due.leading
+        self._judging = {o.name for o in sub.operators if o.emission}
+
+    def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
+        """Returns the latest time of a late record, by source.
+
+        A record of the next batch at or before this time (epoch ms) is late. Sources that are not strict, and those
+        without a watermark, are left out.
+        """
+        late_up_to_ms = {}
+        for source in self._leading:
+            watermark_ms = progress.inputs.get(source.name, InputProgress()).watermark_ms
+            if source.allowed_lateness_ms is not None and watermark_ms is not None:
+                late_up_to_ms[source.name] = watermark_ms - source.allowed_lateness_ms
+        return late_up_to_ms
+
+    @classmethod
+    def of(
+        cls,
+        stream: Stream,
+        steps: Steps,
+        broker: Answers,
+        intact: Intact,
+        table_marks: NewestMarks,
+        clock: Clock,
+        *,
+        slow_ms: Mapping[str, int],
+    ) -> Decider:
+        """Builds the decider of *stream*.
+
+        Args:
+            stream: the stream.
+            steps: the steps of its operators.
+            broker: knows partitions, offsets and limits of topics.
+            intact: checks that no records were lost.
+            table_marks: marks of time in the commits of Delta tables.
+            clock: epoch ms.
+            slow_ms: per operator how long it sleeps, ms.
+        """
+        topology, sub, control = stream.topology, stream.sub, Control(stream.control)
+        reader = Reader(
+            [operator for operator in sub.operators if isinstance(operator, Source)],
+            broker,
+            steps,
+            intact,
+            clock,
+            table_marks,
+            window_ms=topology.window_ms,
+            processing_time=topology.time is Time.PROCESSING,
+            max_held=topology.max_held,
+        )
+        pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
+        return cls(topology, sub, reader, pipeline, steps, Reopenings(sub, stream.home, control, steps.schemas))
+
+    def decide(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> BatchDecision | None:
+        """Decides the rows *raw* of *batch* after the progress *was*.
+
+        Returns:
+            None if the batch changes nothing.
+        """
+        intakes = self.taken_in(raw, batch, was)
+        now = self.with_intakes(was, intakes, batch)
+        records = sum(intake.run.counts["records_in"] for intake in intakes.values())
+        if not self.is_news(was, now, batch, records):
+            return None
+        # Only leading sources hold records back.
+        leading = {source.name for source in self._leading}
+        moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
+        runs = self.pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, self.moment(was, now))
+        tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
+        tables = self.for_tables.tables(batch.batch_id, runs)
+        seen = {name: intake.seen for name, intake in intakes.items()}
+        # Rows of a hop count from 0, so the mark behind them has their number.
+        last = {name: tables[name].num_rows for name in self.for_tables.hops}
+        return BatchDecision(*self.concluded(batch, was, now, seen, tallies, tables, last, _joined), moves)
+
+    def concluded(
+        self,
+        batch: MicroBatch,
+        was: StreamProgress,
+        now: StreamProgress,
+        seen: Mapping[str, Mapping[int, Seen]],
+        tallies: Mapping[str, Tally],
+        tables: Mapping[str, Rows],
+        last: Mapping[str, int],
+        join: Callable[[str, Rows, pa.Table], Rows],
+    ) -> tuple[Entry, StreamProgress]:
+        """Returns the journal entry of *batch* and the progress after it.
+
+        Args:
+            batch: the batch.
+            was: progress before it.
+            now: progress with what the batch read.
+            seen: per source, the partitions as read.
+            tallies: counts and clocks by operator.
+            tables: rows by name.
+            last: per hop, the `seq` of the mark that ends it.
+            join: adds the mark to the rows of a hop.
+        """
+        now, closed = self.counted(now, tallies)
+        marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
+        now = replace(now, marks={**was.marks, **marks})
+        hops = {
+            name: join(name, tables[name], self.for_tables.mark(batch.batch_id, was, now, closed, seq=seq))
+            for name, seq in last.items()
+        }
+        notes = self.notes(batch, was, now, seen, tallies, closed, marks)
+        return Entry(batch.batch_id, {**tables, **hops}, EntryNotes(decided=notes)), now
+
+    def with_intakes(self, was: StreamProgress, intakes: Mapping[str, Intake], batch: MicroBatch) -> StreamProgress:
+        """Returns the progress *was* advanced by the *intakes* of *batch*."""
+        inputs = {name: intake.progress for name, intake in intakes.items()}
+        windows = {name: intake.windows for name, intake in intakes.items()}
+        return self.progress(was, inputs, windows, batch)
+
+    def taken_in(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> dict[str, Intake]:
+        """Returns the intake of each source from the rows *raw* of *batch*."""
+        late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._due.allowed_ms(was)
+        leading = {source.name for source in self._leading}
+        intakes: dict[str, Intake] = {}
+        turn_ms = batch.read_at_ms
+        for operator in self.sources:
+            intake = intakes[operator.name] = self.reader.take(
+                operator,
+                raw,
+                was.inputs.get(operator.name, InputProgress()),
+                batch,
+                late_up_to_ms=late_up_to_ms.get(operator.name),
+                allowed_ms=allowed_ms if operator.name in leading else None,
+            )
+            # Sources take in one after the other: each waits for those before it.
+            intake.run.queued_ms = batch.queued.ms + max(0, turn_ms - batch.read_at_ms)
+            turn_ms = intake.run.finished_at_ms
+        return intakes
+
+    def is_news(self, was: StreamProgress, now: StreamProgress, batch: MicroBatch, records: int) -> bool:
+        """Returns True if *batch* with so many *records* changes anything."""
+        is_requested = batch.batch_id in {*was.resets.values(), *was.reopened.values()}
+        is_due = any(at_ms <= batch.decided_at_ms for at_ms in self._due.results_at_ms(was))
+        return bool(records or is_requested or not now.same_as(was) or self.marks(was, now) or is_due)
+
+    def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, Marked]:
+        """Returns the marks of time that sinks send in this batch.
+
+        A sink sends one if time moved and its next mark is due. A table that gets *rows* always gets one in the same
+        commit.
+        """
+        assert now.decided_at_ms is not None
+        marks = {}
+        for sink in self._due.marking:
+            at_ms = next_mark_at_ms(sink, was, now)
+            is_due = at_ms is not None and at_ms <= now.decided_at_ms
+            if is_due or (sink.table and sink.name in rows):
+                marks[sink.name] = Marked(now.decided_at_ms, now.watermark_ms, now.idle)
+        return marks
+
+    def moment(self, was: StreamProgress, now: StreamProgress) -> Moment:
+        """Returns the times of a batch, from before it to *now*.
+
+        Also has the limits of the sinks' topics and the late records that aggregates are to process again.
+        """
+        assert now.decided_at_ms is not None
+        return Moment(
+            was_watermark_ms=was.watermark_ms,
+            watermark_ms=now.watermark_ms,
+            held_by=was.held_by,
+            was_decided_at_ms=was.decided_at_ms,
+            decided_at_ms=now.decided_at_ms,
+            limits=self.reader.limits([o for o in self._sub.operators if isinstance(o, Sink)]),
+            stay_closed=was.stay_closed,
+            ended=was.ended,
+            reopened=self.reopenings.records(was, now.batch_id),
+            forgotten=self.reopenings.forgotten(was),
+        )
+
+    def progress(
+        self,
+        was: StreamProgress,
+        inputs: Mapping[str, InputProgress],
+        windows: Mapping[str, Iterable[int]],
+        batch: MicroBatch,
+    ) -> StreamProgress:
+        """Returns the stream's progress from the progress of its *inputs*.
+
+        Args:
+            was: progress before the batch.
+            inputs: progress of each source after it.
+            windows: per source, the starts of the streaming windows that the batch has records of, epoch ms.
+            batch: the batch.
+        """
+        # Inputs of joined tables do not move the stream's watermark.
+        leading = {name: part for name, part in inputs.items() if name not in self._table_inputs}
+        time = combined(leading, previous_ms=was.watermark_ms)
+        # A window that the watermark has passed was counted already and does not open again.
+        starts = (start for name in leading for start in windows[name])
+        on_time = {start for start in starts if not is_window_late(start + self.window_ms, was.watermark_ms)}
+        opened = on_time - {start for start, _ in was.stay_closed.get(STREAMING, ())}
+        now = replace(
+            was,
+            batch_id=batch.batch_id,
+            decided_at_ms=batch.decided_at_ms,
+            inputs=inputs,
+            watermark_ms=time.watermark_ms,
+            held_by=time.held_by,
+            idle=time.idle,
+        )
+        forgotten, ended = self.reopenings.forgotten(was, now.watermark_ms), self.reopenings.ended(now)
+        now = replace(now, forgotten=forgotten, ended=ended)
+        return self.windows.with_opened(now, opened)
+
+    def counted(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> tuple[StreamProgress, list[ClosedWindow]]:
+        """Adds *tallies* to *now* and closes windows that the watermark passed.
+
+        Returns:
+            The progress without the closed windows, and the closed windows.
+        """
+        now, closed = self.windows.counted(now, {name: tally.windows for name, tally in tallies.items()})
+        skipped = {
+            name: added(now.skipped.get(name, {}), tally.skipped)
+            for name, tally in tallies.items()
+            if name in self._judging
+        }
+        lately = self._skipped_lately(now, tallies)
+        return replace(now, skipped={**now.skipped, **skipped}, skipped_lately=lately), closed
+
+    def _skipped_lately(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> dict[str, Skips]:
+        assert now.decided_at_ms is not None
+        return {
+            name: skip_rate.lately(now.skipped_lately.get(name, ()), tally.skipped, now_ms=now.decided_at_ms)
+            for name, tally in tallies.items()
+            if name in self._judging
+        }
+
+    def notes(
+        self,
+        batch: MicroBatch,
+        was: StreamProgress,
+        now: StreamProgress,
+        seen: Mapping[str, Mapping[int, Seen]],
+        tallies: Mapping[str, Tally],
+        closed: Iterable[ClosedWindow],
+        marks: Mapping[str, Marked],
+    ) -> DecisionNotes:
+        """Returns the notes of a journal entry: all that is not rows.
+
+        Args:
+            batch: the batch.
+            was: progress before it.
+            now: progress after it.
+            seen: per source, the partitions as read.
+            tallies: counts and clocks by operator.
+            closed: the streaming windows that the batch closes.
+            marks: the marks of time that sinks send.
+        """
+        sources = []
+        for name, parts in seen.items():
+            for number, part in parts.items():
+                sources.append(PartitionNotes(source=name, partition=number, seen=part))
+        return DecisionNotes(
+            batch=batch,
+            progress=now,
+            was=was.without_windows(),
+            marks={name: MarkNotes(watermark_ms=mark.watermark_ms, idle=mark.idle) for name, mark in marks.items()},
+            closed=tuple(closed),
+            sources=tuple(sources),
+            operators={name: tally.notes for name, tally in tallies.items()},
+        )
+
+
+def _joined(_: str, rows: Rows, more: pa.Table) -> Rows:
+    assert isinstance(rows, pa.Table)
+    return pa.concat_tables([rows, more])
+
+
+K = TypeVar("K")
+
+
+def added(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
+    """Returns the sums of two counts by key."""
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {*one, *other}}

@@ -1,0 +1,105 @@
+"""Lets closed windows accept late records again on request.
+
+The request is `tidemark requeue --late --reopen`; each record is accepted once.
+
+How it works: a request lies in the control folder. The batch that is decided next starts from a progress that names
+the request. So a repeated batch, or a driver after a restart, reads the same records, and no other batch does. A
+later batch removes the request: the journal has the batch by then, and `requeued` the records. A window can be
+corrected while its states are kept; they are removed up to `forgotten`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from tidemark.control.folder import Control
+from tidemark.kernels.updates.proofs import read_again
+from tidemark.model.settings.windows import Windows
+from tidemark.model.tables.catalog import LATE_RECORDS
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.progress import StreamProgress
+from tidemark.stream.journal.unflushed import scan_facts
+
+PLACE = {"batch_id": pl.Int64(), "partition": pl.Int32(), "offset": pl.Int64()}
+"""The columns that identify a late record of an operator."""
+
+
+class Reopenings:
+    """Reads the requests in *control* for *sub*.
+
+    The tables of *sub* are in *home*; *schemas* are those of its operators.
+    """
+
+    def __init__(
+        self, sub: SubTopology, home: Path, control: Control, schemas: Mapping[str, Mapping[str, pl.DataType]]
+    ) -> None:
+        self._sub, self._home, self._control, self._schemas = sub, home, control, schemas
+        self._windows = sub.windows()
+        self._inputs = {operator.name: operator.inputs for operator in sub.operators}
+
+    def applied(self, was: StreamProgress, batch_id: int) -> StreamProgress:
+        """Returns *was* with the requests that *batch_id* is to carry out.
+
+        They are all requests that are not done.
+        """
+        request_ids = self._control.reopenings()
+        done = [id_ for id_ in request_ids if id_ in was.reopened]
+        # A request that could not be removed stays noted, so that it is not carried out twice.
+        left = {id_: was.reopened[id_] for id_ in done if not self._control.remove_reopening(id_)}
+        return replace(was, reopened={**left, **dict.fromkeys(sorted({*request_ids} - {*done}), batch_id)})
+
+    def records(self, was: StreamProgress, batch_id: int) -> dict[str, pl.DataFrame]:
+        """Returns the late records that *batch_id* accepts again, by aggregate."""
+        places_of_aggregates: dict[str, list[pl.DataFrame]] = {}
+        for id_ in (id_ for id_, batch in was.reopened.items() if batch == batch_id):
+            reopening = self._control.reopening(id_)
+            if reopening.operator in self._windows:
+                places_of_aggregates.setdefault(reopening.operator, []).append(
+                    pl.DataFrame(reopening.late, schema=PLACE, orient="row")
+                )
+        return {name: self._late(name, pl.concat(places).unique()) for name, places in places_of_aggregates.items()}
+
+    def _late(self, name: str, places: pl.DataFrame) -> pl.DataFrame:
+        rows = scan_facts(self._home / LATE_RECORDS.name).filter(pl.col("operator") == name)
+        rows = rows.filter(pl.col("batch_id").is_in(places["batch_id"].unique().implode()))
+        late = rows.collect().join(places, on=list(PLACE), how="semi")
+        in_order = late.sort("batch_id", "partition", "offset")
+        return read_again(in_order, self._schemas[self._inputs[name][0]])
+
+    def forgotten(self, was: StreamProgress, watermark_ms: int | None = None) -> dict[str, int]:
+        """Returns the latest end of a window without states, by aggregate.
+
+        The states are gone after *was*, and at *watermark_ms* if given. Windows before a new or longer `reopen_for`
+        stay forgotten.
+        """
+        forgotten_before = forgotten(self._windows, was)
+        if watermark_ms is None:
+            return forgotten_before
+        ends = {name: windows.forgotten_up_to_ms(watermark_ms) for name, windows in self._windows.items()}
+        return {name: max(end_ms, forgotten_before.get(name, end_ms)) for name, end_ms in ends.items()}
+
+    def ended(self, now: StreamProgress) -> dict[str, int]:
+        """Returns the latest end of a window without states, by aggregate.
+
+        The states are gone because time has advanced to *now*. The end does not go back where `allowed_lateness` or
+        `reopen_for` was made longer.
+        """
+        if now.watermark_ms is None:
+            return {**now.ended}
+        ends = {name: windows.forgotten_up_to_ms(now.watermark_ms) for name, windows in self._windows.items()}
+        return {name: max(end_ms, now.ended.get(name, end_ms)) for name, end_ms in ends.items()}
+
+
+def forgotten(of: Mapping[str, Windows], was: StreamProgress) -> dict[str, int]:
+    """Returns the latest end of a window without states, by aggregate.
+
+    The states are gone after *was*; *of* has the windows of each aggregate. An older version kept no state of a closed
+    window. An aggregate whose windows are all open is left out.
+    """
+    if was.watermark_ms is None:
+        return {name: was.forgotten[name] for name in of if name in was.forgotten}
+    return {name: was.forgotten.get(name, windows.closed_up_to_ms(was.watermark_ms)) for name, windows in of.items()}

@@ -1,0 +1,157 @@
+"""Sets time back on request (`tidemark reset-time`), once.
+
+How it works: a request lies in the control folder and stays there. The batch that is decided next starts from the
+progress that the request makes; its journal entry has that progress and the request's id, so that a batch that is run
+again, or a driver that starts again, does not apply it twice. Windows that were closed stay closed: they are looked up
+once, in the tables, and the progress has them until the watermark has passed them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from tidemark.control.folder import TimeReset
+from tidemark.model.kinds.source import Source
+from tidemark.model.tables.catalog import CHANGES, OPERATOR_WINDOWS
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.event_time import combined, set_back
+from tidemark.semantics.progress import STREAMING, StreamProgress
+from tidemark.semantics.watermark import is_window_late
+from tidemark.storage.delta.tables import scan
+from tidemark.stream.decide.reopenings import forgotten
+from tidemark.stream.journal.unflushed import scan_facts
+
+Closed = Mapping[str, tuple[tuple[int, int], ...]]
+"""Closed windows (start, end) by aggregate, and streaming windows.
+
+They are as in `stay_closed` of the progress.
+"""
+
+
+class TimeResets:
+    """Applies the resets that are *requested* for *sub*.
+
+    Its tables are in *home*, and *flush* writes all facts to them.
+    """
+
+    def __init__(
+        self,
+        sub: SubTopology,
+        home: Path,
+        requested: Callable[[], list[TimeReset]],
+        *,
+        window_ms: int,
+        flush: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._flush = flush
+        self._sub, self._home, self._requested, self._window_ms = sub, home, requested, window_ms
+        self._windows = sub.windows()
+
+    def applied(self, was: StreamProgress, batch_id: int) -> StreamProgress:
+        """Returns *was* with all requests applied that are due and not done.
+
+        It is *was* itself when there is none.
+        """
+        now = self._pruned(was) if was.stay_closed else was
+        for reset in self._requested():
+            source = was.inputs.get(reset.source)
+            part = source.partitions.get(reset.partition) if source else None
+            if reset.id not in was.resets and part is not None and part.until_offset >= reset.from_offset:
+                now = self._set_back(now, reset, batch_id)
+        return now
+
+    def _set_back(self, was: StreamProgress, reset: TimeReset, batch_id: int) -> StreamProgress:
+        # Closed windows are looked up in the tables, which need all facts first.
+        self._flush()
+        now = self.preview(was, reset.source, reset.partition, reset.to_ms)
+        return replace(now, resets={**was.resets, reset.id: batch_id})
+
+    def preview(self, was: StreamProgress, source: str, partition: int, to_ms: int) -> StreamProgress:
+        """Returns *was* with a *partition* of *source* set back to *to_ms*."""
+        part = was.inputs[source].partitions[partition]
+        if part.max_timestamp_ms is None or was.inputs[source].watermark_ms is None or part.max_timestamp_ms <= to_ms:
+            return was
+        operator = next(o for o in self._sub.operators if o.name == source)
+        bound_ms = operator.bound_ms if isinstance(operator, Source) else 0
+        inputs = {**was.inputs, source: set_back(was.inputs[source], partition, to_ms=to_ms, bound_ms=bound_ms)}
+        leading = {name: of for name, of in inputs.items() if name not in self._sub.table_inputs()}
+        # A table input does not hold back the watermark of its stream.
+        if source not in leading or was.watermark_ms is None:
+            return replace(was, inputs=inputs)
+        reached_ms = leading[source].watermark_ms
+        assert reached_ms is not None
+        # A watermark never regresses by itself, so the previous one is lowered first.
+        time = combined(leading, previous_ms=min(was.watermark_ms, reached_ms))
+        closed = self._closed(was, was.watermark_ms, time.watermark_ms)
+        together = {
+            name: (*was.stay_closed.get(name, ()), *closed.get(name, ())) for name in {*was.stay_closed, *closed}
+        }
+        return replace(
+            was,
+            inputs=inputs,
+            watermark_ms=time.watermark_ms,
+            held_by=time.held_by,
+            idle=time.idle,
+            stay_closed={name: tuple(sorted({*of})) for name, of in together.items()},
+            forgotten=self._forgotten(was, time.watermark_ms, together),
+            ended={},
+        )
+
+    def _forgotten(self, was: StreamProgress, now_ms: int | None, closed: Closed) -> dict[str, int]:
+        """Returns the latest end of a window without states, by aggregate.
+
+        It is at most the end of a window that was *closed*, as far as the states were gone by then.
+        """
+        latest_ends = {}
+        for name, end_ms in forgotten(self._windows, was).items():
+            ends = [end for _, end in closed.get(name, ())]
+            ends += [] if now_ms is None else [self._windows[name].closed_up_to_ms(now_ms)]
+            latest_ends[name] = min(end_ms, max(ends, default=end_ms))
+        return latest_ends
+
+    def _closed(self, was: StreamProgress, was_ms: int, now_ms: int | None) -> Closed:
+        """Returns the windows that had closed at *was_ms*, by aggregate.
+
+        Only those that would be open at *now_ms* are returned; *was* is the progress before.
+        """
+
+        def kept(rows: pl.DataFrame, closed_ms: int, allowed_ms: int) -> tuple[tuple[int, int], ...]:
+            windows_in_order = (
+                (start, end) for start, end in rows.unique().sort("start").iter_rows() if end is not None
+            )
+            return tuple(
+                (start, end)
+                for start, end in windows_in_order
+                if end <= closed_ms and not is_window_late(end, now_ms, allowed_lateness_ms=allowed_ms)
+            )
+
+        start, end = (pl.col(f"window_{edge}").dt.epoch("ms").alias(edge) for edge in ("start", "end"))
+        changes = scan(self._home / CHANGES.name).select("operator", start, end)
+        closed_windows = {}
+        for name, of in self._windows.items():
+            results = changes.filter(pl.col("operator") == name).drop("operator").collect()
+            closed_ms = of.closed_up_to_ms(was_ms, was.ended.get(name))
+            closed_windows[name] = kept(results, closed_ms, of.allowed_lateness_ms)
+        windows = scan_facts(self._home / OPERATOR_WINDOWS.name).select(start).collect()
+        closed_windows[STREAMING] = kept(windows.with_columns(end=pl.col("start") + self._window_ms), was_ms + 1, 0)
+        return {name: windows for name, windows in closed_windows.items() if windows}
+
+    def _pruned(self, was: StreamProgress) -> StreamProgress:
+        """Returns *was* without windows that its watermark has passed again.
+
+        It has passed them by their allowed lateness, too.
+        """
+        allowed_ms = {name: of.allowed_lateness_ms for name, of in self._windows.items()}
+        left = {
+            name: tuple(
+                (start, end)
+                for start, end in of
+                if not is_window_late(end, was.watermark_ms, allowed_lateness_ms=allowed_ms.get(name, 0))
+            )
+            for name, of in was.stay_closed.items()
+        }
+        return replace(was, stay_closed={name: of for name, of in left.items() if of})

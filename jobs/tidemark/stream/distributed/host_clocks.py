@@ -1,0 +1,89 @@
+"""Estimates how far worker hosts' clocks are from the driver's.
+
+Purpose: starts and ends that tasks on several hosts report become comparable.
+How it works: all tasks of a batch start and end while their driver waits for them, and no shard is worked on before all
+partitions were taken in. That bounds the offset of each host (`semantics.skew`), at no cost: tasks send no request.
+Each batch narrows the bounds.
+Known limitation: the bounds are as wide as Spark takes to start a job and to return its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tidemark.semantics.skew import Bounds, Skew, Span, bounds_of_work
+from tidemark.stream.driver.heartbeats import EVERY_MS, History
+from tidemark.stream.journal.task_run import TaskRun
+
+ONE_CLOCK = Bounds(low_ms=0, high_ms=0)
+
+
+class HostClocks:
+    """Estimates the offsets of hosts from the clock of *host*, the driver's.
+
+    It adds rows to *history*, `clock_skew`: at most one every EVERY_MS for each host, and none for the driver's.
+    """
+
+    def __init__(self, host: str, history: History) -> None:
+        self._host, self._history = host, history
+        self._known: dict[str, Bounds] = {host: ONE_CLOCK}
+        self._ended_ms: int | None = None
+        self._kept_at_ms: dict[str, int] = {}
+
+    def adjusted(self, runs: Sequence[TaskRun], *, began_ms: int, ended_ms: int) -> list[TaskRun]:
+        """Returns *runs* of a batch, each with the skew of its host.
+
+        No run gets a skew unless all hosts have bounds. The driver's clock read *began_ms* before the tasks and
+        *ended_ms* after all of them.
+        """
+        passed_ms = 0 if self._ended_ms is None else ended_ms - self._ended_ms
+        # Clocks drift, so bounds widen with the time that has passed.
+        earlier = {host: bounds.after(passed_ms) for host, bounds in self._known.items()} | {self._host: ONE_CLOCK}
+        # Only tasks that take in partitions have no shard.
+        stages = [_spans(run for run in runs if (run.shard is None) is taking_in) for taking_in in (True, False)]
+        bounds_of_hosts = bounds_of_work(stages, began_ms=began_ms, ended_ms=ended_ms, known=earlier) | {
+            self._host: ONE_CLOCK
+        }
+        # A host whose clock was set has bounds that exclude each other: its estimate begins anew.
+        contradicted = {host for stage in stages for host in stage} - bounds_of_hosts.keys()
+        self._known = {host: bounds for host, bounds in (earlier | bounds_of_hosts).items() if host not in contradicted}
+        self._ended_ms = ended_ms
+        skews = {host: bounds.skew for host, bounds in bounds_of_hosts.items()}
+        self._keep(skews, runs, ended_ms)
+        return [*runs] if contradicted else [_with_skew(run, skews[run.host]) for run in runs]
+
+    def _keep(self, skews: Mapping[str, Skew], runs: Sequence[TaskRun], at_ms: int) -> None:
+        """Adds the rows that are due to the history."""
+        due = [
+            host
+            for host in skews
+            if host != self._host and not 0 <= at_ms - self._kept_at_ms.get(host, at_ms - EVERY_MS) < EVERY_MS
+        ]
+        self._kept_at_ms |= dict.fromkeys(due, at_ms)
+        if due:
+            self._history.add(*(self._row(host, skews[host], runs, at_ms) for host in due))
+
+    def _row(self, host: str, skew: Skew, runs: Iterable[TaskRun], at_ms: int) -> dict[str, object]:
+        return {
+            "host": host,
+            "at": at_ms,
+            "offset_ms": skew.offset_ms,
+            "error_ms": skew.error_ms,
+            "samples": sum(run.host == host for run in runs),
+            "reference": self._host,
+        }
+
+
+def _spans(runs: Iterable[TaskRun]) -> dict[str, Span]:
+    """Returns the span of the work of each host in *runs*."""
+    spans: dict[str, Span] = {}
+    for run in runs:
+        was = spans.get(run.host, Span(first_ms=run.started_at_ms, last_ms=run.finished_at_ms))
+        first_ms, last_ms = min(was.first_ms, run.started_at_ms), max(was.last_ms, run.finished_at_ms)
+        spans[run.host] = Span(first_ms=first_ms, last_ms=last_ms)
+    return spans
+
+
+def _with_skew(run: TaskRun, skew: Skew) -> TaskRun:
+    return replace(run, skew_ms=skew.evident_ms, skew_error_ms=skew.error_ms)

@@ -1,0 +1,1 @@
+"""Measures the process of a driver, and wakes its batches."""

@@ -1,0 +1,36 @@
+"""Shares one Spark session between the streams of a process."""
+
+from __future__ import annotations
+
+import threading
+
+from pyspark.sql import SparkSession
+
+from tidemark.clock import wall_clock_ms
+from tidemark.spark_session import session
+from tidemark.stream.driver.task_slots import TaskSlots
+from tidemark.stream.driver.waking import Hops
+
+
+class SharedSession:
+    """Starts the Spark session of this process for its first stream.
+
+    If it *is_shared*, streams are woken by other streams of the process.
+    """
+
+    def __init__(self, name: str, *, is_shared: bool) -> None:
+        self.hops = Hops(is_shared=is_shared)
+        self.slots = TaskSlots(wall_clock_ms)
+        self._name, self._starting = name, threading.Lock()
+        self._spark: SparkSession | None = None
+
+    def __call__(self) -> SparkSession:
+        """Returns the session; starts it at the first call."""
+        with self._starting:
+            self._spark = self._spark or session(self._name)
+            return self._spark
+
+    def stop(self) -> None:
+        """Stops the session, if there is one."""
+        if self._spark is not None:
+            self._spark.stop()

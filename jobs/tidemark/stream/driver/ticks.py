@@ -1,0 +1,37 @@
+"""Has Spark plan a batch in silence, by a source without rows.
+
+Its offset is a number that goes up. In checkpoints of older versions another source is in its place, whose offset
+counted seconds. A tick has no time: a batch has that of its plan.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+class Ticks:
+    """The source of ticks, for one query after the other.
+
+    *last* is its offset in the newest plan of their checkpoint.
+    How it works: it is Spark's MemoryStream, of which only the offset is ever set: it has nothing to read, before a
+    crash or after it. A new query finds the offset behind *last*, and so plans its first batch at once.
+    Considered (decision 70): files, whose names Spark never forgets, and a source in Python, which needs another
+    process.
+    """
+
+    def __init__(self, spark: SparkSession, last: int) -> None:
+        jvm = spark._jvm
+        assert jvm is not None
+        self._runtime = jvm.org.apache.spark.sql.execution.streaming.runtime
+        self._source = self._runtime.MemoryStream.apply(
+            jvm.org.apache.spark.sql.Encoders.STRING(), spark._jsparkSession
+        )
+        self._offset = last
+        self.rows = DataFrame(self._source.toDF(), spark)
+        self.tick()
+
+    def tick(self) -> None:
+        """Has Spark plan a batch with its next trigger."""
+        self._offset += 1
+        # This is the name of Scala's setter in byte code.
+        getattr(self._source, "currentOffset_$eq")(self._runtime.LongOffset(self._offset))

@@ -1,0 +1,132 @@
+"""Measures the CPU, memory and disk space that a driver uses.
+
+CPU and memory are read from /proc, where there is one. A driver is its Python process, the JVM beside it, and all that
+these started.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidemark.storage.object_path import ObjectPath
+
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+_PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+
+
+class Usage:
+    """Measures the driver of the process *pid*.
+
+    CPU is that since the measurement before.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._was: tuple[float, float] | None = None
+
+    def now(self) -> dict[str, object]:
+        """Returns the columns of `heartbeats` about CPU and memory.
+
+        They are null where the host does not report them.
+        """
+        processes = dict(_processes())
+        if self._pid not in processes:
+            return {}
+        parent = processes[self._pid].parent
+        # PySpark's JVM starts the Python process when spark-submit runs it, and then is its parent.
+        root = parent if parent in processes and processes[parent].name == "java" else self._pid
+        own = _tree(root, processes)
+        used, memory = sum(processes[pid].cpu_s for pid in own), sum(processes[pid].memory_bytes for pid in own)
+        return {"cpu_share": self._share(used), "memory_bytes": memory, "memory_free_bytes": _free_bytes()}
+
+    def _share(self, cpu_s: float) -> float | None:
+        """Returns CPU seconds per second since the last call.
+
+        None the first time.
+        """
+        # A set wall clock must not change the share.
+        at_s = time.monotonic()
+        was, self._was = self._was, (at_s, cpu_s)
+        if was is None or at_s <= was[0]:
+            return None
+        return max(0.0, cpu_s - was[1]) / (at_s - was[0])
+
+
+class _Process:
+    def __init__(self, stat: str) -> None:
+        # A process name may contain spaces and parentheses.
+        name, _, rest = stat.partition("(")[2].rpartition(")")
+        fields = rest.split()
+        self.name, self.parent = name, int(fields[1])
+        self.cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
+        self.memory_bytes = int(fields[21]) * _PAGE
+
+
+def _processes() -> Iterator[tuple[int, _Process]]:
+    for place in PROC.glob("[0-9]*/stat"):
+        try:
+            yield int(place.parent.name), _Process(place.read_text(encoding="utf-8", errors="replace"))
+        except (OSError, IndexError):  # it has just ended
+            continue
+
+
+def _tree(root: int, processes: dict[int, _Process]) -> set[int]:
+    descendants: set[int] = set()
+    more = {root}
+    while more:
+        descendants |= more
+        more = {pid for pid, process in processes.items() if process.parent in more and pid not in descendants}
+    return descendants
+
+
+def _free_bytes() -> int | None:
+    """Returns the bytes that the driver may use besides.
+
+    They are those of its host or, where that is less, of its container.
+    """
+    free = [bytes_ for bytes_ in (_free_of_host(), _free_of_container()) if bytes_ is not None]
+    return min(free, default=None)
+
+
+def _free_of_host() -> int | None:
+    try:
+        lines = (PROC / "meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    # /proc/meminfo is in KiB.
+    return next((int(line.split()[1]) * 1_024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _free_of_container() -> int | None:
+    try:
+        limit, used = ((CGROUP / name).read_text(encoding="utf-8").strip() for name in ("memory.max", "memory.current"))
+        cache = (CGROUP / "memory.stat").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    # An unlimited cgroup has `max`.
+    if not limit.isdigit():
+        return None
+    # The kernel frees the page cache of inactive files when memory is needed.
+    given_back = sum(int(line.split()[1]) for line in cache if line.startswith("inactive_file "))
+    return max(0, int(limit) - int(used) + given_back)
+
+
+def bytes_in(folder: Path) -> int | None:
+    """Returns the bytes of the files under *folder*.
+
+    None in an object store, where each look costs a request.
+    """
+    if isinstance(folder, ObjectPath):
+        return None
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(place) / name).stat().st_size
+            except OSError:  # it has just been removed
+                continue
+    return total

@@ -1,0 +1,202 @@
+"""Has Spark plan a batch when something is due.
+
+In silence Spark plans none by itself.
+
+A stream that reads only hops has no trigger where their writers run in the same process: between batches it waits here
+until a writer has committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Hashable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidemark.clock import Clock
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.topology import SubTopology
+
+log = logging.getLogger("tidemark.stream")
+
+SIGN_EVERY_MS, SELDOM_SIGN_EVERY_MS = 60_000, 600_000
+"""The longest time between two batches.
+
+A batch shows that Spark still plans, and asks brokers what is unread. In an object store each batch costs requests, so
+batches are fewer there.
+"""
+LOOKS_AT_HOPS_EVERY_MS = 10_000
+"""The longest time between two looks at hops of other processes.
+
+Writers in other processes cannot wake a stream.
+"""
+AGAIN_AFTER_MS = 5_000
+"""The time after which Spark is asked again to plan a batch.
+
+Spark plans a batch within a trigger after it was asked.
+"""
+
+
+class Waking:
+    """Has Spark plan a batch when something is due.
+
+    It looks every *every_s* seconds, and when woken.
+
+    Args:
+        due_at_ms: Returns when the stream itself has something to do (decision time); None: never.
+        asked: Returns the open requests of people. A batch serves all that existed when it began.
+        waits: Called with the time whenever nothing is due.
+        clock: Returns epoch ms UTC.
+        every_s: The longest time between two looks.
+        sign_every_ms: The longest time between two batches.
+        is_woken: Whether the next batch waits until something causes it.
+        trigger_ms: The interval of Spark's trigger.
+    """
+
+    def __init__(
+        self,
+        due_at_ms: Callable[[], int | None],
+        asked: Callable[[], Hashable],
+        waits: Callable[[int], None],
+        clock: Clock,
+        *,
+        every_s: float,
+        sign_every_ms: int = SIGN_EVERY_MS,
+        is_woken: bool = False,
+        trigger_ms: int = 0,
+    ) -> None:
+        self._due_at_ms, self._asked, self._waits = due_at_ms, asked, waits
+        self._clock, self._every_s, self.is_woken = clock, every_s, is_woken
+        self.own_sign_every_ms = self.sign_every_ms = sign_every_ms
+        self._trigger_ms, self._has_read = trigger_ms, False
+        self._is_in_batch = self._is_woken = False
+        self._begun_ms = self._ticked_ms = 0
+        self._seen: Hashable = ()
+        self._done: Hashable = ()
+        self._changed, self._caused, self._over = threading.Event(), threading.Event(), threading.Event()
+
+    @contextmanager
+    def ticking(self, tick: Callable[[], None]) -> Iterator[None]:
+        """Looks for what is due, in a thread, until the context ends.
+
+        *tick* has Spark plan a batch of the query.
+        """
+        # The first batch of a query comes by itself.
+        self._begun_ms = self._ticked_ms = self._clock()
+        self._is_in_batch = False
+        self._over.clear()
+        thread = threading.Thread(target=self._run, args=[tick], name=threading.current_thread().name, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._changed.set()
+            self._caused.set()
+            thread.join()
+
+    def begin(self) -> None:
+        """Marks the start of a batch: none is caused before its end."""
+        self._is_in_batch, self._begun_ms, self._done = True, self._clock(), self._seen
+        self._caused.clear()
+
+    def finish(self, *, has_read: bool = False) -> None:
+        """Marks the end of the batch.
+
+        If the stream *is_woken*, this returns when Spark is to plan the next batch. After a batch that *has_read*
+        records, streams that look at hops look again after a trigger.
+        """
+        self._is_in_batch, self._ticked_ms, self._has_read = False, 0, has_read
+        self._changed.set()
+        if self.is_woken:
+            self._caused.wait()
+
+    def wake(self) -> None:
+        """Causes a batch as soon as possible: there are records to read."""
+        self._is_woken = True
+        self._changed.set()
+
+    def _run(self, tick: Callable[[], None]) -> None:
+        while not self._over.is_set():
+            self._changed.clear()
+            try:
+                wait_s = self._look(tick)
+            except Exception as error:  # a folder that cannot be read, or a query that has ended meanwhile
+                log.warning("cannot find out whether a batch is due: %s", error)
+                wait_s = self._every_s
+            self._changed.wait(wait_s)
+
+    def _look(self, tick: Callable[[], None]) -> float:
+        """Has *tick* cause a batch if one is due.
+
+        Returns the seconds until the next look.
+        """
+        now_ms, due_at_ms = self._clock(), self._due_at_ms()
+        if self._is_in_batch:
+            return self._every_s
+        # A hop that had news is likely to have more soon.
+        looks_again = self._has_read and self.sign_every_ms == LOOKS_AT_HOPS_EVERY_MS
+        sign_at_ms = self._begun_ms + (self._trigger_ms if looks_again else self.sign_every_ms)
+        at_ms = sign_at_ms if due_at_ms is None else min(sign_at_ms, due_at_ms)
+        # A wake-up needs no look at requests or due times: there is something to read.
+        if not self._is_woken:
+            self._seen = self._asked()
+            if at_ms > now_ms and self._seen == self._done:
+                self._waits(now_ms)
+                return min(self._every_s, (at_ms - now_ms) / 1_000)
+        if now_ms - self._ticked_ms >= AGAIN_AFTER_MS:
+            # A wake-up after Spark has begun to plan is served when this batch has ended.
+            self._is_woken, self._ticked_ms = False, now_ms
+            tick()
+            self._caused.set()
+        return self._every_s
+
+
+class Hops:
+    """Wakes streams of one process when other streams of it have written.
+
+    Only streams that read the written hops are woken. A stream is identified by its folder of tables. Without
+    `is_shared` the process has one stream, and wakes none.
+    """
+
+    def __init__(self, *, is_shared: bool) -> None:
+        self._is_shared, self._lock = is_shared, threading.Lock()
+        self._running: dict[Path, tuple[frozenset[Path], Waking]] = {}
+
+    def wakes(self, sub: SubTopology, *, asks_seldom: bool = False) -> bool:
+        """Returns whether the batches of *sub* begin when it is woken.
+
+        They do if it reads only hops whose writers may run in this process. They also do where each look for new
+        records costs a request (*asks_seldom*).
+        """
+        return (self._is_shared or asks_seldom) and all(isinstance(source, HopSource) for source in sub.sources)
+
+    @contextmanager
+    def running(self, stream: Path, upstreams: Collection[Path], waking: Waking) -> Iterator[None]:
+        """Registers *stream* as running until the context ends.
+
+        *stream* reads hops of *upstreams*, and *waking* causes its batches.
+        """
+        with self._lock:
+            self._running[stream] = (frozenset(upstreams), waking)
+            self._set_signs()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._running[stream]
+                self._set_signs()
+
+    def committed(self, stream: Path) -> None:
+        """Wakes the streams that read hops of *stream*."""
+        with self._lock:
+            for upstreams, waking in self._running.values():
+                if stream in upstreams:
+                    waking.wake()
+
+    def _set_signs(self) -> None:
+        for upstreams, waking in self._running.values():
+            # A writer in another process wakes no reader, so the reader looks at its hops itself.
+            are_here = not waking.is_woken or upstreams <= self._running.keys()
+            waking.sign_every_ms = waking.own_sign_every_ms if are_here else LOOKS_AT_HOPS_EVERY_MS

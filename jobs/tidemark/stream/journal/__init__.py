@@ -1,0 +1,1 @@
+"""Keeps planned and decided batches."""

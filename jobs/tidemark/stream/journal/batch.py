@@ -1,0 +1,84 @@
+"""Describes a batch before it is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from tidemark.kernels.records.limits import Limits
+
+
+@dataclass(frozen=True)
+class Queued:
+    """How long a batch waited for Spark's task slots.
+
+    `ms` is the wait; `behind` are the streams of the same process that ran batches in that time.
+    """
+
+    ms: int = 0
+    behind: tuple[str, ...] = ()
+
+
+NOT_QUEUED = Queued()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch:
+    """A micro-batch. All clocks are epoch ms UTC.
+
+    Attributes:
+        batch_id: the stream's number of the batch.
+        epoch: number of the driver's lease.
+        decided_at_ms: its decision time: when Spark planned it. It is the same on replay and never before that of the
+            previous batch.
+        started_at_ms: the driver's clock before Spark read the batch.
+        read_at_ms: the driver's clock after Spark read the batch.
+        ends: per topic and partition, the offset up to which Spark reads. Partitions without one are read up to their
+            newest record.
+        versions: per id of a Delta table, the version before which it is read.
+        is_last: False for a part of a planned batch (`parts.py`) that other parts follow.
+        queued: the wait for task slots, which is part of the time in which Spark read the batch.
+    """
+
+    batch_id: int
+    epoch: int
+    decided_at_ms: int
+    started_at_ms: int
+    read_at_ms: int
+    ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(default_factory=dict)
+    is_last: bool = True
+    queued: Queued = NOT_QUEUED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Record time and decision time before and after a batch.
+
+    All times are epoch ms UTC.
+
+    Attributes:
+        was_watermark_ms: watermark before the batch.
+        watermark_ms: watermark after it.
+        held_by: what held the watermark back before the batch.
+        was_decided_at_ms: decision time of the previous batch.
+        decided_at_ms: decision time of the batch.
+        limits: per sink, the limits of its topic.
+        stay_closed: per operator, windows (start, end) that are closed although the watermark has not passed them.
+        ended: per operator, the latest end of windows that stay closed even if the allowed lateness grew since.
+        reopened: per aggregate, late records of earlier batches that it is to process again.
+        forgotten: per aggregate, the latest end of a window whose states were removed.
+    """
+
+    was_watermark_ms: int | None
+    watermark_ms: int | None
+    held_by: str | None
+    was_decided_at_ms: int | None
+    decided_at_ms: int
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=dict)
+    reopened: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    forgotten: Mapping[str, int] = field(default_factory=dict)

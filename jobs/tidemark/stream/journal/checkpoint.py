@@ -1,0 +1,165 @@
+"""Reads Spark's checkpoint of a stream: planned batches and done batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Ends = Mapping[str, Mapping[int, int]]
+"""Per topic and partition an offset, exclusive."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A batch before it is read.
+
+    A batch that is run again has the same plan.
+
+    Attributes:
+        ends: per topic and partition, the offset up to which Spark reads.
+        at_ms: when Spark planned the batch, epoch ms UTC.
+        versions: per id of a Delta table, the version before which the table is read completely. A table of which
+            Spark still reads the initial content has none.
+    """
+
+    ends: Ends
+    at_ms: int
+    versions: Mapping[str, int] = field(default_factory=dict)
+
+
+def planned(checkpoint: Path, batch_id: int) -> Plan:
+    """Returns the plan of batch *batch_id* in Spark's *checkpoint*.
+
+    Raises:
+        ValueError: the file is torn.
+    """
+    metadata, sources = _plan(checkpoint, batch_id)
+    at_ms = json.loads(metadata).get("batchTimestampMs")
+    if not isinstance(at_ms, int):
+        msg = f"{checkpoint}/offsets/{batch_id}: batchTimestampMs is missing, got {metadata!r}; restore the file"
+        raise ValueError(msg)
+    return Plan(_ends(sources), at_ms, _versions(sources))
+
+
+def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:
+    """Returns the lines of a plan: the batch's, then each source's.
+
+    Raises:
+        ValueError: the file is torn.
+    """
+    text = (checkpoint / "offsets" / str(batch_id)).read_text()
+    # Spark's format: a line "v1", a line of JSON about the batch, and a line for each source.
+    version, metadata, *sources = text.splitlines() if text.count("\n") > 1 else ["", ""]
+    if version != "v1":
+        msg = f"{checkpoint}/offsets/{batch_id}: a plan must begin with v1 and have a line per source, got {text!r}"
+        raise ValueError(msg)
+    return metadata, sources
+
+
+def last_tick(checkpoint: Path) -> int:
+    """Returns the offset of the source of ticks in the newest plan.
+
+    It is the first source of a query. -1 before the first plan.
+    """
+    numbers = _numbers(checkpoint / "offsets")
+    return int(_plan(checkpoint, numbers[-1])[1][0]) if numbers else -1
+
+
+def _ends(sources: Iterable[str]) -> Ends:
+    ends: dict[str, Mapping[int, int]] = {}
+    # Spark writes "-" for a source that has no offset yet.
+    for offsets in (json.loads(line) for line in sources if line != "-"):
+        # A topic has an object of its partitions; other sources have numbers and texts.
+        topics = {name: of for name, of in offsets.items() if isinstance(of, dict)} if isinstance(offsets, dict) else {}
+        for topic, of in topics.items():
+            ends[topic] = {int(number): end for number, end in of.items()}
+    return ends
+
+
+def _versions(sources: Iterable[str]) -> dict[str, int]:
+    versions: dict[str, int] = {}
+    for offset in (json.loads(line) for line in sources if line != "-"):
+        if isinstance(offset, dict) and "reservoirVersion" in offset:
+            # While Spark reads a table's initial content, no version was read completely.
+            version = -1 if offset.get("isStartingVersion") else offset["reservoirVersion"]
+            table = offset["reservoirId"]
+            # If two sources read one table, the slower one counts.
+            versions[table] = min(version, versions.get(table, version))
+    return {table: version for table, version in versions.items() if version >= 0}
+
+
+def version_read(checkpoint: Path, table_id: str) -> int | None:
+    """Returns the first version of a Delta table yet to be read.
+
+    A plan that is not done counts as not read. None: the stream with *checkpoint* has not begun to read the table
+    *table_id*, or the file is torn.
+    """
+    committed, _ = newest_commit(checkpoint)
+    numbers = [number for number in _numbers(checkpoint / "offsets") if committed is None or number >= committed]
+    with suppress(ValueError, FileNotFoundError):  # a running driver deletes old plans
+        lines = _plan(checkpoint, numbers[0])[1] if numbers else []
+        offsets = [json.loads(line) for line in lines if line != "-"]
+        tables = [offset for offset in offsets if isinstance(offset, dict) and offset.get("reservoirId") == table_id]
+        return min((int(offset["reservoirVersion"]) for offset in tables), default=None)
+    return None
+
+
+def plans(checkpoint: Path) -> dict[int, Ends | None]:
+    """Returns the ends of every batch in *checkpoint*, oldest first.
+
+    None for a plan that is torn. A plan with fewer lines than an earlier one is torn, because a query never changes
+    its sources.
+    """
+    ends: dict[int, Ends | None] = {}
+    most = 0
+    for number in _numbers(checkpoint / "offsets"):
+        with suppress(FileNotFoundError):  # a running driver deletes old plans
+            lines = len((checkpoint / "offsets" / str(number)).read_text().splitlines())
+            ends[number] = None if lines < most else _ends_or_none(checkpoint, number)
+            most = max(most, lines)
+    return ends
+
+
+def newest_commit(checkpoint: Path) -> tuple[int | None, bool]:
+    """Returns the newest batch that Spark recorded as done.
+
+    Returns:
+        The batch's number, None before the first; and True if its file is torn.
+    """
+    numbers = _numbers(checkpoint / "commits")
+    if not numbers:
+        return None, False
+    version, *lines = (checkpoint / "commits" / str(numbers[-1])).read_text().splitlines() or [""]
+    return numbers[-1], version != "v1" or not lines or not all(_is_json(line) for line in lines)
+
+
+def committed_at_ms(checkpoint: Path, batch_id: int) -> int | None:
+    """Returns when Spark recorded *batch_id* as done, epoch ms.
+
+    The time is by the file system's clock. None if the checkpoint has no record.
+    """
+    with suppress(FileNotFoundError):
+        return (checkpoint / "commits" / str(batch_id)).stat().st_mtime_ns // 1_000_000
+    return None
+
+
+def _ends_or_none(checkpoint: Path, number: int) -> Ends | None:
+    try:
+        return _ends(_plan(checkpoint, number)[1])
+    except ValueError:
+        return None
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(file.name) for file in folder.glob("[0-9]*") if file.name.isdecimal())
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,177 @@
+"""Keeps a stream's journal: each batch is decided once, then written down.
+
+The driver acts on a decision only after the journal has it.
+
+Purpose: a batch changes a dozen tables, and no commit spans them. So the rows of all tables, the clocks and the
+progress are first written to one file. The file appears completely or not at all, and its name can be taken only once.
+
+How it works: `<batch>.data.zip` has what the operators decided, and the facts of the batch before it. If a flush came
+first, these facts are in `<batch>.facts.zip` (`flushing.py`). A batch that is run again finds its file and repeats the
+commits; tables that have them skip them. It never decides or reads a clock again. A second driver that decides the same
+batch finds the name taken.
+
+Limits: the journal keeps no history. An entry is kept until a file has its batch's changes to the state, and tables
+have its facts. The newest entries are always kept, because Spark may run the newest batch again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemark.errors import Contradiction
+from tidemark.storage.fence import NO_FENCE, Fence
+from tidemark.storage.files import File, Files, Rows
+from tidemark.storage.location import put_once
+from tidemark.stream.journal.notes import EntryNotes
+
+KEPT = 5
+"""Number of entries that are always kept."""
+MANY = 5_000
+"""With so many rows of a table, entries only name their files."""
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+_NAME = re.compile(r"(\d{20})\.(data|facts)\.zip")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of the journal.
+
+    `tables` has rows by name, as Arrow tables or as files elsewhere; `notes` has all that is not rows.
+    """
+
+    batch_id: int
+    tables: Mapping[str, Rows]
+    notes: EntryNotes = field(default_factory=EntryNotes)
+
+
+class Journal:
+    """Reads and writes entries of one kind in the folder *home*.
+
+    *kind* is `data` or `facts`. *fence* guards and repeats each write.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        kind: str,
+        fence: Fence = NO_FENCE,
+    ) -> None:
+        self._home, self._kind, self._fence = home, kind, fence
+        self._numbers: list[int] | None = None  # batches with an entry, oldest first; None: not listed yet
+        home.mkdir(parents=True, exist_ok=True)
+
+    def write(self, entry: Entry, *, needed_after: int | None = None) -> None:
+        """Makes *entry* durable and deletes old entries.
+
+        Entries after the batch *needed_after* are kept, and some before it (None: only the newest are kept).
+
+        Raises:
+            Contradiction: the batch has an entry already.
+        """
+        content = packed(entry)
+        self._fence.until_written(lambda: self._write(entry.batch_id, content))
+        before = entry.batch_id - KEPT
+        # Writes list the folder once, at the first.
+        numbers = self._cleared() if self._numbers is None else sorted({*self._numbers, entry.batch_id})
+        self._numbers = self._forget(numbers, before if needed_after is None else min(before, needed_after + 1))
+
+    def _write(self, batch_id: int, content: bytes) -> None:
+        path = self._path(batch_id)
+        try:
+            put_once(path, content, check=self._fence.check_lease)
+        except FileExistsError:
+            msg = f"{path}: another driver already decided this batch; stop one of the two"
+            raise Contradiction(msg) from None
+
+    def read(self, batch_id: int, *, only: str | tuple[str, ...] = "") -> Entry | None:
+        """Returns the entry of *batch_id*; None if the batch was not decided.
+
+        Of its tables it has *only* those whose names begin so.
+        """
+        path = self._path(batch_id)
+        return unpacked(batch_id, path.read_bytes(), only=only) if path.exists() else None
+
+    def newest(self) -> Entry | None:
+        """Returns the newest entry; batches that change nothing have none."""
+        numbers = self.batches()
+        return self.read(numbers[-1]) if numbers else None
+
+    def written_at_ms(self, batch_id: int) -> int:
+        """Returns when the entry of *batch_id* was written.
+
+        Epoch ms of the file system's clock.
+        """
+        return self._path(batch_id).stat().st_mtime_ns // 1_000_000
+
+    def _path(self, batch_id: int) -> Path:
+        return self._home / f"{batch_id:020d}.{self._kind}.zip"
+
+    def batches(self) -> list[int]:
+        """Returns the batches that have an entry, oldest first."""
+        matches = (_NAME.fullmatch(file.name) for file in self._home.iterdir())
+        return sorted(int(match[1]) for match in matches if match and match[2] == self._kind)
+
+    def _cleared(self) -> list[int]:
+        """Removes partial files of killed drivers.
+
+        Returns:
+            The batches that have an entry, oldest first.
+        """
+        for partial in self._home.glob(f"*.{self._kind}.*.partial"):
+            partial.unlink(missing_ok=True)
+        return self.batches()
+
+    def _forget(self, numbers: list[int], before: int) -> list[int]:
+        """Deletes the entries of batches older than *before*.
+
+        The newest KEPT of *numbers* are never deleted.
+
+        Returns:
+            The batches whose entries are left.
+        """
+        old = [number for number in numbers[:-KEPT] if number < before]
+        for number in old:
+            self._path(number).unlink(missing_ok=True)
+        return numbers[len(old) :]
+
+
+def packed(entry: Entry) -> bytes:
+    """Returns *entry* as the content of a file."""
+    content = io.BytesIO()
+    # Arrow streams are compressed already.
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("notes.json", json.dumps(entry.notes.to_json()))
+        for name, rows in entry.tables.items():
+            if isinstance(rows, Files):
+                archive.writestr(f"{name}.files", json.dumps(asdict(rows)))
+                continue
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, rows.schema, options=COMPRESSED) as stream:
+                stream.write_table(rows)
+            archive.writestr(f"{name}.arrow", sink.getvalue().to_pybytes())
+    return content.getvalue()
+
+
+def unpacked(batch_id: int, content: bytes, *, only: str | tuple[str, ...] = "") -> Entry:
+    """Reads the entry of *batch_id* from the *content* of a file.
+
+    Of its tables it has *only* those whose names begin so. Errors of zipfile and pyarrow over an invalid file are not
+    caught.
+    """
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        tables: dict[str, Rows] = {}
+        for name in (name for name in archive.namelist() if name.startswith(only)):
+            if name.endswith(".arrow"):
+                tables[name.removesuffix(".arrow")] = pa.ipc.open_stream(archive.read(name)).read_all()
+            elif name.endswith(".files"):
+                files = json.loads(archive.read(name))
+                tables[name.removesuffix(".files")] = Files(tuple(File(**file) for file in files["files"]))
+        return Entry(batch_id, tables, EntryNotes.from_json(json.loads(archive.read("notes.json"))))

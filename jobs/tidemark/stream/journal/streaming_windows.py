@@ -1,0 +1,118 @@
+"""Counts the records of streaming windows until a batch closes them.
+
+A window is outstanding from its first record until the watermark passes its end. As in Apex
+(THROUGHPUT_CALCULATION_MAX_SAMPLES) only a limited number are measured: older ones are remembered as outstanding, in
+spans, without the number of their records. So a batch pays for the windows that it touches or closes, and for no more
+than that number besides. Windows of aggregates are something else: they are state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tidemark.semantics.progress import StreamProgress
+
+NOTHING_PASSED = -(2**63)
+Spans = tuple[tuple[int, int], ...]
+"""The first and the last start of each run of adjacent windows."""
+
+
+@dataclass(frozen=True)
+class ClosedWindow:
+    """A window that a batch closed.
+
+    `records` are the records of the window that each operator finished; None: they were not counted.
+    """
+
+    start_ms: int
+    records: Mapping[str, int] | None
+
+
+@dataclass(frozen=True)
+class StreamingWindows:
+    """Windows of *window_ms*.
+
+    *most* of them are measured while they are outstanding.
+    """
+
+    window_ms: int
+    most: int
+
+    def with_opened(self, now: StreamProgress, starts: Iterable[int]) -> StreamProgress:
+        """Returns *now* with windows outstanding that begin at *starts*."""
+        fresh = {*starts} - {*now.windows}
+        if now.uncounted:
+            # A window in a span is outstanding already, and its records are not counted any more.
+            fresh = {start for start in fresh if not any(first <= start <= last for first, last in now.uncounted)}
+        return replace(now, windows=tuple(sorted({*now.windows, *fresh})))
+
+    def counted(
+        self, now: StreamProgress, finished: Mapping[str, Mapping[int, int]]
+    ) -> tuple[StreamProgress, list[ClosedWindow]]:
+        """Returns *now* after a batch, and the windows that the batch closes.
+
+        *finished* has the number of records by operator and window.
+        """
+        passed_ms = self._passed(now.watermark_ms)
+        records = {name: _added(now.records.get(name, {}), per) for name, per in finished.items()}
+        closed = [
+            ClosedWindow(start, None)
+            for first, last in now.uncounted
+            for start in range(first, min(last, passed_ms) + 1, self.window_ms)
+        ]
+        closed += [
+            ClosedWindow(start, {name: per.get(start, 0) for name, per in records.items()})
+            for start in now.windows
+            if start <= passed_ms
+        ]
+        outstanding = [start for start in now.windows if start > passed_ms]
+        too_many, left = outstanding[: -self.most], outstanding[-self.most :]
+        uncounted = self._spans(now.uncounted, too_many, passed_ms)
+        first_ms = left[0] if uncounted and left else passed_ms + 1
+        kept = {name: self._measured(per, first_ms, left) for name, per in records.items()}
+        return replace(now, windows=tuple(left), uncounted=uncounted, records=kept), closed
+
+    def _passed(self, watermark_ms: int | None) -> int:
+        """Returns the latest start of a window closed by `is_window_late`."""
+        # A window [start, start + size) is closed when the watermark has reached its last millisecond.
+        return NOTHING_PASSED if watermark_ms is None else watermark_ms + 1 - self.window_ms
+
+    def _measured(self, per: Mapping[int, int], first_ms: int, left: Iterable[int]) -> dict[int, int]:
+        """Returns the counts *per* window, from *first_ms* on.
+
+        They are those of windows *left*, and of as many others, the newest.
+        """
+        kept = {start: n for start, n in per.items() if start >= first_ms}
+        if len(kept) <= self.most:
+            return kept
+        wanted = {*left, *sorted(kept.keys() - {*left})[-self.most :]}
+        return {start: n for start, n in kept.items() if start in wanted}
+
+    def _spans(self, spans: Spans, more: Iterable[int], passed_ms: int) -> Spans:
+        """Returns *spans* and windows *more*, without those up to *passed_ms*.
+
+        Adjacent windows are one span.
+        """
+        open_ = [(self._after(first, passed_ms), last) for first, last in spans if last > passed_ms]
+        joined_spans: list[tuple[int, int]] = []
+        for first, last in sorted([*open_, *((start, start) for start in more)]):
+            # Spans are sorted, so a span can only join the last one.
+            if joined_spans and first <= joined_spans[-1][1] + self.window_ms:
+                joined_spans[-1] = (joined_spans[-1][0], max(joined_spans[-1][1], last))
+            else:
+                joined_spans.append((first, last))
+        return tuple(joined_spans)
+
+    def _after(self, first: int, passed_ms: int) -> int:
+        """Returns *first*, or the first start after *passed_ms*.
+
+        It is a start of the windows that follow *first*.
+        """
+        if first > passed_ms:
+            return first
+        return first + ((passed_ms - first) // self.window_ms + 1) * self.window_ms
+
+
+def _added(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    return {**one, **{start: one.get(start, 0) + n for start, n in other.items()}}

@@ -1,0 +1,42 @@
+"""Describes the work of a task of a batch in shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRun:
+    """The work of one task on an operator, a row of `operator_tasks`.
+
+    `started_at_ms` and `finished_at_ms` are epoch ms by the clock of *host*. `skew_ms` is added to them to get the
+    driver's clock; None: unknown.
+    """
+
+    operator: str
+    shard: int | None = None
+    partition: int | None = None
+    host: str
+    started_at_ms: int
+    finished_at_ms: int
+    records: int
+    hot_key: str | None = None
+    hot_share: float | None = None
+    skew_ms: int | None = None
+    skew_error_ms: int | None = None
+
+    @property
+    def started_ms(self) -> int:
+        """Returns the start by the driver's clock, epoch ms.
+
+        With an unknown skew it is by the clock of the host.
+        """
+        return self.started_at_ms + (self.skew_ms or 0)
+
+    @property
+    def finished_ms(self) -> int:
+        """Returns the end by the driver's clock, epoch ms.
+
+        With an unknown skew it is by the clock of the host.
+        """
+        return self.finished_at_ms + (self.skew_ms or 0)

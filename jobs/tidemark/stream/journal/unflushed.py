@@ -1,0 +1,204 @@
+"""Reads facts of a journal that are not in their tables.
+
+No other module knows their place.
+
+Purpose: a batch costs one journal entry and no commit for its facts. A driver moves them to their tables together
+(`flushing.py`); readers of facts read the tables and these facts.
+
+How it works: the rows of a batch's LEDGERS are in its own entry. The measurements of its commit are in the entry of the
+next batch (FACTS), or in a file of their own, `<batch>.facts.zip`, if a flush came first. The newest commit of a
+table has the numbers of the batches that are in it. Readers read the journal before they open a table: rows that were
+removed from the journal are in the table by then.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    CHANGES,
+    CLOCK_SKEW,
+    DISORDER_BUCKETS,
+    HEARTBEATS,
+    HELD_RECORDS,
+    LATE_RECORDS,
+    OPERATOR_STATE,
+    QUARANTINE,
+    SUPPRESSED,
+    TABLES,
+)
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
+from tidemark.storage.files import Rows, frames
+from tidemark.stream.journal.entries import Entry, Journal
+
+LEDGERS = tuple(
+    table.name for table in (OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS)
+)
+"""Tables of facts whose rows are decided with the batch."""
+FACTS = "facts/"
+"""Prefix of the tables with measurements of the batch before.
+
+They are tables of a journal entry.
+"""
+FACTS_TABLES = frozenset(table.name for table in TABLES.values() if table.written_by == "stream") - {
+    CHANGES.name,
+    CLOCK_SKEW.name,
+    HEARTBEATS.name,
+}
+"""Tables of which a journal may have rows that are flushed."""
+
+ByBatch = Mapping[int, Rows]
+
+
+@dataclass(frozen=True)
+class Unflushed:
+    """The unflushed rows of each table and batch.
+
+    They are of batches after `flushed`, the newest one that all tables are known to have.
+    """
+
+    flushed: int = -1
+    rows: Mapping[str, ByBatch] = field(default_factory=dict)
+
+    def of(self, path: Path, table: DeltaTable | Snapshot | None = None) -> tuple[int, ByBatch]:
+        """Returns the newest batch of a table, and later rows.
+
+        The rows are those of later batches. The *table* at *path* is used as it was opened, or else opened now. -1: it
+        has no batch.
+        """
+        if path.name not in self.rows:
+            return -1, {}
+        newest = newest_batch(path, table or DeltaTable(str(path)))
+        return newest, _after(newest, self.rows[path.name])
+
+    def scan(self, path: Path) -> pl.LazyFrame:
+        """Returns all rows of the table at *path*.
+
+        They are its own, and those of later batches.
+        """
+        table = DeltaTable(str(path))
+        own = pl.scan_pyarrow_dataset(dataset_of(table))
+        later = _after(newest_batch(path, table), self.rows.get(path.name, {}))
+        # An older version of the table may lack columns.
+        return pl.concat([own, pl.DataFrame(as_table(later)).lazy()], how="diagonal_relaxed") if later else own
+
+
+def unflushed_of(home: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed:
+    """Returns what is unflushed in tables called *names*.
+
+    The tables lie in *home*, which is that of a stream. A user who may not read the control folder gets nothing.
+    """
+    journal = home.parent.parent.parent / "control" / home.parent.name / home.name / "journal"
+    with suppress(PermissionError):
+        if journal.is_dir() and not _is_at_rest(journal, home / BATCHES.name):
+            return unflushed(journal, names)
+    return Unflushed()
+
+
+def _is_at_rest(journal: Path, batches: Path) -> bool:
+    """Returns whether all tables have the newest decided batch.
+
+    It was flushed; the table *batches* gets it last.
+    """
+    newest = Journal(journal, "data").batches()[-1:]
+    if not newest:
+        return True
+    if Journal(journal, "facts").batches()[-1:] != newest or not DeltaTable.is_deltatable(str(batches)):
+        return False
+    # A flush of a part of the tables leaves the others behind.
+    file = _read(Journal(journal, "facts"), newest[0], only=())
+    is_whole = file is not None and file.notes.is_whole is not False
+    return is_whole and newest_batch(batches, snapshot_of(batches) or DeltaTable(str(batches))) >= newest[0]
+
+
+def scan_facts(path: Path) -> pl.LazyFrame:
+    """Returns the rows of the table of facts at *path*.
+
+    Rows that only the journal has are included. Raises an error when there is no table.
+    """
+    return unflushed_of(path.parent).scan(path)
+
+
+def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed:
+    """Returns what is unflushed in a *journal*, in tables called *names*."""
+    only = tuple(place for name in names for place in (name, f"{FACTS}{name}"))
+    decided, measured = Journal(journal, "data"), Journal(journal, "facts")
+    numbers = decided.batches()
+    newest = _read(decided, numbers[-1], only=only) if numbers else None
+    if newest is None:
+        return Unflushed()
+    flushed = flushed_before(newest)
+    rows_of_tables: dict[str, dict[int, Rows]] = defaultdict(dict)
+    for number in (number for number in numbers if number > flushed):
+        entry = newest if number == newest.batch_id else _read(decided, number, only=only)
+        for name, batch_id, rows in _facts_in(entry) if entry else ():
+            rows_of_tables[name][batch_id] = rows
+    for number in (number for number in measured.batches() if number > flushed):
+        entry = _read(measured, number, only=only)
+        for name, rows in entry.tables.items() if entry else ():
+            rows_of_tables[name][number] = rows
+    return Unflushed(flushed, {name: _after(flushed, rows) for name, rows in rows_of_tables.items()})
+
+
+def _facts_in(entry: Entry) -> Iterator[tuple[str, int, Rows]]:
+    """Yields table, batch and rows of all facts in an *entry*.
+
+    The entry is one of decided batches.
+    """
+    about = entry.notes.facts
+    for name, rows in entry.tables.items():
+        if name in LEDGERS:
+            yield name, entry.batch_id, rows
+        elif name.startswith(FACTS) and about is not None and about.batch_id is not None:
+            yield name.removeprefix(FACTS), about.batch_id, rows
+
+
+def flushed_before(entry: Entry) -> int:
+    """Returns the newest batch that all tables had before *entry*.
+
+    An older version flushed each batch at once.
+    """
+    about = entry.notes.facts
+    return entry.batch_id - 1 if about is None else about.flushed
+
+
+def newest_batch(path: Path, table: DeltaTable | Snapshot) -> int:
+    """Returns the newest batch committed to the *table* at *path*.
+
+    Only commits of a driver count. -1: none.
+    """
+    newest = table.transaction_version("/".join(path.parts[-3:]))
+    return -1 if newest is None else int(newest)
+
+
+def as_frame(rows: Rows) -> pl.DataFrame:
+    """Returns all of *rows* in memory."""
+    return reduce(pl.DataFrame.vstack, frames(rows))
+
+
+def as_table(by_batch: ByBatch) -> pa.Table:
+    """Returns the rows of all batches, oldest first."""
+    parts = (by_batch[number] for number in sorted(by_batch))
+    tables = [rows if isinstance(rows, pa.Table) else as_frame(rows).to_arrow() for rows in parts]
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _read(journal: Journal, number: int, *, only: str | tuple[str, ...] = "") -> Entry | None:
+    with suppress(FileNotFoundError):  # the driver has flushed it since, and forgotten it
+        return journal.read(number, only=only)
+    return None
+
+
+def _after(batch_id: int, rows: ByBatch) -> ByBatch:
+    return {number: rows[number] for number in sorted(rows) if number > batch_id and rows[number].num_rows}

@@ -1,0 +1,1 @@
+"""Talks to Kafka brokers, beside Spark's own reading."""

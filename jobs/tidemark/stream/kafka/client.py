@@ -1,0 +1,248 @@
+"""Talks to Kafka brokers, apart from Spark's own reading.
+
+Asks for partitions, offsets and limits of topics, and sends records.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import polars as pl
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
+
+from tidemark.clock import Clock
+from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
+from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.marks import MARK, mark_text
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import Clusters, Settings, topic_command
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.stream.kafka.outgoing import Outgoing
+from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaPublishing, Sending
+
+log = logging.getLogger("tidemark.stream")
+
+ASKED_EVERY_MS = 60_000
+"""A sink's topic is asked again for limits and partitions after this.
+
+They may change meanwhile.
+"""
+UNLIMITED_BYTES = 1_000_000_000
+"""Largest request of a client in bytes.
+
+A topic with an unknown limit refuses records itself that are too large for it.
+"""
+_Topic = tuple[str, str]
+"""Cluster and name of a topic."""
+T = TypeVar("T")
+
+
+def _topic(sink: Sink) -> _Topic:
+    return sink.kafka, sink.topic or ""
+
+
+def no_answer(error: KafkaException, within_s: float) -> str:
+    """Describes that no broker answered within *within_s* seconds."""
+    return f"no Kafka broker answered within {within_s:g} s ({error.args[0].str()})"
+
+
+class KafkaBroker:
+    """Talks to the brokers of *clusters* for a stream of *topology*.
+
+    Clusters have the names that sources and sinks use. Records are published at least once: a batch that is run again
+    sends them again with the same batch and sequence in their header `tidemark-id` (kernels/records/headers.py), so
+    that readers drop them. The time of sending is by *clock* (epoch ms).
+    """
+
+    def __init__(self, clusters: Clusters, topology: str, sub_topology: str, clock: Clock) -> None:
+        # The group is never joined: these clients only ask for metadata and offsets.
+        self._consumers = {
+            name: Consumer({**each.client, "group.id": "tidemark-offsets"}) for name, each in clusters.items()
+        }
+        self._admins = {name: AdminClient(each.client) for name, each in clusters.items()}
+        self._clusters = clusters
+        self._producers: dict[_Topic, tuple[Settings, Producer]] = {}
+        self._limits: dict[_Topic, tuple[int, Limits]] = {}
+        self._counts: dict[_Topic, tuple[int, int]] = {}
+        self._topology, self._writer, self._clock = topology, f"{topology}/{sub_topology}", clock
+
+    def refuse_silence(self) -> None:
+        """Raises InvalidArgument if the brokers of a cluster do not answer."""
+        for name, admin in self._admins.items():
+            try:
+                admin.list_topics(timeout=TIMEOUT_S)
+            except KafkaException as error:
+                seen = no_answer(error, TIMEOUT_S)
+                where = f"{self._clusters[name].bootstrap} (cluster {name})"
+                msg = f"--bootstrap {where}: {seen}; start the broker, correct the address, or leave out --bootstrap"
+                raise InvalidArgument(msg) from error
+
+    def partitions(self, at: Source | Sink) -> int:
+        """Returns the number of partitions of the topic of *at*.
+
+        Raises:
+            TidemarkError: the topic does not exist.
+        """
+        topic = at.topic or ""
+        metadata = self._consumers[at.kafka].list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        if metadata.error is not None:
+            address = self._clusters[at.kafka].bootstrap
+            create = f"create it first: `{topic_command(topic)}`"
+            msg = f"topic {topic!r} at {address}: {metadata.error.str()}; {create} at the broker of this machine"
+            raise TidemarkError(msg)
+        return len(metadata.partitions)
+
+    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        """Returns the earliest and latest offset of each of *partitions*.
+
+        The latest is the offset after the newest record.
+        """
+        specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        earliest, latest = (self._listed(source, partitions, spec) for spec in specs)
+        return {number: (earliest[number], latest[number]) for number in partitions}
+
+    def _listed(self, source: Source, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
+        """Asks for the offsets of *partitions* by *spec* in one request."""
+        places = {TopicPartition(source.topic or "", number): spec for number in partitions}
+        answers = self._admins[source.kafka].list_offsets(places, request_timeout=TIMEOUT_S)
+        return {place.partition: answer.result().offset for place, answer in answers.items()}
+
+    def limits(self, sink: Sink) -> Limits:
+        """Returns the limits of the topic of *sink*, at most ASKED_EVERY_MS old.
+
+        A setting that the broker does not return is no limit.
+        """
+        return self._lately(self._limits, sink, lambda before: self._current_limits(sink, before or Limits()))
+
+    def _lately(self, answers: dict[_Topic, tuple[int, T]], sink: Sink, ask: Callable[[T | None], T]) -> T:
+        """Returns the last answer of *ask* for the topic of *sink*.
+
+        After ASKED_EVERY_MS it calls *ask* again, with the last answer.
+        """
+        topic = _topic(sink)
+        asked_at_ms, answer = answers.get(topic, (None, None))
+        if asked_at_ms is None or self._clock() - asked_at_ms >= ASKED_EVERY_MS:
+            answers[topic] = self._clock(), ask(answer)
+        return answers[topic][1]
+
+    def _current_limits(self, sink: Sink, before: Limits) -> Limits:
+        """Asks the broker for the limits of the topic of *sink*.
+
+        Returns:
+            The limits *before* if the broker does not return its settings.
+        """
+        settings = self._settings(sink)
+        if settings is None:
+            return before
+        # A topic that stamps records itself does not check their timestamps.
+        by_broker = settings.get("message.timestamp.type") == "LogAppendTime"
+        past, future = (None if by_broker else settings.get(f"message.timestamp.{side}.max.ms") for side in _SIDES)
+        return Limits(
+            max_bytes=_number(settings.get("max.message.bytes")), before_ms=_number(past), after_ms=_number(future)
+        )
+
+    def _settings(self, sink: Sink) -> dict[str, str] | None:
+        """Returns the settings of the topic of *sink*.
+
+        None if the broker does not return them, or there is no client for its cluster.
+        """
+        resource, admin = ConfigResource(ConfigResource.Type.TOPIC, sink.topic or ""), self._admins.get(sink.kafka)
+        if admin is None:
+            return None
+        try:
+            settings = admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            log.warning("topic %s: cannot read its settings: %s", sink.topic, error)
+            return None
+        return {name: entry.value for name, entry in settings.items()}
+
+    def publish(self, outgoing: Outgoing) -> list[pl.DataFrame]:
+        """Sends *outgoing* and waits until the broker has it.
+
+        Returns:
+            Rows of `undeliverable` for the records that the topic refused.
+        """
+        publishing = self.publishing(outgoing)
+        return publishing.send(self._producer(outgoing.sink), range(publishing.partitions))
+
+    def publishing(self, outgoing: Outgoing) -> KafkaPublishing:
+        """Returns a callable that sends *outgoing* in tasks."""
+        sink = outgoing.sink
+        partitions = self._lately(self._counts, sink, lambda _: self.partitions(sink))
+        return KafkaPublishing(
+            outgoing=outgoing,
+            partitions=partitions,
+            tasks=min(outgoing.tasks, partitions),
+            client=self._client(sink),
+            writer=self._writer,
+            hop=f"{self._topology}/{sink.name}:{self._clock()}",
+        )
+
+    def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
+        """Sends a mark of time to each partition of *sink*'s topic.
+
+        It comes after all records published so far. If the topic refuses marks, for example because it became
+        compacted, this is logged: a mark is not a record, so nothing is lost.
+        """
+        sending = Sending(self._producer(sink), sink.topic or "")
+        headers: list[tuple[str, str | bytes | None]] = [(MARK, mark_text(self._writer, watermark_ms, idle=idle))]
+        for number in range(self.partitions(sink)):
+            sending.send(number, None, None, number, self._clock(), headers)
+        if refused := sending.refused():
+            log.warning("topic %s rejects marks of time: %s", sink.topic, next(iter(refused.values())))
+
+    def is_compacted(self, sink: Sink) -> bool:
+        """Returns True if the topic of *sink* is compacted.
+
+        A compacted topic keeps the newest record of each key and refuses records without a key. False if the broker
+        does not return its settings.
+        """
+        return "compact" in (self._settings(sink) or {}).get("cleanup.policy", "")
+
+    def _producer(self, sink: Sink) -> Producer:
+        """Returns the producer for *sink*; it changes with the topic's limit."""
+        topic, client = _topic(sink), self._client(sink)
+        if topic not in self._producers or self._producers[topic][0] != client:
+            self._producers[topic] = client, Producer(dict(client))
+        return self._producers[topic][1]
+
+    def _client(self, sink: Sink) -> Settings:
+        """Returns the settings of a producer for *sink*.
+
+        Its batches are no larger than the topic accepts.
+        """
+        most = self.limits(sink).max_bytes or UNLIMITED_BYTES
+        # librdkafka accepts `message.max.bytes` from 1,000 to 1,000,000,000.
+        return {
+            **self._clusters[sink.kafka].client,
+            # Retries of the client neither repeat nor reorder records.
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "message.max.bytes": min(max(most, 1_000), UNLIMITED_BYTES),
+            "batch.size": min(most, 1_000_000),
+        }
+
+
+def refuse_marks_in_compacted(topology: Topology, sub: SubTopology, broker: KafkaBroker) -> None:
+    """Raises InvalidSpec with all mistakes of `marks_in_compacted`."""
+    if mistakes := [*marks_in_compacted(topology, sub, broker)]:
+        raise InvalidSpec("\n".join(map(str, mistakes)))
+
+
+def marks_in_compacted(topology: Topology, sub: SubTopology, broker: KafkaBroker) -> Iterator[InvalidSpec]:
+    """Yields a mistake for each sink with marks whose topic refuses them."""
+    for sink in sub.operators:
+        if isinstance(sink, Sink) and sink.marks and broker.is_compacted(sink):
+            problem = f"is true, but topic {sink.topic!r} is compacted and rejects records without a key"
+            yield InvalidSpec.at(topology.file, f"operators.{sink.name}.marks", problem, "leave it out")
+
+
+_SIDES = ("before", "after")
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else int(text)

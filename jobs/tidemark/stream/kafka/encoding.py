@@ -1,0 +1,111 @@
+"""Encodes the records that a sink sends to its topic."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import fastavro
+import polars as pl
+from fastavro.schema import SchemaParseException, UnknownType
+
+from tidemark.kernels import payload
+from tidemark.kernels.columns.schemas import INSTANT
+from tidemark.kernels.columns.values import value_text
+from tidemark.model.kinds.kafka_end import Format
+from tidemark.model.kinds.sink import Sink
+from tidemark.stream.kafka.broker import Refused
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Replaces the value of a record that does not fit the schema.
+
+    The schema is the Avro schema of its sink.
+    """
+
+    problem: str
+
+
+def to_send(sink: Sink, rows: pl.DataFrame) -> tuple[dict[int, bytes | str | None], list[Refused]]:
+    """Encodes *rows* and separates those that do not fit the schema.
+
+    Such a row fitted when its batch was decided: the schema was changed before the batch was carried out.
+
+    Returns:
+        The values by number of the row, None for a row that deletes its key; and the rows that do not fit.
+    """
+    values = dict(enumerate(encoded(sink, rows)))
+    refused = [Refused(row, value.problem) for row, value in values.items() if isinstance(value, Misfit)]
+    return {row: value for row, value in values.items() if not isinstance(value, Misfit)}, refused
+
+
+def encoded(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | Misfit | None]:
+    """Encodes the value of each of *rows* in the sink's format.
+
+    The value is None for a row that deletes its key, and a Misfit for a row that does not fit the schema. JSON has all
+    columns, Avro those for which the schema has a field. An instant is text in JSON. In Avro it has the field's logical
+    type, or is epoch ms in a plain `long`.
+    """
+    columns = payload(rows.columns)
+    if sink.format is not Format.AVRO:
+        value = pl.when(~pl.col("_deleted")).then(value_text(columns, rows.schema))
+        return rows.select(value).to_series()
+    return _avro(sink, rows.select(*columns, "_deleted"))
+
+
+def _avro(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | Misfit | None]:
+    schema = json.loads(sink.avro_schema or "")
+    instants = {field["name"] for field in schema["fields"] if _is_instant(field["type"])}
+    parsed = fastavro.parse_schema(schema)
+    numbers = [c for c, kind in rows.schema.items() if kind == INSTANT and c not in instants]
+    for row in rows.with_columns(pl.col(numbers).dt.epoch("ms")).iter_rows(named=True):
+        if row.pop("_deleted"):
+            yield None
+            continue
+        # A record has only the bytes of its fields, without the header of an Avro file.
+        written = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(written, parsed, {**row, **_instants(row, instants)})
+        except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError) as error:
+            yield Misfit(f"operators.{sink.name}.avro_schema must fit its records: {error} in {row}")
+        else:
+            yield written.getvalue()
+
+
+def is_schema_of_records(text: str) -> bool:
+    """Returns True if *text* is an Avro schema of records.
+
+    >>> is_schema_of_records('{"type": "record", "name": "r", "fields": []}'), is_schema_of_records('"string"')
+    (True, False)
+    """
+    try:
+        schema = json.loads(text)
+        fastavro.parse_schema(schema)
+    except (ValueError, TypeError, AttributeError, LookupError, SchemaParseException, UnknownType):
+        return False
+    return isinstance(schema, dict) and schema["type"] == "record"
+
+
+def _is_instant(type_: Any) -> bool:
+    """Returns True if a type of an Avro schema is a timestamp.
+
+    Of a union, if any branch is.
+    """
+    branches = type_ if isinstance(type_, list) else [type_]
+    return any(isinstance(b, dict) and str(b.get("logicalType")).startswith("timestamp-") for b in branches)
+
+
+def _instants(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, datetime]:
+    """Returns those *names* that *row* has as `datetime`.
+
+    The row has them as instants or epoch ms. fastavro converts a `datetime` to every unit.
+    """
+    values = {name: row[name] for name in names if row.get(name) is not None}
+    return {n: at if isinstance(at, datetime) else EPOCH + timedelta(milliseconds=at) for n, at in values.items()}

@@ -1,0 +1,106 @@
+"""Quarantines, at its sink, records that a topic would refuse.
+
+Records that do not fit the topic's Avro schema are quarantined, too. No other operator loses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from tidemark.kernels import payload
+from tidemark.kernels.records.limits import MISFIT, Limits, refused
+from tidemark.kernels.updates.proofs import quarantine_rows
+from tidemark.model.kinds.kafka_end import Format
+from tidemark.model.kinds.sink import Sink
+from tidemark.stream.kafka.broker import Refused
+from tidemark.stream.kafka.encoding import Misfit, encoded
+
+
+def undeliverable_rows(sink: Sink, records: pl.DataFrame, refused: Sequence[Refused]) -> pl.DataFrame:
+    """Returns *records* that the topic of *sink* *refused*, as table rows."""
+    return records[[place.row for place in refused]].select(
+        operator=pl.lit(sink.name),
+        topic=pl.lit(sink.topic, pl.String),
+        key=pl.col("_key").cast(pl.Binary),
+        value=_values(sink, records[[place.row for place in refused]]),
+        timestamp="_timestamp_ms",
+        source_partition="_partition",
+        source_offset="_offset",
+        error=pl.Series([place.error for place in refused], dtype=pl.String),
+    )
+
+
+AS_JSON = 8
+"""An upper limit of the size of JSON per byte in Arrow.
+
+It holds for every type.
+"""
+
+
+def within_limits(
+    sink: Sink, records: pl.DataFrame, limits: Limits, *, now_ms: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Splits *records* into those that the topic takes, and the others.
+
+    The others are rows of quarantine: they exceed the topic's *limits*, or do not fit its Avro schema. *now_ms* is the
+    clock, epoch ms UTC, by which the batch is decided.
+    """
+    records, misfits = _fitting(sink, records)
+    values = _values(sink, records) if _may_be_too_large(records, limits) else _no_values(records)
+    # Sizes are known only of encoded values, which are skipped when no record can be too large.
+    reason = refused(records, values, limits, now_ms=now_ms)
+    bad = records.filter(reason.is_not_null())
+    rows = bad.select(
+        source=pl.lit(sink.name),
+        partition="_partition",
+        offset="_offset",
+        reason=reason.drop_nulls(),
+        key=pl.col("_key").cast(pl.Binary),
+        value=_values(sink, bad),
+    )
+    return records.filter(reason.is_null()), pl.concat([rows, *misfits], how="diagonal")
+
+
+def _fitting(sink: Sink, records: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+    """Splits *records* into those that fit the Avro schema, and the others.
+
+    The others are rows of quarantine.
+    """
+    if sink.format is not Format.AVRO:
+        return records, []
+    problems = [value.problem if isinstance(value, Misfit) else None for value in encoded(sink, records)]
+    problem = pl.Series(problems, dtype=pl.String)
+    bad = records.filter(problem.is_not_null())
+    if bad.is_empty():
+        return records, []
+    rows = quarantine_rows(sink.name, bad, MISFIT, pl.lit(problem.drop_nulls()))
+    return records.filter(problem.is_null()), [rows.with_columns(key=bad["_key"].cast(pl.Binary))]
+
+
+def _may_be_too_large(records: pl.DataFrame, limits: Limits) -> bool:
+    """Returns whether any of *records* may exceed the limit.
+
+    For almost every batch all records together are smaller than it.
+    """
+    # JSON repeats the name of each column, with quotes, colon, comma and spaces.
+    names = sum(len(name) + 6 for name in payload(records.columns))
+    return limits.max_bytes is not None and records.estimated_size() * AS_JSON + names > limits.max_bytes // 2
+
+
+def _values(sink: Sink, records: pl.DataFrame) -> pl.Series:
+    """Returns the bytes of *records* as they are sent.
+
+    Records that do not fit the schema are returned as JSON.
+    """
+    values = list(encoded(sink, records))
+    if any(isinstance(value, Misfit) for value in values):
+        as_json = encoded(replace(sink, format=Format.JSON), records)
+        values = [text if isinstance(value, Misfit) else value for value, text in zip(values, as_json, strict=True)]
+    return pl.Series([v.encode() if isinstance(v, str) else v for v in values], dtype=pl.Binary)
+
+
+def _no_values(records: pl.DataFrame) -> pl.Series:
+    return pl.Series([None] * records.height, dtype=pl.Binary)

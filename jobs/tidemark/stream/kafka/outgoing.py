@@ -1,0 +1,64 @@
+"""Finds in a journal entry what a sink sends to its topic.
+
+That includes the ids, and whether tasks send it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.sink import Sink
+from tidemark.storage.files import Files, Rows
+from tidemark.stream.journal.entries import MANY, Entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outgoing:
+    """The *rows* that *sink* sends to its topic in one batch.
+
+    Args:
+        sink: it has a topic.
+        rows: at least one, in the order of their ids.
+        batch_id: in the ids.
+        epoch: in the ids; that of the driver that decided the batch.
+        first: the number in the id of the first row. Each row has two numbers: its second try has another one than its
+            first. So ids depend on the entry alone, and are the same when the batch is sent again.
+    """
+
+    sink: Sink
+    rows: Rows
+    batch_id: int
+    epoch: int
+    first: int
+
+    @classmethod
+    def of(cls, sink: Sink, entry: Entry, operators: Iterable[Operator]) -> Outgoing:
+        """Returns what *sink* sends of *entry*.
+
+        *operators* are in the order of the topology. Sinks before *sink* with the same topic have used the numbers
+        below `first`.
+        """
+        before = 0
+        # Sinks of one topic share the numbers of its ids.
+        for operator in operators:
+            if operator == sink:
+                break
+            if isinstance(operator, Sink) and operator.topic and _topic(operator) == _topic(sink):
+                before += entry.tables[operator.name].num_rows if operator.name in entry.tables else 0
+        epoch = entry.notes.decision.batch.epoch
+        # A row has two ids, for its first and its second try.
+        return cls(sink=sink, rows=entry.tables[sink.name], batch_id=entry.batch_id, epoch=epoch, first=2 * before)
+
+    @property
+    def tasks(self) -> int:
+        """Returns how many tasks send it, one for each file.
+
+        0 when it is small: then the driver sends it.
+        """
+        return len(self.rows.files) if isinstance(self.rows, Files) and self.rows.num_rows >= MANY else 0
+
+
+def _topic(sink: Sink) -> tuple[str, str | None]:
+    return sink.kafka, sink.topic

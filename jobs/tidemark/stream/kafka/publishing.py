@@ -1,0 +1,210 @@
+"""Sends a sink's records of a batch to a Kafka topic.
+
+The driver sends them, or tasks that share the partitions.
+
+Purpose: a record gets the same id, in the same partition and order, however often and from whichever process it is
+sent.
+How it works: the number in an id follows from the journal entry (`outgoing.py`), the partition from the key. Within a
+partition the numbers ascend. When Spark repeats a task, or the next driver the batch, readers therefore drop what they
+have read: its numbers are not above the highest one that they know (kernels/records/headers.py).
+Known limitation: if the topic gets more partitions between two tries, records arrive again in other partitions.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tidemark.errors import TidemarkError
+from tidemark.kernels.records.headers import headers_to_send
+from tidemark.model.project.connections import Settings
+from tidemark.storage.files import frames
+from tidemark.stream.kafka.broker import Refused
+from tidemark.stream.kafka.encoding import to_send
+from tidemark.stream.kafka.limits import undeliverable_rows
+from tidemark.stream.kafka.outgoing import Outgoing
+
+TIMEOUT_S = 10.0
+OF_A_RECORD = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.INVALID_RECORD,
+        KafkaError._INVALID_DIFFERENT_RECORD,
+    }
+)
+"""Errors for which a broker refuses a record.
+
+It refuses the records that were sent together with it, too.
+"""
+
+
+class PublishError(TidemarkError):
+    """Raised when the broker did not accept a record.
+
+    The batch is run again and sends it again.
+    """
+
+
+def partition_of(key: str | None, number: int, partitions: int) -> int:
+    """Returns the partition of a record.
+
+    It is by the CRC-32 of its *key*, which is librdkafka's default. A record without a key goes by its *number*, not at
+    random: sent again, it must arrive in the same partition.
+
+    >>> partition_of("a", 7, 3), partition_of("", 7, 3), partition_of(None, 8, 3)
+    (0, 1, 2)
+    """
+    return (zlib.crc32(key.encode()) if key else number) % partitions
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaPublishing:
+    """Sends *outgoing* to its topic.
+
+    Args:
+        outgoing: the records.
+        partitions: of the topic.
+        tasks: into how many it is parted; no more than there are partitions.
+        client: the settings of a producer.
+        writer: `topology/sub-topology`, with which ids begin.
+        hop: the header `tidemark-hop`, with the driver's clock before it sends.
+    """
+
+    outgoing: Outgoing
+    partitions: int
+    tasks: int
+    client: Settings
+    writer: str
+    hop: str
+
+    def __call__(self, task: int) -> list[pl.DataFrame]:
+        """Sends the part of *task*; returns rows of `undeliverable`.
+
+        They are records that the topic refused. The client is new: one that a failed task has left may still send.
+        """
+        return self.send(Producer(dict(self.client)), range(task, self.partitions, self.tasks))
+
+    def send(self, producer: Producer, to: Collection[int]) -> list[pl.DataFrame]:
+        """Sends the records of the partitions *to*.
+
+        Returns, once the broker has answered, rows of `undeliverable`. A row that deletes its key has no value.
+        Undeliverable are records that do not fit the sink's schema, and those that the topic refuses for their size or
+        time. A broker refuses others along with these: all are sent again, one by one, after all the rest.
+
+        Raises:
+            PublishError: The broker failed in another way.
+        """
+        sink = self.outgoing.sink
+        sending = Sending(producer, sink.topic or "")
+        undeliverable, again = [], []
+        for rows in self._rows(to):
+            values, misfits = to_send(sink, rows)
+            if misfits:
+                undeliverable.append(undeliverable_rows(sink, rows, misfits))
+            if refused := self._refused(sending, rows, values):
+                again.append(rows[sorted(refused)])
+        for rows in again:
+            # Later records have arrived: with their first numbers readers would take these for repeats.
+            numbered = rows.with_columns(pl.col("_number") + self.outgoing.rows.num_rows)
+            for row in numbered.iter_slices(1):
+                if refused := self._refused(sending, row, to_send(sink, row)[0]):
+                    undeliverable.append(undeliverable_rows(sink, row, [Refused(*each) for each in refused.items()]))
+        return undeliverable
+
+    def _rows(self, to: Collection[int]) -> Iterator[pl.DataFrame]:
+        """Yields the rows for the partitions *to* in order.
+
+        They have `_number` (in the id) and `_to` (the partition).
+        """
+        first = self.outgoing.first
+        for rows in frames(self.outgoing.rows):
+            numbers = range(first, first + rows.height)
+            keys = rows["_key"].to_list()
+            places = [partition_of(key, number, self.partitions) for key, number in zip(keys, numbers, strict=True)]
+            placed = rows.with_columns(
+                _number=pl.Series(numbers, dtype=pl.Int64), _to=pl.Series(places, dtype=pl.Int64)
+            )
+            yield placed.filter(pl.col("_to").is_in([*to]))
+            first += rows.height
+
+    def _refused(
+        self, sending: Sending, rows: pl.DataFrame, values: Mapping[int, bytes | str | None]
+    ) -> dict[int, str]:
+        """Sends *rows*; returns why the topic refused some, by row.
+
+        *values* are the values of *rows*, by row; a row without one is not sent.
+        """
+        same = f"{self.writer}/{self.outgoing.epoch}/{self.outgoing.batch_id}"
+        places = rows.select("_number", "_to", "_key", "_timestamp_ms", "_headers")
+        for row, (number, partition, key, timestamp_ms, received) in enumerate(places.iter_rows()):
+            if row in values:
+                # The id is in a header, by which readers recognise repeats.
+                headers = headers_to_send(received, id_=f"{same}/{number}", hop=self.hop)
+                sending.send(row, values[row], key, partition, timestamp_ms, headers)
+        return sending.refused()
+
+
+class Sending:
+    """Records that are being sent to *topic*, by row number."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self._producer, self._topic = producer, topic
+        self._errors: dict[int, KafkaError] = {}
+
+    def send(
+        self,
+        row: int,
+        value: str | bytes | None,
+        key: str | None,
+        partition: int,
+        timestamp_ms: int,
+        headers: list[tuple[str, str | bytes | None]],
+    ) -> None:
+        """Sends *row* through the client.
+
+        If the client's queue is full, this waits until there is room.
+        """
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                self._errors[row] = error
+
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, value, key, partition, timestamp=timestamp_ms, headers=headers, on_delivery=delivered
+                )
+            except BufferError:
+                # The queue empties when the broker acknowledges records.
+                self._producer.poll(0.1)
+                continue
+            except KafkaException as error:
+                self._errors[row] = error.args[0]
+            # This serves the delivery callbacks.
+            self._producer.poll(0)
+            return
+
+    def refused(self) -> dict[int, str]:
+        """Returns the refused rows since the last call, with the reasons.
+
+        It waits for the broker's answers first.
+
+        Raises:
+            PublishError: The broker did not accept other records; the client sends none of them later.
+        """
+        unsent = self._producer.flush(TIMEOUT_S)
+        errors, self._errors = self._errors, {}
+        if unsent:
+            # Records left in the queue must not arrive after the batch is sent again.
+            self._producer.purge()
+            msg = f"topic {self._topic!r}: the broker did not answer for {unsent} records; the batch is sent again"
+            raise PublishError(msg)
+        if failed := [error.str() for error in errors.values() if error.code() not in OF_A_RECORD]:
+            msg = f"topic {self._topic!r} rejected {len(failed)} records: {failed[:1]}; they are sent again"
+            raise PublishError(msg)
+        return {row: error.str() for row, error in errors.items()}

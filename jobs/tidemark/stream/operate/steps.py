@@ -1,0 +1,196 @@
+"""Prepares and runs the operators of a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import polars as pl
+
+from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.kernels import payload
+from tidemark.kernels.aggregates.function import AggregateFunction
+from tidemark.kernels.sql.expressions import PROBLEM
+from tidemark.kernels.updates.proofs import quarantine_rows
+from tidemark.kernels.updates.steps import InvalidColumns
+from tidemark.model.kinds.join import Join
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.model.operator_graph import updates_tables
+from tidemark.model.toml_operators import misshapen, mistakes_of
+from tidemark.model.topology import Topology
+from tidemark.stream.journal.batch import Moment
+from tidemark.stream.operate.aggregate import AggregateStep
+from tidemark.stream.operate.registry import step_of
+from tidemark.stream.operate.source import HopSourceStep
+from tidemark.stream.operate.table import TableStep
+from tidemark.stream.state.memory import Memory, Moves
+from tidemark.stream.updates.mistakes import ColumnMistake, reads
+from tidemark.stream.updates.step import OperatorStep, Reference, Run, Shared
+
+
+class Steps:
+    """The operators of *topology*, and the memory that they change.
+
+    At start every operator runs once over no records, which gives the schema of its output and refuses SQL and columns
+    that do not fit. *earlier_mistakes* are mistakes of the file that were found before: *topology* then lacks the parts
+    that have them.
+    """
+
+    def __init__(self, topology: Topology, reference: Reference, earlier_mistakes: Sequence[InvalidSpec] = ()) -> None:
+        terminals = {name for sub in topology.sub_topologies for name in sub.terminals()}
+        self._topology = topology
+        self._shared = Shared(topology, reference, updates_tables(topology.operators), terminals)
+        self._steps: dict[str, OperatorStep[Operator]] = {}
+        mistakes = [
+            mistake
+            for operator in topology.operators.values()
+            for mistake in self._mistakes(operator, earlier_mistakes)
+        ]
+        if mistakes:
+            raise InvalidSpec("\n".join(map(str, mistakes)))
+
+    @property
+    def memory(self) -> Memory:
+        """Returns the states of the operators."""
+        return self._shared.memory
+
+    @property
+    def schemas(self) -> Mapping[str, Mapping[str, pl.DataType]]:
+        """Returns the columns of each operator's output."""
+        return self._shared.schemas
+
+    def _mistakes(self, operator: Operator, earlier_mistakes: Sequence[InvalidSpec]) -> list[InvalidSpec]:
+        """Prepares *operator*, or returns the mistakes that prevent it.
+
+        Nothing is done where an operator that it reads has mistakes. Where *earlier_mistakes* leave its output open,
+        *operator* is checked and not prepared.
+        """
+        at = f"operators.{operator.name}"
+        own = mistakes_of(operator.name, earlier_mistakes)
+        wrong = {mistake.key.removeprefix(f"{at}.") for mistake in own}
+        # Mistakes are reported once, where they are, and not again downstream.
+        if not self.schemas.keys() >= {*self._topology.upstreams[operator.name]}:
+            return []
+        mistakes = self._misfits(operator, wrong)
+        if not mistakes and not misshapen(own):
+            try:
+                self._prepare(operator)
+            except (InvalidArgument, pl.exceptions.PolarsError) as error:
+                mistakes = self._refused(operator, error)
+        return [
+            InvalidSpec.at(self._topology.file, f"{at}.{each.key}" if each.key else at, each.problem, each.remedy)
+            for each in mistakes
+        ]
+
+    def _misfits(self, operator: Operator, wrong: Collection[str]) -> list[ColumnMistake]:
+        """Returns what in *operator* does not fit the columns that it reads.
+
+        Joins and unions show it when they run. The *wrong* keys of *operator*, which had a mistake before, have no
+        other, and neither has what names them.
+        """
+        schema = self.schemas[operator.inputs[0]] if operator.inputs else {}
+        columns = {name: schema[name] for name in payload(schema)}
+        misfits = step_of(operator).mistakes(operator, columns, self._shared.sql, wrong)
+        return [mistake for mistake in misfits if mistake.key not in wrong]
+
+    def _prepare(self, operator: Operator) -> None:
+        step = self._steps[operator.name] = step_of(operator)(operator, self._shared)
+        step.prepare()
+        self._shared.schemas[operator.name] = step.schema()
+
+    def _refused(self, operator: Operator, error: Exception) -> list[ColumnMistake]:
+        """Returns the *error* of a run over no records, as mistakes."""
+        columns = dict.fromkeys(c for name in operator.inputs for c in payload(self.schemas[name]))
+        problems = error.problems if isinstance(error, InvalidColumns) else [_without_columns(error)]
+        key = _key_of(operator, error)
+        return [ColumnMistake(key, f"does not fit what it reads: {problem}", reads(columns)) for problem in problems]
+
+    def version_schema(self, table: str) -> dict[str, pl.DataType]:
+        """Returns the columns of each version of *table* for joins."""
+        step = self._steps[table]
+        assert isinstance(step, TableStep)
+        return step.version_schema()
+
+    def functions(self, operator: Operator) -> Sequence[AggregateFunction]:
+        """Returns the aggregate functions of *operator*.
+
+        Empty if it is no aggregate.
+        """
+        step = self._steps[operator.name]
+        return step.functions if isinstance(step, AggregateStep) else ()
+
+    def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
+        """Applies *moves* to the memory, and drops versions.
+
+        Versions are dropped that no record still accepted at *watermark_ms* can ask for.
+        """
+        self.memory.take(moves)
+        self.forget(moves.versions, watermark_ms=watermark_ms)
+
+    def forget(self, tables: Iterable[str], *, watermark_ms: int | None) -> None:
+        """Drops versions of *tables* that no accepted record can ask for."""
+        for name in tables:
+            step = self._steps[name]
+            assert isinstance(step, TableStep)
+            step.forget(watermark_ms)
+
+    def keeps_states(self, operator: Operator) -> bool:
+        """Returns whether *operator* keeps states of keys."""
+        states = self.memory.states.get(operator.name)
+        return states is not None and not states.is_empty
+
+    def waiting(self, source: Source) -> pl.DataFrame:
+        """Returns the records of *source* that wait for other partitions."""
+        empty = pl.DataFrame(schema=dict(self.schemas[source.name]))
+        return self.memory.waiting.get(source.name, empty)
+
+    def hop_records(self, source: HopSource, rows: pl.DataFrame) -> pl.DataFrame:
+        """Returns *rows* of a hop as records for the readers of *source*."""
+        return self._hop(source).records(rows)
+
+    def hop_columns(self, source: HopSource) -> dict[str, pl.DataType]:
+        """Returns the columns that are handed on to *source*."""
+        return self._hop(source).columns
+
+    def _hop(self, source: HopSource) -> HopSourceStep:
+        step = self._steps[source.name]
+        assert isinstance(step, HopSourceStep)
+        return step
+
+    def run(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
+        """Runs *operator* over *inputs*; puts its changes into *moves*.
+
+        Records for which its SQL failed become rows of quarantine.
+        """
+        # Failures are collected per run of one operator.
+        self._shared.sql.failed.clear()
+        run = self._steps[operator.name].run(inputs, moves, moment)
+        quarantined = [rows for rows in [run.rows.get("quarantine")] if rows is not None]
+        if failed := [
+            quarantine_rows(operator.name, rows, "sql_error", pl.col(PROBLEM))
+            for rows in self._shared.failed
+            if rows.height
+        ]:
+            run.rows["quarantine"] = pl.concat([*quarantined, *failed], how="diagonal")
+        return run
+
+
+def _key_of(operator: Operator, error: Exception) -> str:
+    """Returns the key of *operator* that *error* is about.
+
+    Empty where *error* is about the whole operator.
+    """
+    if isinstance(error, InvalidColumns):
+        return error.key
+    if isinstance(operator, Join):
+        return "on" if isinstance(error, pl.exceptions.PolarsError) else "table" if operator.table else "delta"
+    return ""
+
+
+def _without_columns(error: Exception) -> str:
+    """Returns the text of *error* without polars' list of columns.
+
+    The list has Tidemark's own columns, too.
+    """
+    return str(error).splitlines()[0].partition("; valid columns")[0]

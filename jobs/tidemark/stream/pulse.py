@@ -1,0 +1,138 @@
+"""Writes the heartbeat of a driver."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import threading
+from collections.abc import Hashable
+
+from tidemark.clock import wall_clock_ms
+from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms
+from tidemark.storage.disk import Disk
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.driver.usage import Usage, bytes_in
+from tidemark.stream.engine import Engine
+
+log = logging.getLogger("tidemark.stream")
+
+BEAT_S = 1.0
+NEWS_WITHIN_MS = 10_000
+"""Shortest time between two beats in an object store."""
+
+
+class Pulse:
+    """Writes the driver's heartbeat once a second, in a thread.
+
+    The query runs beside it, and says through the methods what the driver is doing. In an object store the pulse
+    writes news at least NEWS_WITHIN_MS after the last beat, and else beats every 20 s. A driver that has lost its
+    lease stops beating: the newer driver speaks for the stream.
+    """
+
+    def __init__(self, control: Control, history: Heartbeats, epoch: int, launch_id: str, *, digest: str = "") -> None:
+        self.epoch = epoch
+        self._control, self._history, self._launch_id, self._digest = control, history, launch_id, digest
+        self._doing, self._since_ms, self.batches = "starting", wall_clock_ms(), 0
+        self._usage = Usage(os.getpid())
+        self._engine: Engine | None = None
+        self._disk: Disk | None = None
+        self._thread_id: str | None = None
+        self._is_heard = True
+        self._every_ms = beats_every_ms(control.home)
+        self._beaten: tuple[int, Hashable] = (0, None)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._beat(StreamState.STARTING, None)
+        self._thread.start()
+
+    def follow(self, engine: Engine, disk: Disk, thread_id: str) -> None:
+        """Begins to report the progress of the running stream."""
+        self._thread_id, self._disk, self._engine = thread_id, disk, engine
+        self._does("waiting for its first batch")
+
+    def begin(self, batch_id: int) -> None:
+        """Records that the driver works on a batch from now on."""
+        self._does(f"batch {batch_id}")
+
+    def finish(self, batch_id: int) -> None:
+        """Counts a finished batch; the driver waits for the next."""
+        self.batches += 1
+        self._does(f"waiting for a batch after {batch_id}")
+
+    def waits(self, now_ms: int) -> None:
+        """Restarts the clock of the current step at *now_ms* (epoch ms).
+
+        No batch runs and none is due then, so the step does not count as slow.
+        """
+        self._since_ms = now_ms
+
+    def end(self, state: StreamState, *, reason: str | None = None) -> None:
+        """Writes the last beat, and then gives the lease back."""
+        self._over.set()
+        self._thread.join()
+        self._try_to_beat(state, reason)
+        self._control.release()
+
+    def _does(self, what: str) -> None:
+        self._doing, self._since_ms = what, wall_clock_ms()
+
+    def _run(self) -> None:
+        while not self._over.wait(BEAT_S):
+            trouble = self._disk.trouble if self._disk else None
+            state = StreamState.RUNNING if self._engine else StreamState.STARTING
+            news, now_ms = (state, trouble, self.batches), wall_clock_ms()
+            beaten_ms, last_news = self._beaten
+            every_ms = self._every_ms if news == last_news else min(self._every_ms, NEWS_WITHIN_MS)
+            # Half a second early is nearer to the due time than a second late. abs(): the clock may be set back.
+            if abs(now_ms - beaten_ms) >= every_ms - BEAT_S * 500:
+                self._beaten = now_ms, news
+                self._try_to_beat(state, trouble)
+
+    def _try_to_beat(self, state: StreamState, reason: str | None) -> None:
+        """Writes a beat if the disk takes it.
+
+        Of consecutive failures only the first is logged.
+        """
+        try:
+            self._beat(state, reason)
+        except OSError as error:
+            if self._is_heard:
+                log.warning("cannot write the heartbeat: %s", error)
+            self._is_heard = False
+        else:
+            self._is_heard = True
+
+    def _beat(self, state: StreamState, reason: str | None) -> None:
+        if self._control.epoch() != self.epoch:
+            return
+        progress = self._engine.progress if self._engine else None
+        inputs = progress.inputs if progress else {}
+        offsets = {f"{n}/{p}": part.until_offset for n, i in inputs.items() for p, part in i.partitions.items()}
+        beat = Heartbeat(
+            state=state,
+            epoch=self.epoch,
+            launch_id=self._launch_id,
+            at_ms=wall_clock_ms(),
+            pid=os.getpid(),
+            batch_id=progress.batch_id if progress else -1,
+            offsets=offsets,
+            reason=reason,
+            doing=self._doing,
+            since_ms=self._since_ms,
+            batches=self.batches,
+            digest=self._digest,
+            host=platform.node(),
+        )
+        self._control.beat(beat)
+        batch_started_at_ms = self._engine.batch_started_at_ms if self._engine else None
+        self._history.tell(
+            beat, thread_id=self._thread_id, batch_started_at_ms=batch_started_at_ms, usage=self._measured
+        )
+
+    def _measured(self) -> dict[str, object]:
+        """Returns the driver's use of its host, and its load."""
+        folders = [bytes_in(self._control.home / name) for name in ("checkpoint", "journal")]
+        # A folder without a size leaves the sum unknown.
+        checkpoint = {"checkpoint_bytes": None if None in folders else sum(size or 0 for size in folders)}
+        return {**self._usage.now(), **checkpoint, **(self._engine.load if self._engine else {})}

@@ -1,0 +1,312 @@
+"""Runs a stream as a streaming query of Spark."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import polars as pl
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from tidemark.clock import wall_clock_ms
+from tidemark.control.folder import Control, StreamState
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import Clusters, addressed, time_of
+from tidemark.model.stream import Stream
+from tidemark.model.topology import SubTopology
+from tidemark.spark_session import have_checkpoints_written
+from tidemark.storage.disk import Disk
+from tidemark.storage.fence import Fence
+from tidemark.storage.object_path import ObjectPath
+from tidemark.stream.distributed.on_spark import SparkExecutors
+from tidemark.stream.distributed.shards import Collect, Executors, ReadByDriver
+from tidemark.stream.driver.clock_skew import ClockSkew
+from tidemark.stream.driver.shared_session import SharedSession
+from tidemark.stream.driver.ticks import Ticks
+from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, Waking
+from tidemark.stream.engine import Engine
+from tidemark.stream.flush_timer import FlushTimer
+from tidemark.stream.journal.checkpoint import last_tick, planned
+from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
+from tidemark.stream.pulse import BEAT_S, Pulse
+from tidemark.stream.read.data_loss import Offsets
+from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
+from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream
+from tidemark.stream.startup.fatal import Deaths, passed_over
+from tidemark.stream.startup.trying import kills
+from tidemark.stream.wiring import build_engine
+from tidemark.stream.write.measurement import Host
+
+log = logging.getLogger("tidemark.stream")
+
+CONCURRENT = "CONCURRENT_STREAM_LOG_UPDATE"
+"""Spark's error class for a checkpoint file that another writer made first."""
+DISTURBED_AT_MOST = 3
+"""Restarts of a query after such an error.
+
+An older driver that wakes up commits a batch and plans another, so the error comes more than once.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryOptions:
+    """The command line's part of a query.
+
+    Attributes:
+        topology_file: the TOML file of the topology.
+        bootstrap: addresses of Kafka clusters by name.
+        rotate_after: the number of batches after which the query ends; None: it never does.
+        slow_ms: the time that each operator sleeps in a batch.
+    """
+
+    topology_file: Path
+    bootstrap: list[tuple[str, str]]
+    rotate_after: int | None
+    slow_ms: dict[str, int]
+
+
+class Ended(Exception):
+    """Ends the query in *state*; the next driver runs the pending batch.
+
+    Raised before a batch, or while a batch waits for the disk.
+    """
+
+    def __init__(self, state: StreamState) -> None:
+        super().__init__(state)
+        self.state = state
+
+
+def check_may_go_on(control: Control, epoch: int) -> None:
+    """Raises if this driver must not go on.
+
+    Raises:
+        Ended: a drain was requested.
+        LeaseLost: *epoch* is not that of the newest driver.
+    """
+    if control.drain_requested():
+        log.info("drain requested: ending the query, which Spark reports as an error")
+        raise Ended(StreamState.DRAINED)
+    control.check_lease(epoch)
+
+
+def is_due_to_rotate(batches: int, rotate_after: int | None) -> bool:
+    """Returns True if a driver that ran *batches* is to end."""
+    # Each driver runs at least one batch: with --rotate-after 0 a stream would never advance.
+    return rotate_after is not None and batches >= max(1, rotate_after)
+
+
+def check_is_not_due_to_rotate(batches: int, rotate_after: int | None) -> None:
+    """Raises Ended if a driver that ran *batches* is to end."""
+    if is_due_to_rotate(batches, rotate_after):
+        log.info("ran %s batches: ending the query, which Spark reports as an error", batches)
+        raise Ended(StreamState.ROTATED)
+
+
+def upstreams(stream_of: Stream) -> list[Path]:
+    """Returns the folders of the streams whose hops *stream_of* reads."""
+    hops = (source for source in stream_of.sub.sources if isinstance(source, HopSource))
+    return [stream_of.layout.stream(stream_of.topology.name, hop.upstream) for hop in hops]
+
+
+def readers(rows: DataFrame, sub: SubTopology) -> tuple[Collect, SparkExecutors]:
+    """Returns the readers of a batch's *rows*: the driver and executors."""
+    return lambda: collect(rows, sub.operators), SparkExecutors(rows)
+
+
+def part_readers(
+    rows: DataFrame, sub: SubTopology, clusters: Clusters, check: Callable[[], None], part: BatchPart
+) -> tuple[Collect, Executors]:
+    """Returns the readers of *part* of a batch, as `readers` does.
+
+    Args:
+        rows: all rows of the batch.
+        sub: the sub-topology.
+        clusters: the Kafka clusters of its sources.
+        check: raises if the driver must not go on with another part.
+        part: the offsets to read, and the records to pass over.
+    """
+    check()
+    collect_rows, executors = readers(rows_of_part(rows, sub, clusters, part), sub)
+    if not part.passed_over:
+        return collect_rows, executors
+    skipped = passed_over_rows(sub.operators, part)
+    return lambda: pl.concat([collect_rows(), skipped], how="diagonal"), ReadByDriver(executors)
+
+
+class StreamQuery:
+    """The query of one stream, of which this driver has the lease.
+
+    Args:
+        options: the command line's part.
+        stream_of: the stream to run.
+        control: its control folder.
+        pulse: the heartbeat to report to.
+        deaths: the deaths of drivers before this one.
+        session_of: starts or returns the Spark session.
+    """
+
+    def __init__(
+        self,
+        options: QueryOptions,
+        stream_of: Stream,
+        control: Control,
+        pulse: Pulse,
+        deaths: Deaths,
+        session_of: SharedSession,
+    ) -> None:
+        topology, sub = stream_of.topology, stream_of.sub
+        self._options, self._stream, self._control = options, stream_of, control
+        self._pulse, self._deaths = pulse, deaths
+        self._name, self._checkpoint = f"{topology.name}/{sub.name}", control.home / "checkpoint"
+        self._session_of, self._spark = session_of, session_of()
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
+        have_checkpoints_written(self._spark, control.home)
+        self._thread_id = self._spark.sparkContext.applicationId
+        self._clusters = addressed(topology.clusters_used, topology.clusters, options.bootstrap, os.environ)
+        broker = KafkaBroker(self._clusters, topology.name, sub.name, wall_clock_ms)
+        refuse_marks_in_compacted(topology, sub, broker)
+        self._check_lease = partial(control.check_lease, pulse.epoch)
+        self._check = partial(check_may_go_on, control, pulse.epoch)
+        self._disk = Disk(self._check)
+        host = platform.node()
+        self._clock_skew = ClockSkew(
+            time_of(self._clusters), stream_of.home, topology.name, sub.name, host, wall_clock_ms
+        )
+        # Streams without topics need it, too: an offset that is known at one end of a hop alone is of no use.
+        self._clock_skew.start()
+        self._engine: Engine = build_engine(
+            stream_of,
+            broker,
+            thread_id=self._thread_id,
+            epoch=pulse.epoch,
+            slow_ms=options.slow_ms,
+            reread=self._reread,
+            fence=Fence(self._check_lease, self._disk.until_written),
+            host=Host(host, self._clock_skew.newest),
+            queued=partial(session_of.slots.queued, self._name, self._spark.sparkContext),
+        )
+        self._errors: list[Exception] = []
+        self._disturbed = count(1)
+        asks_seldom = isinstance(control.home, ObjectPath)
+        self._is_woken = session_of.hops.wakes(sub, asks_seldom=asks_seldom)
+        self._waking = Waking(
+            self._due_at_ms,
+            partial(control.asked, pulse.epoch),
+            pulse.waits,
+            wall_clock_ms,
+            every_s=BEAT_S,
+            sign_every_ms=SELDOM_SIGN_EVERY_MS if asks_seldom else SIGN_EVERY_MS,
+            is_woken=self._is_woken,
+            trigger_ms=topology.trigger_ms,
+        )
+
+    def run(self) -> StreamState:
+        """Runs the query until a drain or a rotation ends it.
+
+        Returns the final state, drained or rotated. The query's own error is raised, not Spark's around it.
+        """
+        ticks = Ticks(self._spark, last_tick(self._checkpoint))
+        sub, layout, topology = self._stream.sub, self._stream.layout, self._stream.topology
+        rows = stream(self._spark, sub, layout, topology.name, self._clusters, ticks)
+        timer = FlushTimer(self._engine, wall_clock_ms)
+        hops = self._session_of.hops.running(self._stream.home, upstreams(self._stream), self._waking)
+        try:
+            with hops:
+                self._disk.until_written(partial(self._query, rows, ticks))
+            raise self._errors[0]  # the original is clearer than Spark's wrapper around it
+        except Ended as end:
+            with suppress(Ended):  # raised again on a full disk; the next driver merges what this one cannot
+                self._engine.settle()
+            return end.state
+        finally:
+            timer.end()
+            self._clock_skew.end()
+
+    def _query(self, rows: DataFrame, ticks: Ticks) -> None:
+        """Runs the query over *rows* until an error ends it.
+
+        An error that this process raised is in `_errors`; without one it raises Spark's error, explained.
+        """
+        trigger_ms = 0 if self._is_woken else self._stream.topology.trigger_ms
+        started = (
+            rows.writeStream.queryName(self._name)
+            .foreachBatch(self._each_batch)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=f"{trigger_ms} milliseconds")
+            .start()
+        )
+        self._pulse.follow(self._engine, self._disk, self._thread_id)
+        try:
+            with self._waking.ticking(ticks.tick):
+                started.awaitTermination()
+        except StreamingQueryException as error:
+            # Of two drivers with one checkpoint Spark ends either one, and its error does not say why.
+            self._check_lease()
+            if CONCURRENT in str(error) and next(self._disturbed) <= DISTURBED_AT_MOST:
+                log.warning("an older driver resumed and wrote to the checkpoint: restarting the query")
+                self._query(rows, ticks)
+            elif not self._errors:
+                raise explained(error) from None
+
+    def _each_batch(self, rows: DataFrame, batch_id: int) -> None:
+        """Runs a batch, and keeps its error for `run`."""
+        # The JVM calls this in a thread of its own, which has no name of ours yet.
+        threading.current_thread().name = self._name
+        try:
+            self._waking.begin()
+            self._disk.takes_writes()  # Spark has planned the batch, and that was a write to the checkpoint
+            self._check()
+            check_is_not_due_to_rotate(self._pulse.batches, self._options.rotate_after)
+            self._pulse.begin(batch_id)
+            before = self._engine.progress
+            self._process(rows, batch_id)
+            self._pulse.finish(batch_id)
+            has_read = self._engine.progress is not before
+            if has_read:
+                self._session_of.hops.committed(self._stream.home)
+            self._waking.finish(has_read=has_read)
+        except Exception as error:
+            self._errors.append(error)
+            raise
+
+    def _process(self, rows: DataFrame, batch_id: int) -> None:
+        plan = planned(self._checkpoint, batch_id)
+        collect_rows, executors = readers(rows, self._stream.sub)
+        with self._session_of.slots.batch(self._name):
+            self._engine.process(
+                batch_id,
+                collect_rows,
+                plan.ends,
+                executors,
+                planned_at_ms=plan.at_ms,
+                versions=plan.versions,
+                read_part=partial(part_readers, rows, self._stream.sub, self._clusters, self._check),
+                passed_over=self._passed_over() if batch_id == self._deaths.batch_id else None,
+            )
+
+    def _passed_over(self) -> Places | None:
+        kills_reader = partial(
+            kills,
+            topology=self._options.topology_file,
+            bootstrap=self._options.bootstrap,
+            spark=self._spark,
+            check=self._check,
+        )
+        return passed_over(self._control, self._deaths, kills_reader)
+
+    def _reread(self, source: Source, offsets: Offsets) -> pl.DataFrame:
+        return read_again(self._spark, source, self._clusters[source.kafka], offsets)
+
+    def _due_at_ms(self) -> int | None:
+        is_due = is_due_to_rotate(self._pulse.batches, self._options.rotate_after)
+        return 0 if is_due else self._engine.due_at_ms

@@ -1,0 +1,168 @@
+"""Stops a stream if a topic or hop lost unread records.
+
+The stream stays stopped until a person accepts the loss. Spark's own check (`failOnDataLoss`) is off: it ends the query
+in the middle of planning, names no remedy, and does so again after every restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import polars as pl
+
+from tidemark.errors import TidemarkError
+from tidemark.kernels.records.loss import lost
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.stream.journal.batch import MicroBatch
+
+Offsets = Mapping[int, tuple[int, int]]
+"""Per partition offsets from (inclusive) until (exclusive)."""
+Accepted = Callable[[], Mapping[tuple[str, int, int], int]]
+"""Returns the accepted losses.
+
+Per source, partition and offset at which the stream is, the offset from which it may continue.
+"""
+Reread = Callable[[Source, Offsets], pl.DataFrame]
+"""Reads records of a source's topic that Spark skipped."""
+
+
+class DataLost(TidemarkError):
+    """Raised when a topic or hop no longer has unread records.
+
+    Of a hop, when its log no longer has their commits.
+    """
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The rows of a source after the check.
+
+    `read_to` is, per partition, the offset from which the batch reads; `losses` are the offsets of accepted losses.
+    """
+
+    rows: pl.DataFrame
+    read_to: Mapping[int, int]
+    losses: Offsets
+
+
+def nothing_to_reread(source: Source, _: Offsets) -> pl.DataFrame:
+    """Refuses to read again: without Spark no records are skipped.
+
+    Raises:
+        TidemarkError: always.
+    """
+    msg = f"{source.name}: its topic cannot be read again here"
+    raise TidemarkError(msg)
+
+
+class Intact:
+    """Compares what a batch read with what brokers and hops have.
+
+    *name* is the stream's as the CLI takes it. *accepted* returns accepted losses, *reread* reads skipped records.
+    *hops_begin_at* has, per reading end, the first batch of which a hop has the commit; 0: nothing is missing.
+    """
+
+    def __init__(
+        self, name: str, accepted: Accepted, reread: Reread, hops_begin_at: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        self._name, self._accepted, self._reread, self._hops_begin_at = name, accepted, reread, hops_begin_at
+
+    def lost_of_hop(self, source: HopSource, read_to: int) -> tuple[int, int] | None:
+        """Returns the batches from *read_to* that the log of a hop lost.
+
+        Returns:
+            From (inclusive) and until (exclusive), if the loss was accepted. None: no batch is lost.
+
+        Raises:
+            DataLost: the loss was not accepted.
+        """
+        until = self._hops_begin_at.get(source.name, 0)
+        if until <= read_to:
+            return None
+        if self._accepted().get((source.name, 0, read_to), 0) < until:
+            raise self._refused_hop(source, read_to, until)
+        return read_to, until
+
+    def check(
+        self,
+        source: Source,
+        rows: pl.DataFrame,
+        read_to: Mapping[int, int],
+        offsets: Offsets,
+        batch: MicroBatch,
+    ) -> Checked:
+        """Checks that no record before *rows* is missing.
+
+        An accepted loss is skipped.
+
+        The offsets of a topic that was recreated begin again. The stream continues from the accepted offset, so later
+        rows of its tables repeat offsets of earlier rows.
+
+        Known limitation: a recreated topic that has already grown beyond the stream's offset is not detected.
+
+        Args:
+            source: the source.
+            rows: its rows in the batch.
+            read_to: per partition, the offset up to which earlier batches read.
+            offsets: earliest and latest offset of the partitions that had no rows or a gap.
+            batch: the batch.
+
+        Raises:
+            DataLost: records were lost, and the loss was not accepted.
+        """
+        ends = batch.ends.get(source.topic or "", {})
+        goes_on = dict(read_to)
+        losses: dict[int, tuple[int, int]] = {}
+        anew: dict[int, tuple[int, int]] = {}
+        for number, (earliest, _) in offsets.items():
+            if number not in read_to:
+                continue
+            at = read_to[number]
+            end = ends.get(number, at)
+            # Offsets of a topic never go back, so Spark planned this batch on a recreated one.
+            if end < at:
+                goes_on[number] = self._accepted_anew(source, number, at, earliest, end)
+                losses[number] = (at, goes_on[number])
+                anew[number] = (goes_on[number], end)
+            elif (gone := lost(rows, number, read_to=at, earliest=earliest)) is not None:
+                losses[number] = self._accepted_gone(source, number, at, gone)
+                goes_on[number] = gone[1] if gone[0] == at else at
+        if unread := {number: part for number, part in anew.items() if part[0] < part[1]}:
+            # Spark's offset was beyond the new topic's end. Spark continues from that end and skips what is before it.
+            again = self._reread(source, unread)
+            rows = pl.concat([rows, again], how="diagonal").sort("partition", "offset")
+        return Checked(rows, goes_on, losses)
+
+    def _accepted_gone(self, source: Source, number: int, at: int, gone: tuple[int, int]) -> tuple[int, int]:
+        if self._accepted().get((source.name, number, at), 0) < gone[1]:
+            raise self._refused(source, number, f"offsets {gone[0]} until {gone[1]} were lost unread", gone[1])
+        return gone
+
+    def _accepted_anew(self, source: Source, number: int, at: int, earliest: int, end: int) -> int:
+        accepted = self._accepted().get((source.name, number, at))
+        if accepted is None or not earliest <= accepted <= end:
+            seen = f"the topic was recreated: it ends at offset {end}, but {at} was the next to read"
+            raise self._refused(source, number, seen, earliest)
+        return accepted
+
+    def _refused(self, source: Source, number: int, seen: str, until: int) -> DataLost:
+        return DataLost(
+            f"topic {source.topic!r}, partition {number}: {seen}; records are never skipped silently: restore them, "
+            f"or accept the loss and continue from offset {until}: {self._command(source.name, number, until)}"
+        )
+
+    def _refused_hop(self, source: HopSource, read_to: int, until: int) -> DataLost:
+        command = self._command(source.name, 0, until)
+        return DataLost(
+            f"hop_{source.repartition} of {source.upstream}: the commits of batches {read_to} until {until} are "
+            f"missing from its log, and {source.name} has not read them; batches are never skipped silently: their "
+            f"rows are still in the table (batch_id >= {read_to} AND batch_id < {until}); accept the loss here and "
+            f"continue from batch {until}: {command}"
+        )
+
+    def _command(self, source: str, partition: int, until: int) -> str:
+        place = f"--source {source} --partition {partition} --until {until}"
+        return f"tidemark accept-loss {self._name} {place} --by NAME --reason TEXT"

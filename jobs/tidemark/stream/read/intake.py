@@ -1,0 +1,443 @@
+"""Takes in a batch at each source.
+
+The result are records for downstream operators, rows for the tables of rejected records, offsets, and the source's
+progress in time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+import polars as pl
+
+from tidemark.clock import Clock
+from tidemark.kernels.columns.values import value_text
+from tidemark.kernels.records.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order, with_future
+from tidemark.kernels.records.headers import believed, told_apart
+from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.loss import with_gaps
+from tidemark.kernels.records.marks import with_marks
+from tidemark.kernels.records.tombstones import with_tombstone_times
+from tidemark.kernels.updates.facts import times_of, windows_of
+from tidemark.kernels.updates.proofs import late_rows
+from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.tables.catalog import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
+from tidemark.semantics.event_time import Seen, advance, follow, processing_time
+from tidemark.semantics.progress import InputProgress, PartitionProgress, Sent
+from tidemark.stream.journal.batch import MicroBatch
+from tidemark.stream.kafka.broker import Answers
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.data_loss import Intact
+from tidemark.stream.read.table_marks import NewestMarks
+from tidemark.stream.updates.step import Run
+
+
+@dataclass(frozen=True)
+class Intake:
+    """A source's part of a batch.
+
+    Attributes:
+        run: the records for downstream operators, the rows for tables, counts and clocks.
+        progress: the source's progress after the batch.
+        seen: each partition as read.
+        windows: the starts of the streaming windows that its records are in, epoch ms.
+        waiting: records that wait for a later batch.
+    """
+
+    run: Run
+    progress: InputProgress
+    seen: Mapping[int, Seen]
+    windows: frozenset[int] = frozenset()
+    waiting: pl.DataFrame = field(default_factory=pl.DataFrame)
+
+
+class Reader:
+    """Takes in a batch at *sources*; asks *broker* for offsets of topics.
+
+    Intake counts as the source's work: the source has finished when the *clock* is read afterwards. With
+    *processing_time* the decision time of a batch is the record time of all its records. At most *max_held* records of
+    a source wait for other partitions (None: any number).
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[Source],
+        broker: Answers,
+        steps: Steps,
+        intact: Intact,
+        clock: Clock,
+        table_marks: NewestMarks,
+        *,
+        window_ms: int,
+        processing_time: bool = False,
+        max_held: int | None = None,
+    ) -> None:
+        self._clock, self._table_marks = clock, table_marks
+        self._max_held = max_held
+        self._broker, self._steps, self._intact, self._window_ms = broker, steps, intact, window_ms
+        self._processing_time = processing_time
+        self._partitions = {s.name: broker.partitions(s) if s.topic else 1 for s in sources}
+
+    def limits(self, sinks: Iterable[Sink]) -> dict[str, Limits]:
+        """Returns the limits of the topics of *sinks*, by sink."""
+        return {sink.name: self._broker.limits(sink) for sink in sinks if sink.topic}
+
+    def take(
+        self,
+        source: Reading,
+        raw: pl.DataFrame,
+        was: InputProgress,
+        batch: MicroBatch,
+        *,
+        late_up_to_ms: int | None,
+        allowed_ms: int | None,
+    ) -> Intake:
+        """Takes in the rows of *source* among the rows of a batch.
+
+        Args:
+            source: the source.
+            raw: all rows that Spark read.
+            was: the source's progress before the batch.
+            batch: the batch.
+            late_up_to_ms: a record at or before this time is late and set aside. None: no record is late.
+            allowed_ms: records of a partition that follow a watermark above this time wait. None: no record waits.
+        """
+        match source:
+            case HopSource():
+                return self._hop(source, raw, was, batch)
+            case Source():
+                return self._source(source, raw, was, batch, late_up_to_ms=late_up_to_ms, allowed_ms=allowed_ms)
+            case _:
+                assert_never(source)
+
+    def _source(
+        self,
+        source: Source,
+        raw: pl.DataFrame,
+        was: InputProgress,
+        batch: MicroBatch,
+        *,
+        late_up_to_ms: int | None,
+        allowed_ms: int | None,
+    ) -> Intake:
+        read_to: Mapping[int, int] = {number: part.until_offset for number, part in was.partitions.items()}
+        fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
+        offsets = self.offsets(source, set(fresh["partition"]), read_to)
+        doubtful = without_records(offsets, set(fresh["partition"]) - {*with_gaps(fresh, read_to)})
+        checked = self._intact.check(source, fresh, read_to, doubtful, batch)
+        fresh, read_to = checked.rows, checked.read_to
+        if self._processing_time:
+            fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))
+        waiting = self._steps.waiting(source)
+        sorted_rows = taken(
+            source,
+            fresh,
+            waiting,
+            was,
+            read_to=read_to,
+            late_up_to_ms=late_up_to_ms,
+            allowed_ms=allowed_ms,
+            window_ms=self._window_ms,
+            decided_at_ms=batch.decided_at_ms,
+            max_held=self._max_held,
+        )
+        read = seen_of(sorted_rows.seen, read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses)
+        seen = self.marked(source, was, read, batch)
+        progress = self.progress(source, was, seen, sorted_rows.writers, batch)
+        run = self._run(batch, sorted_rows.rows.on_time, sorted_rows.rows.measured, sorted_rows.counts)
+        run.rows = dict(sorted_rows.tables)
+        # In processing time all records of a batch have one time, so there is no disorder to measure.
+        if not self._processing_time:
+            run.rows[DISORDER_BUCKETS.name] = sorted_rows.disorder.with_columns(
+                source=pl.lit(source.name), decided_at=batch.decided_at_ms
+            )
+        return Intake(run, progress, seen, sorted_rows.windows, sorted_rows.rows.held)
+
+    def marked(
+        self, source: Source, was: InputProgress, seen: Mapping[int, Seen], batch: MicroBatch
+    ) -> Mapping[int, Seen]:
+        """Adds marks of time from commits of *source*'s table to *seen*.
+
+        A mark advances time like a record: up to the decision time of *batch* at most, and not at all if it is beyond
+        `max_ahead`. *was* is the progress before the batch.
+        """
+        mark = None if self._processing_time else self._table_marks.newest(source, batch.versions)
+        if mark is None:
+            return seen
+        # A record of this time has the mark's watermark: a record moves the watermark to its time - bound - 1 ms.
+        newest_ms = None if mark.watermark_ms is None else mark.watermark_ms + source.bound_ms + 1
+        if newest_ms is not None and source.max_ahead_ms is not None:
+            is_taken = newest_ms <= batch.decided_at_ms + source.max_ahead_ms
+            newest_ms = min(newest_ms, batch.decided_at_ms) if is_taken else None
+        before = was.partitions.get(0, PartitionProgress())
+        return {number: part.marked(before, newest_ms=newest_ms, idle=mark.idle) for number, part in seen.items()}
+
+    def progress(
+        self,
+        source: Source,
+        was: InputProgress,
+        seen: Mapping[int, Seen],
+        writers: Mapping[int, Mapping[str, Sent]],
+        batch: MicroBatch,
+    ) -> InputProgress:
+        """Returns the progress of *source* after a batch.
+
+        Args:
+            source: the source.
+            was: its progress before the batch.
+            seen: each partition as read.
+            writers: per partition, its writers that number their records, by name.
+            batch: the batch.
+        """
+        if self._processing_time:
+            progress = processing_time(was, seen, now_ms=batch.decided_at_ms)
+        else:
+            progress = advance(
+                was,
+                seen,
+                bound_ms=source.bound_ms,
+                idle_after_ms=source.idle_after_ms,
+                idle_advances=source.idle_advances,
+                now_ms=batch.decided_at_ms,
+            )
+        return progress.with_writers(believed(writers, source.written_by))
+
+    def offsets(
+        self, source: Source, read: Collection[int], read_to: Mapping[int, int]
+    ) -> Mapping[int, tuple[int, int]]:
+        """Returns the earliest and latest offset of each partition.
+
+        Of a source without a topic, only partitions that are not in *read* have an entry.
+        """
+        partitions = sorted({*range(self._partitions[source.name]), *read_to})
+        if source.topic is None:
+            # Without a topic, a partition of which a batch read nothing was read to its end before.
+            return {number: (0, read_to.get(number, 0)) for number in partitions if number not in read}
+        return self._broker.offsets(source, partitions)
+
+    def earliest(self, source: Source, partitions: Sequence[int]) -> dict[int, int]:
+        """Returns the earliest offset of *partitions* of *source*'s topic."""
+        return {number: first for number, (first, _) in self._broker.offsets(source, partitions).items()}
+
+    def lost_of_hop(self, source: HopSource, was: InputProgress | None) -> tuple[int, int] | None:
+        """Returns the batches that the hop of *source* lost after *was*.
+
+        Only batches whose loss was accepted are returned. None: no batch is lost.
+
+        Raises:
+            DataLost: the loss was not accepted.
+        """
+        partitions = was.partitions if was else {}
+        return self._intact.lost_of_hop(source, partitions.get(0, PartitionProgress()).until_offset)
+
+    def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress, batch: MicroBatch) -> Intake:
+        rows = hop_arrivals(source, raw)
+        records = self._steps.hop_records(source, rows.rows)
+        seen = seen_of_hop(records, rows.last_batch, was, lost=self.lost_of_hop(source, was))
+        progress = follow(was, seen, watermark_ms=rows.watermark_ms, idle=rows.idle, now_ms=batch.decided_at_ms)
+        counts = Counter(records_in=records.height, passed=records.height)
+        return Intake(self._run(batch, records, records, counts), progress, {0: seen}, frozenset(rows.windows))
+
+    def _run(self, batch: MicroBatch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:
+        times, started_at_ms = times_of(measured), batch.started_at_ms
+        return Run(records, times, counts, started_at_ms=started_at_ms, finished_at_ms=self._clock())
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """The rows of a source by outcome, or of some partitions.
+
+    Attributes:
+        rows: the rows by outcome.
+        counts: numbers of rows by outcome.
+        writers: per partition, its writers that number their records, as in the source's progress.
+        tables: rows for tables, by table.
+        disorder: how far the rows are behind the watermark.
+        windows: the starts of the streaming windows that rows on time are in, epoch ms.
+        seen: each partition that has rows, as read.
+    """
+
+    rows: Arrivals
+    counts: Counter[str]
+    writers: dict[int, dict[str, Sent]]
+    tables: dict[str, pl.DataFrame]
+    disorder: pl.DataFrame
+    windows: frozenset[int]
+    seen: Mapping[int, Seen]
+
+
+def taken(
+    source: Source,
+    fresh: pl.DataFrame,
+    waiting: pl.DataFrame,
+    was: InputProgress,
+    *,
+    read_to: Mapping[int, int],
+    late_up_to_ms: int | None,
+    allowed_ms: int | None,
+    window_ms: int,
+    decided_at_ms: int,
+    max_held: int | None = None,
+) -> SourceRows:
+    """Separates the rows of *source* by outcome.
+
+    Args:
+        source: the source.
+        fresh: the rows that the batch read, in offset order.
+        waiting: rows of earlier batches that waited.
+        was: the source's progress before the batch.
+        read_to: per partition, the offset from which the batch read.
+        late_up_to_ms: a record at or before this time is late and set aside. None: no record is late.
+        allowed_ms: records of a partition that follow a watermark above this time wait. None: no record waits.
+        window_ms: length of a streaming window.
+        decided_at_ms: decision time of the batch, epoch ms.
+        max_held: most records that wait. None: any number.
+    """
+    newest_event_ms = {n: part.newest_ms for n, part in was.partitions.items() if part.newest_ms is not None}
+    fresh, event_ms = with_tombstone_times(with_future(source, fresh, decided_at_ms), newest_event_ms)
+    fresh, marks = with_marks(source, fresh, was)
+    # Marks got their times just now, so they are judged here: rows are judged before, for the times of tombstones.
+    fresh = with_future(source, fresh, decided_at_ms)
+    counts_up_to_ms = None if source.max_ahead_ms is None else decided_at_ms
+    sent = {number: part.writers for number, part in was.partitions.items()}
+    new, repeated, writers = told_apart(fresh, sent, source.written_by)
+    newest_ms = {n: part.max_timestamp_ms for n, part in was.partitions.items() if part.max_timestamp_ms is not None}
+    rows = arrivals(
+        source,
+        new,
+        waiting,
+        newest_ms,
+        repeated=repeated,
+        late_up_to_ms=late_up_to_ms,
+        allowed_ms=allowed_ms,
+        counts_up_to_ms=counts_up_to_ms,
+        max_held=max_held,
+    )
+    rows = replace(rows, told_idle=marks.idle)
+    counts = Counter(
+        records_in=fresh.height,
+        duplicate=repeated.height,
+        held_before=waiting.height,
+        passed=rows.on_time.height,
+        held_after=rows.held.height,
+        filtered=rows.alive.height,
+        late=rows.late.height,
+        quarantined=rows.bad.height,
+        released_early=rows.released_early,
+    )
+    tables = {
+        LATE_RECORDS.name: late_rows(source.name, rows.late, was.watermark_ms, was.held_by),
+        QUARANTINE.name: _bad_rows(source, rows.bad),
+        HELD_RECORDS.name: _held_rows(source, rows.held, read_to),
+    }
+    usable = new.filter(pl.col("reason").is_null(), pl.col("timestamp_ms").is_not_null())["timestamp_ms"]
+    # The watermark is 1 ms and the bound behind the newest time.
+    reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
+    disorder_rows = disorder(usable, reached_ms)
+    windows = windows_of(rows.on_time, window_ms=window_ms)
+    seen = {
+        n: replace(part, newest_ms=event_ms.get(n), went_back=n in marks.went_back)
+        for n, part in rows.seen(read_to, counts_up_to_ms).items()
+    }
+    return SourceRows(
+        rows,
+        counts,
+        writers,
+        tables,
+        disorder_rows,
+        windows,
+        seen,
+    )
+
+
+def without_records(offsets: Mapping[int, tuple[int, int]], read: Collection[int]) -> dict[int, tuple[int, int]]:
+    """Returns the *offsets* of partitions that were not *read* without a gap.
+
+    Only there records may have been lost.
+    """
+    return {number: ends for number, ends in offsets.items() if number not in read}
+
+
+def seen_of(
+    seen: Mapping[int, Seen],
+    read_to: Mapping[int, int],
+    offsets: Mapping[int, tuple[int, int]],
+    ends: Mapping[int, int],
+    losses: Mapping[int, tuple[int, int]],
+) -> dict[int, Seen]:
+    """Completes *seen* with offsets, and with partitions without rows.
+
+    Args:
+        seen: each partition that has rows, as read.
+        read_to: per partition, the offset from which the batch read.
+        offsets: per partition, the earliest and latest offset.
+        ends: per partition, the offset up to which Spark reads.
+        losses: per partition, the offsets that were lost and are skipped.
+    """
+    partitions = dict(seen)
+    for number, (earliest, latest) in offsets.items():
+        at = read_to.get(number, earliest)
+        silent = Seen(from_offset=at, until_offset=at)
+        partitions[number] = replace(partitions.get(number, silent), latest_offset=latest)
+    # The last offsets of a topic may be markers of transactions, which are no rows: the plan's end is past them.
+    return {
+        number: replace(part, until_offset=max(part.until_offset, ends.get(number, 0)), lost=losses.get(number))
+        for number, part in sorted(partitions.items())
+    }
+
+
+def seen_of_hop(
+    records: pl.DataFrame, last_batch: int | None, was: InputProgress, *, lost: tuple[int, int] | None = None
+) -> Seen:
+    """Returns what was read of a hop, whose offsets are batches.
+
+    Args:
+        records: the records that were read.
+        last_batch: the last batch that was read. None: no row was read.
+        was: the source's progress before the batch.
+        lost: batches that the hop lost and that are skipped.
+    """
+    read_to = lost[1] if lost else was.partitions.get(0, PartitionProgress()).until_offset
+    newest = records["_timestamp_ms"].max()
+    return Seen(
+        from_offset=read_to,
+        until_offset=read_to if last_batch is None else last_batch + 1,
+        lost=lost,
+        max_timestamp_ms=newest if isinstance(newest, int) else None,
+    )
+
+
+def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
+    return bad.select(
+        "partition",
+        "offset",
+        "reason",
+        "key",
+        "value",
+        source=pl.lit(source.name),
+        topic=pl.lit(source.topic, pl.String),
+    )
+
+
+def _held_rows(source: Source, held: pl.DataFrame, read_to: Mapping[int, int]) -> pl.DataFrame:
+    """Returns rows for records that this batch read and that wait.
+
+    Records that waited before have rows already.
+    """
+    read = pl.col("_partition").replace_strict(dict(read_to), default=0, return_dtype=pl.Int64)
+    fresh = held.filter(pl.col("_offset") >= read)
+    return fresh.select(
+        source=pl.lit(source.name),
+        partition="_partition",
+        offset="_offset",
+        key="_key",
+        timestamp="_timestamp_ms",
+        value=pl.when(~pl.col("_deleted")).then(value_text(list(source.columns), held.schema)),
+        headers="_headers",
+    )

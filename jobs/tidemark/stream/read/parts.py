@@ -1,0 +1,212 @@
+"""Cuts a batch that Spark planned too large into parts.
+
+A lower `max_records` does not change a batch that was planned before.
+
+Each part is a batch of the stream, decided and carried out by itself. The rest of the planned batch follows from the
+progress of the stream. So a driver that is killed between two parts is followed by one that continues there, with parts
+of another size if `max_records` has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil
+
+import polars as pl
+
+from tidemark.kernels.records.arrivals import KILLS_DRIVERS
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.source import Source
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.progress import InputProgress, StreamProgress
+from tidemark.stream.journal.checkpoint import Ends
+from tidemark.stream.read.data_loss import Offsets
+
+Ranges = Mapping[str, Offsets]
+"""The offsets to read, by topic and partition."""
+Places = Mapping[str, Collection[tuple[int, int]]]
+"""Records by topic: the partition and offset of each."""
+Earliest = Callable[[Source, list[int]], Mapping[int, int]]
+"""Returns the earliest offset of each of these partitions of a topic.
+
+The topic is that of a source.
+"""
+
+
+@dataclass(frozen=True)
+class BatchPart:
+    """The part of a planned batch that one batch reads.
+
+    It reads *ranges* of topics, and in the first part the other sources, too. After the last part the planned batch is
+    done. `passed_over` has partitions by topic whose first record is not read. With *one_by_one* no record that is not
+    read is decompressed.
+    """
+
+    ranges: Ranges
+    is_first: bool
+    is_last: bool
+    passed_over: Mapping[str, Collection[int]] = field(default_factory=dict)
+    one_by_one: bool = False
+
+    @property
+    def ends(self) -> Ends:
+        """Returns the offset up to which the part reads each partition."""
+        return {topic: {number: end for number, (_, end) in of.items()} for topic, of in self.ranges.items()}
+
+    @property
+    def is_whole(self) -> bool:
+        """Returns whether the part is the planned batch as Spark reads it."""
+        return self.is_first and self.is_last and not self.one_by_one
+
+
+def parts(
+    sub: SubTopology,
+    ends: Ends,
+    was: StreamProgress,
+    earliest: Earliest,
+    *,
+    is_begun: bool,
+    passed_over: Places | None = None,
+) -> list[BatchPart]:
+    """Returns the parts of what is left of a planned batch.
+
+    A batch that has not begun and is not too large is one part. Without unread offsets a begun batch has no part left.
+
+    Args:
+        sub: The sub-topology.
+        ends: The offsets up to which the batch was planned.
+        was: The progress so far.
+        earliest: Returns where new partitions begin.
+        is_begun: Whether the first part was carried out.
+        passed_over: Records to skip. Each is the first of a part, and then all are read one by one (None: they are
+            not).
+    """
+    sources = {o.topic: o for o in sub.operators if isinstance(o, Source) and o.topic is not None}
+    at_most = {topic: _left(source, ends.get(topic, {}), was, _from_zero) for topic, source in sources.items()}
+    # Offsets from 0 are the most that can be unread, so a small batch is known to be small.
+    is_small = all(_pieces(source, at_most[topic]) == 1 for topic, source in sources.items())
+    if is_small and not is_begun and passed_over is None:
+        # The broker need not be asked where new partitions begin.
+        return [BatchPart(at_most, is_first=True, is_last=True)]
+    left = {topic: _left(source, ends.get(topic, {}), was, earliest) for topic, source in sources.items()}
+    if is_begun and not any(start < end for offsets in left.values() for start, end in offsets.values()):
+        return []
+    ranges_of_parts = []
+    for layer in _between(left, passed_over or {}):
+        pieces = max((_pieces(sources[topic], of) for topic, of in layer.items()), default=1)
+        ranges_of_parts += _by_size(layer, pieces)
+    return [
+        BatchPart(
+            ranges,
+            is_first=number == 0 and not is_begun,
+            is_last=number == len(ranges_of_parts) - 1,
+            passed_over=_starting_with(ranges, passed_over or {}),
+            one_by_one=passed_over is not None,
+        )
+        for number, ranges in enumerate(ranges_of_parts)
+    ]
+
+
+def _between(left: Ranges, passed_over: Places) -> list[Ranges]:
+    """Returns the offsets *left*, cut before each record *passed_over*.
+
+    The list has layers: each has the next piece of every partition.
+    """
+    pieces = {
+        topic: {number: _cut_at(start, end, number, passed_over.get(topic, ())) for number, (start, end) in of.items()}
+        for topic, of in left.items()
+    }
+    most = max((len(of) for partitions in pieces.values() for of in partitions.values()), default=1)
+
+    def layer(number: int) -> Ranges:
+        return {
+            # Partitions that are cut less often have an empty last piece in further layers.
+            topic: {n: of[number] if number < len(of) else (of[-1][1],) * 2 for n, of in partitions.items()}
+            for topic, partitions in pieces.items()
+        }
+
+    return [layer(number) for number in range(most)]
+
+
+def _cut_at(start: int, end: int, partition: int, places: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns the offsets of *partition*, cut before records in *places*."""
+    within = sorted(offset for number, offset in places if number == partition and start < offset < end)
+    return [*pairwise([start, *within, end])]
+
+
+def _starting_with(ranges: Ranges, places: Places) -> dict[str, list[int]]:
+    """Returns the partitions whose first record is in *places*, by topic.
+
+    The first record is the one at the start of *ranges*.
+    """
+    first_records = {
+        topic: [n for n, (start, end) in ranges[topic].items() if start < end and (n, start) in of]
+        for topic, of in places.items()
+        if topic in ranges
+    }
+    return {topic: numbers for topic, numbers in first_records.items() if numbers}
+
+
+def _by_size(ranges: Ranges, pieces: int) -> list[Ranges]:
+    """Returns *ranges* in so many *pieces* of one size."""
+    return [{topic: _piece(of, number, pieces) for topic, of in ranges.items()} for number in range(pieces)]
+
+
+def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataFrame:
+    """Returns a row for each record that *part* passes over.
+
+    The rows are as if parsed, but have only the place of the record and a reason. *operators* read the part.
+    """
+    names = {o.topic: o.name for o in operators if isinstance(o, Source)}
+    rows = [
+        (names[topic], number, part.ranges[topic][number][0], KILLS_DRIVERS)
+        for topic, numbers in part.passed_over.items()
+        for number in numbers
+    ]
+    kinds = {"source": pl.String, "partition": pl.Int32, "offset": pl.Int64, "reason": pl.String}
+    return pl.DataFrame(rows, schema=kinds, orient="row")
+
+
+def _from_zero(_: Source, partitions: list[int]) -> Mapping[int, int]:
+    return dict.fromkeys(partitions, 0)
+
+
+def _left(source: Source, ends: Mapping[int, int], was: StreamProgress, earliest: Earliest) -> Offsets:
+    """Returns the unread offsets of each partition up to *ends*.
+
+    Where a topic was made anew, an end may be before its start.
+    """
+    partitions_read = was.inputs.get(source.name, InputProgress()).partitions
+    new = [number for number, end in ends.items() if number not in partitions_read and end > 0]
+    starts = {number: part.until_offset for number, part in partitions_read.items()}
+    starts |= earliest(source, new) if new else {}
+    return {number: (starts.get(number, 0), end) for number, end in ends.items()}
+
+
+def _pieces(source: Source, offsets: Offsets) -> int:
+    """Returns into how many parts *offsets* are cut.
+
+    Each has at most `max_records`, where Spark rounds up for each partition.
+    """
+    most, is_anew = source.max_records, any(end < start for start, end in offsets.values())
+    count = sum(end - start for start, end in offsets.values())
+    if most is None or is_anew or count <= most + len(offsets):
+        return 1
+    return ceil(count / most)
+
+
+def _piece(offsets: Offsets, number: int, pieces: int) -> Offsets:
+    """Returns the piece *number* of each partition's offsets.
+
+    There are so many *pieces* of one size.
+    """
+
+    def cut(start: int, end: int, at: int) -> int:
+        # Rounding down at both ends makes pieces adjacent.
+        return start + (end - start) * at // pieces
+
+    return {
+        partition: (cut(start, end, number), cut(start, end, number + 1)) for partition, (start, end) in offsets.items()
+    }

@@ -1,0 +1,91 @@
+"""Runs a stream under its lease, and reports its end."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.clock import wall_clock_ms
+from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
+from tidemark.errors import TidemarkError
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.topology import Time, load, on_processing_time
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.driver.shared_session import SharedSession
+from tidemark.stream.pulse import Pulse
+from tidemark.stream.query import QueryOptions, StreamQuery
+from tidemark.stream.read.poison_record import as_reason
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.fatal import KILLED, counted
+from tidemark.stream.startup.soundness import refuse_unless_sound
+from tidemark.stream.startup.state_compatibility import meanings
+from tidemark.stream.startup.unread import begun
+
+log = logging.getLogger("tidemark.stream")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The command line of a driver.
+
+    Attributes:
+        warehouse: the folder of all tables.
+        sub_topology: the name of the sub-topology to run.
+        time: the record time to use.
+        launch_id: identifies the driver in its heartbeat.
+        take_over: replaces a driver without a heartbeat for `silent_after` (seconds).
+        query: the options of its query.
+    """
+
+    warehouse: Path
+    sub_topology: str
+    time: Time
+    launch_id: str
+    take_over: bool
+    silent_after: float
+    query: QueryOptions
+
+
+def run_stream(options: RunOptions, session_of: SharedSession) -> int:
+    """Runs a stream as a query of a session.
+
+    It takes the lease of the stream first. Returns the exit status.
+    """
+    running = digest(options.query.topology_file)
+    topology = load(options.query.topology_file)
+    if options.time is Time.PROCESSING:
+        topology = on_processing_time(topology)
+    sub = topology.sub_topology(options.sub_topology)
+    control = Control(Layout(options.warehouse).control(topology.name, sub.name))
+    try:
+        epoch = control.acquire(
+            take_over_at_ms=wall_clock_ms() if options.take_over else None,
+            silent_after_ms=round(options.silent_after * 1_000),
+        )
+    except AlreadyRunning as error:
+        log.error("%s", error)
+        return 3
+    stream_of = Stream(topology, sub, Layout(options.warehouse))
+    before, deaths = control.heartbeat(), counted(control, sub)
+    if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
+        log.warning("the previous driver was killed: %s", reading)
+    history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
+    pulse = Pulse(control, history, epoch, options.launch_id, digest=running)
+    try:
+        refuse_unless_sound(evidence(stream_of))
+        control.keep_meanings(meanings(sub))
+        state = StreamQuery(options.query, stream_of, control, pulse, deaths, session_of).run()
+    except LeaseLost as error:
+        pulse.end(StreamState.FAILED)
+        log.error("%s", error)
+        return 3
+    except Exception as error:
+        if not isinstance(error, TidemarkError) and (reading := begun(stream_of.control, sub)):
+            error.add_note(reading)
+        log.exception("stream %s/%s failed", topology.name, sub.name)
+        pulse.end(StreamState.FAILED, reason=as_reason(error)[:2_000])
+        return 1
+    pulse.end(state)
+    return 0

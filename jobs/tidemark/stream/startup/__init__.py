@@ -1,0 +1,1 @@
+"""Checks and loads what a stream left when it ended."""

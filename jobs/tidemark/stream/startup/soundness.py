@@ -1,0 +1,335 @@
+"""Checks that a stream's checkpoint, journal and tables are consistent.
+
+Purpose: after a restore, a copy or a lost disk, a driver that simply started would skip records or write them twice.
+How it works: the evidence (`evidence.py`) is compared with what must hold between any two writes of a driver:
+
+* Spark plans a batch, the driver decides it, the tables get it, Spark commits it: each only after the one before.
+* The offsets read by the newest decided batch are those that Spark planned for it, or for a silent batch after it; or a
+  part of those.
+* A table has the newest batch that wrote rows into it according to the journal, and no batch that the journal lacks.
+
+A batch that was decided and is only in some of the tables is sound: the driver carries it out again.
+Known limitation: rows that were deleted from a table are not missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from tidemark.errors import Contradiction
+from tidemark.stream.journal.checkpoint import Ends
+
+
+class Fault(StrEnum):
+    """The kinds of inconsistency of a stream at rest."""
+
+    CHECKPOINT_GONE = "checkpoint_gone"
+    """The checkpoint plans no batch although batches were decided."""
+    CHECKPOINT_TORN = "checkpoint_torn"
+    """Some newest file of the checkpoint is missing or unfinished."""
+    CHECKPOINT_OF_ANOTHER = "checkpoint_of_another"
+    """The checkpoint reads other topics than the stream does."""
+    CHECKPOINT_BEHIND = "checkpoint_behind"
+    """The checkpoint was rolled back or is a copy.
+
+    The stream has advanced further.
+    """
+    CHECKPOINT_AHEAD = "checkpoint_ahead"
+    """The checkpoint is a copy, or the rest was rolled back.
+
+    It has committed records that the stream has not read.
+    """
+    JOURNAL_GONE = "journal_gone"
+    """The journal has no batch although batches were committed."""
+    JOURNAL_UNREADABLE = "journal_unreadable"
+    """The newest journal entry is damaged.
+
+    Or a file with rows or states that the entry names is.
+    """
+    TABLES_AHEAD = "tables_ahead"
+    """Tables have newer batches than the newest in the journal."""
+    TABLE_DELETED = "table_deleted"
+    """A table that had rows no longer exists."""
+    TABLE_UNREADABLE = "table_unreadable"
+    """The log of a table is damaged."""
+    TABLE_RESTORED = "table_restored"
+    """A table shows an older version than the newest that was written."""
+    TABLE_OF_OTHERS = "table_of_others"
+    """Another writer put rows into a table that a driver reads."""
+    TOPOLOGY_CHANGED = "topology_changed"
+    """A name now means something else in the topology file.
+
+    The stream keeps rows, states or progress under that name.
+    """
+    STREAM_RENAMED = "stream_renamed"
+    """The stream has read nothing, but a removed stream read its sources.
+
+    The topology file does not have that stream any more.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inconsistency:
+    """Describes one fault of a stream and its safe remedies.
+
+    `seen` is what was observed, and `ways` are the remedies. `removable` are torn files without which the stream is
+    sound: nothing was done that is recorded in them alone.
+    """
+
+    fault: Fault
+    seen: str
+    ways: tuple[str, ...]
+    removable: tuple[Path, ...] = ()
+
+    @property
+    def lines(self) -> str:
+        """Returns the finding as text.
+
+        The first line has what was observed, and each line after it a remedy.
+        """
+        return "\n".join([f"{self.fault.value}: {self.seen}", *(f"  remedy: {way}" for way in self.ways)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSeen:
+    """The newest batch that was committed to a table of the stream.
+
+    `error` is the reason why the table cannot be opened. `restored_to` is the version or instant that the table was
+    restored to ("version 3" or "an instant") after that batch had made `version`; None if it was not restored. `others`
+    are the versions, newest first, by which other writers put rows into a table that only the stream may write.
+    """
+
+    path: Path
+    exists: bool = True
+    error: str | None = None
+    newest_batch: int | None = None
+    version: int | None = None
+    restored_to: str | None = None
+    others: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The evidence about stream *name* (as the CLI takes it).
+
+    `control` is its control folder. `committed` and `planned` come from the checkpoint: the newest committed batch, and
+    the end offsets of each planned batch (None where its file is torn). `decided` is the newest batch in the journal,
+    and `read_to` the offsets up to which the topics had been read with it. In the checkpoint it is the batch
+    `decided_as`, or, if it `is_part`, a part of that batch which other parts follow. `newest_batches` are the newest
+    batches that the tables must have, by table. `changed` describes the names that mean something else now. `former`
+    are streams that the topology does not have any more and that have read a source of this one, which has read
+    nothing; each with the operators of this one that name it, or could.
+    """
+
+    name: str
+    control: Path
+    topics: frozenset[str]
+    committed: int | None
+    commit_is_torn: bool
+    planned: Mapping[int, Ends | None]
+    decided: int | None
+    decided_as: int | None
+    is_part: bool
+    read_to: Ends
+    unreadable: tuple[str, ...]
+    newest_batches: Mapping[str, int]
+    tables: tuple[TableSeen, ...]
+    changed: tuple[str, ...] = ()
+    former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def reached(self) -> int:
+        """Returns the newest batch that is committed or decided.
+
+        The batch is numbered as in the checkpoint; a batch of which only a part is decided counts. -1: there is none.
+        """
+        return max(-1 if number is None else number for number in (self.committed, self.decided_as))
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Returns whether parts of the batch `reached` are still undecided."""
+        return self.is_part and self.committed != self.reached == self.decided_as
+
+
+class Unsound(Contradiction):
+    """Raised when a driver is started on inconsistent evidence."""
+
+
+def refuse_unless_sound(seen: Evidence) -> None:
+    """Raises Unsound with all findings, if there are any."""
+    if all_findings := findings(seen):
+        report = "\n".join(finding.lines for finding in all_findings)
+        msg = f"checkpoint, journal and tables are inconsistent (tidemark doctor {seen.name}):\n{report}"
+        raise Unsound(msg)
+
+
+def findings(seen: Evidence) -> list[Inconsistency]:
+    """Returns every fault; none when the stream may continue."""
+    return [*_of_topology(seen), *_of_checkpoint(seen), *_of_journal(seen), *_of_tables(seen)]
+
+
+def _of_topology(seen: Evidence) -> Iterator[Inconsistency]:
+    ways = (
+        "restore the previous file",
+        "give the changed operator or table a new name in the file, under which it starts with the next record",
+        _start_anew(seen),
+    )
+    for observation in seen.changed:
+        yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=observation, ways=ways)
+    for former, naming in seen.former.items():
+        again = (
+            f"its sources were read by the stream {former}; under another name it would read them again from the start"
+        )
+        places = " and ".join(f"[operators.{name}]" for name in naming)
+        # With the old name in the file, the operators keep their progress, states and tables.
+        rename = f'write sub_topology = "{former}" below {places}, to continue under the old name'
+        forget = f"to read its sources from the start, move {seen.control.parent / former} elsewhere"
+        yield Inconsistency(fault=Fault.STREAM_RENAMED, seen=again, ways=(rename, forget))
+
+
+def _of_checkpoint(seen: Evidence) -> Iterator[Inconsistency]:
+    planned = max(seen.planned, default=None)
+    if planned is None:
+        if seen.decided is not None or any(table.newest_batch is not None for table in seen.tables):
+            observation = f"{seen.control}/checkpoint plans no batch, but batches were decided or committed before"
+            yield Inconsistency(fault=Fault.CHECKPOINT_GONE, seen=observation, ways=_put_back(seen, "checkpoint"))
+        return
+    torn = list(_torn(seen, planned))
+    yield from torn
+    if seen.decided_as is not None and seen.decided_as > planned:
+        observation = f"the checkpoint has planned batches until {planned}, but batch {seen.decided_as} was decided"
+        yield Inconsistency(fault=Fault.CHECKPOINT_BEHIND, seen=observation, ways=_put_back(seen, "checkpoint"))
+    # Missing files explain ends that differ, so only a whole checkpoint is compared.
+    elif not torn:
+        yield from _of_ends(seen)
+
+
+def _torn(seen: Evidence, planned: int) -> Iterator[Inconsistency]:
+    checkpoint = seen.control / "checkpoint"
+    remove = (
+        f"remove it, so that the batch is planned or processed again: tidemark doctor {seen.name} --apply remove-torn"
+    )
+    if seen.commit_is_torn:
+        observation = f"{checkpoint}/commits/{seen.committed} is incomplete"
+        files = _with_checksum(checkpoint / "commits" / str(seen.committed))
+        yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=(remove,), removable=files)
+    for number in sorted({planned, planned - 1, seen.reached} & set(seen.planned)):
+        if seen.planned[number] is None:
+            path = checkpoint / "offsets" / str(number)
+            # A torn plan of a batch that nothing has used yet can be removed: Spark plans that batch again.
+            is_new = number == planned > seen.reached
+            observation = f"{path} is incomplete" + ("; it is not used yet" if is_new else "")
+            ways = (remove,) if is_new else _put_back(seen, "checkpoint")
+            files = _with_checksum(path) if is_new else ()
+            yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=ways, removable=files)
+    # Spark plans a batch before it commits one, so a plan has been deleted.
+    if seen.committed is not None and seen.committed not in seen.planned:
+        observation = f"batch {seen.committed} is committed, but {checkpoint}/offsets/{seen.committed} is missing"
+        yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=_put_back(seen, "checkpoint"))
+
+
+def _of_ends(seen: Evidence) -> Iterator[Inconsistency]:
+    """Compares the planned end offsets with those that the stream has read.
+
+    Both are those of the newest batch that is committed or decided.
+    """
+    ends = seen.planned.get(seen.reached)
+    if ends is None:
+        return
+    # Each file of the checkpoint names all topics of its query, so another set is another stream.
+    if set(ends) != seen.topics:
+        observation = f"the checkpoint reads {_listed(ends)}, but the stream reads {_listed(seen.topics)}"
+        yield Inconsistency(fault=Fault.CHECKPOINT_OF_ANOTHER, seen=observation, ways=_put_back(seen, "checkpoint"))
+        return
+    for topic, partitions in seen.read_to.items():
+        for number, read_to in partitions.items():
+            end = ends[topic].get(number, read_to)
+            # While parts of a batch are undecided, Spark's end of the whole batch is ahead of what was read.
+            if end == read_to or (end > read_to and seen.is_in_parts):
+                continue
+            fault = Fault.CHECKPOINT_BEHIND if end < read_to else Fault.CHECKPOINT_AHEAD
+            observation = (
+                f"topic {topic!r}, partition {number}: by batch {seen.reached} the checkpoint has read until offset "
+                f"{end}, but the stream has read until {read_to}"
+            )
+            yield Inconsistency(fault=fault, seen=observation, ways=_put_back(seen, "checkpoint"))
+
+
+def _of_journal(seen: Evidence) -> Iterator[Inconsistency]:
+    if seen.unreadable:
+        observation = f"damaged, so that decided batches cannot be read: {', '.join(seen.unreadable)}"
+        yield Inconsistency(fault=Fault.JOURNAL_UNREADABLE, seen=observation, ways=_put_back(seen, "journal"))
+    in_tables = {table.path.name: table.newest_batch for table in seen.tables if table.newest_batch is not None}
+    if seen.decided is None:
+        if in_tables or seen.committed is not None:
+            observation = f"{seen.control}/journal has no batch, but batches were committed before"
+            yield Inconsistency(fault=Fault.JOURNAL_GONE, seen=observation, ways=_put_back(seen, "journal"))
+        return
+    if ahead := {name: newest for name, newest in in_tables.items() if newest > seen.decided}:
+        observation = f"the newest decided batch is {seen.decided}, but newer batches are in {_listed(ahead)}"
+        yield Inconsistency(fault=Fault.TABLES_AHEAD, seen=observation, ways=_put_back(seen, "journal"))
+
+
+def _of_tables(seen: Evidence) -> Iterator[Inconsistency]:
+    for table in seen.tables:
+        path, expected = table.path, seen.newest_batches.get(table.path.name)
+        if table.error is not None:
+            observation = f"{path}: {table.error}"
+            yield Inconsistency(fault=Fault.TABLE_UNREADABLE, seen=observation, ways=_put_back(seen, path.name))
+        elif not table.exists and expected is not None:
+            observation = f"{path} no longer exists, but had rows of batch {expected}"
+            yield Inconsistency(fault=Fault.TABLE_DELETED, seen=observation, ways=_put_back(seen, path.name))
+        # A driver commits a batch to every table that gets rows of it, so an older newest batch is a loss.
+        elif table.exists and expected is not None and (table.newest_batch is None or table.newest_batch < expected):
+            newest = "none" if table.newest_batch is None else table.newest_batch
+            observation = (
+                f"the newest batch of {path} was {expected}, but now is {newest}: it is an older copy, or was recreated"
+            )
+            yield Inconsistency(fault=Fault.TABLE_RESTORED, seen=observation, ways=_put_back(seen, path.name))
+        elif table.restored_to is not None:
+            observation = f"{path} was restored to {table.restored_to}, so that newer rows are missing"
+            command = f"python -c 'import deltalake; deltalake.DeltaTable(\"{path}\").restore({table.version})'"
+            way = f"restore it to version {table.version}, the one with its newest batch: {command}"
+            yield Inconsistency(fault=Fault.TABLE_RESTORED, seen=observation, ways=(way, _start_anew(seen)))
+        for version in table.others:
+            yield _of_others(seen, table, version)
+
+
+def _of_others(seen: Evidence, table: TableSeen, version: int) -> Inconsistency:
+    """Returns the finding that another writer's *version* added rows."""
+    observation = f"{table.path} has rows of another writer, added with version {version}"
+    python, delta_table = "python -c 'import deltalake; ", f'deltalake.DeltaTable("{table.path}")'
+    ways = [f'delete those rows only: {python}{delta_table}.delete("PREDICATE")\'']
+    # A restore of the version before is safe only if the stream has committed no batch since.
+    if table.version is not None and version == min(table.others) and table.version < version:
+        ways.insert(0, f"restore the version before: {python}{delta_table}.restore({version - 1})'")
+    return Inconsistency(fault=Fault.TABLE_OF_OTHERS, seen=observation, ways=(*ways, _start_anew(seen)))
+
+
+def _put_back(seen: Evidence, what: str) -> tuple[str, ...]:
+    """Returns the remedies where *what* has to be restored."""
+    return (
+        f"restore {what} to its content when the stream last ended; from a backup, restore all of {seen.control} and "
+        "the stream's tables of one instant at which the stream was stopped",
+        _start_anew(seen),
+    )
+
+
+def _start_anew(seen: Evidence) -> str:
+    topology = seen.name.split()[0]
+    return (
+        f"start from the beginning: give the topology another `name` in its TOML file, under which it reads everything "
+        f"again; the tables of {topology} do not change"
+    )
+
+
+def _with_checksum(path: Path) -> tuple[Path, ...]:
+    # Hadoop's local file system keeps a checksum beside each file, and refuses a file that does not match it.
+    return path, path.with_name(f".{path.name}.crc")
+
+
+def _listed(names: Mapping[str, object] | frozenset[str]) -> str:
+    return ", ".join(sorted(names)) or "no topic"

@@ -1,0 +1,61 @@
+"""Describes the meaning of the things that a stream keeps.
+
+They are its checkpoint (sources are known by position), and its memory and tables (by name).
+
+Purpose: a topology file may change between two drivers, and the next one continues from what the last one kept. A name
+must keep its meaning for that: the sum of a column is no part of its maximum.
+
+How it works: the driver notes the meanings in its control folder once it was found sound (`Control.keep_meanings`);
+those of removed operators stay noted, because their rows stay too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_never
+
+from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import DEFAULT
+from tidemark.model.topology import SubTopology
+from tidemark.stream.operate.registry import step_of
+
+SOURCES = "its sources"
+
+
+def meanings(sub: SubTopology) -> dict[str, str]:
+    """Returns the meaning of each thing that *sub* keeps, by name.
+
+    The words differ when the meaning does.
+    """
+    sources = [f"{o.name} ({_where(o)})" for o in sub.sources]
+    meaning_of_names = {SOURCES: ", ".join(sources)}
+    for operator in sub.operators:
+        meaning_of_names |= step_of(operator).meaning(operator)
+    return meaning_of_names
+
+
+def changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Returns a line for each meaning that *now* differs from *kept*."""
+    return [f"{name}: was {kept[name]}, is {now[name]}" for name in kept if name in now and kept[name] != now[name]]
+
+
+def shares_sources(kept: Mapping[str, str], sub: SubTopology) -> bool:
+    """Returns whether a stream reads a source that *sub* reads.
+
+    *kept* are the meanings of the stream. A source is a topic, folder or hop.
+    """
+    sources = sub.sources
+    return any(f"({_where(source)})" in kept.get(SOURCES, "") for source in sources)
+
+
+def _where(source: Reading) -> str:
+    match source:
+        case HopSource():
+            return f"hop of {source.repartition}"
+        case Source():
+            cluster = "" if source.kafka == DEFAULT else f" of cluster {source.kafka}"
+            return f"topic {source.topic}{cluster}" if source.topic else f"folder {source.delta or source.files}"
+        case _:
+            assert_never(source)

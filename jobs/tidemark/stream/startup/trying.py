@@ -1,0 +1,124 @@
+"""Reads, in a separate process, records that may kill their reader.
+
+It reads as a driver does: Spark reads, Python parses.
+
+    python -m tidemark.stream.startup.trying < request.json
+
+Exit status: 0 the records were read; 3 the JVM ended; 1 another error, which proves nothing about the records. The
+process may be killed, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tidemark.escaping import log_to_stderr
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import addressed
+from tidemark.model.topology import load
+from tidemark.spark_session import session
+from tidemark.stream.read.parts import Ranges
+from tidemark.stream.read.sources import read_again
+from tidemark.stream.startup.fatal import Unknown
+
+JVM_ENDED = 3
+DEADLY = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL})
+WITHIN_S = 600.0
+"""The longest time of a try; a longer one proves nothing."""
+POLL_S = 0.2
+ENDS_WITHIN_S = 10.0
+"""The longest time that a JVM out of memory may still answer."""
+
+
+def kills(
+    ranges: Ranges, topology: Path, bootstrap: list[tuple[str, str]], spark: SparkSession, check: Callable[[], None]
+) -> bool:
+    """Returns whether reading *ranges* kills the process or its JVM.
+
+    Args:
+        ranges: The offsets to read, by topic and partition.
+        topology: The file of the topology that has the topics.
+        bootstrap: Addresses of clusters, by name.
+        spark: The session whose memory the JVM of the process gets.
+        check: Called meanwhile; raises when there is no more time.
+
+    Raises:
+        Unknown: The process ended otherwise, or took too long.
+    """
+    memory = spark.conf.get("spark.driver.memory", None)
+    # With the driver's gateway the process would use the JVM of the driver.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+    environ = {**own, "PYSPARK_SUBMIT_ARGS": f"{f'--driver-memory {memory} ' if memory else ''}pyspark-shell"}
+    command = [sys.executable, "-m", "tidemark.stream.startup.trying"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environ)
+    try:
+        assert process.stdin is not None
+        request = {"topology": str(topology), "bootstrap": bootstrap, "ranges": ranges}
+        process.stdin.write(json.dumps(request).encode())
+        process.stdin.close()
+        status = _awaited(process, check)
+    finally:
+        process.kill()
+        process.wait()
+    if status in {0, JVM_ENDED} or -status in DEADLY:
+        return status != 0
+    msg = f"the process that read {ranges} ended with status {status}"
+    raise Unknown(msg)
+
+
+def _awaited(process: subprocess.Popen[bytes], check: Callable[[], None]) -> int:
+    """Returns the exit status of *process*."""
+    ends_at = time.monotonic() + WITHIN_S
+    while (status := process.poll()) is None:
+        check()
+        if time.monotonic() > ends_at:
+            msg = f"the process that reads records took longer than {WITHIN_S:g} s"
+            raise Unknown(msg)
+        time.sleep(POLL_S)
+    return status
+
+
+def main() -> int:
+    """Reads the ranges that standard input names."""
+    log_to_stderr()
+    asked = json.load(sys.stdin)
+    topology = load(Path(asked["topology"]))
+    given = [(name, address) for name, address in asked["bootstrap"]]
+    clusters = addressed(topology.clusters_used, topology.clusters, given, os.environ)
+    sources = {o.topic: o for o in topology.operators.values() if isinstance(o, Source) and o.topic}
+    spark = session("tidemark-trying")
+    try:
+        for topic, offsets in asked["ranges"].items():
+            source = sources[topic]
+            read = {int(number): (start, end) for number, (start, end) in offsets.items()}
+            read_again(spark, source, clusters[source.kafka], read, one_by_one=True)
+    except Exception:
+        # Without a JVM, PySpark raises errors of its socket.
+        if _has_jvm_ended():
+            return JVM_ENDED
+        raise
+    with suppress(Exception):
+        spark.stop()
+    return 0
+
+
+def _has_jvm_ended() -> bool:
+    jvm = getattr(SparkContext._gateway, "proc", None)
+    with suppress(subprocess.TimeoutExpired):
+        return jvm is not None and jvm.wait(ENDS_WITHIN_S) is not None
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

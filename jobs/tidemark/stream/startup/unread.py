@@ -1,0 +1,67 @@
+"""Finds the batch that a driver was reading when it ended.
+
+It is the batch that Spark had planned and that was not decided.
+
+A record that expands to more than fits into memory, or another cause that ends the JVM, leaves no error that names it.
+The plan lies in the checkpoint, and the progress of the stream in the journal.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidemark.model.kinds.source import Source
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.progress import InputProgress, StreamProgress
+from tidemark.stream.journal.checkpoint import newest_commit, plans
+from tidemark.stream.journal.entries import Journal
+from tidemark.stream.read.data_loss import Offsets
+from tidemark.stream.read.parts import Ranges
+
+
+def unread(control: Path, sub: SubTopology) -> list[str]:
+    """Returns the topics, partitions and offsets of the undecided batch.
+
+    The batch of *sub* was planned and not decided; empty if there is none. *control* is the control folder.
+    """
+    _, ranges = unread_ranges(control, sub)
+    return [
+        f"topic {topic!r}, partition {number}, offsets {start} until {end}"
+        for topic, offsets in ranges.items()
+        for number, (start, end) in offsets.items()
+    ]
+
+
+def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
+    """Returns the newest planned batch of *sub*, and its undecided offsets.
+
+    The number is -1 if there is none.
+    """
+    planned = plans(control / "checkpoint")
+    if not planned or not (control / "journal").is_dir():
+        return -1, {}
+    (batch_id, ends) = max(planned.items())
+    committed, _ = newest_commit(control / "checkpoint")
+    newest = Journal(control / "journal", "data").newest()
+    progress = newest.notes.decision.progress if newest else StreamProgress()
+    goes_on = newest is not None and not newest.notes.decision.batch.is_last
+    # Of a batch in parts the rest is not decided.
+    decided = progress.planned_id - goes_on
+    # A torn plan was not used yet.
+    if ends is None or batch_id <= max(decided, -1 if committed is None else committed):
+        return batch_id, {}
+    ranges: dict[str, Offsets] = {}
+    for source in sub.operators:
+        if not isinstance(source, Source) or source.topic is None:
+            continue
+        partitions = progress.inputs.get(source.name, InputProgress()).partitions
+        starts = {number: part.until_offset for number, part in partitions.items()}
+        offsets = {number: (starts.get(number, 0), end) for number, end in sorted(ends.get(source.topic, {}).items())}
+        ranges[source.topic] = {number: (start, end) for number, (start, end) in offsets.items() if start < end}
+    return batch_id, {topic: offsets for topic, offsets in ranges.items() if offsets}
+
+
+def begun(control: Path, sub: SubTopology) -> str:
+    """Returns `unread` as part of a sentence; empty if nothing is unread."""
+    places = unread(control, sub)
+    return f"it was reading {'; '.join(places)}" if places else ""

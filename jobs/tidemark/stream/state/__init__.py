@@ -1,0 +1,1 @@
+"""Keeps the state of operators, in memory and in files."""

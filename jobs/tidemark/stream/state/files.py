@@ -1,0 +1,301 @@
+"""Keeps the state of a stream in files.
+
+A start therefore reads no history. The states that a batch moves lie in its journal entry (`moved/SHARD/…`). Where
+there are many, or many have accumulated, they are written to a run: a file with the states of the keys that moved, and
+the keys that are gone. A run replaces the runs before it that are no larger, so that each run is larger than all runs
+after it. Runs never change. The entry of a batch names the runs, and the batch after which they are the state. A start
+maps the runs into memory, and reads the entries since. Columns that the topology file has since added begin as null,
+and columns that it has removed are dropped. Runs that the newest entry does not name are removed.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from zipfile import BadZipFile
+
+import polars as pl
+import pyarrow as pa
+
+from tidemark.errors import Contradiction
+from tidemark.model.stream import Stream
+from tidemark.storage.fence import NO_FENCE, Fence
+from tidemark.storage.location import put_written
+from tidemark.stream.journal.entries import MANY, Journal, unpacked
+from tidemark.stream.journal.state_runs import StateRun, StateRuns
+from tidemark.stream.state.keyed_rows import PUT
+from tidemark.stream.state.memory import HELD, Memory, Moves, Tables
+from tidemark.stream.state.runs import SUFFIX, SortedRun, Writing, forget_copies, opened
+from tidemark.stream.state.sorted_rows import Merged, SortedRows, fitted
+
+MOVED = "moved/"
+"""Prefix of the tables with the states that a batch moved.
+
+The number of the shard follows.
+"""
+KEYS = {"stored": "key", "states": "_key"}
+"""The column with the text of a key, by kind of state."""
+WRITTEN = frozenset({".json", SUFFIX, ".zip", ".partial"})
+"""Suffixes of the files below the folder `state`.
+
+They are names that `tidemark reshard` left, runs, and files that were never finished.
+"""
+
+
+class StateUnreadable(Contradiction):
+    """Raised at a start when a stream's state cannot be read.
+
+    The message names the file and the remedies.
+    """
+
+
+class StateFiles:
+    """Reads and writes the runs of one shard of *stream*.
+
+    The stream has *shards* of them, and its control folder has the runs. The *journal* has the states that moved since.
+    A run is written once `flush_keys` keys have moved, or `flush_batches` batches after the last run if any key has
+    moved. *fence* guards and repeats each write.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        journal: Journal,
+        shard: int = 0,
+        shards: int = 1,
+        fence: Fence = NO_FENCE,
+    ) -> None:
+        self._home = state_folder(stream.control, shards) / str(shard)
+        self._journal, self._moved, self._topology = journal, f"{MOVED}{shard}/", stream.topology
+        self._most_in_journal = min(stream.topology.flush_keys, MANY // shards if shards > 1 else sys.maxsize)
+        self._fence = fence
+        self.runs = StateRuns()
+        self._known_to = -1
+        self._opened: dict[str, SortedRun] = {}
+
+    def load(self, memory: Memory, runs: StateRuns, newest: int) -> None:
+        """Loads into *memory* the state after the batch *newest*.
+
+        States that *memory* already has stay.
+
+        Args:
+            memory: The states of the shard; it is changed.
+            runs: The runs that the entry of the batch *newest* names.
+            newest: The number of the batch.
+
+        Raises:
+            StateUnreadable: A run cannot be read.
+        """
+        since = self._known_to
+        # The runs are read again where they are others, or where *memory* is older than they are or newer than
+        # *newest*.
+        if (self.runs.batch_id, self.runs.runs) != (runs.batch_id, runs.runs) or not runs.batch_id <= since <= newest:
+            if since > newest:  # what rows of files are known to hide is of a later time
+                self._opened = {}
+            self._open(memory, runs)
+            since = runs.batch_id
+        schemas = memory.schemas()
+        for moved in self._since(since, newest):
+            memory.put({name: fitted(schemas.get(name, rows.schema), rows) for name, rows in moved.items()})
+        if runs.held is None:
+            memory.count_held()
+        else:
+            memory.held |= runs.held
+        self.runs, self._known_to = runs, newest
+
+    def _open(self, memory: Memory, runs: StateRuns) -> None:
+        """Makes *runs* the base of *memory*."""
+        names = [run.name for run in runs.runs]
+        keys = {place: kept.key for place, kept in memory.kept()}
+        opened_before = self._opened
+        self._opened = {
+            name: opened_before[name] if name in opened_before else _read(self._home / name, keys) for name in names
+        }
+        forget_copies(self._home, names)
+        memory.rest_on([*self._opened.values()])
+
+    def _since(self, since: int, newest: int) -> Iterator[Tables]:
+        """Yields the states moved by each batch after *since* up to *newest*."""
+        batches = (number for number in self._journal.batches() if since < number <= newest)
+        for batch_id in batches:
+            entry = self._journal.read(batch_id, only=self._moved)
+            assert entry is not None
+            yield {
+                name.removeprefix(self._moved): pl.DataFrame(rows)
+                for name, rows in entry.tables.items()
+                if isinstance(rows, pa.Table)
+            }
+
+    def noted(self, memory: Memory, before: int, batch_id: int, moves: Moves) -> tuple[dict[str, pa.Table], StateRuns]:
+        """Returns the states for the entry of *batch_id*, and its runs.
+
+        Writes a run where that is due. *memory* is not changed.
+
+        Args:
+            memory: The state after the batch *before*.
+            before: The batch before.
+            batch_id: The batch whose entry is prepared.
+            moves: The states that the batch moves.
+        """
+        runs, keys, moved = self.runs, memory.pending_n(), memory.tables(moves)
+        rows = sum(frame.height for frame in moved.values())
+        is_due = before > self._known_to or before - runs.batch_id >= self._topology.flush_batches
+        # A batch that moves too many keys for a journal entry goes into a run itself.
+        if rows >= self._most_in_journal:
+            runs, moved = self._with_pending(runs, memory, batch_id, moved), {}
+        elif is_due or keys >= self._topology.flush_keys or not keys:
+            runs = self._with_pending(runs, memory, before, {})
+        tables = {f"{self._moved}{name}": frame.to_arrow() for name, frame in moved.items() if frame.height}
+        return tables, replace(runs, held={**memory.held, **moves.held})
+
+    def taken(self, memory: Memory, runs: StateRuns, batch_id: int) -> None:
+        """Records that *memory* has the states that a batch moved.
+
+        *runs* are those that the entry of the batch names. If a run was written, *memory* is loaded from *runs*.
+        """
+        if self.runs.runs == runs.runs:
+            self.runs, self._known_to = runs, batch_id
+        else:
+            self.load(memory, runs, batch_id)
+
+    def with_another(self, runs: StateRuns, tables: Tables) -> StateRuns:
+        """Writes *tables* as a run, and returns *runs* with it.
+
+        The new run is the newest.
+        """
+        keyed = {place: key for place in tables if (key := KEYS.get(place.partition("/")[0]))}
+        merged = {place: _alone(tables[place], key) for place, key in keyed.items()}
+        puts = {place: tables[place].height for place in keyed}
+        others = {place: rows for place, rows in tables.items() if place not in keyed}
+        run = self._written(runs.batch_id, merged, puts, others)
+        # Of the tables only states have the column HELD.
+        held = {place.partition("/")[2]: int(tables[place][HELD].sum()) for place in keyed if HELD in tables[place]}
+        before = runs.held or {}
+        held = {name: before.get(name, 0) + n for name, n in held.items()}
+        return replace(runs, runs=(*runs.runs, run), held={**before, **held})
+
+    def _with_pending(self, runs: StateRuns, memory: Memory, batch_id: int, moved: Tables) -> StateRuns:
+        """Writes a run with the pending states, and returns all runs.
+
+        The states pending are those of *memory*, after it took *moved*, that no run has; the result is the state after
+        *batch_id*. Runs that are no larger than those after them are merged with the new one.
+        """
+        pending, versions = memory.pending(moved), memory.new_versions(moved)
+        rows = sum(len(each) for each in pending.values()) + sum(each.height for each in versions.values())
+        if not rows:
+            return replace(runs, batch_id=batch_id)
+        older, merging = [*runs.runs], list[SortedRun]()
+        # Sizes that grow towards the oldest run bound the number of runs and how often a state is rewritten.
+        while older and older[-1].rows <= rows:
+            rows += older[-1].rows
+            merging.insert(0, self._opened[older.pop().name])
+        # Marks of deleted keys only serve to hide rows of older runs.
+        tables = {
+            place: Merged(
+                kept.stored_schema,
+                (*_of(merging, place), SortedRows.of(kept.key, pending[place].rows, pending[place].gone)),
+                keeps_gone=bool(older),
+            )
+            for place, kept in memory.kept()
+        }
+        if older:
+            others = {
+                place: _joined([run.others.get(place) for run in merging], new) for place, new in versions.items()
+            }
+        else:
+            others = memory.all_versions(moved)
+        puts = {place: kept.puts + _height(moved, place) for place, kept in memory.kept()}
+        return StateRuns(batch_id, (*older, self._written(batch_id, tables, puts, others)))
+
+    def _written(
+        self, batch_id: int, tables: Mapping[str, Merged], puts: Mapping[str, int], others: Tables
+    ) -> StateRun:
+        # The random part distinguishes runs of different attempts of one batch.
+        name = f"{batch_id:020d}-{uuid.uuid4().hex}{SUFFIX}"
+        writing = Writing(name, tables, puts, others)
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._fence.until_written(lambda: put_written(self._home / name, writing.write, check=self._fence.check_lease))
+        return StateRun(name, writing.rows)
+
+
+def remove_unnamed(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:
+    """Removes the runs that the newest entry does not name.
+
+    *control* is the control folder; the entry names the runs of *shards*.
+    """
+    named = {*files_of(control, shards)}
+    # Folders of other numbers of shards are searched, too.
+    files = (file for file in (control / "state").rglob("*") if file.suffix in WRITTEN)
+    unnamed = [file for file in files if file not in named]
+    check_lease()  # after the files were seen: a driver that comes later has not written any of them
+    for file in unnamed:
+        file.unlink(missing_ok=True)
+
+
+def files_of(control: Path, shards: Sequence[StateRuns]) -> list[Path]:
+    """Returns the files of the runs of all *shards* of a stream.
+
+    *control* is the stream's control folder.
+    """
+    folder = state_folder(control, len(shards))
+    return [folder / str(shard) / run.name for shard, runs in enumerate(shards) for run in runs.runs]
+
+
+def state_folder(control: Path, shards: int) -> Path:
+    """Returns the folder of the runs of a stream in *shards*.
+
+    It is in the *control* folder.
+    """
+    return control / "state" / str(shards)
+
+
+def _read(path: Path, keys: Mapping[str, str]) -> SortedRun:
+    try:
+        return opened(path, keys) if path.suffix == SUFFIX else _unzipped(path, keys)
+    except (OSError, BadZipFile, ValueError, KeyError, pa.ArrowException) as error:
+        msg = (
+            f"{path}: cannot read this file with states of the stream: {error!r}; restore the control folder and the "
+            "tables from a backup of one instant, or give the topology another `name`, under which the stream starts "
+            "from the beginning"
+        )
+        raise StateUnreadable(msg) from error
+
+
+def _alone(rows: pl.DataFrame, key: str) -> Merged:
+    """Returns *rows* alone: no other rows and no deleted keys."""
+    numbered = _numbered(rows)
+    of = SortedRows.of(key, numbered, pl.Series(dtype=pl.String))
+    return Merged(numbered.schema, (of,), keeps_gone=False)
+
+
+def _unzipped(path: Path, keys: Mapping[str, str]) -> SortedRun:
+    """Returns a run of the previous format (ZIPPED), read into memory."""
+    entry = unpacked(-1, path.read_bytes())
+    rows = {name: pl.DataFrame(table) for name, table in entry.tables.items() if isinstance(table, pa.Table)}
+    numbered = {place: _numbered(rows[place]) for place in keys if place in rows}
+    gone = {place: rows[f"gone/{place}"]["key"] for place in numbered if f"gone/{place}" in rows}
+    none = pl.Series(dtype=pl.String)
+    return SortedRun(
+        tables={place: SortedRows.of(keys[place], of, gone.get(place, none)) for place, of in numbered.items()},
+        puts={place: of.height for place, of in numbered.items()},
+        others={place: of for place, of in rows.items() if place.startswith("versions/")},
+    )
+
+
+def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.with_row_index(PUT).cast({PUT: pl.Int64})
+
+
+def _of(runs: Sequence[SortedRun], place: str) -> tuple[SortedRows, ...]:
+    return tuple(run.tables[place] for run in runs if place in run.tables)
+
+
+def _joined(older: Sequence[pl.DataFrame | None], newest: pl.DataFrame) -> pl.DataFrame:
+    return pl.concat([*(fitted(newest.schema, rows) for rows in older if rows is not None), newest])
+
+
+def _height(tables: Tables, place: str) -> int:
+    return tables[place].height if place in tables else 0

@@ -1,0 +1,173 @@
+"""Keeps the states of one driver's operators in memory.
+
+They move only after a batch has been committed. Nothing here is durable: `stream/state/files.py` has the states as of
+some batch, and the journal those that later batches moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from tidemark.kernels.updates.emission import STORED
+from tidemark.stream.state.keyed_rows import KeyedRows, Pending
+from tidemark.stream.state.runs import SortedRun
+from tidemark.stream.state.sorted_rows import fitted
+
+HELD = "_held"
+"""Column of a state row: its newest update was not sent."""
+
+
+@dataclass
+class Moves:
+    """The changes of the memory by one batch, per operator.
+
+    Rows are put, then keys dropped; `held` updates wait after the batch.
+    """
+
+    stored: dict[str, pl.DataFrame] = field(default_factory=dict)
+    states: dict[str, pl.DataFrame] = field(default_factory=dict)
+    dropped: dict[str, pl.Series] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, pl.DataFrame] = field(default_factory=dict)
+    waiting: dict[str, pl.DataFrame] = field(default_factory=dict)
+
+
+Tables = dict[str, pl.DataFrame]
+"""The changes of a memory, by place.
+
+Places are the names of `Memory.kept`, keys to drop before (`gone/…`), and versions to add (`versions/…`).
+"""
+
+
+class Memory:
+    """The states of one driver's operators between batches.
+
+    They are the updates sent on last and other states per operator, and the versions of joined tables. `waiting` are
+    the records of each source that were read too early (`max_drift`).
+    """
+
+    def __init__(self) -> None:
+        self.stored: dict[str, KeyedRows] = {}
+        self.states: dict[str, KeyedRows] = {}
+        self.held: dict[str, int] = {}
+        self.versions: dict[str, pl.DataFrame] = {}
+        self.waiting: dict[str, pl.DataFrame] = {}
+        self._new_versions: dict[str, pl.DataFrame] = {}
+
+    def keep(self, operator: str, states: KeyedRows | None = None) -> None:
+        """Keeps the last sent update of each key of *operator*, and *states*."""
+        self.stored[operator] = KeyedRows(STORED)
+        self.held[operator] = 0
+        if states is not None:
+            self.states[operator] = states
+
+    def version(self, table: str, schema: Mapping[str, pl.DataType]) -> None:
+        """Keeps versions of the *table* for joins."""
+        self.versions[table] = self._new_versions[table] = pl.DataFrame(schema=dict(schema))
+
+    def add_versions(self, table: str, rows: pl.DataFrame) -> None:
+        """Adds the versions *rows* of the *table*."""
+        self.versions[table] = pl.concat([self.versions[table], rows])
+        self._new_versions[table] = pl.concat([self._new_versions[table], rows])
+
+    def kept(self) -> Iterator[tuple[str, KeyedRows]]:
+        """Yields all rows by key, with their names in files."""
+        yield from ((f"stored/{name}", rows) for name, rows in self.stored.items())
+        yield from ((f"states/{name}", rows) for name, rows in self.states.items())
+
+    def schemas(self) -> Mapping[str, Mapping[str, pl.DataType]]:
+        """Returns the columns of all states and versions, by name in files."""
+        versions = {f"versions/{name}": dict(rows.schema) for name, rows in self.versions.items()}
+        return {place: rows.schema for place, rows in self.kept()} | versions
+
+    def rest_on(self, runs: Sequence[SortedRun]) -> None:
+        """Replaces all states by those of *runs*, oldest first."""
+        for place, kept in self.kept():
+            of = [run.tables[place] for run in runs if place in run.tables]
+            kept.rest_on(of, puts=max((run.puts.get(place, 0) for run in runs), default=0))
+        for place, rows in ((f"versions/{table}", rows.clear()) for table, rows in self.versions.items()):
+            versions_of_runs = [fitted(rows.schema, run.others[place]) for run in runs if place in run.others]
+            self.versions[place.rpartition("/")[2]] = pl.concat([rows, *versions_of_runs])
+        self.written()
+
+    def pending_n(self) -> int:
+        """Returns how many keys and versions moved since runs were written."""
+        return sum(rows.pending_n for _, rows in self.kept()) + sum(map(len, self._new_versions.values()))
+
+    def pending(self, moved: Tables) -> Mapping[str, Pending]:
+        """Returns the states that no run has, as if *moved* were put."""
+        pending_rows = {}
+        for place, kept in self.kept():
+            # Keys are dropped before rows are put: a key that is in both stays.
+            gone = moved.get(f"gone/{place}")
+            pending_rows[place] = kept.pending(moved.get(place), None if gone is None else gone["key"])
+        return pending_rows
+
+    def new_versions(self, moved: Tables) -> Tables:
+        """Returns the versions that no run has yet, and those *moved*."""
+        return {place: _with(rows, moved, place) for place, rows in _placed(self._new_versions)}
+
+    def all_versions(self, moved: Tables) -> Tables:
+        """Returns all versions, with those that are *moved*."""
+        return {place: _with(rows, moved, place) for place, rows in _placed(self.versions)}
+
+    def written(self) -> None:
+        """Records that runs have all versions."""
+        self._new_versions = {table: rows.clear() for table, rows in self.versions.items()}
+
+    def whole(self) -> Tables:
+        """Returns all states and versions."""
+        return {place: kept.all() for place, kept in self.kept()} | dict(_placed(self.versions))
+
+    def count_held(self) -> None:
+        """Counts which states wait, after they were read from tables."""
+        self.held |= {name: int(rows.all()[HELD].sum()) for name, rows in self.states.items()}
+
+    def bytes(self) -> int:
+        """Returns the bytes of the states in memory, as polars estimates them."""
+        frames = [*self.versions.values(), *self.waiting.values()]
+        kept = sum(rows.bytes for rows in (*self.stored.values(), *self.states.values()))
+        return kept + sum(int(frame.estimated_size()) for frame in frames)
+
+    def tables(self, moves: Moves) -> Tables:
+        """Returns the changes of *moves*, by name in files."""
+        gone = {f"states/{name}": keys for name, keys in moves.dropped.items()}
+        # An update that was sent on is needed only while its window has a state.
+        windowed = [name for name in moves.dropped if "window_end" in self.states[name].schema]
+        gone |= {f"stored/{name}": moves.dropped[name] for name in windowed}
+        put = {f"stored/{name}": rows for name, rows in moves.stored.items()}
+        put |= {f"states/{name}": rows for name, rows in moves.states.items()}
+        changes = {f"gone/{place}": keys.unique().rename("key").to_frame() for place, keys in gone.items()}
+        for place, kept in self.kept():
+            if place in put:
+                dropped = gone.get(place, pl.Series(dtype=pl.String)).implode()
+                changes[place] = put[place].select(*kept.schema).filter(~pl.col(kept.key).is_in(dropped))
+        return changes | {f"versions/{name}": rows for name, rows in moves.versions.items()}
+
+    def put(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """Drops and puts the rows of *tables*."""
+        for place, kept in self.kept():
+            if f"gone/{place}" in tables:
+                kept.drop(tables[f"gone/{place}"]["key"])
+            if place in tables:
+                kept.put(tables[place])
+        for name in self.versions:
+            if f"versions/{name}" in tables:
+                self.add_versions(name, tables[f"versions/{name}"])
+
+    def take(self, moves: Moves) -> None:
+        """Applies *moves* for the next batch."""
+        self.put(self.tables(moves))
+        self.held |= moves.held
+        self.waiting |= moves.waiting
+
+
+def _placed(versions: Mapping[str, pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
+    return ((f"versions/{name}", rows) for name, rows in versions.items())
+
+
+def _with(rows: pl.DataFrame, moved: Tables, place: str) -> pl.DataFrame:
+    return pl.concat([rows, moved[place]]) if place in moved else rows

@@ -1,0 +1,221 @@
+"""Reads and writes runs: files of sorted rows, mapped into memory.
+
+A run has the rows of several tables, and other rows beside them.
+
+The form: for each table its hashes, an Arrow stream of its blocks and one of the keys that are gone; Arrow streams of
+the rows that have no key; then a JSON object with the position and length of each, its length, and MARK. A file
+contains its own name, so that another file under this name is detected.
+
+A warehouse on this machine is mapped where it is. From an object store, or where TIDEMARK_STATE_CACHE names a folder of
+a local disk, files are copied there first; a copy that is missing, torn or of another file is made anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tidemark.storage.object_path import ObjectPath
+from tidemark.stream.state.sorted_rows import Merged, SortedRows
+
+SUFFIX = ".run"
+CACHE = "TIDEMARK_STATE_CACHE"
+MARK = b"TIDEMARK RUN 1\n\n"
+ALIGNED = 64
+LENGTH = 8
+"""Bytes of the length of the JSON object."""
+
+
+class Torn(ValueError):
+    """Raised when a file is not the whole run of its name."""
+
+
+@dataclass(frozen=True)
+class SortedRun:
+    """The content of a run.
+
+    It has `tables` by name, how many rows were put into each so far, and `others`, whose rows have no key.
+    """
+
+    tables: Mapping[str, SortedRows]
+    puts: Mapping[str, int]
+    others: Mapping[str, pl.DataFrame]
+
+
+@dataclass
+class Writing:
+    """The content of a run that is to be written.
+
+    `merged` are tables by name; `puts` and `others` are as in `SortedRun`. `rows` counts the rows written.
+    """
+
+    name: str
+    merged: Mapping[str, Merged]
+    puts: Mapping[str, int]
+    others: Mapping[str, pl.DataFrame]
+    rows: int = 0
+
+    def write(self, file: BinaryIO) -> None:
+        """Writes the run to *file*."""
+        tables: dict[str, Any] = {}
+        self.rows = sum(rows.height for rows in self.others.values())
+        for name, merged in self.merged.items():
+            hashes, source, place = merged.sources()
+            gone = merged.gone()
+            self.rows += len(hashes) + len(gone)
+            schema = pl.DataFrame(schema=dict(merged.schema)).to_arrow().schema
+            tables[name] = {
+                "puts": self.puts.get(name, 0),
+                "hashes": _part(
+                    file, lambda out, hashes=hashes: out.write(memoryview(hashes.astype("<u8", copy=False)))
+                ),
+                "rows": _stream(file, schema, merged.blocks(source, place)),
+                "gone": _frame(file, gone.to_frame("key")),
+            }
+        others = {name: _frame(file, rows) for name, rows in self.others.items()}
+        # The index is last, so that a file can be written in one pass.
+        index = json.dumps({"name": self.name, "tables": tables, "others": others}).encode()
+        file.write(index + len(index).to_bytes(LENGTH, "little") + MARK)
+
+
+def _part(file: BinaryIO, write: Any) -> tuple[int, int]:
+    """Writes a part with *write*; returns its start and length.
+
+    The start is the position in *file*.
+    """
+    # Aligned parts can be read as arrays without a copy.
+    file.write(b"\0" * (-file.tell() % ALIGNED))
+    start = file.tell()
+    write(file)
+    return start, file.tell() - start
+
+
+def _stream(file: BinaryIO, schema: pa.Schema, blocks: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+    def write(out: BinaryIO) -> None:
+        with pa.ipc.new_stream(out, schema) as stream:
+            for block in blocks:
+                stream.write_batch(block)
+
+    return _part(file, write)
+
+
+def _frame(file: BinaryIO, rows: pl.DataFrame) -> tuple[int, int]:
+    table = rows.to_arrow()
+    return _stream(file, table.schema, table.to_batches())
+
+
+def opened(path: Path, keys: Mapping[str, str]) -> SortedRun:
+    """Returns the run at *path*, mapped into memory.
+
+    *keys* are the columns of keys by table; other tables are omitted.
+
+    Raises:
+        OSError: It cannot be read.
+        Torn: It is not a whole run of that name.
+    """
+    local = _local(path)
+    try:
+        return _opened(local, path.name, keys)
+    except (OSError, ValueError, KeyError):
+        if local == path:
+            raise
+    # A copy that cannot be read is made once more; an original is not.
+    local.unlink(missing_ok=True)
+    return _opened(_local(path), path.name, keys)
+
+
+def is_whole(path: Path) -> bool:
+    """Returns whether the file at *path* exists, written to its end."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        if path.suffix != SUFFIX:
+            # Runs of the previous format are archives.
+            return zipfile.is_zipfile(file)
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - len(MARK)))
+        return file.read() == MARK
+
+
+def forget_copies(folder: Path, names: Collection[str]) -> None:
+    """Removes copies of files of *folder* that are not among *names*."""
+    copies = _copies(folder)
+    if copies is not None and copies.exists():
+        for copy in copies.glob(f"*{SUFFIX}"):
+            if copy.name not in names:
+                copy.unlink(missing_ok=True)
+
+
+def _opened(path: Path, name: str, keys: Mapping[str, str]) -> SortedRun:
+    with pa.memory_map(str(path)) as mapped:
+        content = mapped.read_buffer()
+    tail = len(MARK) + LENGTH
+    if content.size < tail or content.slice(content.size - len(MARK)).to_pybytes() != MARK:
+        msg = "it is incomplete"
+        raise Torn(msg)
+    length = int.from_bytes(content.slice(content.size - tail, LENGTH).to_pybytes(), "little")
+    index = json.loads(content.slice(content.size - tail - length, length).to_pybytes())
+    # A file that was copied to another name would be another shard's or batch's state.
+    if index["name"] != name:
+        msg = f"its content is the run {index['name']}"
+        raise Torn(msg)
+    tables = {table: parts for table, parts in index["tables"].items() if table in keys}
+    return SortedRun(
+        tables={table: _sorted(content, keys[table], parts) for table, parts in tables.items()},
+        puts={table: parts["puts"] for table, parts in tables.items()},
+        others={place: pl.DataFrame(_read(content, at)) for place, at in index["others"].items()},
+    )
+
+
+def _sorted(content: pa.Buffer, key: str, parts: Mapping[str, Any]) -> SortedRows:
+    start, length = parts["hashes"]
+    hashes = np.frombuffer(content.slice(start, length), "<u8")
+    gone = pl.DataFrame(_read(content, parts["gone"]))["key"]
+    return SortedRows(key, hashes, _read(content, parts["rows"]).to_batches(), gone)
+
+
+def _read(content: pa.Buffer, at: tuple[int, int]) -> pa.Table:
+    return pa.ipc.open_stream(pa.BufferReader(content.slice(*at))).read_all()
+
+
+def _copies(folder: Path) -> Path | None:
+    """Returns where copies of the files of *folder* are.
+
+    None where the files are mapped where they lie.
+    """
+    named = os.environ.get(CACHE)
+    if not named and not isinstance(folder, ObjectPath):
+        return None
+    home = Path(named or Path(tempfile.gettempdir()) / f"tidemark-state-{os.getuid()}")
+    return home / hashlib.sha256(str(folder).encode()).hexdigest()[:32]
+
+
+def _local(path: Path) -> Path:
+    """Returns a file on this machine with the content of *path*."""
+    copies = _copies(path.parent)
+    if copies is None:
+        return path
+    copy = copies / path.name
+    if not copy.exists():
+        copies.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = copy.with_name(f"{uuid.uuid4().hex}.partial")
+        try:
+            with path.open("rb") as source, partial.open("wb") as file:
+                shutil.copyfileobj(source, file, 1 << 24)
+            partial.replace(copy)
+        finally:
+            partial.unlink(missing_ok=True)
+    return copy

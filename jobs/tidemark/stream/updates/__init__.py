@@ -1,0 +1,1 @@
+"""Emits updates: the part that operators share."""

@@ -1,0 +1,204 @@
+"""Runs an aggregate over one batch, with states of earlier batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from tidemark.kernels import META
+from tidemark.kernels.aggregates.aggregation import Aggregation, in_open_sessions, merged_sessions
+from tidemark.kernels.aggregates.functions import aggregate_functions
+from tidemark.kernels.aggregates.windows import ends_by
+from tidemark.kernels.columns.values import key_text
+from tidemark.kernels.sql.expressions import PROBLEM, Expressions
+from tidemark.kernels.updates.emission import with_value
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.settings.emission import Decide
+from tidemark.model.settings.windows import Shape, Windows
+from tidemark.stream.journal.batch import Moment
+from tidemark.stream.state.keyed_rows import KeyedRows
+from tidemark.stream.state.memory import HELD, Memory, Moves
+from tidemark.stream.updates.emitting import Emitted, Emitter
+
+GROUP = "_group"
+"""Column of a session's state: the key without the window.
+
+It finds the sessions that may merge.
+"""
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """The result of an aggregate in one batch.
+
+    `emitted` are updates, and `late` the records that no open window accepts. `updates` counts the other records after
+    fan-out: one for each window that a record is in, and each session that ended by becoming part of another.
+    `reopened` of the updates are late records of earlier batches.
+    """
+
+    emitted: Emitted
+    late: pl.DataFrame
+    updates: int
+    reopened: int
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """The states that a batch moves.
+
+    They are the `newest` states of the keys that moved, `gone` keys, `late` records, and `results` to be judged one by
+    one.
+    """
+
+    newest: pl.DataFrame
+    gone: pl.Series
+    late: pl.DataFrame
+    results: pl.DataFrame
+    updates: int
+    reopened: int = 0
+
+
+class Aggregating:
+    """Runs the aggregate *operator* over records with *schema*.
+
+    Its states are in *memory*; *sql* evaluates its expressions.
+    """
+
+    def __init__(
+        self, operator: Aggregate, schema: Mapping[str, pl.DataType], sql: Expressions, memory: Memory
+    ) -> None:
+        self._operator, self._sql = operator, sql
+        self.kernel = Aggregation(operator, aggregate_functions(operator.aggregates, schema), schema)
+        schema_of_states = {**self.kernel.state_schema, **({GROUP: pl.String()} if self._in_sessions else {})}
+        by = [c for c in ("window_end", GROUP) if c in schema_of_states]
+        states = KeyedRows({**schema_of_states, HELD: pl.Boolean()}, key="_key", by=by)
+        memory.keep(operator.name, states)
+        self._states = states
+        self.emitter = Emitter(operator.name, operator.emission, memory, self._updates_of, operator.windows)
+
+    @property
+    def _in_sessions(self) -> bool:
+        return self._operator.windows is not None and self._operator.windows.shape is Shape.SESSION
+
+    def _closed_ms(self, moment: Moment) -> int | None:
+        """Returns the latest end of a window that accepts no more records.
+
+        None: there is none.
+        """
+        if self._operator.windows is None or moment.was_watermark_ms is None:
+            return None
+        return self._operator.windows.closed_up_to_ms(moment.was_watermark_ms, moment.ended.get(self._operator.name))
+
+    def run(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> Aggregated:
+        """Aggregates *records*, which have a key."""
+        windows = self._operator.windows
+        if windows is not None and windows.shape is Shape.SESSION:
+            moved = self._sessions(windows, records, moment)
+        else:
+            moved = self._windows(records, moment)
+        if self._operator.emission.holds:
+            emitted = self.emitter.hold(self._kept(moved.newest), moved.updates, moved.gone, moves, moment)
+        else:
+            # Of sessions that are judged once a batch, several records are one result.
+            merged = moved.updates - moved.results.height
+            emitted = self.emitter.at_once(self._updates_of(moved.results), moves, superseded=merged)
+            kept = self._kept(moved.newest).with_columns(pl.lit(value=False).alias(HELD))
+            self.emitter.keep(kept.select(*self._states.schema), moved.gone, moves, moment)
+        return Aggregated(emitted, moved.late, moved.updates + emitted.ended, moved.reopened)
+
+    def _windows(self, records: pl.DataFrame, moment: Moment) -> _Moved:
+        name = self._operator.name
+        assigned, late = self.kernel.assigned(records, self._closed_ms(moment), moment.stay_closed.get(name, ()))
+        if name not in moment.reopened:
+            return self._each(assigned, late)
+        again = moment.reopened[name].select(records.columns)
+        reopened, refused = self.kernel.reopened(again, moment.forgotten.get(name))
+        moved = self._each(pl.concat([reopened.select(assigned.columns), assigned]), pl.concat([refused, late]))
+        return replace(moved, reopened=reopened.height)
+
+    def _each(self, assigned: pl.DataFrame, late: pl.DataFrame) -> _Moved:
+        """Returns what moves when each record is a result.
+
+        Then the windows of the *assigned* records need not be merged. *late* are records that no open window accepts.
+        """
+        fresh = self.kernel.states_of(assigned)
+        earlier = self._states.of(fresh["_key"]).select(fresh.columns)
+        newest = self.kernel.merged(pl.concat([earlier, fresh]))
+        # Held results are judged when they are due, not record by record.
+        results = fresh.clear() if self._operator.emission.holds else fresh
+        return _Moved(newest, _NO_KEYS, late, self.kernel.running(earlier, results), fresh.height)
+
+    def _sessions(self, windows: Windows, records: pl.DataFrame, moment: Moment) -> _Moved:
+        group = records.select(key_text(self._operator.key, records.schema)).to_series()
+        earlier = self._states.with_any(GROUP, group).select(self.kernel.state_schema.keys())
+        alone = records.select(window_end=pl.col("_timestamp_ms") + windows.size_ms)
+        # Lateness depends on the order of records: an earlier one may have opened a session for a later one.
+        any_late = bool(alone.select(ends_by(self._closed_ms(moment)).any()).item())
+        emission = self._operator.emission
+        if emission.decide is Decide.BATCH or (emission.holds and not any_late):
+            return self._merging(windows, earlier, records, moment, turn=pl.lit(0))
+        assigned, rest = in_open_sessions(self.kernel, windows, earlier, records, self._closed_ms(moment))
+        plain = self._each(assigned, records.clear())
+        if rest.is_empty():
+            return plain
+        turn = pl.int_range(pl.len()).over(rest.select(key_text(self._operator.key, rest.schema)).to_series())
+        other = self._merging(windows, earlier, rest, moment, turn=turn)
+        return _Moved(
+            newest=pl.concat([plain.newest.select(other.newest.columns), other.newest]),
+            gone=other.gone,
+            late=other.late,
+            results=pl.concat([plain.results.select(other.results.columns), other.results]),
+            updates=plain.updates + other.updates,
+        )
+
+    def _merging(
+        self, windows: Windows, earlier: pl.DataFrame, records: pl.DataFrame, moment: Moment, *, turn: pl.Expr
+    ) -> _Moved:
+        """Returns what moves when sessions may merge.
+
+        There is one pass for all *records* of a *turn*. Where each record decides, records take turns: the first of
+        each key, the second, and so on.
+        """
+        closed_ms = self._closed_ms(moment)
+        open_, late, results, moved = earlier, records.clear(), [earlier.clear()], [_NO_KEYS]
+        for part in records.with_columns(_turn=turn).partition_by("_turn", maintain_order=True, include_key=False):
+            made = merged_sessions(self.kernel, windows, open_, part, closed_ms)
+            replaced = pl.concat([made.moved["_key"], made.gone["_key"]])
+            open_ = pl.concat([open_.filter(~pl.col("_key").is_in(replaced.implode())), made.moved])
+            late = pl.concat([late, made.late])
+            results += [made.gone, made.moved]
+            moved.append(made.moved["_key"])
+        newest = open_.filter(pl.col("_key").is_in(pl.concat(moved).implode()))
+        # A session that merged into another is gone under its old key.
+        gone = earlier.filter(~pl.col("_key").is_in(open_["_key"].implode()))["_key"]
+        judged = self.kernel.results(pl.concat(results))
+        # A session that ends in another one is an update that deletes its old key.
+        merges = 0 if self._operator.emission.holds else int(judged["_deleted"].sum())
+        return _Moved(newest, gone, late, judged, records.height - late.height + merges)
+
+    def _updates_of(self, states: pl.DataFrame) -> pl.DataFrame:
+        """Returns *states* as updates.
+
+        States without results get them here. States whose results have a problem are set aside.
+        """
+        operator = self._operator
+        results = states if {*operator.aggregates} <= {*states.columns} else self.kernel.results(states)
+        problems = self.kernel.problems(results)
+        if problems.null_count() < len(problems):
+            self._sql.set_aside(results.with_columns(problems.alias(PROBLEM)).filter(problems.is_not_null()))
+            results = results.filter(problems.is_null())
+        beside = ["_window_end"] if operator.windows else []
+        beside += [HELD] if HELD in results.columns else []
+        results = results.with_columns(_window_end="window_end") if operator.windows else results
+        selected = self._sql.select(results, operator.select, keep=(*self.kernel.key, *META, *beside))
+        return with_value(selected, tuple(operator.select))
+
+    def _kept(self, states: pl.DataFrame) -> pl.DataFrame:
+        if not self._in_sessions:
+            return states
+        return states.with_columns(key_text(self._operator.key, states.schema).alias(GROUP))
+
+
+_NO_KEYS = pl.Series("_key", [], pl.String())

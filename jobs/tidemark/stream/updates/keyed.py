@@ -1,0 +1,171 @@
+"""Runs operators that judge updates.
+
+It decides which updates go to tables, and keeps the newest update of each key.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from tidemark.kernels.aggregates.windows import WINDOW
+from tidemark.kernels.columns.schemas import META_SCHEMA
+from tidemark.kernels.columns.values import key_text, value_text
+from tidemark.kernels.updates.emission import newest_per_key
+from tidemark.kernels.updates.facts import times_of
+from tidemark.kernels.updates.proofs import changes_rows, quarantine_rows, suppressed_rows
+from tidemark.kernels.updates.steps import newest_by_time
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.settings.emission import Emission
+from tidemark.stream.journal.batch import Moment
+from tidemark.stream.state.keyed_rows import KeyedRows
+from tidemark.stream.state.memory import HELD, Moves
+from tidemark.stream.updates.emitting import Emitted, Emitter
+from tidemark.stream.updates.step import Op, OperatorStep, Run
+
+Tables = dict[str, pl.DataFrame]
+
+
+class JudgingStep(OperatorStep[Op]):
+    """An operator that judges updates, and keeps states."""
+
+    @property
+    def emission(self) -> Emission:
+        """Returns how the operator sends updates on."""
+        emission = self.operator.emission
+        assert emission is not None
+        return emission
+
+    def judged_rows(self, emitted: Emitted, window: Mapping[str, str] | None = None) -> Tables:
+        """Returns the rows of `changes` and `suppressed`.
+
+        *window* maps bounds to the columns that have them.
+        """
+        name = self.operator.name
+        changes = changes_rows(name, emitted.judged, **(window or {}))
+        joined = name in self.shared.memory.versions
+        return {"changes": changes, "suppressed": suppressed_rows(name, emitted.judged, joined=joined)}
+
+    def state_rows(self, moves: Moves) -> Tables:
+        """Returns states that moved or are gone, as rows of their table."""
+        name = self.operator.name
+        if name not in moves.states:
+            return {}
+        states, dropped = moves.states[name], moves.dropped[name].unique()
+        kept = states.filter(~pl.col("_key").is_in(dropped.implode()))
+        # Columns with an underscore are Tidemark's own; windows have columns of their own.
+        columns = [c for c in kept.columns if not c.startswith("_") and c not in WINDOW]
+        window = {c: c for c in WINDOW if c in kept.columns}
+        moved = kept.select(
+            operator=pl.lit(name),
+            key="_key",
+            state=value_text(columns, kept.schema),
+            held=HELD,
+            deleted="_deleted",
+            headers="_headers",
+            timestamp="_timestamp_ms",
+            newest="_newest_ms",
+            repeated="_repeated",
+            partition="_task",
+            source_partition="_partition",
+            source_offset="_offset",
+            **window,
+        )
+        dropped_with_state = dropped.filter(
+            dropped.is_in(self.shared.memory.states[name].of(dropped)["_key"].implode())
+        )
+        gone = pl.DataFrame(
+            {"operator": pl.Series([name] * dropped_with_state.len(), dtype=pl.String), "key": dropped_with_state}
+        )
+        return {"operator_state": pl.concat([moved, gone], how="diagonal")}
+
+    def finished(self, records: pl.DataFrame, emitted: Emitted) -> pl.DataFrame:
+        """Returns the times of records that are finished.
+
+        They are those of *records*; where the operator holds updates and no operator reads it, those that it sends on.
+        """
+        waits = self.emission.holds and self.operator.name in self.shared.terminals
+        return times_of(emitted.judged.emitted if waits else records)
+
+
+class KeyedStep(JudgingStep[Op]):
+    """An operator that judges the newest update of each key.
+
+    `by_time`: the newest by record time, not by arrival.
+    """
+
+    by_time = False
+
+    @abstractmethod
+    def updates(self, records: pl.DataFrame) -> pl.DataFrame:
+        """Returns *records*, or states, as updates of their keys."""
+
+    def state_schema(self) -> dict[str, pl.DataType]:
+        """Returns the columns of its states.
+
+        They are those of the newest update of a key.
+        """
+        updates = self.updates(self.judged_records(pl.DataFrame(schema=self.shared.schemas[self.operator.inputs[0]])))
+        payload = {c: kind for c, kind in updates.schema.items() if not c.startswith("_")}
+        return {**payload, **META_SCHEMA, HELD: pl.Boolean()}
+
+    def judged_records(self, records: pl.DataFrame) -> pl.DataFrame:
+        """Returns the records that it judges of those that it reads."""
+        return records
+
+    def prepare(self) -> None:
+        """Keeps the last sent update of each key.
+
+        Also its newest update, where that may be another.
+        """
+        keeps = self.emission.holds or self.by_time
+        states = KeyedRows(self.state_schema(), key="_key") if keeps else None
+        self.shared.memory.keep(self.operator.name, states)
+
+    def newest(
+        self, records: pl.DataFrame, moves: Moves, moment: Moment, columns: Sequence[str], *, finished: pl.DataFrame
+    ) -> Run:
+        """Judges the newest of *records* per key.
+
+        Args:
+            records: The records to judge.
+            moves: Collects the changes of states.
+            moment: The times of the batch.
+            columns: The columns to send on.
+            finished: All records that count as finished.
+        """
+        updates, bad = with_key(self.operator, self.updates(records))
+        emitted = self.emitted(updates, moves, moment)
+        rows = {**self.judged_rows(emitted), **self.state_rows(moves), **bad}
+        counts = emitted.counts + Counter(records_in=records.height, quarantined=records.height - updates.height)
+        times = self.finished(finished, emitted)
+        return Run(emitted.output.select(columns), times, counts, rows, emitted.judged.skipped, emitted.asserted)
+
+    def emitted(self, updates: pl.DataFrame, moves: Moves, moment: Moment) -> Emitted:
+        """Judges *updates* by the emission of the operator."""
+        name, memory, emission = self.operator.name, self.shared.memory, self.emission
+        emitter = Emitter(name, emission, memory, self.updates, remembers_deleted=self.by_time)
+        kept = newest_by_time(updates, memory.states[name].of(updates["_key"])) if self.by_time else updates
+        newest = newest_per_key(kept)
+        if emission.holds:
+            return emitter.hold(newest, updates.height, updates["_key"].clear(), moves, moment)
+        if self.by_time:
+            states = newest.with_columns(pl.lit(value=False).alias(HELD))
+            emitter.keep(states.select(*memory.states[name].schema), updates["_key"].clear(), moves, moment)
+        return emitter.at_once(kept, moves, superseded=updates.height - kept.height)
+
+
+def with_key(
+    operator: Operator, records: pl.DataFrame, key: tuple[str, ...] | None = None
+) -> tuple[pl.DataFrame, Tables]:
+    """Splits *records* into those with a key, and quarantine rows.
+
+    The key is `_key` unless *key* names its columns.
+    """
+    text = pl.col("_key") if key is None else key_text(key, records.schema)
+    bad = records.filter(text.is_null())
+    rows = quarantine_rows(operator.name, bad, "null_key")
+    return records.filter(text.is_not_null()), {"quarantine": rows}

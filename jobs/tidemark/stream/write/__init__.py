@@ -1,0 +1,1 @@
+"""Carries out a decided batch: commits, facts, compaction."""

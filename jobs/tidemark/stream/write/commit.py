@@ -1,0 +1,487 @@
+"""Carries out a batch of the journal: commits and measures it.
+
+Order:
+
+1. changes; their commit ends the latency of tables and aggregates without readers;
+2. the rows of repartitions and sinks, in the order of the topology; the latency of each ends with its own commit;
+3. records that a topic refused;
+4. small files of a table may be compacted.
+
+A step that was done before is skipped, so a batch may be carried out again from any point. Ledgers and measurements
+wait for the next flush (`flushing.py`). Each step has a name; tests stop a driver there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import assert_never
+
+import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tidemark.kernels import payload
+from tidemark.kernels.columns.schemas import INSTANT, UTC_TIMESTAMP, arrow_schema, instants
+from tidemark.kernels.records.marks import MARK, mark_text
+from tidemark.kernels.updates.final_rows import final_columns
+from tidemark.kernels.updates.last_seen import last_seen_columns
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.registry import HandingOut
+from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.tables.catalog import (
+    CHANGES,
+    CLOCK_SKEW,
+    HEARTBEATS,
+    HELD_RECORDS,
+    HOP,
+    TABLES,
+    UNDELIVERABLE,
+)
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.progress import StreamProgress
+from tidemark.storage.delta.current_rows import CLOSED_UP_TO, NEWEST_MS, OF_REPLACING, Closed, closed_row
+from tidemark.storage.delta.current_view import KEPT_BY, kept_by
+from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG
+from tidemark.storage.delta.tables import NOTHING, Committer, Notes, bigint_columns, create
+from tidemark.storage.fence import Fence
+from tidemark.storage.files import Files, Rows, frames, write_file
+from tidemark.storage.object_path import ObjectPath
+from tidemark.stream.journal.entries import MANY, Entry
+from tidemark.stream.journal.notes import MarkNotes
+from tidemark.stream.journal.unflushed import LEDGERS
+from tidemark.stream.kafka.broker import Publishers, TopicBroker
+from tidemark.stream.kafka.outgoing import Outgoing
+from tidemark.stream.write.compaction import Compactor
+from tidemark.stream.write.current_tables import CurrentTables
+from tidemark.stream.write.flushing import Flushing
+from tidemark.stream.write.measurement import Clocks, Measurer
+from tidemark.stream.write.open_windows import OpenWindows, closed_column
+from tidemark.stream.write.sink_columns import commented
+
+
+class Committing:
+    """Commits the batches of *sub* into its folder *home* of tables."""
+
+    def __init__(
+        self,
+        sub: SubTopology,
+        home: Path,
+        committer: Committer,
+        flushing: Flushing,
+        measurer: Measurer,
+        broker: TopicBroker,
+        fence: Fence,
+    ) -> None:
+        self._operators = {operator.name: operator for operator in sub.operators}
+        self._home, self._committer, self._flushing, self._measurer = home, committer, flushing, measurer
+        self._broker, self._fence = broker, fence
+        self._handing_out = [o for o in sub.operators if isinstance(o, HandingOut)]
+        self._shown_by_changes = [
+            o.name for o in sub.operators if o.name in sub.terminals() and o.emission and o not in self._handing_out
+        ]
+        self._compactor, self._hops = Compactor(committer), frozenset(_hops(sub))
+        self._open_windows = OpenWindows(home)
+        self._current_tables = CurrentTables(sub, home, committer, fence)
+        # Both are of one batch: `_commit_data` sets them.
+        self._undeliverable: list[pl.DataFrame] = []
+        self._done_at_ms: int | None = None
+
+    def laid_out(self, entry: Entry) -> Entry:
+        """Returns *entry* with large outputs written as files of their tables.
+
+        They are written once, before the journal, and no reader sees them until they are committed.
+        """
+        tables = {name: self._laid_out(name, entry) for name in entry.tables}
+        if any(rows is not entry.tables[name] for name, rows in tables.items()):
+            self._fence.reached("laid out")
+        return replace(entry, tables=tables)
+
+    def _laid_out(self, name: str, entry: Entry) -> Rows:
+        rows = entry.tables[name]
+        if isinstance(rows, Files) or rows.num_rows < MANY:
+            return rows
+        place = appended(self._home, self._operators.get(name), name, rows, entry.batch_id)
+        if place is None:
+            return rows
+        return Files((self._fence.until_written(lambda: write_file(*place, batch_id=entry.batch_id)),))
+
+    def carry_out(
+        self,
+        entry: Entry,
+        publishers: Publishers | None = None,
+        *,
+        recovers: bool = False,
+        done_at_ms: int | None = None,
+    ) -> None:
+        """Commits the data of *entry* and measures its facts.
+
+        The facts wait for the next flush.
+
+        Args:
+            entry: the journal entry.
+            publishers: send large outputs to topics. None: the driver sends all.
+            recovers: an earlier driver decided the batch and was killed.
+            done_at_ms: when Spark recorded the batch as done, epoch ms; nothing is sent to topics again. None: it may
+                not have been done.
+        """
+        self._fence.reached("decided")
+        clocks = self._commit_data(entry, publishers, recovers=recovers, done_at_ms=done_at_ms)
+        finished_at_ms = self._fence.clock() if done_at_ms is None else done_at_ms
+        self._flushing.take(entry, self._measurer.facts(entry, clocks, finished_at_ms=finished_at_ms))
+        if compacted := self._compactor.compact():
+            self._fence.reached(f"compacted {compacted.name}")
+
+    def _commit_data(
+        self, entry: Entry, publishers: Publishers | None, *, recovers: bool, done_at_ms: int | None
+    ) -> dict[str, Clocks]:
+        """Commits the data of *entry* and returns the clocks of each operator.
+
+        Args:
+            entry: the journal entry.
+            publishers: send large outputs to topics. None: the driver sends all.
+            recovers: an earlier driver decided the batch and was killed.
+            done_at_ms: when Spark recorded the batch as done, epoch ms. None: it may not have been done.
+
+        Returns:
+            Per operator when it started and finished, how long it was queued, and if it was recovered.
+        """
+        self._undeliverable, self._done_at_ms = [], done_at_ms
+        carried_ms = self._fence.clock()
+        ready_ms = self._commit(CHANGES.name, entry.tables.get(CHANGES.name), entry.batch_id)
+        notes = entry.notes.decision
+        clocks: dict[str, Clocks] = {}
+        for name, operator_notes in notes.operators.items():
+            clocks[name] = operator_notes.clocks | {"recovered": False}
+        # An operator waits for siblings and the journal from its own result until the entry is carried out. It waits
+        # for siblings again from the commit of the changes until its own turn.
+        for name in self._shown_by_changes:
+            if notes.operators[name].counts.get("emitted"):
+                waited_ms = carried_ms - clocks[name]["finished_at_ms"]
+                clocks[name] = shown(clocks[name], ready_ms, waited_ms, recovers=recovers)
+        for operator in self._handing_out:
+            began_ms, own_ms = self._fence.clock(), clocks[operator.name]["finished_at_ms"]
+            finished_ms = self._hand_out(operator, entry, publishers)
+            if isinstance(operator, Sink) and (mark := notes.marks.get(operator.name)):
+                self._mark(operator, mark, entry)
+            if finished_ms is not None:
+                waited = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
+                clocks[operator.name] = shown(clocks[operator.name], finished_ms, *waited, recovers=recovers)
+        if self._undeliverable:
+            refused = self._measurer.of_batch(UNDELIVERABLE, pl.concat(self._undeliverable), entry)
+            self._commit(UNDELIVERABLE.name, refused, entry.batch_id)
+        return clocks
+
+    def _mark(self, sink: Sink, mark: MarkNotes, entry: Entry) -> None:
+        """Writes a mark of time for the readers of *sink*.
+
+        A table that gets rows has its mark in the commit of the rows.
+        """
+        if sink.table is None:
+            # A batch that is done has sent its mark.
+            if self._done_at_ms is not None:
+                return
+            self._fence.check_lease()
+            self._broker.mark(sink, mark.watermark_ms, idle=mark.idle)
+        elif _has_rows(sink, entry):
+            return
+        else:
+            self._committer.commit_notes(self._home / sink.table, entry.batch_id, notes=self._time_mark(entry))
+            self._flushing.committed(sink.table, entry.batch_id)
+        self._fence.reached(f"marked {sink.name}")
+
+    def _time_mark(self, entry: Entry) -> dict[str, str]:
+        """Returns the mark of time of the batch of *entry*."""
+        progress = entry.notes.decision.progress
+        return {MARK: mark_text(self._committer.app, progress.watermark_ms, idle=progress.idle)}
+
+    def _hand_out(self, operator: HandingOut, entry: Entry, publishers: Publishers | None) -> int | None:
+        """Commits the rows that a repartition or sink hands out.
+
+        Returns:
+            The clock after the commit, epoch ms; None without rows. For a topic of a batch that was done before: when
+            it was done.
+        """
+        rows = entry.tables.get(operator.name)
+        if rows is not None and not rows.num_rows:
+            rows = None
+        if isinstance(operator, Sink) and operator.appends_to:
+            return self._append(operator, operator.appends_to, rows, entry)
+        if rows is None:
+            return None
+        match operator:
+            case Repartition():
+                return self._commit(operator.output_table, rows, entry.batch_id)
+            # A batch that is done has sent its records, and a topic would take them twice.
+            case Sink() if self._done_at_ms is not None:
+                return self._done_at_ms
+            case Sink():
+                self._fence.check_lease()
+                self._undeliverable += self._published(Outgoing.of(operator, entry, self._handing_out), publishers)
+                self._fence.reached(f"committed {operator.name}")
+                return self._fence.clock()
+            case _:
+                assert_never(operator)
+
+    def _published(self, outgoing: Outgoing, publishers: Publishers | None) -> list[pl.DataFrame]:
+        """Sends *outgoing* to its topic, on *publishers* if it is large.
+
+        Returns:
+            Rows of `undeliverable` for the records that the topic refused.
+        """
+        if publishers is not None and outgoing.tasks:
+            return publishers.publish(self._broker.publishing(outgoing))
+        return self._broker.publish(outgoing)
+
+    def _append(self, sink: Sink, table: str, rows: Rows | None, entry: Entry) -> int | None:
+        """Appends *rows* of *sink* to its table.
+
+        If the sink keeps current rows, also appends a row for the windows that are closed now.
+
+        Returns:
+            The clock after the commit, epoch ms; None without *rows*.
+        """
+        if rows is not None and not isinstance(rows, Files):
+            rows = sink_rows(sink, rows, entry.batch_id, self._home)
+        if rows is not None:
+            rows = self._in_its_folder(rows, table)
+        if not sink.key:
+            return None if rows is None else self._commit(table, rows, entry.batch_id, notes=self._time_mark(entry))
+        closed = self._open_windows.closed(sink, entry.notes.decision.progress.watermark_ms)
+        rows_and_mark = self._with_closed(rows, table, closed, entry.batch_id)
+        at_ms = self._commit(table, rows_and_mark, entry.batch_id)
+        self._open_windows.committed(sink, rows, closed)
+        self._current_tables.appended(sink, rows_and_mark)
+        return None if rows is None else at_ms
+
+    def _in_its_folder(self, rows: Rows, table: str) -> Rows:
+        """Returns *rows* in memory, or as files in *table*'s folder.
+
+        An older version wrote its files into another folder; those are read.
+        """
+        if isinstance(rows, pa.Table) or all(Path(file.path).parent.name == table for file in rows.files):
+            return rows
+        return pl.concat(frames(rows)).to_arrow()
+
+    def _with_closed(self, rows: Rows | None, table: str, closed: Closed | None, batch_id: int) -> Rows | None:
+        """Returns *rows* with a row for the windows that are *closed*."""
+        if closed is None:
+            return rows
+        path = self._home / table
+        mark = closed_row(closed, pa.schema(DeltaTable(str(path)).schema().to_arrow()), batch_id)
+        if isinstance(rows, Files):
+            written = self._fence.until_written(lambda: write_file(path, mark, batch_id=batch_id))
+            return Files((*rows.files, written))
+        if rows is None:
+            return mark
+        own = pl.DataFrame(mark.select(["batch_id", CLOSED_UP_TO]))
+        return pl.concat([pl.DataFrame(rows), own], how="diagonal").to_arrow()
+
+    def refresh(self, progress: StreamProgress, *, at_once: bool = False) -> None:
+        """Merges tables with current rows up to the batch of *progress*.
+
+        Merges those that are due, or all of them *at_once*.
+        """
+        for table in self._current_tables.refresh(progress.batch_id, at_once=at_once):
+            self._committed(table, progress.batch_id)
+
+    @property
+    def refresh_at_ms(self) -> int | None:
+        """Returns when a table with current rows is next due.
+
+        By the clock, epoch ms; None: all rows are merged.
+        """
+        return self._current_tables.due_at_ms
+
+    def _commit(self, name: str, rows: Rows | None, batch_id: int, *, notes: Notes = NOTHING) -> int:
+        if rows is None or not rows.num_rows:
+            return self._fence.clock()
+        path = self._home / name
+        if isinstance(rows, Files):
+            at_ms = self._committer.adopt(path, rows, batch_id, notes=notes)
+        else:
+            at_ms = self._committer.commit(path, rows, batch_id, notes=notes)
+        self._committed(name, batch_id)
+        return at_ms
+
+    def _committed(self, name: str, batch_id: int) -> None:
+        self._flushing.committed(name, batch_id)
+        # Files of a hop are left to maintenance, which knows what the readers have read.
+        if name not in self._hops:
+            self._compactor.committed(self._home / name)
+        self._fence.reached(f"committed {name}")
+
+
+def _has_rows(sink: Sink, entry: Entry) -> bool:
+    rows = entry.tables.get(sink.name)
+    return rows is not None and rows.num_rows > 0
+
+
+def shown(clock: Clocks, finished_ms: int, *waited_ms: int, recovers: bool) -> Clocks:
+    """Returns the clocks of an operator whose rows became visible.
+
+    Args:
+        clock: the operator's clocks before.
+        finished_ms: when its rows became visible, epoch ms. What an earlier driver committed did not wait for this
+            one: the operator's result counts if it is later.
+        waited_ms: how long it waited, ms; less than 0 counts as 0. The sum counts up to the time that passed since the
+            operator's result.
+        recovers: an earlier driver decided the batch and was killed.
+    """
+    shown_ms = max(finished_ms, clock["finished_at_ms"])
+    return {
+        **clock,
+        "finished_at_ms": shown_ms,
+        "queued_ms": clock["queued_ms"] + min(sum(max(0, ms) for ms in waited_ms), shown_ms - clock["finished_at_ms"]),
+        "recovered": recovers,
+    }
+
+
+def appended(
+    home: Path, operator: Operator | None, name: str, rows: pa.Table, batch_id: int
+) -> tuple[Path, pa.Table] | None:
+    """Returns the table for rows of a journal entry, and its rows.
+
+    Args:
+        home: folder of the tables.
+        operator: the operator that made the rows. None: no operator has this name.
+        name: name of the rows in the entry.
+        rows: the rows in the entry.
+        batch_id: number of the entry's batch.
+
+    Returns:
+        None if the rows belong to no table, or are not appended as they are.
+    """
+    match operator:
+        case Repartition():
+            return home / operator.output_table, rows
+        case Sink(appends_to=str() as table):
+            return home / table, sink_rows(operator, rows, batch_id, home)
+        case None if name in TABLES:
+            return home / name, rows
+    return None
+
+
+def sink_rows(sink: Sink, records: pa.Table, batch_id: int, home: Path) -> pa.Table:
+    """Returns *records* in the columns of the table of a Delta *sink*.
+
+    The columns are payload, record time, and the source and batch of each record. Of a sink that keeps current rows
+    only the last record of each key is returned. *records* have when a key was last seen if they were decided with
+    `last_seen_at`.
+
+    Instants and bounds of windows are timestamps. In a bigint column, which an older version created, they are epoch
+    ms.
+    """
+    rows = _as_sent(sink, records, batch_id)
+    at = [name for name, kind in rows.schema.items() if kind == INSTANT and name in payload(records.column_names)]
+    in_ms = bigint_columns(home / (sink.table or "")) if at else frozenset()
+    return rows.with_columns(pl.col(name).dt.epoch("ms") for name in at if name in in_ms).to_arrow()
+
+
+def _as_sent(sink: Sink, records: pa.Table, batch_id: int) -> pl.DataFrame:
+    frame = pl.DataFrame(records)
+    if sink.key:
+        frame = frame.unique(sink.key, keep="last", maintain_order=True)
+    return frame.select(
+        *(instants(name) if name in sink.bounds else pl.col(name) for name in payload(frame.columns)),
+        timestamp=instants("_timestamp_ms"),
+        batch_id=pl.lit(batch_id, pl.Int64),
+        source_partition="_partition",
+        source_offset="_offset",
+        deleted="_deleted",
+        **final_columns(frame.columns),
+        **last_seen_columns(frame.columns),
+        **(_newest_columns(frame.columns) if sink.key else {}),
+    )
+
+
+def _newest_columns(columns: Collection[str]) -> dict[str, pl.Expr]:
+    """Returns the newest record time of rows with these *columns*.
+
+    It is null for a row that only repeats others.
+    """
+    newest = pl.col("_newest_ms" if "_newest_ms" in columns else "_timestamp_ms")
+    return {NEWEST_MS: pl.when(~pl.col("_repeated")).then(newest) if "_repeated" in columns else newest}
+
+
+def _as_it_is(schema: pa.Schema, path: Path) -> pa.Schema:
+    """Returns *schema* with the column types of an older table at *path*.
+
+    Instants that the table holds as epoch ms are bigint.
+    """
+    if not DeltaTable.is_deltatable(str(path)):
+        return schema
+    in_ms = [f for f in schema if f.type == UTC_TIMESTAMP and f.name in bigint_columns(path)]
+    for field in in_ms:
+        schema = schema.set(schema.get_field_index(field.name), field.with_type(pa.int64()))
+    return schema
+
+
+_OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
+
+
+def table_names(sub: SubTopology) -> list[str]:
+    """Returns the names of all tables that batches of *sub* write."""
+    sinks = [o for o in sub.operators if isinstance(o, Sink)]
+    # A sink without a key appends to its table itself, which then has both names.
+    named = (name for o in sinks for name in (o.table, o.appends_to) if name)
+    return [*(table.name for table in _OWN), *_hops(sub), *dict.fromkeys(named)]
+
+
+def tables_alone(home: Path, sub: SubTopology) -> list[str]:
+    """Returns the names of tables that only the driver may write.
+
+    On a disk these are the tables that a driver reads, because it takes every row there for one of the stream. In an
+    object store these are all tables into which a driver commits its batches, because there only one process may write
+    a table.
+    """
+    if isinstance(home, ObjectPath):
+        return [name for name in table_names(sub) if name not in {HEARTBEATS.name, CLOCK_SKEW.name}]
+    changes = [o.appends_to for o in sub.operators if isinstance(o, Sink) and o.appends_to and o.key]
+    return [HELD_RECORDS.name, *_hops(sub), *changes]
+
+
+def _hops(sub: SubTopology) -> list[str]:
+    return [o.output_table for o in sub.operators if isinstance(o, Repartition)]
+
+
+def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]) -> None:
+    """Creates the missing Delta tables that the driver of *sub* writes.
+
+    *schemas* are those of the operators' outputs, by operator.
+    """
+    for table in _OWN:
+        log = KEPT_LOG if table.name in {CHANGES.name, *LEDGERS} else SHORT_LOG
+        create(home / table.name, arrow_schema(table), description=table.row, log=log)
+    for operator in sub.operators:
+        if isinstance(operator, Repartition):
+            create(home / operator.output_table, arrow_schema(HOP), description=HOP.row, log=HOP_LOG)
+        if isinstance(operator, Sink) and operator.table:
+            sent = pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow()
+            schema = _as_it_is(_as_sent(operator, sent, 0).to_arrow().schema, home / operator.table)
+            _create_sink(home, operator, commented(schema, operator, {o.name: o for o in sub.operators}, schemas))
+
+
+def _create_sink(home: Path, sink: Sink, schema: pa.Schema) -> None:
+    """Creates the table of *sink*.
+
+    If the sink keeps current rows, also creates the table of rows that it may not show yet.
+    """
+    own = [field for field in schema if field.name not in OF_REPLACING]
+    create(
+        home / str(sink.table), pa.schema(own) if sink.key else schema, description=f"records of the sink {sink.name}"
+    )
+    if not sink.key:
+        return
+    column = closed_column(sink)
+    if column is not None:
+        schema = schema.append(pa.field(CLOSED_UP_TO, schema.field(column).type))
+    create(
+        home / str(sink.appends_to),
+        schema,
+        description=f"rows to be merged into {sink.table}",
+        log=SHORT_LOG,
+        properties={KEPT_BY: kept_by(sink.key, column)},
+    )

@@ -1,0 +1,93 @@
+"""Compacts a driver's tables while it runs.
+
+A commit takes delta-rs longer with each file of the table.
+
+How it works: after EVERY commits of a table, the oldest of its small files, those of one folder and UTC day, become
+one, which is small, too, until it has enough rows. At most one table is compacted after each batch, before the next one
+begins. A failure fails nothing else: it is tried again EVERY commits later. Files of a hop stay as they are: a driver
+that has not read them would not find its rows in another one. They are left to `maintenance/`, which knows what was
+read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidemark.errors import Contradiction
+from tidemark.storage.delta.compaction import Busy, DataFile, alike, files_of, put_together
+from tidemark.storage.delta.tables import NEEDED, SUPERSEDED, Committer
+from tidemark.storage.object_path import ObjectPath
+
+log = logging.getLogger(__name__)
+
+EVERY = 100
+"""Commits between two tries, and the fewest files that are compacted."""
+AT_ONCE = 2 * EVERY
+SMALL_BYTES = 128 * 1_024
+"""A larger file stays as it is.
+
+Writing it again would cost more than it saves.
+"""
+
+
+class Compactor:
+    """Compacts small files of the tables into which *committer* commits.
+
+    It does so under the lease of *committer*.
+    """
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+        self._commits: Counter[Path] = Counter()
+
+    def committed(self, path: Path) -> None:
+        """Counts a commit of the table at *path*.
+
+        The first commit of a driver counts as EVERY, except in an object store, where a look at a table costs requests.
+        """
+        self._commits[path] += 1 if path in self._commits or isinstance(path, ObjectPath) else EVERY
+
+    def compact(self) -> Path | None:
+        """Compacts a table, if one is due, and returns its path.
+
+        Raises:
+            Contradiction: As in `Committer.open_anew`.
+            LeaseLost: Another driver may write now.
+        """
+        path, commits = max(self._commits.items(), key=lambda item: item[1], default=(None, 0))
+        if path is None or commits < EVERY:
+            return None
+        # A failed try counts as one: the next is EVERY commits later.
+        self._commits[path] = 0
+        try:
+            return path if self._put_together(path) else None
+        except Contradiction:
+            raise
+        except Busy as busy:
+            log.info("%s", busy)
+        except Exception as error:
+            log.warning("%s: cannot merge its small files for now: %r", path, error)
+        return None
+
+    def _put_together(self, path: Path) -> bool:
+        small = _small(files_of(path))
+        if not small:
+            return False
+        # After the files were seen, so that rows of other writers are noticed before they are compacted.
+        self._committer.open_anew(path)
+        put_together(path, small, check=self._committer.check_lease)
+        # The compaction was a commit of this driver, which the table has to know as its own.
+        self._committer.open_anew(path, own=1)
+        return True
+
+
+def _small(files: Sequence[DataFile]) -> list[DataFile]:
+    """Returns small files to compact; none if there are too few.
+
+    They are the oldest EVERY to AT_ONCE ones of one folder and UTC day that maintenance has not parted.
+    """
+    small = [file for file in files if file.bytes < SMALL_BYTES and not file.name.startswith((NEEDED, SUPERSEDED))]
+    return next((files[:AT_ONCE] for files in alike(small) if len(files) >= EVERY), [])

@@ -1,0 +1,153 @@
+"""Merges changes into tables with current rows every `refresh`.
+
+A batch only appends its changes; the view over the table and its changes is exact at once.
+
+Purpose: the cost of a batch depends on the number of changed keys, not on the size of the table.
+
+How it works: `changes_of_T` gets the rows of each batch, as any table does. A merge replaces the rows of T that have
+the keys of rows appended since the last merge. Delta's transaction in T is the newest batch that T shows: a merge that
+a crash interrupted is repeated or skipped. All that a merge does follows from `changes_of_T`.
+
+Rows that T shows are removed from `changes_of_T` with a later merge, so that a reader that opened T before a merge
+still finds the rows that the merge added.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, newest_rows
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.topology import SubTopology
+from tidemark.storage.delta.compaction import Busy, files_of, remove_files
+from tidemark.storage.delta.current_rows import closed_by
+from tidemark.storage.delta.merges import merge_notes
+from tidemark.storage.delta.tables import Committer, scan
+from tidemark.storage.fence import Fence
+from tidemark.storage.files import Rows
+from tidemark.stream.write.open_windows import closed_column
+
+log = logging.getLogger(__name__)
+
+LEAST_FILES = 10
+"""Fewer files are not worth a commit that removes them."""
+READER_MS = 60_000
+"""Rows that a table shows stay in its changes for so long.
+
+A reader opens one of the two tables, and then the other.
+"""
+
+
+class CurrentTables:
+    """Merges the tables with current rows of *sub* in the folder *home*.
+
+    *fence* reports each step that is done and has the clock.
+    """
+
+    def __init__(self, sub: SubTopology, home: Path, committer: Committer, fence: Fence) -> None:
+        self._sinks = [o for o in sub.operators if isinstance(o, Sink) and o.table and o.key]
+        self._home, self._committer, self._fence = home, committer, fence
+        self._merges: dict[str, list[tuple[int, int]]] = {}
+        self._merged_at_ms: dict[str, int] = {}
+        self._waiting: set[str] = set()
+
+    def appended(self, sink: Sink, rows: Rows | None) -> None:
+        """Records that a batch appended *rows* of *sink*."""
+        if rows is not None:
+            self._waiting.add(sink.name)
+
+    @property
+    def due_at_ms(self) -> int | None:
+        """When the next merge is due, by the clock, epoch ms.
+
+        None if the tables show all rows.
+        """
+        waiting = (sink for sink in self._sinks if sink.name in self._waiting)
+        # A table that this driver has not merged yet is due at 0, which is at once.
+        due_times_ms = (self._merged_at_ms.get(sink.name, -sink.refresh_ms) + sink.refresh_ms for sink in waiting)
+        return min(due_times_ms, default=None)
+
+    def refresh(self, batch_id: int, *, at_once: bool = False) -> Iterator[str]:
+        """Merges the tables that are due, or all *at_once*, up to *batch_id*.
+
+        Yields:
+            The names of tables that got a commit.
+        """
+        for sink in self._sinks:
+            if at_once or (sink.name in self._waiting and self._is_due(sink)):
+                if self._merge(sink, batch_id):
+                    yield str(sink.table)
+                self._waiting.discard(sink.name)
+                self._merged_at_ms[sink.name] = self._fence.clock()
+
+    def _is_due(self, sink: Sink) -> bool:
+        """Returns True if the last merge was `refresh` ago.
+
+        Also if the clock was set back since, and before the first merge.
+        """
+        merged_at_ms = self._merged_at_ms.get(sink.name)
+        return merged_at_ms is None or not 0 <= self._fence.clock() - merged_at_ms < sink.refresh_ms
+
+    def _merge(self, sink: Sink, batch_id: int) -> bool:
+        """Merges the changes of *sink* up to *batch_id*.
+
+        Returns:
+            False if there were none.
+        """
+        path, changes = self._home / str(sink.table), self._home / str(sink.appends_to)
+        if sink.name not in self._merges:
+            newest = self._committer.newest(path)
+            self._merges[sink.name] = [] if newest is None else [(self._fence.clock(), newest)]
+        merges = self._merges[sink.name]
+        merged = merges[-1][1] if merges else None
+        appended = _after(changes, merged)
+        if appended.is_empty():
+            return False
+        rows = newest_rows(appended.filter(pl.col("deleted").is_not_null()), sink.key)
+        closed = closed_by(appended, closed_column(sink))
+        shown = partial(merge_notes, appended)
+        self._committer.upsert(path, rows.to_arrow(), batch_id, key=sink.key, shown=shown, closed=closed)
+        self._fence.reached(f"merged {sink.table}")
+        merges.append((self._fence.clock(), batch_id))
+        shown_since_ms = merges[-1][0] - READER_MS
+        if old := [batch for at_ms, batch in merges if at_ms <= shown_since_ms]:
+            self._merges[sink.name] = [merge for merge in merges if merge[1] >= old[-1]]
+            self._remove(changes, old[-1])
+        return True
+
+    def _remove(self, changes: Path, merged: int) -> None:
+        """Removes files of *changes* whose rows the table all shows.
+
+        They have no rows of batches after *merged*.
+        """
+        old = [file for file in files_of(changes) if file.newest_batch is not None and file.newest_batch <= merged]
+        if len(old) < LEAST_FILES:
+            return
+        # After the listing, so that it fails if another process has written rows into the table.
+        self._committer.open_anew(changes)
+        self._committer.check_lease()
+        try:
+            remove_files(changes, old)
+        except Busy as busy:
+            log.info("%s", busy)
+        self._committer.open_anew(changes, own=1)
+        self._fence.reached(f"removed from {changes.name}")
+
+
+def _after(changes: Path, merged: int | None) -> pl.DataFrame:
+    """Returns rows of *changes* of batches after *merged*, by batch.
+
+    None: of all batches.
+    """
+    rows = scan(changes)
+    if merged is not None:
+        rows = rows.filter(pl.col("batch_id") > merged)
+    in_order = rows.collect().sort("batch_id", maintain_order=True)
+    flags = [name for name in (SEEN_ONLY, SEEN_ANEW) if name in in_order.columns]
+    # Rows from before `last_seen_at` was set have null here.
+    return in_order.with_columns(pl.col(flags).fill_null(value=False))

@@ -1,0 +1,253 @@
+"""Moves facts from the journal to their tables, many batches at once.
+
+How it works: the journal entry of each batch has the facts of the batch before it. A flush before the next entry writes
+the newest facts to a file of their own first, so that no clock is read again. Then each table gets one commit for all
+batches that it does not have, `batches` last. The commit's transaction names the newest of these batches. So the next
+flush completes a flush that was interrupted, and a driver starts with a flush.
+
+Tables that outside readers do not read together with other tables (SELDOM) are committed in one of six flushes, or in
+every flush if flushes are a minute apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import RLock
+
+import polars as pl
+import pyarrow as pa
+
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.updates.facts import added_up
+from tidemark.model.tables.catalog import BATCHES, EMISSION_METRICS, LATENCY_BUCKETS, OUTCOMES, WATERMARKS
+from tidemark.storage.delta.tables import Committer
+from tidemark.storage.fence import NO_FENCE, Fence
+from tidemark.storage.files import Files, Rows, write_file
+from tidemark.storage.object_path import ObjectPath
+from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.journal.notes import EntryNotes, FactsNotes
+from tidemark.stream.journal.unflushed import FACTS, LEDGERS, ByBatch, unflushed
+from tidemark.stream.write.compaction import Compactor
+
+WHOLES = (OUTCOMES.name, BATCHES.name)
+"""Tables that are committed last, in this order.
+
+`outcomes` follows the proofs that it counts. `batches`, which names a batch, is the last of all.
+"""
+
+SELDOM_MS = 60_000
+"""Least time between flushes in an object store: a commit costs requests."""
+SELDOM = frozenset({EMISSION_METRICS.name, LATENCY_BUCKETS.name, WATERMARKS.name})
+IN_ONE_OF = 6
+
+
+class Flushing:
+    """Keeps the facts of a stream's batches until its tables have them.
+
+    The tables in *home* get them every *every_ms*. *journal* is the folder of the entries, *facts* its files of facts.
+    *window_ms* is the length of the topology's streaming windows. A batch and a timer may call for a flush at the same
+    time.
+
+    Attributes:
+        flushed: the newest batch up to which tables have all facts; -1: none.
+        newest_batches: per table, the newest batch that it has.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        journal: Path,
+        facts: Journal,
+        committer: Committer,
+        *,
+        every_ms: int,
+        window_ms: int,
+        fence: Fence = NO_FENCE,
+    ) -> None:
+        self._home, self._journal, self._facts, self._committer = home, journal, facts, committer
+        self._every_ms = max(every_ms, SELDOM_MS) if every_ms and isinstance(home, ObjectPath) else every_ms
+        self._window_ms = window_ms
+        self._fence = fence
+        self._compactor = Compactor(committer)
+        self._lock = RLock()
+        self._waiting: dict[str, dict[int, Rows]] | None = None  # to be read from the journal
+        self._last: Entry | None = None  # facts of the newest batch, which are in no file yet
+        self._is_broken_off = True  # a flush was interrupted, or may have been by a driver before
+        self._flushed_at_ms: int | None = None
+        self._flushes = 0
+        self._carried_out = -1
+        self.flushed = -1
+        self.newest_batches: dict[str, int] = {}
+
+    def begin(self, newest: Entry | None, now_ms: int) -> None:
+        """Continues after the *newest* entry of the journal.
+
+        The driver before ended with this entry, which is carried out by now. *now_ms* is the clock.
+        """
+        files = self._facts.newest()
+        noted = [newest.notes.facts.newest_batches] if newest and newest.notes.facts else []
+        noted += [files.notes.newest_batches] if files else []
+        for newest_batches in noted:
+            for name, batch_id in (newest_batches or {}).items():
+                self.newest_batches[name] = max(batch_id, self.newest_batches.get(name, -1))
+        self._flushed_at_ms = now_ms
+        self._is_broken_off = newest is not None
+        self._carried_out = newest.batch_id if newest else -1
+
+    def has_facts_of(self, entry: Entry) -> bool:
+        """Returns True if a file has the facts of *entry*'s batch.
+
+        Then the batch was carried out.
+        """
+        return entry.batch_id in self._facts.batches()
+
+    def with_facts(self, entry: Entry) -> Entry:
+        """Returns *entry* with the facts of the batch before it.
+
+        They are left out if a file has them.
+        """
+        last = self._last
+        tables = {f"{FACTS}{name}": rows for name, rows in last.tables.items()} if last else {}
+        about = FactsNotes(
+            batch_id=last.batch_id if last else None,
+            flushed=self.flushed,
+            newest_batches=dict(self.newest_batches),
+        )
+        return Entry(entry.batch_id, {**entry.tables, **tables}, replace(entry.notes, facts=about))
+
+    def take(self, entry: Entry, facts: Mapping[str, pa.Table]) -> None:
+        """Takes the *facts* of the batch of *entry*, which was carried out.
+
+        The journal has those of the batch before it.
+        """
+        with self._lock:
+            # Before the first flush, and after a failed one, nothing is kept here: the next flush reads the journal.
+            if self._waiting is not None:
+                if self._last is not None:
+                    self._wait(self._last.batch_id, self._last.tables)
+                self._wait(entry.batch_id, {name: entry.tables[name] for name in LEDGERS if name in entry.tables})
+            self._last, self._carried_out = Entry(entry.batch_id, facts), entry.batch_id
+
+    def committed(self, name: str, batch_id: int) -> None:
+        """Records that the table *name* got a commit up to *batch_id*."""
+        self.newest_batches[name] = batch_id
+
+    def flush_if_due(self, now_ms: int) -> None:
+        """Flushes if the last flush was `every_ms` before *now_ms*.
+
+        Also flushes if the clock was set back since the last flush.
+        """
+        with self._lock:
+            # A clock that was set back would otherwise stop all flushes until it catches up.
+            if self._flushed_at_ms is not None and not 0 <= now_ms - self._flushed_at_ms < self._every_ms:
+                self._flushed_at_ms = now_ms
+                self._flushes += 1
+                is_seldom = not 0 < self._every_ms < SELDOM_MS
+                self.flush(is_whole=is_seldom or self._flushes % IN_ONE_OF == 0)
+
+    def flush(self, *, is_whole: bool = True) -> None:
+        """Commits all facts of batches that were carried out.
+
+        Tables in SELDOM are left out unless the flush *is_whole*. Before `begin` there are no facts.
+        """
+        with self._lock:
+            if self._flushed_at_ms is None:
+                return
+            try:
+                self._flush(is_whole=is_whole)
+            except BaseException:
+                # It is unknown which commits succeeded: the next flush reads the journal and the tables.
+                self._waiting = None
+                raise
+
+    def _flush(self, *, is_whole: bool) -> None:
+        if self._waiting is None:
+            self._waiting = self._read()
+        if self._is_broken_off:
+            # A new file of facts counts on the commits that the one before it promised.
+            self._commit_all(self._waiting)
+        if self._last is not None:
+            self._write_last(self._last, is_whole=is_whole)
+        self._is_broken_off = True
+        self._commit_all({*self._waiting} - (frozenset() if is_whole else SELDOM))
+        self._is_broken_off = False
+        if compacted := self._compactor.compact():
+            self._fence.reached(f"compacted {compacted.name}")
+
+    def _write_last(self, last: Entry, *, is_whole: bool) -> None:
+        """Writes the facts of the newest batch into a file.
+
+        The file also names the batches that the tables will have after the flush.
+        """
+        assert self._waiting is not None
+        self._wait(last.batch_id, last.tables)
+        names = self._waiting.keys() - (frozenset() if is_whole else SELDOM)
+        promised = {name: max(self._waiting[name]) for name in names}
+        notes = EntryNotes(newest_batches={**self.newest_batches, **promised}, is_whole=is_whole)
+        self._facts.write(Entry(last.batch_id, last.tables, notes), needed_after=self.flushed)
+        self._last = None
+        self._fence.reached("measured")
+
+    def _read(self) -> dict[str, dict[int, Rows]]:
+        """Reads rows that only the journal has, by table and batch.
+
+        Batches that are not carried out are left out.
+        """
+        in_journal = unflushed(self._journal)
+        self.flushed = max(self.flushed, in_journal.flushed)
+        waiting = {name: in_journal.of(self._home / name)[1] for name in in_journal.rows}
+        rows_by_table = {}
+        for name, by_batch in waiting.items():
+            carried_out = {number: rows for number, rows in by_batch.items() if number <= self._carried_out}
+            if carried_out:
+                rows_by_table[name] = carried_out
+        return rows_by_table
+
+    def _wait(self, batch_id: int, tables: Mapping[str, Rows]) -> None:
+        assert self._waiting is not None
+        for name, rows in tables.items():
+            if rows.num_rows:
+                self._waiting.setdefault(name, {})[batch_id] = rows
+
+    def _commit_all(self, names: Collection[str]) -> None:
+        assert self._waiting is not None
+        for name in sorted(names, key=lambda name: (name in WHOLES and WHOLES.index(name) + 1, name)):
+            self._commit(name, self._waiting[name])
+            del self._waiting[name]
+        # Facts in `_last` are in no file yet, so their batch cannot count as flushed.
+        newest = self._carried_out if self._last is None else self._last.batch_id - 1
+        before_waiting = min((min(rows) - 1 for rows in self._waiting.values()), default=newest)
+        self.flushed = max(self.flushed, min(before_waiting, newest))
+
+    def _commit(self, name: str, by_batch: ByBatch) -> None:
+        path, newest = self._home / name, max(by_batch)
+        rows = self._together(path, by_batch)
+        if isinstance(rows, Files):
+            self._committer.adopt(path, rows, newest)
+        else:
+            self._committer.commit(path, rows, newest)
+        self.committed(name, newest)
+        self._compactor.committed(path)
+        self._fence.reached(f"committed {name}")
+
+    def _together(self, path: Path, by_batch: ByBatch) -> Rows:
+        """Returns the rows of all batches in one.
+
+        They are files if the rows of any batch are.
+        """
+        files = [rows for _, rows in sorted(by_batch.items()) if isinstance(rows, Files)]
+        others = {number: rows for number, rows in by_batch.items() if not isinstance(rows, Files)}
+        if not others:
+            return Files(tuple(file for part in files for file in part.files))
+        if len(others) == 1 and not files:
+            (only,) = others.values()
+            return only
+        rows = pa.concat_tables([rows for _, rows in sorted(others.items())], promote_options="default")
+        if path.name == LATENCY_BUCKETS.name:
+            rows = rows_of(LATENCY_BUCKETS, added_up(pl.DataFrame(rows), window_ms=self._window_ms))
+        if not files:
+            return rows
+        written = self._fence.until_written(lambda: write_file(path, rows, batch_id=max(by_batch)))
+        return Files((*(file for part in files for file in part.files), written))

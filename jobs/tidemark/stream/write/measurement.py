@@ -1,0 +1,316 @@
+"""Makes the rows of the tables of facts about a committed batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.updates.facts import latency_histogram, latency_stats
+from tidemark.model.kinds.operator import Level, latency_level
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    BECAME,
+    CAME_IN,
+    EMISSION_METRICS,
+    LATENCY_BUCKETS,
+    OPERATOR_LATENCY,
+    OPERATOR_TASKS,
+    OPERATOR_WINDOWS,
+    OUTCOMES,
+    TABLES,
+    WATERMARKS,
+    Table,
+)
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.progress import PartitionProgress
+from tidemark.semantics.skew import Skew
+from tidemark.semantics.skip_rate import per_second
+from tidemark.storage.files import Rows, lazy
+from tidemark.stream.decide.decision import TIMES
+from tidemark.stream.journal.entries import Entry
+from tidemark.stream.journal.notes import DecisionNotes
+
+Clocks = Mapping[str, int]
+"""The clocks of an operator in a batch, epoch ms UTC.
+
+They are `started_at_ms`, `finished_at_ms`, `queued_ms` (a duration), and whether these were `recovered`.
+"""
+_OUTCOMES = (*CAME_IN, *BECAME, "fan_out", "repeated", "joined_beyond_history", "released_early", "reopened")
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host whose clock a driver reads.
+
+    `skew` returns the newest estimate of its clock skew; None: not known.
+    """
+
+    name: str = "localhost"
+    skew: Callable[[], Skew | None] = lambda: None
+
+
+class Measurer:
+    """Measures the committed batches of *sub*.
+
+    It turns a journal entry and the finish clocks of its commits into the rows of the tables of facts.
+    """
+
+    def __init__(self, topology: Topology, sub: SubTopology, *, thread_id: str, host: Host) -> None:
+        self._topology, self._sub, self._thread_id, self._host = topology, sub, thread_id, host
+        self._terminals = sub.terminals()
+        self._places = _places(topology)
+
+    def facts(self, entry: Entry, clocks: Mapping[str, Clocks], *, finished_at_ms: int) -> dict[str, pa.Table]:
+        """Returns the rows of each table of facts.
+
+        Tables without rows are omitted. *clocks* are those of each operator. *finished_at_ms* is when the batch was
+        committed (epoch ms UTC).
+        """
+        notes = entry.notes.decision
+        rows: dict[str, list[dict[str, Any]]] = {
+            OUTCOMES.name: self._outcomes(entry),
+            OPERATOR_WINDOWS.name: self._windows(notes, clocks) if self._topology.level is not Level.OFF else [],
+            OPERATOR_TASKS.name: self._tasks(notes) if self._topology.level is not Level.OFF else [],
+            WATERMARKS.name: self._watermarks(notes),
+            EMISSION_METRICS.name: self._emission(notes),
+            BATCHES.name: [self._batch(notes, finished_at_ms)],
+        }
+        facts = {name: self.of_batch(TABLES[name], part, entry) for name, part in rows.items() if part}
+        return {**self._latency(entry, clocks, self._same(entry)), **facts}
+
+    def of_batch(self, table: Table, rows: pl.DataFrame | list[dict[str, Any]], entry: Entry) -> pa.Table:
+        """Returns *rows* of *table* with columns that name *entry*'s batch."""
+        return rows_of(table, rows, **self._same(entry))
+
+    def _same(self, entry: Entry) -> dict[str, Any]:
+        return {"topology": self._topology.name, "sub_topology": self._sub.name, "batch_id": entry.batch_id}
+
+    def _latency(self, entry: Entry, clocks: Mapping[str, Clocks], same: Mapping[str, Any]) -> dict[str, pa.Table]:
+        stats: list[dict[str, Any]] = []
+        histograms: list[pl.DataFrame] = []
+        for operator in self._sub.operators:
+            times = entry.tables.get(f"{TIMES}{operator.name}")
+            if times is None or not times.num_rows:
+                continue
+            frame, clock = lazy(times), clocks[operator.name]
+            named = {"operator": operator.name, "kind": operator.kind}
+            measured = {
+                **named,
+                "level": latency_level(operator, self._terminals),
+                "thread_id": self._thread_id,
+                **_as_columns(clock),
+            }
+            stats += [
+                {**measured, **row, "task_id": self._task(task)}
+                for task, row in latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).items()
+            ]
+            histogram = latency_histogram(frame, finished_at_ms=clock["finished_at_ms"]).with_columns(
+                **{name: pl.lit(value) for name, value in named.items()}, finished_at=clock["finished_at_ms"]
+            )
+            histograms.append(histogram)
+        if not stats:
+            return {}
+        # The task of each row follows from its partition, in the column `_task`.
+        task_id = pl.format(self._task("{}"), "_task")
+        buckets = pl.concat(histograms).with_columns(task_id=task_id, thread_id=pl.lit(self._thread_id)).drop("_task")
+        return {
+            OPERATOR_LATENCY.name: rows_of(OPERATOR_LATENCY, stats, **same),
+            LATENCY_BUCKETS.name: rows_of(LATENCY_BUCKETS, buckets, **same),
+        }
+
+    def _task(self, partition: object) -> str:
+        """Returns the task of an input partition, named as Kafka Streams does."""
+        return f"{self._sub.name}_{partition}"
+
+    def _outcomes(self, entry: Entry) -> list[dict[str, Any]]:
+        counts = {name: operator.counts for name, operator in entry.notes.decision.operators.items()}
+        return [
+            {
+                "operator": o.name,
+                "kind": o.kind,
+                "newest_ms": _newest_ms(o, entry.tables.get(o.name)) if isinstance(o, Sink) and o.table else None,
+                **{word: counts[o.name].get(word, 0) for word in _OUTCOMES},
+            }
+            for o in self._sub.operators
+            if any(counts[o.name].values())
+        ]
+
+    def _windows(self, notes: DecisionNotes, clocks: Mapping[str, Clocks]) -> list[dict[str, Any]]:
+        skew = self._host.skew()
+        # Only the evident part of the skew is used: within its error the clocks may agree.
+        skew_ms = skew.evident_ms if skew else None
+        of_batch = {
+            "host": self._host.name,
+            "batch_started_at": notes.batch.started_at_ms,
+            "skew_ms": skew_ms,
+            "skew_error_ms": skew.error_ms if skew else None,
+        }
+        return [
+            {
+                "operator": operator.name,
+                "kind": operator.kind,
+                "window_start": window.start_ms,
+                "window_end": window.start_ms + self._topology.window_ms,
+                "ewt_at": clocks[operator.name]["finished_at_ms"],
+                # The driver's clock plus its skew is the clock of the reference host.
+                "ewt_adjusted_at": clocks[operator.name]["finished_at_ms"] + (skew_ms or 0),
+                "queued_ms": clocks[operator.name]["queued_ms"],
+                "records": window.records and window.records[operator.name],
+                "started_at": clocks[operator.name]["started_at_ms"],
+                "recovered": clocks[operator.name]["recovered"],
+                **self._places[operator.name],
+                **of_batch,
+            }
+            for window in notes.closed
+            for operator in self._sub.operators
+        ]
+
+    def _tasks(self, notes: DecisionNotes) -> list[dict[str, Any]]:
+        """Returns the work of each task of a batch in shards.
+
+        A task without records is omitted unless the batch closed windows.
+        """
+        kinds = {operator.name: operator.kind for operator in self._sub.operators}
+        return [
+            {
+                **_as_columns(asdict(run)),
+                "kind": kinds[run.operator],
+            }
+            for run in notes.tasks or ()
+            if run.records or notes.closed
+        ]
+
+    def _watermarks(self, notes: DecisionNotes) -> list[dict[str, Any]]:
+        was, now = notes.was, notes.progress
+        rows = []
+        for source, part in now.inputs.items():
+            before = was.inputs.get(source)
+            for number, partition in part.partitions.items():
+                if before is None or _time_of(partition) != _time_of(before.partitions.get(number)):
+                    rows.append({"source": source, "partition": number, **_time_of(partition)})
+            # Partitions have rows of their own, so they are masked out of the comparison.
+            if before is None or replace(part, partitions={}) != replace(before, partitions={}):
+                activity = "idle" if part.idle else "active"
+                rows.append(
+                    {
+                        "source": source,
+                        "watermark": part.watermark_ms,
+                        "held_by": part.held_by,
+                        "activity": activity,
+                    }
+                )
+        if (now.watermark_ms, now.held_by) != (was.watermark_ms, was.held_by) or rows:
+            rows.append({"watermark": now.watermark_ms, "held_by": now.held_by})
+        return [{**row, "decided_at": now.decided_at_ms} for row in rows]
+
+    def _emission(self, notes: DecisionNotes) -> list[dict[str, Any]]:
+        if not self._topology.level.includes(Level.DEBUG):
+            return []
+        was, now = notes.was.skipped_lately, notes.progress.skipped_lately
+        # An operator whose skips have left the rate window needs a row that brings the rate back to 0.
+        silent = {name for name, skips in was.items() if skips and not now.get(name)}
+        return [
+            {
+                "operator": name,
+                "thread_id": self._thread_id,
+                "task_id": self._task(task),
+                "idempotent_update_skip_total": total,
+                "idempotent_update_skip_rate": per_second(now.get(name, ()), task),
+                "decided_at": notes.batch.decided_at_ms,
+            }
+            for name, tasks in notes.progress.skipped.items()
+            for task, total in tasks.items()
+            if name in silent or notes.operators[name].counts.get("records_in")
+        ]
+
+    def _batch(self, notes: DecisionNotes, finished_at_ms: int) -> dict[str, Any]:
+        batch, queued = notes.batch, notes.batch.queued
+        return {
+            "epoch": batch.epoch,
+            "level": self._topology.level.value,
+            "decided_at": batch.decided_at_ms,
+            "started_at": batch.started_at_ms,
+            "finished_at": finished_at_ms,
+            "duration_ms": finished_at_ms - batch.started_at_ms,
+            "sources": [
+                {
+                    "source": part.source,
+                    "partition": part.partition,
+                    "from_offset": part.seen.from_offset,
+                    "until_offset": part.seen.until_offset,
+                    "latest_offset": part.seen.latest_offset,
+                }
+                for part in notes.sources
+            ],
+            "accepted_loss": [
+                {
+                    "source": part.source,
+                    "partition": part.partition,
+                    "from_offset": part.seen.lost[0],
+                    "until_offset": part.seen.lost[1],
+                }
+                for part in notes.sources
+                if part.seen.lost
+            ]
+            or None,
+            "records_in": sum(
+                notes.operators[o.name].counts.get("records_in", 0) for o in self._sub.operators if o.is_source
+            ),
+            "watermark": notes.progress.watermark_ms,
+            "queued_ms": queued.ms,
+            "queued_behind": ", ".join(queued.behind) or None,
+        }
+
+
+def _as_columns(notes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns *notes* with instants renamed to their columns.
+
+    Columns of instants have no unit in their name: `decided_at_ms` becomes `decided_at`.
+    """
+    return {name.removesuffix("_ms") if name.endswith("_at_ms") else name: value for name, value in notes.items()}
+
+
+def _places(topology: Topology) -> dict[str, dict[str, str]]:
+    """Returns where each operator is in *topology*.
+
+    These are columns of `operator_windows`.
+    """
+    read_by = topology.read_by
+    return {
+        name: {"upstreams": ",".join(waited_for), "read_by": ",".join(read_by[name])}
+        for name, waited_for in topology.waited_for.items()
+    }
+
+
+def _newest_ms(sink: Sink, rows: Rows | None) -> int | None:
+    """Returns the newest event time that *sink* hands to its table.
+
+    Where the sink has a key, only the last row of each key counts: it replaces the others. None without rows.
+    """
+    if rows is None or not rows.num_rows:
+        return None
+    frame = lazy(rows)
+    # Rows in files of the table have its columns; rows in memory have those of a record.
+    is_laid_out = "_timestamp_ms" not in frame.collect_schema()
+    at = pl.col("timestamp").dt.epoch("ms") if is_laid_out else pl.col("_timestamp_ms")
+    if sink.key:
+        frame = frame.unique(sink.key, keep="last", maintain_order=True)
+    newest_ms = frame.select(at.max()).collect().item()
+    return newest_ms if isinstance(newest_ms, int) else None
+
+
+def _time_of(partition: PartitionProgress | None) -> dict[str, Any]:
+    """Returns the columns of `watermarks` for one partition's progress."""
+    if partition is None:
+        return {}
+    return {
+        "watermark": partition.watermark_ms,
+        "max_timestamp": partition.max_timestamp_ms,
+        "activity": partition.activity,
+    }

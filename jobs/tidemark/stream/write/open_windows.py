@@ -1,0 +1,81 @@
+"""Finds when a batch makes current rows of a sink final.
+
+That is when it closes windows of which the sink has results.
+
+The open windows are remembered, so that only a driver's first batch reads the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from tidemark.kernels.updates.final_rows import WINDOW_FINAL
+from tidemark.model.kinds.sink import Sink
+from tidemark.storage.delta.current_rows import Closed, in_ms
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.files import Rows, frames
+
+
+def closed_column(sink: Sink) -> str | None:
+    """Returns the column that dates the windows of *sink*.
+
+    None: the sink cannot know that windows are closed, or all its rows are final.
+    """
+    window = sink.window
+    return window.column if window and not window.is_closed and sink.table and sink.key else None
+
+
+class OpenWindows:
+    """Remembers the windows whose rows are not final.
+
+    The tables are under *home*.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._open_ms: dict[str, set[int]] = {}
+
+    def closed(self, sink: Sink, watermark_ms: int | None) -> Closed | None:
+        """Returns the rows of *sink* that become final at *watermark_ms*.
+
+        None if there are none.
+        """
+        column = closed_column(sink)
+        up_to_ms = sink.window.closed_up_to_ms(watermark_ms) if sink.window else None
+        if column is None or up_to_ms is None:
+            return None
+        # Only the first batch of a driver reads the tables.
+        if sink.name not in self._open_ms:
+            self._open_ms[sink.name] = {ms for rows in self._not_final(sink, column) for ms in _ends_ms(rows, column)}
+        is_any_closed = any(ms <= up_to_ms for ms in self._open_ms[sink.name])
+        return Closed(column, up_to_ms) if is_any_closed else None
+
+    def committed(self, sink: Sink, rows: Rows | None, closed: Closed | None) -> None:
+        """Remembers that the table of *sink* got *rows*.
+
+        Those that are *closed* are final.
+        """
+        # Before the first look at the tables nothing is remembered, and that look will see these rows.
+        known_ms, column = self._open_ms.get(sink.name), closed_column(sink)
+        if known_ms is None or column is None:
+            return
+        if rows is not None:
+            known_ms |= {ms for part in frames(rows) for ms in _ends_ms(part, column)}
+        if closed is not None:
+            self._open_ms[sink.name] = {ms for ms in known_ms if ms > closed.up_to_ms}
+
+    def _not_final(self, sink: Sink, column: str) -> Iterator[pl.DataFrame]:
+        for name in (sink.table, sink.appends_to):
+            rows = dataset_of(DeltaTable(str(self._home / str(name))))
+            yield pl.DataFrame(rows.to_table(columns=[column, WINDOW_FINAL], filter=~pc.field(WINDOW_FINAL)))
+
+
+def _ends_ms(rows: pl.DataFrame, column: str) -> set[int]:
+    if WINDOW_FINAL not in rows.columns:
+        return set()
+    return set(rows.filter(~pl.col(WINDOW_FINAL)).select(in_ms(rows.schema, column)).to_series().drop_nulls())

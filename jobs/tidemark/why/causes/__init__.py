@@ -1,0 +1,1 @@
+"""Finds each cause that holds results back."""

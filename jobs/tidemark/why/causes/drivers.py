@@ -1,0 +1,179 @@
+"""Finds dead or stuck drivers among those that an operator needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tidemark.control.folder import StreamState
+from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.toml_keys import length
+from tidemark.why.evidence.commands import logs, start
+from tidemark.why.evidence.facts import BEATS_WITHIN_MS, Beat
+from tidemark.why.evidence.findings import Cause, WhyFinding
+from tidemark.why.evidence.snapshot import Scene
+
+MIB = 2**20
+ENDED_WELL = frozenset({StreamState.DRAINED, StreamState.ROTATED})
+RESTARTED_WITHIN_MS = 60_000
+"""For so long after a restart's first batch, it explains results."""
+SLOW_AFTER_MS = 60_000
+"""A batch that runs for longer is reported."""
+
+
+def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields problems of the driver of *name*, then of upstream drivers."""
+    own = _replaced_meanwhile(scene, name) or _driver(scene, name) or _restarted(scene, name)
+    if own:
+        yield own
+    for operator in _upstreams(scene, name):
+        hop = scene.operator(operator)
+        if isinstance(hop, HopSource):
+            for finding in drivers(scene, hop.repartition):
+                dead = finding.cause is Cause.DRIVER_DEAD
+                yield replace(finding, cause=Cause.UPSTREAM_DEAD) if dead else finding
+
+
+def _driver(scene: Scene, name: str) -> WhyFinding | None:
+    facts, sub = scene.of(name), scene.sub(name).name
+    beat = facts.beat
+    if beat is None and facts.batches.height:
+        return None  # Its driver is of a time before there were heartbeats.
+    if beat is None:
+        return scene.finding(
+            Cause.NEVER_STARTED, name, f"{sub} has never run: there is no heartbeat and no batch", start(scene, name)
+        )
+    again, look = start(scene, name), f"look at its log: {logs(scene, name)}"
+    dead = {
+        StreamState.FAILED: (f"failed: {beat.reason}", f"correct that and {again}"),
+        StreamState.DRAINED: ("was drained", again),
+        StreamState.ROTATED: ("ended to be replaced by a new one", f"{again}, unless Airflow is doing so"),
+    }.get(beat.state)
+    if dead is None and beat.is_gone:
+        hung = f" because {beat.killed_for} hung in the same process" if beat.killed_for else ""
+        dead = (f"was killed{hung}", f"{look}, and {again}, unless Airflow is doing so")
+    if dead is None and scene.at_ms - beat.at_ms > BEATS_WITHIN_MS:
+        dead = ("sends no heartbeat any more", f"{look}, and {again}")
+    if dead is not None:
+        state, remedy = dead
+        reading = facts.reading(scene.sub(name)) if beat.state not in ENDED_WELL else ""
+        if reading and (beat.state is not StreamState.FAILED or reading in state):
+            state = state if reading in state else f"{state}; {reading}"
+            remedy += "; if it fails at the same records again, one of them may be too large when unpacked: "
+            remedy += "after two such failures the next driver searches for that record and skips it"
+        if beat.is_short_of_memory:
+            state, remedy = f"{state}; before, {_memory(beat)}", f"give it more memory: {remedy}"
+        return scene.finding(Cause.DRIVER_DEAD, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
+    return _living(scene, name, beat)
+
+
+def _living(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
+    """Returns why a running driver does no work; None: it works.
+
+    It runs the operator *name*, and *beat* is its newest heartbeat.
+    """
+    facts, sub = scene.of(name), scene.sub(name).name
+    if beat.reason:
+        remedy = (
+            "free space (`tidemark tables` shows large tables), or make the disk writable; the driver then continues "
+        )
+        remedy += f"by itself, as its log shows: {logs(scene, name)}"
+        return scene.finding(Cause.CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
+    if beat.state is StreamState.STARTING and not facts.finished_after(beat.at_ms):
+        seen = f"the driver of {sub} has been starting since {iso(facts.started_ms)}, and reads nothing yet"
+        remedy = f"wait; after a minute look at its log: {logs(scene, name)}, or {start(scene, name)}"
+        return scene.finding(Cause.DRIVER_STARTING, name, seen, remedy, since_ms=facts.started_ms)
+    if beat.is_short_of_memory:
+        remedy = "give its host or container more memory, or run it in shards on executors (shards); then "
+        remedy += start(scene, name)
+        return scene.finding(Cause.SHORT_OF_MEMORY, name, f"the driver of {sub}: {_memory(beat)}", remedy)
+    began_ms = beat.batch_started_at_ms
+    if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
+        seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
+        remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
+        remedy += logs(scene, name)
+        return scene.finding(Cause.SLOW_BATCH, name, seen, remedy, since_ms=began_ms)
+    if facts.batches.height:
+        return _standing_still(scene, name)
+    seen = f"the driver of {sub} is alive and has not finished a batch yet"
+    remedy = f"wait, or look at its log: {logs(scene, name)}"
+    return scene.finding(Cause.NEVER_STARTED, name, seen, remedy, since_ms=beat.at_ms)
+
+
+def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
+    """Returns a finding if a driver shows no sign of work.
+
+    It runs the operator *name* and was not replaced.
+    """
+    since_ms, sub = scene.of(name).worked_ms, scene.sub(name).name
+    if scene.at_ms - since_ms <= max(STILL_AFTER_MS, TRIGGERS * scene.topology.trigger_ms):
+        return None
+    seen = f"the driver of {sub} stands still, and reads nothing: no batch and no heartbeat with work for "
+    seen += length(scene.at_ms - since_ms)
+    remedy = f"{_why_still(scene, name)}; or {start(scene, name)}"
+    return scene.finding(Cause.BACKLOG, name, seen, remedy, since_ms=since_ms)
+
+
+def _why_still(scene: Scene, name: str) -> str:
+    return (
+        f"look at the driver's log of that time: {logs(scene, name)}, and whether its host was suspended, paused or "
+        "short of memory"
+    )
+
+
+def _memory(beat: Beat) -> str:
+    """Describes the memory of the driver of *beat*."""
+    used, free, state = (round((n or 0) / MIB) for n in (beat.memory_bytes, beat.memory_free_bytes, beat.state_bytes))
+    return f"it used {used:,} MiB, {state:,} of them for states of operators, and {free:,} MiB were free"
+
+
+def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[WhyFinding]:
+    """Yields restarts and standstills of the drivers that *name* needs.
+
+    They are drivers of the operator and of upstream sub-topologies that read nothing for a while. They were replaced or
+    stood still, and read again in the last *within_ms*.
+    """
+    own = _restarted(scene, name, within_ms=within_ms)
+    if own:
+        yield own
+    for operator in _upstreams(scene, name):
+        hop = scene.operator(operator)
+        if isinstance(hop, HopSource):
+            yield from restarts(scene, hop.repartition, within_ms=within_ms)
+
+
+def _replaced_meanwhile(scene: Scene, name: str) -> WhyFinding | None:
+    """Returns a finding if no driver ran *name* at the instant.
+
+    It was being replaced, or it stood still, as later facts show.
+    """
+    restart = scene.of(name).restart
+    return None if restart is None or restart.to_ms <= scene.at_ms else _restarted(scene, name)
+
+
+def _restarted(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_MS) -> WhyFinding | None:
+    """Returns a finding if the driver of *name* was replaced lately.
+
+    Standing still counts, too. The interruption ended in the last *within_ms*.
+    """
+    restart = scene.of(name).restart
+    if restart is None or scene.at_ms - restart.to_ms > within_ms:
+        return None
+    driver = f"the driver of {scene.sub(name).name}"
+    if restart.stood_still:
+        seen = f"{driver} stood still and was not replaced: {restart.seen}"
+        return scene.finding(Cause.BACKLOG, name, seen, _why_still(scene, name), since_ms=restart.from_ms)
+    seen = f"{driver} was replaced: {restart.seen}"
+    before = logs(scene, name, " --lines 1000")
+    remedy = f"no action is needed after a deployment; otherwise look at the log of the driver before: {before}"
+    return scene.finding(Cause.DRIVER_RESTARTED, name, seen, remedy, since_ms=restart.from_ms)
+
+
+def _upstreams(scene: Scene, name: str) -> dict[str, None]:
+    """Returns *name* and the operators of its sub-topology that it needs."""
+    needed = {name: None}
+    for upstream in scene.operator(name).inputs:
+        needed |= _upstreams(scene, upstream)
+    return needed

@@ -1,0 +1,296 @@
+"""Explains why a source gives nothing.
+
+Its records do not exist, are not read, not usable, late, or wait for others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import polars as pl
+
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.toml_keys import length
+from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.watermark import Progress
+from tidemark.why.causes.producers import Producers
+from tidemark.why.causes.time_unit import plausible_unit
+from tidemark.why.causes.wrong_type import wrong_fields
+from tidemark.why.evidence.commands import LIVE, logs, quarantined, requeue, requeue_late, start
+from tidemark.why.evidence.facts import LATELY, NewestWatermark
+from tidemark.why.evidence.findings import Cause, WhyFinding
+from tidemark.why.evidence.snapshot import Scene, first, shown
+
+QUIET_AFTER_MS = 60_000
+"""A source without idle timeout and records for longer is quiet."""
+UNREAD_AFTER_MS = 10_000
+"""Rows of a hop that are older were read, or wait.
+
+Their age is by the finish clock of their batch.
+"""
+
+
+class Inputs:
+    """The sources and hops of *scene*."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._producers = Producers(scene)
+
+    def partitions(self, source: str) -> dict[int, NewestWatermark]:
+        """Returns the newest watermarks of the partitions of *source*."""
+        marks = self._scene.of(source).marks
+        return {number: mark for (name, number), mark in marks.items() if name == source and number is not None}
+
+    def last_read_ms(self, source: Source) -> int | None:
+        """Returns when the newest batch that read from *source* finished.
+
+        None: none did.
+        """
+        reads = self._scene.of(source.name).reads.filter(pl.col("source") == source.name, pl.col("n") > 0)
+        finished_ms = reads["finished_at"].max()
+        return finished_ms if isinstance(finished_ms, int) else None
+
+    def never_read(self, source: str) -> bool:
+        """Returns True if no record of *source* was ever read."""
+        return not self._scene.of(source).reads.filter(pl.col("source") == source)["n"].sum()
+
+    def empty(self, source: Source) -> list[WhyFinding]:
+        """Returns findings for a *source* of which no record was ever read."""
+        unread: list[WhyFinding] = []
+        for number in self.partitions(source.name):
+            unread += self.blocked(source, number)
+        if unread:
+            return unread
+        started = self._scene.of(source.name).batches["finished_at"].head(1)
+        place = source.topic or source.delta or source.files
+        seen = f"{place} never had a record"
+        remedy = f"check that its producer runs and writes to it{f'; {LIVE}' if source.topic else ''}"
+        since_ms = started.item() if started.len() else None
+        return [
+            self._scene.finding(Cause.SOURCE_EMPTY, source.name, seen, remedy, input=source.name, since_ms=since_ms)
+        ]
+
+    def source(self, source: Source) -> list[WhyFinding]:
+        """Returns why *source*, or a partition of it, gives nothing."""
+        if self.never_read(source.name):
+            return self.empty(source)
+        facts = self._scene.of(source.name)
+        gives = facts.since_last_result(source.name)["records_in"].sum() == 0
+        findings = [*self._producers.ahead(source), *self._waiting(source)]
+        for number in self.partitions(source.name):
+            findings += self.blocked(source, number, lately=LATELY if gives else 1)
+        findings += self.late(source)
+        findings += self._duplicates(source)
+        kept_alive = facts.since_last_result(source.name)["filtered"].sum()
+        if kept_alive:
+            seen = f"{kept_alive:,} records since its newest result were keep-alives"
+            remedy, since_ms = "no action is needed", self._scene.since(source.name, "filtered")
+            findings.append(self._scene.finding(Cause.ALL_FILTERED, source.name, seen, remedy, since_ms=since_ms))
+        return findings
+
+    def _duplicates(self, source: Source) -> Iterator[WhyFinding]:
+        """Yields a finding if all usable records lately had been read before."""
+        rows = self._scene.of(source.name).since_last_result(source.name).filter(pl.col("records_in") > 0)
+        repeated, usable = rows["duplicate"].sum(), (rows["records_in"] - rows["quarantined"]).sum()
+        if not repeated or repeated < usable:
+            return
+        writers = ", ".join(source.written_by)
+        yield self._scene.finding(
+            Cause.ALL_DUPLICATES,
+            source.name,
+            f"all {repeated:,} records since its newest result have a tidemark-id that was read before",
+            f"find out what sends them as {writers}: that writer has a new warehouse, or a service copies its headers",
+            input=source.name,
+            since_ms=first(rows, "duplicate"),
+        )
+
+    def blocked(self, source: Source, number: int, *, lately: int = 1) -> list[WhyFinding]:
+        """Returns what keeps the records of a partition from being used.
+
+        No driver reads them; or all after the last usable one, and all of its last *lately* batches, are quarantined.
+        """
+        facts = self._scene.of(source.name)
+        reads = facts.of_partition(source.name, number)
+        mark = facts.marks.get((source.name, number))
+        unread = int(reads["unread"].tail(1).sum())
+        if mark and mark.activity is Activity.BACKLOGGED and unread:
+            return [self._backlog(source, number, unread, reads)]
+        if growing := self._lagging(source, number, reads):
+            return [growing]
+        read = reads.filter(pl.col("n") > 0)
+        usable = read.filter(pl.col("n") > pl.col("bad"))["batch_id"].max()
+        bad = read if usable is None else read.filter(pl.col("batch_id") > usable)
+        if not bad.height or bad.height < min(lately, read.height):
+            return []
+        return [self._poison(source, number, bad)]
+
+    def _backlog(self, source: Source, number: int, unread: int, reads: pl.DataFrame) -> WhyFinding:
+        last = reads.filter(pl.col("n") > 0).tail(1)["finished_at"]
+        return self._scene.finding(
+            Cause.BACKLOG,
+            source.name,
+            f"{unread:,} records of it wait unread, and the newest batch read none of them",
+            f"check in the log that the driver can read the partition: {logs(self._scene, source.name)}; or raise "
+            f"max_records and {start(self._scene, source.name)}",
+            input=source.name,
+            partition=number,
+            since_ms=last.item() if last.len() else None,
+        )
+
+    def _lagging(self, source: Source, number: int, reads: pl.DataFrame) -> WhyFinding | None:
+        """Returns a finding if a partition is read too slowly.
+
+        Its last LATELY batches each left more unread than they read.
+        """
+        last = reads.filter(pl.col("n") > 0).tail(LATELY)
+        newest, least = reads["unread"].tail(1).sum(), last["unread"].min()
+        if not newest or not isinstance(least, int) or not (last["unread"] > last["n"]).all():
+            return None
+        return self._scene.finding(
+            Cause.BACKLOG,
+            source.name,
+            f"{newest:,} records of it wait unread; its last {last.height} batches read {last['n'].sum():,} and left "
+            f"{least:,} or more each",
+            "the driver does not keep up: raise max_records, run it in shards (shards), or give it more cores, and "
+            f"{start(self._scene, source.name)}",
+            input=source.name,
+            partition=number,
+            since_ms=last["finished_at"].head(1).item(),
+        )
+
+    def _poison(self, source: Source, number: int, bad: pl.DataFrame) -> WhyFinding:
+        rows = self._scene.of(source.name).quarantine.filter(
+            pl.col("source") == source.name,
+            pl.col("partition") == number,
+            pl.col("batch_id").is_in(bad["batch_id"].implode()),
+        )
+        where = {"input": source.name, "partition": number, "since_ms": bad["finished_at"].head(1).item()}
+        absurd = rows.filter(pl.col("reason") == "timestamp_out_of_range")
+        if absurd.height * 2 > rows.height and (unit := plausible_unit(source, absurd["value"].to_list())):
+            seen = f"the timestamps of its newest {absurd.height:,} records are out of range as {source.timestamp_unit}"
+            seen += f" and plausible as {unit}"
+            again = requeue(self._scene, source, "timestamp_out_of_range")
+            remedy = (
+                f'set timestamp_unit = "{unit}" for {source.name}, {start(self._scene, source.name)}, and {again}; '
+                f"or have the producer send {source.timestamp_unit}"
+            )
+            return self._scene.finding(Cause.WRONG_TIME_UNIT, source.name, seen, remedy, **where)
+        seen = f"its newest {rows.height:,} records are quarantined ({reasons_of(source, rows)})"
+        look = quarantined(self._scene, source.name)
+        remedy = f"look at them: {look}; correct the producer or the topology; then {requeue(self._scene, source)}"
+        return self._scene.finding(Cause.POISON_AT_HEAD, source.name, seen, remedy, **where)
+
+    def _waiting(self, source: Source) -> Iterator[WhyFinding]:
+        """Yields partitions of *source* whose records wait for slower ones."""
+        facts, drift_ms = self._scene.of(source.name), self._scene.topology.max_drift_ms
+        rows = facts.of_operator(source.name)
+        held = rows["held_after"].tail(1).sum()
+        if drift_ms is None or not held:
+            return
+        group = self._group(source)
+        lowest_ms = lowest_reported(group.values())
+        allowed_ms = max_allowed_ms(group.values(), max_drift_ms=drift_ms)
+        name, slowest = next(place for place, part in group.items() if part.watermark_ms == lowest_ms)
+        free = rows.filter(pl.col("held_after") == 0)["batch_id"].max()
+        released = rows["released_early"].tail(LATELY).sum()
+        limit = f"max_held = {self._scene.topology.max_held:,}"
+        early = f"; {released:,} were released early in the last {LATELY} batches ({limit})" if released else ""
+        since_ms = first(rows if free is None else rows.filter(pl.col("batch_id") > free), "held_after")
+        for number, mark in self.partitions(source.name).items():
+            if must_wait(mark.watermark_ms, allowed_ms=allowed_ms):
+                yield self._scene.finding(
+                    Cause.ALIGNMENT_WAIT,
+                    source.name,
+                    f"{held:,} records wait; at {shown(mark.watermark_ms)} it is more than {length(drift_ms)} "
+                    f"(max_drift) ahead of {name} partition {slowest} at {shown(lowest_ms)}{early}",
+                    f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
+                    input=source.name,
+                    partition=number,
+                    since_ms=since_ms,
+                )
+
+    def _group(self, source: Source) -> dict[tuple[str, int], Progress]:
+        """Returns all partitions that wait for each other with *source*."""
+        sub = self._scene.sub(source.name)
+        names = {o.name for o in sub.operators if isinstance(o, Source)} - sub.table_inputs()
+        return {
+            (name, number): Progress(watermark_ms=mark.watermark_ms, activity=mark.activity or Activity.ACTIVE)
+            for name in sorted(names)
+            for number, mark in self.partitions(name).items()
+        }
+
+    def late(self, operator: Operator) -> list[WhyFinding]:
+        """Returns a finding if most of the records lately were late."""
+        facts = self._scene.of(operator.name)
+        rows = facts.lately(operator.name)
+        late, n = rows["late"].sum(), rows["records_in"].sum()
+        if late * 2 <= n:
+            return []
+        records = facts.late_records.filter(
+            pl.col("operator") == operator.name, pl.col("batch_id").is_in(rows["batch_id"].implode())
+        )
+        partitions = records["partition"].unique()
+        lateness_ms = records["lateness_ms"].max() or 0
+        source = self._scene.first_source(operator.name)
+        assert isinstance(lateness_ms, int)
+        finding = self._scene.finding(
+            Cause.BOUND_TOO_SMALL,
+            operator.name,
+            f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
+            f"{length(lateness_ms)}, with a bound of {length(source.bound_ms)}{taken_in_again(rows)}",
+            f"a bound of {length(source.bound_ms + lateness_ms + 1)} would accept them; "
+            f"`tidemark bound {self._scene.topology.name} --source {source.name}` shows the price of each bound; "
+            f"{requeue_late(self._scene, operator.name)}",
+            input=source.name,
+            partition=partitions.item() if partitions.len() == 1 else None,
+            since_ms=first(rows, "late"),
+        )
+        return [finding]
+
+    def hop(self, source: HopSource) -> list[WhyFinding]:
+        """Returns a finding if *source* has not read its hop.
+
+        They were sent on more than UNREAD_AFTER_MS ago.
+        """
+        handed = self._scene.of(source.repartition).handed_on(source.repartition)
+        until = self._scene.of(source.name).of_partition(source.name, 0).tail(1)["until_offset"].sum()
+        unread = self._scene.of(source.repartition).batches.filter(pl.col("batch_id").is_between(until, handed))
+        since_ms = unread["finished_at"].min()
+        if not isinstance(since_ms, int) or self._scene.at_ms - since_ms <= UNREAD_AFTER_MS:
+            return []
+        return [
+            self._scene.finding(
+                Cause.BACKLOG,
+                source.name,
+                f"{unread.height:,} batches that {source.repartition} sent on wait unread",
+                f"check that the driver of {self._scene.sub(source.name).name} runs and keeps up: "
+                f"{logs(self._scene, source.name)} and `tidemark topology {self._scene.topology.name}`",
+                input=source.repartition,
+                since_ms=since_ms,
+            )
+        ]
+
+
+def taken_in_again(rows: pl.DataFrame) -> str:
+    """Returns the end of a sentence about late records in *rows*.
+
+    It counts those that reopened windows accepted.
+    """
+    again = rows["reopened"].sum() if "reopened" in rows.columns else 0  # an older table has no such column
+    return f"; {again:,} late records were processed again by closed windows" if again else ""
+
+
+def reasons_of(source: Source, quarantined: pl.DataFrame) -> str:
+    """Returns counts of *quarantined* records by reason.
+
+    Fields with a wrong type are named.
+    """
+    counts = Counter(quarantined["reason"].to_list()).most_common()
+    mistyped = wrong_fields(source, quarantined.filter(pl.col("reason") == "wrong_type")["value"].to_list())
+    fields = f" in {', '.join(mistyped)}" if mistyped else ""
+    return ", ".join(f"{n:,} {reason}{fields if reason == 'wrong_type' else ''}" for reason, n in counts)

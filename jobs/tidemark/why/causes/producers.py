@@ -1,0 +1,105 @@
+"""Finds producers that send records from the future.
+
+Their clocks, time zones or units are wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import polars as pl
+
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.toml_keys import length
+from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
+from tidemark.why.causes.time_unit import timestamp_ms
+from tidemark.why.evidence.commands import requeue
+from tidemark.why.evidence.facts import LATELY
+from tidemark.why.evidence.findings import Cause, WhyFinding
+from tidemark.why.evidence.snapshot import Scene
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """Records of a partition that were ahead of the clock."""
+
+    partition: int
+    by_ms: int
+    n: int
+    since_ms: int
+    key: str | None
+    quarantined: bool
+
+
+class Producers:
+    """The producers' clocks as the sources of *scene* show them."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def ahead(self, source: Source) -> Iterator[WhyFinding]:
+        """Yields partitions of *source* that were ahead of the clock lately.
+
+        They have such records in the last LATELY batches.
+        """
+        if source.max_ahead_ms is None:
+            return
+        for ahead in (*self._accepted(source), *self._quarantined(source)):
+            whose = "" if ahead.key is None else f", of key {ahead.key},"
+            again = f"; then {requeue(self._scene, source, 'timestamp_in_future')}" if ahead.quarantined else ""
+            became = "they are quarantined" if ahead.quarantined else "they move time no further than the clock"
+            yield self._scene.finding(
+                Cause.PRODUCER_AHEAD,
+                source.name,
+                f"{ahead.n:,} records of {source.topic or source.name}{whose} lie up to {length(ahead.by_ms)} ahead of "
+                f"the clock: {became}",
+                "correct the producer's clock, time zone or timestamp_unit; for record time that is no wall time, set "
+                f'max_ahead = "unlimited" for {source.name}{again}{self._moved(source, ahead.partition)}',
+                input=source.name,
+                partition=ahead.partition,
+                since_ms=ahead.since_ms,
+            )
+
+    def _moved(self, source: Source, partition: int) -> str:
+        """Returns the remedy where the time of *partition* is ahead already."""
+        facts = self._scene.of(source.name)
+        mark, decided_at_ms = facts.marks.get((source.name, partition)), facts.batches["decided_at"].max()
+        newest_ms = mark.max_timestamp_ms if mark else None
+        if newest_ms is None or not isinstance(decided_at_ms, int) or newest_ms <= decided_at_ms + LEAST_CLOCK_ERROR_MS:
+            return ""
+        place = f"{self._scene.topology.name} {self._scene.sub(source.name).name}"
+        partition_at = f"--source {source.name} --partition {partition} --to {iso(decided_at_ms)}"
+        command = f"tidemark reset-time {place} {partition_at} --by NAME --reason TEXT"
+        return f"; the time of the partition is ahead already: `{command}`"
+
+    def _accepted(self, source: Source) -> Iterator[_Ahead]:
+        facts = self._scene.of(source.name)
+        batches = facts.lately(source.name)["batch_id"]
+        rows = facts.latencies(source.name).filter(
+            pl.col("batch_id").is_in(batches.implode()), pl.col("min_ms") < -LEAST_CLOCK_ERROR_MS
+        )
+        for (partition,), part in rows.group_by("partition", maintain_order=True):
+            assert isinstance(partition, int)
+            least_ms, n = part["min_ms"].min(), part["negative_n"].sum()
+            assert isinstance(least_ms, int)
+            key = facts.key_ahead(partition, batches, by_more_than_ms=LEAST_CLOCK_ERROR_MS)
+            yield _Ahead(partition, -least_ms, n, part["finished_at"].min(), key, quarantined=False)  # type: ignore[arg-type]
+
+    def _quarantined(self, source: Source) -> Iterator[_Ahead]:
+        facts = self._scene.of(source.name)
+        newest = facts.reads.filter(pl.col("source") == source.name, pl.col("n") > 0)["batch_id"].unique().sort()
+        rows = facts.quarantine.filter(
+            pl.col("source") == source.name,
+            pl.col("reason") == "timestamp_in_future",
+            pl.col("batch_id").is_in(newest.tail(LATELY).implode()),
+        ).join(facts.batches.select("batch_id", "finished_at"), on="batch_id")
+        for (partition,), part in rows.group_by("partition", maintain_order=True):
+            assert isinstance(partition, int)
+            last = part.row(-1, named=True)
+            at_ms = timestamp_ms(source, last["value"])
+            by_ms = 0 if at_ms is None else round(at_ms) - last["finished_at"]
+            key = last["key"]
+            text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+            yield _Ahead(partition, by_ms, part.height, part["finished_at"].min(), text, quarantined=True)  # type: ignore[arg-type]

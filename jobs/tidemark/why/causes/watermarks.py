@@ -1,0 +1,129 @@
+"""Finds the partition that holds a watermark back, across sub-topologies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.toml_keys import length
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.idleness import Activity
+from tidemark.why.causes.inputs import Inputs
+from tidemark.why.evidence.commands import LIVE
+from tidemark.why.evidence.facts import NewestWatermark
+from tidemark.why.evidence.findings import Cause, WhyFinding
+from tidemark.why.evidence.snapshot import Scene, shown
+
+
+class Watermarks:
+    """The watermarks of *scene*."""
+
+    def __init__(self, scene: Scene, inputs: Inputs) -> None:
+        self._scene, self._inputs = scene, inputs
+
+    def holding(self, sub: SubTopology, needed_ms: int) -> Iterator[WhyFinding]:
+        """Yields what keeps the watermark of *sub* below *needed_ms*.
+
+        Other records have come that far.
+        """
+        marks = self._scene.of(sub.operators[0].name).marks
+        tables = sub.table_inputs()
+        leading = [o for o in sub.sources if o.name not in tables]
+        names = {o.name for o in leading}
+        all_idle = all(_is_idle(marks.get((o.name, None))) for o in leading)
+        ahead = any(_reached(mark, needed_ms) for (name, _), mark in marks.items() if name in names)
+        for source in leading:
+            if isinstance(source, Source):
+                yield from self._source_holding(source, needed_ms, ahead=ahead)
+            elif not _reached(marks.get((source.name, None)), needed_ms):
+                mark = marks.get((source.name, None))
+                yield from self._inputs.hop(source) or self._hop_holding(source, mark, needed_ms, all_idle=all_idle)
+
+    def _hop_holding(
+        self, source: HopSource, mark: NewestWatermark | None, needed_ms: int, *, all_idle: bool
+    ) -> Iterator[WhyFinding]:
+        """Yields what holds the hop of *source* back.
+
+        An idle hop holds nothing back unless every input is idle.
+        """
+        if not _is_idle(mark):
+            yield from self.holding(self._scene.sub(source.repartition), needed_ms)
+        elif all_idle:
+            first = self._scene.first_source(source.repartition)
+            yield self._scene.finding(
+                Cause.UPSTREAM_IDLE,
+                source.name,
+                f"its upstream {source.repartition} is idle: nothing comes from {first.name}, and time stands at "
+                f"{shown(mark.watermark_ms if mark else None)}",
+                f"check that the producer of {first.name} runs{f' ({LIVE})' if first.topic else ''}; if it may be "
+                f"silent, idle_advances = true for {first.name} lets time advance",
+                input=source.repartition,
+                since_ms=self._inputs.last_read_ms(first),
+            )
+
+    def _source_holding(self, source: Source, needed_ms: int, *, ahead: bool) -> Iterator[WhyFinding]:
+        partitions = self._inputs.partitions(source.name)
+        behind = {n: m for n, m in partitions.items() if m.activity is not Activity.IDLE and not _reached(m, needed_ms)}
+        if behind and self._inputs.never_read(source.name):
+            yield from self._inputs.empty(source)
+            return
+        for number, mark in behind.items():
+            findings = self._inputs.blocked(source, number)
+            if not findings and ahead:
+                findings = [self._silent_or_behind(source, number, mark)]
+            yield from findings
+
+    def _silent_or_behind(self, source: Source, number: int, mark: NewestWatermark) -> WhyFinding:
+        """Returns why partition *number* holds back others that are ahead.
+
+        The driver can read it.
+        """
+        facts = self._scene.of(source.name)
+        reads = facts.of_partition(source.name, number).filter(pl.col("n") > 0)
+        newest = facts.reads.filter(pl.col("n") > 0)["batch_id"].max()
+        last = reads.tail(1)
+        if last.height and last["batch_id"].item() == newest:
+            return self._scene.finding(
+                Cause.PARTITION_BEHIND_HOLDS_BACK,
+                source.name,
+                f"it gives records, the newest of {shown(mark.max_timestamp_ms)}, while others are ahead",
+                "speed up its producer, or wait until it has caught up",
+                input=source.name,
+                partition=number,
+                since_ms=last["finished_at"].item(),
+            )
+        since_ms = last["finished_at"].item() if last.height else facts.batches["finished_at"].head(1).item()
+        history = "it has been silent" if last.height else "it never had a record"
+        idle = (
+            "the source has no idle_after, so it never counts as idle"
+            if source.idle_after_ms is None
+            else f"it counts as idle only after {length(source.idle_after_ms)} (idle_after)"
+        )
+        return self._scene.finding(
+            Cause.PARTITION_IDLE_HOLDS_BACK,
+            source.name,
+            f"{history} and holds the watermark at {shown(mark.watermark_ms)}; {idle}",
+            f'give {source.name} a shorter idle_after, such as "30 s", or send keep-alive records to the partition',
+            input=source.name,
+            partition=number,
+            since_ms=since_ms,
+        )
+
+    def slowest(self, sub: SubTopology, source: str | None) -> int | None:
+        """Returns the partition that holds the watermark of *source* back.
+
+        None: none does, or it is not known.
+        """
+        mark = self._scene.of(sub.operators[0].name).marks.get((source, None)) if source else None
+        return int(mark.held_by) if mark and mark.held_by is not None else None
+
+
+def _is_idle(mark: NewestWatermark | None) -> bool:
+    return mark is not None and mark.activity is Activity.IDLE
+
+
+def _reached(mark: NewestWatermark | None, needed_ms: int) -> bool:
+    return mark is not None and mark.watermark_ms is not None and mark.watermark_ms >= needed_ms

@@ -1,0 +1,159 @@
+"""Explains why a windowed aggregate holds its results.
+
+Its first open window waits for the watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.windows import Shape, Windows
+from tidemark.model.topology import SubTopology
+from tidemark.why.causes.inputs import QUIET_AFTER_MS, Inputs
+from tidemark.why.causes.watermarks import Watermarks
+from tidemark.why.evidence.findings import Cause, WhyFinding
+from tidemark.why.evidence.snapshot import Scene, shown
+
+
+class HeldWindows:
+    """The open windows of the aggregates of *scene*."""
+
+    def __init__(self, scene: Scene, inputs: Inputs, watermarks: Watermarks) -> None:
+        self._scene, self._inputs, self._watermarks = scene, inputs, watermarks
+
+    def waiting(self, operator: Aggregate, windows: Windows, since_ms: int | None) -> Iterator[WhyFinding]:
+        """Yields why the open windows of *operator* are not closed.
+
+        Their results have waited since *since_ms*. A window that waits for records which come as usual is healthy:
+        NOTHING_WRONG.
+        """
+        open_windows = self._scene.of(operator.name).held_windows(operator.name)
+        end_ms = open_windows["window_end"].min()
+        if not isinstance(end_ms, int):
+            return
+        sub = self._scene.sub(operator.name)
+        needed_ms = end_ms - 1 + windows.allowed_lateness_ms
+        blocked = list(self._watermarks.holding(sub, needed_ms))
+        yield from blocked
+        seen = self._seen(sub, open_windows.height, end_ms, needed_ms)
+        if blocked:
+            yield self._not_closed(operator, sub, seen, needed_ms, since_ms)
+        else:
+            yield (
+                self._stands_still(operator, sub, seen)
+                or self._in_allowed_lateness(operator, windows, sub, end_ms, needed_ms)
+                or self._kept_open(operator, windows, open_windows)
+                or self._scene.finding(Cause.NOTHING_WRONG, operator.name, f"{seen}; its records are coming", "wait")
+            )
+
+    def _seen(self, sub: SubTopology, n: int, end_ms: int, needed_ms: int) -> str:
+        return (
+            f"{n:,} results wait, the first for a watermark of {iso(needed_ms)} (window end {iso(end_ms)}); "
+            f"it is at {shown(self._watermark_ms(sub))}"
+        )
+
+    def _watermark_ms(self, sub: SubTopology) -> int | None:
+        mark = self._scene.of(sub.operators[0].name).marks.get((None, None))
+        return mark.watermark_ms if mark else None
+
+    def _not_closed(
+        self, operator: Aggregate, sub: SubTopology, seen: str, needed_ms: int, since_ms: int | None
+    ) -> WhyFinding:
+        mark = self._scene.of(operator.name).marks.get((None, None))
+        held_by = mark.held_by if mark else None
+        source = self._scene.first_source(operator.name)
+        needed = iso(needed_ms + source.bound_ms + 1)
+        return self._scene.finding(
+            Cause.WINDOW_NOT_CLOSED,
+            operator.name,
+            seen,
+            f"a record of {needed} or later in each partition that is not idle closes it",
+            input=held_by or source.name,
+            partition=self._watermarks.slowest(sub, held_by),
+            since_ms=since_ms,
+        )
+
+    def _stands_still(self, operator: Aggregate, sub: SubTopology, seen: str) -> WhyFinding | None:
+        """Returns a finding if every source is silent.
+
+        Then record time stands still, as with the last window of the evening.
+        """
+        reads = [(self._inputs.last_read_ms(source), source) for source in self._leading(sub)]
+        read_ms, newest = max(reads, key=lambda read: read[0] or 0)
+        if read_ms is None or newest.idle_advances:
+            return None
+        silence_ms = self._scene.at_ms - read_ms
+        if silence_ms <= (newest.idle_after_ms or QUIET_AFTER_MS):
+            return None
+        switch = "idle_advances = true" if newest.idle_after_ms else "idle_after and idle_advances = true"
+        return self._scene.finding(
+            Cause.TIME_STANDS_STILL,
+            operator.name,
+            f"{seen}, and no source has had a record for {for_people(silence_ms)}: only records move time",
+            f"check that the producer of {newest.name} runs; so that windows close in silence, set {switch} for it, "
+            "or have its producer send keep-alive records",
+            input=newest.name,
+            since_ms=read_ms,
+        )
+
+    def _leading(self, sub: SubTopology) -> list[Source]:
+        """Returns the sources whose records move the time of *sub*.
+
+        Those upstream of its hops are included.
+        """
+        tables = sub.table_inputs()
+        sources: list[Source] = []
+        for operator in sub.operators:
+            if operator.name in tables:
+                continue
+            if isinstance(operator, Source):
+                sources.append(operator)
+            elif isinstance(operator, HopSource):
+                sources += self._leading(self._scene.sub(operator.repartition))
+        return sources
+
+    def _in_allowed_lateness(
+        self, operator: Aggregate, windows: Windows, sub: SubTopology, end_ms: int, needed_ms: int
+    ) -> WhyFinding | None:
+        """Returns a finding if the first window only waits for late records.
+
+        `allowed_lateness` still lets them in.
+        """
+        watermark_ms = self._watermark_ms(sub)
+        if watermark_ms is None or watermark_ms < end_ms - 1:
+            return None
+        allowed = length(windows.allowed_lateness_ms)
+        return self._scene.finding(
+            Cause.ALLOWED_LATENESS_HOLDS,
+            operator.name,
+            f"the window that ended at {iso(end_ms)} is complete, and waits for late records until the watermark, "
+            f"now at {shown(watermark_ms)}, is at {iso(needed_ms)} (allowed_lateness = {allowed})",
+            "wait, shorten allowed_lateness, or choose strategy = on_change to get results before",
+        )
+
+    def _kept_open(self, operator: Aggregate, windows: Windows, open_windows: pl.DataFrame) -> WhyFinding | None:
+        """Returns a finding if records keep a session from ending."""
+        if windows.shape is not Shape.SESSION:
+            return None
+        recent = self._scene.of(operator.name).lately(operator.name)["batch_id"].head(1)
+        length_ms = pl.col("window_end") - windows.size_ms - pl.col("window_start")
+        growing = open_windows.filter(length_ms >= windows.size_ms, pl.col("batch_id") >= recent.item())
+        if not growing.height:
+            return None
+        longest = growing.sort("window_start").row(0, named=True)
+        newest_ms = longest["window_end"] - windows.size_ms
+        return self._scene.finding(
+            Cause.SESSION_KEPT_OPEN,
+            operator.name,
+            f"the session {longest['key']} has been open since {iso(longest['window_start'])}: records keep coming, "
+            f"the newest of {iso(newest_ms)}; it ends {length(windows.size_ms)} after its last one",
+            "wait, choose a shorter session gap or a tumbling window, or strategy = on_change to see it grow",
+        )

@@ -1,0 +1,1 @@
+"""Collects the facts that an explanation is made of."""

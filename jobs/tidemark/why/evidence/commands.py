@@ -1,0 +1,65 @@
+"""The commands in remedies, each in backticks.
+
+They are as they are typed where the tables of *scene* are.
+"""
+
+from __future__ import annotations
+
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.windows import Shape
+from tidemark.why.evidence.conditions import Condition, condition
+from tidemark.why.evidence.snapshot import Scene
+
+LIVE = "`tidemark check --live` shows what the topics have"
+GOES_ON = frozenset({Condition.STARTING, Condition.RUNNING, Condition.HANGING})
+
+
+def start(scene: Scene, name: str) -> str:
+    """Returns the command that starts or replaces an operator's driver.
+
+    While any driver of the topology lives, the run of its DAG continues, and one task of it is cleared; otherwise a new
+    run starts all of its streams.
+    """
+    topology, sub = scene.topology.name, scene.sub(name).name
+    dag = f"tidemark_{topology}_streams"
+    if any(condition(facts) in GOES_ON for facts in scene.facts.values()):
+        clear = f"airflow tasks clear {dag} --task-regex '^{sub}$'"
+        return f"restart the driver of {sub}: `tidemark restart {topology}/{sub}` (in another Airflow `{clear}`)"
+    trigger = f"airflow dags unpause {dag} && airflow dags trigger {dag}"
+    return f"start the driver of {sub}: `tidemark up {topology}` (in another Airflow `{trigger}`)"
+
+
+def logs(scene: Scene, name: str, options: str = "") -> str:
+    """Returns the command that shows the log of an operator's driver."""
+    return f"`tidemark logs {scene.topology.name}/{scene.sub(name).name}{options}`"
+
+
+def quarantined(scene: Scene, name: str) -> str:
+    """Returns the query for the records that an operator quarantined."""
+    return f"`tidemark sql \"from quarantine where topology = '{scene.topology.name}' and source = '{name}'\"`"
+
+
+def requeue(scene: Scene, source: Source, reason: str = "") -> str:
+    """Returns the command that sends quarantined records of *source* again.
+
+    It is for one *reason* or all.
+    """
+    if source.topic is None:  # records can be sent to topics only
+        return f"have what writes to {source.delta or source.files} write them again"
+    options = f" --reason {reason}" if reason else ""
+    return f"`tidemark requeue {scene.topology.name} --source {source.name}{options}` sends them again"
+
+
+def requeue_late(scene: Scene, name: str) -> str:
+    """Returns where an operator's late records are, and their remedy."""
+    operator, sources = scene.operator(name), list(scene.sources(name).values())
+    late = f"tidemark requeue {scene.topology.name} --late"
+    windows = operator.windows if isinstance(operator, Aggregate) else None
+    if windows is not None and windows.reopen_for_ms is not None and windows.shape is not Shape.SESSION:
+        remedy = f"; `{late} --reopen --operator {name}` adds them to closed windows"
+    elif len(sources) == 1 and sources[0].topic:  # the table does not say which of several
+        remedy = f"; `{late} --source {sources[0].name}` sends them again"
+    else:
+        remedy = ""
+    return f"late_records has them, and requeued those that were sent or processed again{remedy}"

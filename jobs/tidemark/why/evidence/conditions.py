@@ -1,0 +1,61 @@
+"""The condition of a stream in one word.
+
+Pages, commands and programs show it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from enum import StrEnum
+
+from tidemark.control.folder import ALIVE, Control, StreamState
+from tidemark.why.evidence.facts import BEATS_WITHIN_MS, Beat, StreamFacts
+
+HANGS_AFTER_MS = 300_000
+"""A batch that runs for longer counts as hanging."""
+
+
+class Condition(StrEnum):
+    """The condition of a stream, the worst first."""
+
+    FAILED = "failed"
+    """Its driver failed, was killed, or sends no heartbeat."""
+    HANGING = "hanging"
+    """Its driver lives without heartbeats, or works on one batch for minutes."""
+    NEVER_STARTED = "never_started"
+    STARTING = "starting"
+    DRAINED = "drained"
+    """Its driver ended on request."""
+    RUNNING = "running"
+
+
+def condition(facts: StreamFacts) -> Condition:
+    """Returns the condition of the stream of *facts*, at their instant."""
+    beat = facts.beat
+    if beat is None:
+        return Condition.NEVER_STARTED
+    if beat.state not in ALIVE:
+        ended = {StreamState.FAILED: Condition.FAILED, StreamState.ROTATED: Condition.STARTING}
+        return ended.get(beat.state, Condition.DRAINED)
+    if beat.is_gone:
+        return Condition.FAILED
+    if facts.at_ms - beat.at_ms > BEATS_WITHIN_MS:
+        return Condition.HANGING if _is_held(facts) else Condition.FAILED
+    if _works_for_ms(beat) > HANGS_AFTER_MS:
+        return Condition.HANGING
+    return Condition.STARTING if beat.state is StreamState.STARTING else Condition.RUNNING
+
+
+def _works_for_ms(beat: Beat) -> int:
+    """Returns for how long the batch of *beat* runs; 0: none."""
+    return 0 if beat.batch_started_at_ms is None else beat.at_ms - beat.batch_started_at_ms
+
+
+def _is_held(facts: StreamFacts) -> bool:
+    """Returns True if a driver has the lease.
+
+    False, too, for a user who may not read the control folder.
+    """
+    with suppress(PermissionError):
+        return Control(facts.control).is_held()
+    return False

@@ -1,0 +1,367 @@
+"""Reads the tables of one sub-topology as of an instant.
+
+A batch counts from its `finished_at` on, which is written with the last of its tables, and a heartbeat from its `at`
+on. Instants in the frames are epoch ms.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+import polars.selectors as cs
+from deltalake import DeltaTable
+
+from tidemark.control.folder import ALIVE, Control, Heartbeat, StreamState
+from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.kernels.reports.restarts import Restart, restarts
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    CHANGES,
+    HEARTBEATS,
+    HOP,
+    LATE_RECORDS,
+    OPERATOR_LATENCY,
+    OPERATOR_STATE,
+    OPERATOR_WINDOWS,
+    OUTCOMES,
+    QUARANTINE,
+    WATERMARKS,
+    Table,
+)
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.idleness import Activity
+from tidemark.stream.journal.unflushed import Unflushed, unflushed_of
+from tidemark.stream.startup.unread import begun
+
+LATELY = 5
+""""Lately" is the last so many batches with records."""
+
+MISSED_MS = 3_000
+"""After so many ms without a beat the driver's lease is checked.
+
+A driver beats every second in its control folder.
+"""
+BEATS_WITHIN_MS = 60_000
+"""A driver without a beat for longer is dead.
+
+It is the length of four beats of 15 s.
+"""
+GAVE = pl.col("emitted") + pl.col("passed") + pl.col("repeated").fill_null(0)
+"""Results that an operator sent on."""
+
+_MEMORY = ("memory_bytes", "memory_free_bytes", "state_bytes")
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The newest heartbeat of a driver."""
+
+    state: StreamState
+    at_ms: int
+    batch_started_at_ms: int | None
+    reason: str | None
+    is_gone: bool = False
+    """True if no driver holds the lease of the stream any more."""
+    killed_for: str | None = None
+    """The stream that hung and made its shared process be killed."""
+    memory_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    state_bytes: int | None = None
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """True if less than a tenth of the driver's memory is free."""
+        if self.memory_bytes is None or self.memory_free_bytes is None:
+            return False
+        # Free memory is less than a tenth of the sum of used and free.
+        return self.memory_free_bytes * 9 < self.memory_bytes
+
+
+@dataclass(frozen=True)
+class NewestWatermark:
+    """The newest watermark of a partition, a source, or all of them.
+
+    Record times, and the name of what holds it back.
+    """
+
+    watermark_ms: int | None
+    max_timestamp_ms: int | None
+    activity: Activity | None
+    held_by: str | None
+
+
+class StreamFacts:
+    """The tables under *home* as of *at_ms*.
+
+    A missing table has no rows.
+
+    *control* is the control folder, *trigger_ms* the topology's trigger.
+    """
+
+    def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int) -> None:
+        self._home, self.control, self.at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
+
+    @cached_property
+    def beat(self) -> Beat | None:
+        """The newest heartbeat, from the control folder or from the table.
+
+        The folder has those of every second, the table those of every 15 s.
+        """
+        rows = self._beats.tail(1).select("state", "at", "batch_started_at", "reason", *_MEMORY).rows()
+        memory = dict(zip(_MEMORY, rows[0][4:], strict=True)) if rows else {}
+        newest = Beat(StreamState(rows[0][0]), *rows[0][1:4], **memory) if rows else None
+        live = self._live()
+        if live is None or live.at_ms > self.at_ms or (newest and newest.at_ms > live.at_ms):
+            return newest
+        is_gone = live.state in ALIVE and self.at_ms - live.at_ms > MISSED_MS and not Control(self.control).is_held()
+        began_ms = newest.batch_started_at_ms if newest else None
+        killed_for = Control(self.control).killed_for(live.launch_id) if is_gone else None
+        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for, **memory)
+
+    def _live(self) -> Heartbeat | None:
+        """The newest heartbeat of the control folder.
+
+        None, too, for a user who may not read the folder.
+        """
+        with suppress(PermissionError):
+            return Control(self.control).heartbeat()
+        return None
+
+    @cached_property
+    def started_ms(self) -> int:
+        """When the newest driver first beat."""
+        live = self._live()
+        if live is not None and live.state is StreamState.STARTING and live.at_ms <= self.at_ms:
+            return live.since_ms or live.at_ms
+        of_newest = self._beats.filter(pl.col("epoch") == pl.col("epoch").max())["at"].min()
+        return of_newest if isinstance(of_newest, int) else self.at_ms
+
+    @cached_property
+    def restart(self) -> Restart | None:
+        """The newest restart that had begun; None: there was none.
+
+        It has its end even if that came later.
+        """
+        every_restart = restarts(self._every_batch, self._every_beat, trigger_ms=self._trigger_ms)
+        begun_restarts = [restart for restart in every_restart if restart.from_ms <= self.at_ms]
+        return begun_restarts[-1] if begun_restarts else None
+
+    @cached_property
+    def _every_beat(self) -> pl.DataFrame:
+        """All heartbeats, also later ones."""
+        return self._scan(HEARTBEATS).sort("at", "epoch").collect()
+
+    @cached_property
+    def _beats(self) -> pl.DataFrame:
+        return self._every_beat.filter(pl.col("at") <= self.at_ms)
+
+    def reading(self, sub: SubTopology) -> str:
+        """Returns records that the driver of *sub* had begun to read.
+
+        They are not decided yet. The result is part of a sentence. It is empty if there are none, and for a user who
+        may not read the control folder.
+        """
+        with suppress(PermissionError):
+            return begun(self.control, sub)
+        return ""
+
+    @cached_property
+    def batches(self) -> pl.DataFrame:
+        """The batches, oldest first."""
+        return self._every_batch.filter(pl.col("finished_at") <= self.at_ms)
+
+    @cached_property
+    def worked_ms(self) -> int:
+        """The driver's newest sign of work.
+
+        It is a batch that finished, or the instant in its newest heartbeat.
+        """
+        beats = self._beats.select(pl.coalesce("batch_started_at", "since", "at"))
+        live = self._live()
+        live_ms = [] if live is None or live.at_ms > self.at_ms else [live.since_ms or live.at_ms]
+        signs_ms = [*beats.to_series().tail(1), *self.batches["finished_at"].tail(1), *live_ms]
+        return max(signs_ms, default=self.at_ms)
+
+    def finished_after(self, at_ms: int) -> bool:
+        """Returns True if a batch finished after the heartbeat of *at_ms*.
+
+        The heartbeat is one of every 15 s.
+        """
+        return bool((self.batches["finished_at"] > at_ms).any())
+
+    @cached_property
+    def _every_batch(self) -> pl.DataFrame:
+        """All batches, also later ones."""
+        columns = [
+            "batch_id",
+            "decided_at",
+            "started_at",
+            "finished_at",
+            "duration_ms",
+            "sources",
+            "epoch",
+            "records_in",
+        ]
+        return self._scan(BATCHES).select(columns).sort("batch_id").collect()
+
+    @cached_property
+    def outcomes(self) -> pl.DataFrame:
+        """Outcomes of updates, by batch and operator, oldest first.
+
+        `gave` is the number of updates that were sent on.
+        """
+        rows = self._rows(OUTCOMES).with_columns(gave=GAVE).join(self.batches, on="batch_id")
+        return rows.sort("batch_id", maintain_order=True)
+
+    def of_operator(self, operator: str) -> pl.DataFrame:
+        """Returns the rows of `outcomes` about *operator*."""
+        return self.outcomes.filter(pl.col("operator") == operator)
+
+    def since_last_result(self, operator: str) -> pl.DataFrame:
+        """Returns the rows about *operator* after its newest batch with results."""
+        rows = self.of_operator(operator)
+        last = rows.filter(pl.col("gave") > 0)["batch_id"].max()
+        return rows if last is None else rows.filter(pl.col("batch_id") > last)
+
+    def lately(self, operator: str) -> pl.DataFrame:
+        """Returns the rows about *operator* of its last LATELY batches with records."""
+        return self.of_operator(operator).filter(pl.col("records_in") > 0).tail(LATELY)
+
+    @cached_property
+    def marks(self) -> dict[tuple[str | None, int | None], NewestWatermark]:
+        """The newest watermarks by source and partition.
+
+        None and None are the keys of the watermark over all sources.
+        """
+        newest = self._rows(WATERMARKS).sort("batch_id", maintain_order=True)
+        newest = newest.unique(["source", "partition"], keep="last", maintain_order=True)
+        rows = newest.select("source", "partition", "watermark", "max_timestamp", "activity", "held_by").iter_rows()
+        watermarks: dict[tuple[str | None, int | None], NewestWatermark] = {}
+        for source, partition, watermark_ms, newest_ms, word, held_by in rows:
+            activity = Activity(word) if word else None
+            watermarks[source, partition] = NewestWatermark(watermark_ms, newest_ms, activity, held_by)
+        return watermarks
+
+    @cached_property
+    def reads(self) -> pl.DataFrame:
+        """Reads by batch, source and partition: n, `bad` and `unread`.
+
+        n counts the offsets that were read: where a topic has gaps, more than there were records. `unread` is null if
+        the broker was not asked.
+        """
+        parts = self.batches.explode("sources").filter(pl.col("sources").is_not_null()).unnest("sources")
+        bad = self.quarantine.group_by("batch_id", "source", "partition").agg(bad=pl.len())
+        return parts.join(bad, on=["batch_id", "source", "partition"], how="left", maintain_order="left").select(
+            "batch_id",
+            "source",
+            "partition",
+            "finished_at",
+            "until_offset",
+            n=pl.col("until_offset") - pl.col("from_offset"),
+            unread=pl.col("latest_offset") - pl.col("until_offset"),
+            bad=pl.col("bad").fill_null(0).cast(pl.Int64),
+        )
+
+    def of_partition(self, source: str, partition: int) -> pl.DataFrame:
+        """Returns the rows of `reads` about one partition."""
+        return self.reads.filter(pl.col("source") == source, pl.col("partition") == partition)
+
+    @cached_property
+    def quarantine(self) -> pl.DataFrame:
+        """Records that could not be used."""
+        return self._rows(QUARANTINE)
+
+    @cached_property
+    def late_records(self) -> pl.DataFrame:
+        """Records behind the watermark."""
+        return self._rows(LATE_RECORDS)
+
+    def latencies(self, operator: str) -> pl.DataFrame:
+        """Returns the smallest latency of *operator* by batch and input partition.
+
+        It is in ms, with the number of negative latencies.
+        """
+        rows = self._rows(OPERATOR_LATENCY).filter(pl.col("operator") == operator)
+        # A task is named SUB-TOPOLOGY_PARTITION.
+        partition = pl.col("task_id").str.extract(r"_(\d+)$").cast(pl.Int64)
+        return rows.select("batch_id", "min_ms", "negative_n", "finished_at", partition=partition)
+
+    def key_ahead(self, partition: int, batches: pl.Series, *, by_more_than_ms: int) -> str | None:
+        """Returns a key with a change too far ahead of its batch.
+
+        The change is of records of *partition*. None: no such key is known.
+        """
+        rows = self._rows(CHANGES).filter(
+            pl.col("source_partition") == partition, pl.col("batch_id").is_in(batches.implode())
+        )
+        ahead = pl.col("timestamp") - pl.col("finished_at") > by_more_than_ms
+        keys = rows.join(self.batches, on="batch_id").filter(ahead).sort("timestamp")["key"]
+        return keys[-1] if keys.len() else None
+
+    def busy(self) -> list[tuple[str, int, int]]:
+        """Returns operators that used most of the trigger interval lately.
+
+        That is in the last LATELY batches that closed windows. For each it returns its name, and medians in ms: of its
+        work on a batch, and of whole batches, which took longer than a trigger. The operator that worked longest comes
+        first, of equal ones the first by name.
+        """
+        closing = self._rows(OPERATOR_WINDOWS).unique(["batch_id", "operator"])
+        last = closing["batch_id"].unique().sort().tail(LATELY)
+        works = closing.filter(pl.col("batch_id").is_in(last.implode())).join(self.batches, on="batch_id")
+        medians = works.group_by("operator").agg(
+            work_ms=(pl.col("ewt_at") - pl.col("started_at")).median(), batch_ms=pl.col("duration_ms").median()
+        )
+        too_long = (pl.col("work_ms") > self._trigger_ms / 2) & (pl.col("batch_ms") > self._trigger_ms)
+        busy = medians.filter(too_long).sort(-pl.col("work_ms"), "operator")
+        return [(name, round(work_ms), round(batch_ms)) for name, work_ms, batch_ms in busy.iter_rows()]
+
+    def held_windows(self, operator: str) -> pl.DataFrame:
+        """Returns windows whose results *operator* holds.
+
+        Columns are key, window_start, window_end, and the batch_id of their newest update.
+        """
+        states = self._scan(OPERATOR_STATE).filter(pl.col("operator") == operator, pl.col("batch_id") <= self._newest)
+        columns = ["batch_id", "key", "held", "window_start", "window_end"]
+        moved = states.select(columns).collect().sort("batch_id", maintain_order=True)
+        return moved.unique("key", keep="last", maintain_order=True).filter("held").drop("held")
+
+    def handed_on(self, repartition: str) -> int:
+        """Returns the newest batch in which *repartition* sent rows on; −1: none."""
+        hop = self._scan(HOP, f"hop_{repartition}").filter(pl.col("batch_id") <= self._newest)
+        newest = hop.select("batch_id").collect()["batch_id"].max()
+        return newest if isinstance(newest, int) else -1
+
+    @cached_property
+    def _newest(self) -> int:
+        newest = self.batches["batch_id"].max()
+        return newest if isinstance(newest, int) else -1
+
+    @cached_property
+    def _unflushed(self) -> Unflushed:
+        """The journal as it was before a table was read."""
+        # Read first: a flush in between would move rows from the journal into tables that were read before.
+        return unflushed_of(self._home)
+
+    def _scan(self, table: Table, name: str = "") -> pl.LazyFrame:
+        """Returns the rows of *table*, called *name*, of tables and journal.
+
+        Instants are epoch ms.
+        """
+        none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
+        unflushed, path = self._unflushed, self._home / (name or table.name)
+        rows = unflushed.scan(path) if DeltaTable.is_deltatable(str(path)) else none
+        later = [
+            pl.lit(None).cast(kind).alias(column)
+            for column, kind in none.collect_schema().items()
+            if column not in rows.collect_schema()
+        ]
+        return rows.with_columns(later).with_columns(cs.datetime().dt.epoch("ms"))
+
+    def _rows(self, table: Table) -> pl.DataFrame:
+        """Returns the rows of batches that count."""
+        rows = self._scan(table).filter(pl.col("batch_id") <= self._newest)
+        return rows.drop("topology", "sub_topology").collect()

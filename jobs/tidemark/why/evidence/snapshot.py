@@ -1,0 +1,104 @@
+"""The input of all reasoning: a topology and its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.intervals import iso
+from tidemark.model.topology import SubTopology, Time, Topology
+from tidemark.why.evidence.facts import StreamFacts
+from tidemark.why.evidence.findings import EVENT_TIME, Cause, WhyFinding
+
+
+class Scene:
+    """*topology* at *at_ms*, epoch ms, with *facts* by sub-topology."""
+
+    def __init__(self, topology: Topology, facts: Mapping[str, StreamFacts], at_ms: int) -> None:
+        self.topology, self.at_ms = topology, at_ms
+        self.facts = facts
+        self._subs = {operator.name: sub for sub in topology.sub_topologies for operator in sub.operators}
+
+    def operator(self, name: str) -> Operator:
+        """Returns the operator *name*."""
+        return self.topology.operators[name]
+
+    def sub(self, name: str) -> SubTopology:
+        """Returns the sub-topology that runs the operator *name*."""
+        return self._subs[name]
+
+    def of(self, name: str) -> StreamFacts:
+        """Returns the facts of the sub-topology that runs the operator *name*."""
+        return self.facts[self._subs[name].name]
+
+    def first_source(self, name: str) -> Source:
+        """Returns the source at the end of an operator's first inputs."""
+        operator = self.operator(name)
+        return operator if isinstance(operator, Source) else self.first_source(operator.upstreams[0])
+
+    def sources(self, name: str) -> dict[str, Source]:
+        """Returns the sources, by name, whose records reach the operator *name*."""
+        operator = self.operator(name)
+        if isinstance(operator, Source):
+            return {name: operator}
+        sources: dict[str, Source] = {}
+        for upstream in operator.upstream_flows:
+            sources |= self.sources(upstream)
+        return sources
+
+    def since(self, name: str, word: str) -> int | None:
+        """Returns when the first batch ended that counts any *word*.
+
+        It is the first one after the newest result of the operator *name*.
+        """
+        return first(self.of(name).since_last_result(name), word)
+
+    def finding(
+        self,
+        cause: Cause,
+        name: str,
+        seen: str,
+        remedy: str,
+        *,
+        input: str | None = None,
+        partition: int | None = None,
+        since_ms: int | None = None,
+    ) -> WhyFinding:
+        """Returns a finding about the operator *name*.
+
+        Args:
+            cause: its cause. Where it lies in event time, the remedy names the way around it, too.
+            name: the operator without results.
+            seen: what the tables show.
+            remedy: what to do.
+            input: the operator that it waits for.
+            partition: the partition of the input.
+            since_ms: a clock of the driver; None when it has always been so.
+        """
+        if cause in EVENT_TIME and self.topology.time is Time.EVENT:
+            command = f"`tidemark run {self.topology.name} --time processing`"
+            remedy += f"; for results that do not wait for event time: {command}"
+        return WhyFinding(
+            cause=cause,
+            sub_topology=self._subs[name].name,
+            operator=name,
+            input=input,
+            partition=partition,
+            since_ms=since_ms,
+            seen=seen,
+            remedy=remedy,
+        )
+
+
+def first(rows: pl.DataFrame, word: str) -> int | None:
+    """Returns when the first row with *word* above 0 finished."""
+    finished_ms = rows.filter(pl.col(word) > 0)["finished_at"].head(1)
+    return finished_ms.item() if finished_ms.len() else None
+
+
+def shown(at_ms: int | None) -> str:
+    """Returns ISO text of a watermark."""
+    return "none yet" if at_ms is None else iso(at_ms)

@@ -1,0 +1,143 @@
+"""Measures a task of a shard with millions of keys.
+
+It measures the task's own memory, its CPU time and its first batch, with five million keys in four shards and with one
+million. The task runs in a separate process without a JVM, as in a Spark worker.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import polars as pl
+from apart import Apart
+from bench.ratios import Figure
+from bench.records import PARTITIONS, counted, raw_rows
+from playing import Silence
+from pyspark import cloudpickle
+
+from tidemark.model.stream import Stream
+from tidemark.storage.delta.tables import Reference
+from tidemark.stream.distributed.resharding import remember
+from tidemark.stream.distributed.sharding import Sharding, sharding
+from tidemark.stream.distributed.tasks import Working
+from tidemark.stream.distributed.totals import Worked
+from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.state_runs import StateRuns
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.sources import parsed_batch
+from tidemark.stream.state.files import KEYS, StateFiles
+from tidemark.stream.state.memory import Tables
+from tidemark.stream.wiring import build_engine
+
+SHARDS, RECORDS = 4, 200_000
+AT_ONCE = 250_000
+
+
+def figures(runs: int) -> Iterator[Figure]:
+    """Compares a task of four shards at five and one million keys."""
+    found: dict[int, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for keys in (1_000_000, 5_000_000):
+            stream = with_keys(Path(folder) / str(keys), keys, also=(0,))
+            task = Path(folder) / f"{keys}.task"
+            _first_task(stream, keys, task)
+            found[keys] = [_in_a_process(task) for _ in range(runs)]
+    few, many = found.values()
+    yield Figure(
+        "a task, 5 million keys in 4 shards: memory", [r["most_mb"] for r in many], 400, at_most=True, unit="MB"
+    )
+    yield Figure("of which before it had a state", [r["before_mb"] for r in many], unit="MB")
+    yield Figure("5 million keys / 1 million: CPU of a batch", _ratios(many, few, "next_s"), 1.3, at_most=True)
+    yield Figure("the same: CPU of a worker's first batch", _ratios(many, few, "first_s"), 1.3, at_most=True)
+    yield Figure("a worker's first batch of 50,000 records", [r["first_s"] for r in many], unit="s CPU")
+    yield Figure("its next", [r["next_s"] for r in many], unit="s CPU")
+
+
+def _ratios(above: list[dict[str, float]], below: list[dict[str, float]], name: str) -> list[float]:
+    return [one[name] / other[name] for one, other in zip(above, below, strict=True)]
+
+
+def with_keys(home: Path, keys: int, *, shards: int = SHARDS, also: Iterable[int] | None = None) -> Stream:
+    """Creates a stream in *shards* with states of *keys*.
+
+    They are in those *also* given (None: in all).
+    """
+    one, stream = (counted(home, n) for n in (1, shards))
+    build_engine(one, Silence(PARTITIONS), thread_id="t", epoch=1, slow_ms={}).process(
+        0, lambda: parsed_batch(raw_rows(0, 1_000, keys), one.sub.operators)
+    )
+    journal = Journal(one.control / "journal", "data")
+    newest = journal.newest()
+    assert newest is not None
+    steps = Steps(one.topology, Reference(one.layout.warehouse))
+    (runs,) = newest.notes.decision.states or ()
+    StateFiles(one, journal).load(steps.memory, runs, 0)
+    templates = {place: rows.head(1) for place, rows in steps.memory.whole().items()}
+    dealt = sharding(stream.topology, stream.sub, Steps(stream.topology, Reference(stream.layout.warehouse)))
+    assert dealt is not None
+    states = [StateRuns(0)] * shards
+    for number, tables in enumerate(_of_shards(dealt, templates, keys, shards)):
+        if also is None or number in also:
+            states[number] = StateFiles(stream, journal, number, shards).with_another(states[number], tables)
+    remember(stream.control, states, check_lease=lambda: None)
+    return stream
+
+
+def _of_shards(dealt: Sharding, templates: Tables, keys: int, shards: int) -> list[Tables]:
+    """By shard rows like those of *templates* for all *keys*."""
+    parts: list[dict[str, list[pl.DataFrame]]] = [{place: [] for place in templates} for _ in range(shards)]
+    for first in range(0, keys, AT_ONCE):
+        numbers = pl.int_range(first, min(first + AT_ONCE, keys), eager=True)
+        for place, template in templates.items():
+            kind, _, operator = place.partition("/")
+            rows = _like(template, KEYS[kind], numbers)
+            placed = dealt.placed(shards, operator, rows, KEYS[kind])
+            for number, own in enumerate(parts):
+                own[place].append(rows if placed is None else rows.filter(placed == number))
+    return [{place: pl.concat(rows) for place, rows in own.items()} for own in parts]
+
+
+def _like(template: pl.DataFrame, text: str, numbers: pl.Series) -> pl.DataFrame:
+    """Rows like the *template*, with the keys of *numbers*."""
+    of = template[text].item()
+    begins = of[: of.index("key-")] + "key-"
+    ends = of[of.index("key-") + 4 :].lstrip("0123456789")
+    rows = template.drop(text).select(pl.all().repeat_by(len(numbers)).list.explode())
+    keys = pl.select(pl.concat_str(pl.lit(begins), numbers.cast(pl.String), pl.lit(ends)).alias(text))
+    rows = rows.with_columns(keys[text])
+    if "id" in rows.columns:
+        rows = rows.with_columns(id=pl.concat_str(pl.lit("key-"), numbers.cast(pl.String)))
+    return rows.select(template.columns)
+
+
+class _Writes(Apart):
+    """Writes the task of shard 0 to a file, too."""
+
+    to: Path
+
+    def _worked(self, working: Working, number: int, dealt: list[bytes]) -> Worked:
+        if number == 0:
+            self.to.write_bytes(cloudpickle.dumps((working, dealt)))
+        return super()._worked(working, number, dealt)
+
+
+def _first_task(stream: Stream, keys: int, to: Path) -> None:
+    engine = build_engine(stream, Silence(PARTITIONS), thread_id="t", epoch=2, slow_ms={})
+    rows = parsed_batch(raw_rows(1, RECORDS, keys), stream.sub.operators)
+    executors = _Writes(rows)
+    executors.to = to
+    engine.process(1, lambda: rows, {}, executors)
+    (stream.control / "journal" / f"{1:020d}.data.zip").unlink()  # the task is done again as if it was not decided
+
+
+def _in_a_process(task: Path) -> dict[str, float]:
+    told = subprocess.run(
+        [sys.executable, "-m", "bench.one_task", str(task)], check=True, stdout=subprocess.PIPE, text=True
+    )
+    found: dict[str, float] = json.loads(told.stdout)
+    return found

@@ -1,0 +1,361 @@
+"""Facts move from the journal to tables in groups, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import polars as pl
+import pytest
+from bench.commits import commits as count_commits
+from deltalake import DeltaTable
+from playing import MEASURED, Crash, Play, Row, crash_at, ms
+
+from tidemark.control.folder import Heartbeat, StreamState
+from tidemark.control.process import wait_until
+from tidemark.kernels.columns.buckets import value_of
+from tidemark.kernels.updates.facts import added_up
+from tidemark.model import sla_spec
+from tidemark.model.project.layout import Layout
+from tidemark.query.sql import Warehouse
+from tidemark.semantics.buckets import bucket_of
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.measures.progress import behind, unknown_if_behind
+from tidemark.sla.measures.status import Status
+from tidemark.stream.flush_timer import FlushTimer
+from tidemark.stream.journal.unflushed import scan_facts
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import findings
+from tidemark.stream.write.flushing import SELDOM
+from tidemark.why.evidence.facts import StreamFacts
+
+TOML = """
+name = "play"
+level = "trace"
+window = "2 s"
+[operators.events]
+kind = "source"
+topic = "events"
+fields = "id string, v int, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+allowed_lateness = "0 ms"
+[operators.newest]
+kind = "table"
+input = "events"
+key = ["id"]
+columns = ["v"]
+[operators.board]
+kind = "sink"
+input = "newest"
+table = "board"
+[operators.out]
+kind = "sink"
+input = "newest"
+topic = "out"
+"""
+OUTPUTS = {"changes", "board"}
+SUB = "events"
+EVERY_MS = 10_000
+
+
+def play(home: Path, *, facts_every_ms: int = EVERY_MS) -> Play:
+    return Play(TOML, home, facts_every_ms=facts_every_ms)
+
+
+def rows_of(playing: Play, number: int) -> list[Row]:
+    """Returns batch *number*: new, repeated, late and unreadable records."""
+    at_ms = ms(number)
+    again = [playing.row("events", at_ms, key="a", id="a", v=number // 2) for _ in range(2)]
+    late = [playing.row("events", ms(number - 30), key="b", id="b", v=number)] if number > 2 else []
+    offset = playing.row("events", at_ms)["offset"]
+    return [
+        *again,
+        *late,
+        {"source": "events", "partition": 0, "offset": offset, "value": b"\xff", "reason": "null_key"},
+    ]
+
+
+def run(playing: Play, numbers: range, batches: dict[int, list[Row]]) -> None:
+    """Runs batches, a second after each other.
+
+    The records of a batch are generated once.
+    """
+    for number in numbers:
+        rows = batches.get(number) or batches.setdefault(number, rows_of(playing, number))
+        playing.process(number, rows, at_ms=ms(number))
+
+
+def drain(playing: Play) -> None:
+    playing.engine(SUB).flush()
+
+
+def commits(home: Path) -> dict[str, int]:
+    """The version of each table of the stream."""
+    return {
+        log.parent.name: DeltaTable(str(log.parent)).version() for log in home.glob(f"streams/play/{SUB}/*/_delta_log")
+    }
+
+
+def test_a_batch_commits_outputs_and_ten_seconds_facts(tmp_path):
+    playing, batches = play(tmp_path), {}
+    run(playing, range(1), batches)
+    before = commits(tmp_path)
+    run(playing, range(1, 10), batches)
+    of_batches = {name: version - before[name] for name, version in commits(tmp_path).items()}
+    assert {name: n for name, n in of_batches.items() if n} == dict.fromkeys(OUTPUTS, 4)  # a new value every 2 s
+    run(playing, range(10, 11), batches)
+    of_facts = {name for name, n in commits(tmp_path).items() if n == 1 and name not in OUTPUTS}
+    assert {"batches", "outcomes", "suppressed", "operator_latency", "operator_windows"} <= of_facts
+    assert not of_facts & SELDOM
+    drain(playing)
+    assert {name for name, n in commits(tmp_path).items() if n == 1} - of_facts == SELDOM
+    assert scan_of(playing, "batches").height == scan_of(playing, "watermarks")["batch_id"].n_unique() == 11
+
+
+def test_flights_make_few_commits(tmp_path):
+    found = count_commits(tmp_path, facts_every_ms=EVERY_MS, trigger_s=2)
+    assert found.of_a_batch <= 4
+    assert found.of_ten_seconds <= 6
+
+
+def scan_of(playing: Play, name: str) -> pl.DataFrame:
+    """Returns the rows of the table without the journal."""
+    return pl.DataFrame(DeltaTable(str(playing.table(name, SUB))).to_pyarrow_table()).sort(pl.all())
+
+
+def test_a_batch_has_one_file_in_the_journal(tmp_path):
+    playing = play(tmp_path)
+    run(playing, range(4), {})
+    names = sorted(path.name for path in (tmp_path / "control" / "play" / SUB / "journal").iterdir())
+    assert names == [f"{number:020d}.data.zip" for number in range(4)]
+
+
+def of_tables(playing: Play) -> dict[str, pl.DataFrame]:
+    """The rows of each table; those of `latency_buckets` are in other tests."""
+    of_batches = commits(playing.home).keys() - {"latency_buckets", "clock_skew", "heartbeats"}
+    return {name: scan_of(playing, name) for name in of_batches}
+
+
+def counted(playing: Play) -> list[tuple[object, ...]]:
+    """By operator, task, bucket and minute the records of `latency_buckets`."""
+    buckets = scan_of(playing, "latency_buckets")
+    assert not buckets.select("batch_id", "operator", "task_id", "bucket").is_duplicated().any()
+    minute = pl.col("finished_at").dt.truncate("1m")
+    return buckets.group_by("operator", "task_id", "bucket", minute).agg(pl.col("n").sum()).sort(pl.all()).rows()
+
+
+@pytest.fixture(scope="module")
+def of_each_batch(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    """A stream that flushes with each batch."""
+    playing = play(tmp_path_factory.mktemp("once"), facts_every_ms=0)
+    run(playing, range(13), {})
+    return playing
+
+
+@pytest.fixture(scope="module")
+def at_once(of_each_batch: Play) -> dict[str, pl.DataFrame]:
+    """The tables of that stream."""
+    return of_tables(of_each_batch)
+
+
+def test_flushed_together_or_with_each_batch_facts_are_the_same(tmp_path, of_each_batch, at_once):
+    playing = play(tmp_path)
+    run(playing, range(13), {})
+    drain(playing)
+    found = of_tables(playing)
+    assert found.keys() == at_once.keys()
+    for name in found:
+        assert found[name].equals(at_once[name]), name
+    assert counted(playing) == counted(of_each_batch)
+    assert scan_of(playing, "latency_buckets").height < scan_of(of_each_batch, "latency_buckets").height
+
+
+STEPS = [
+    "decided", "committed changes", "committed board", "committed out", "measured", "committed suppressed",
+    "committed latency_buckets", "committed outcomes", "committed batches",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_any_step_a_driver_loses_and_doubles_no_fact(tmp_path, at_once, step):
+    """The next driver is killed at the same step, too.
+
+    It is killed if it reaches the step before it has read anything.
+    """
+    playing, batches, last = play(tmp_path), {}, 4
+    is_armed = False
+    playing.start(SUB, reached=lambda name: crash_at(step)(name) if is_armed else None)
+    run(playing, range(last), batches)
+    is_armed = True
+    for epoch in (2, 3):
+        with suppress(Crash):
+            run(playing, range(last, last + 1), batches)
+            drain(playing)
+            assert epoch == 3, "the step was not reached"
+        playing.start(SUB, reached=crash_at(step) if epoch == 2 else lambda _: None, epoch=epoch)
+    run(playing, range(last, last + 1), batches)
+    drain(playing)
+    assert told(of_tables(playing)) == told(at_once, up_to=last)
+
+
+def told(tables: dict[str, pl.DataFrame], *, up_to: int = 99) -> dict[str, list[str]]:
+    """Returns rows of *tables* up to a batch without clock columns.
+
+    The clock of Delta's log is the machine's.
+    """
+    rows = {name: frame.filter(pl.col("batch_id") <= up_to) for name, frame in tables.items()}
+    return {name: sorted(map(str, of.drop(MEASURED, strict=False).rows())) for name, of in rows.items()}
+
+
+def test_after_a_kill_the_last_batch_has_the_clock_of_recovery(tmp_path):
+    playing, batches = play(tmp_path), {}
+    run(playing, range(3), batches)
+    playing.start(SUB, epoch=2)
+    playing.broker.published.clear()
+    playing.process(3, batches.setdefault(3, rows_of(playing, 3)), at_ms=ms(3), now_ms=ms(60))
+    drain(playing)
+    latency = scan_of(playing, "operator_latency").filter(pl.col("operator") == "out")
+    assert dict(latency.select("batch_id", "recovered").rows()) == {0: False, 2: True}
+    assert not playing.broker.published  # the value of batch 2 is not sent again, and batch 3 has no other
+
+
+def test_in_silence_a_timer_flushes_what_the_newest_batch_has(tmp_path):
+    playing = play(tmp_path)
+    run(playing, range(3), {})
+    playing.engine(SUB).flush_if_due(ms(9.9))
+    assert not scan_of(playing, "batches").height
+    playing.engine(SUB).flush_if_due(ms(10))
+    assert scan_of(playing, "batches").height == 3
+
+
+def test_a_stream_without_decisions_has_no_facts(tmp_path):
+    playing = play(tmp_path)
+    playing.start(SUB)
+    assert scan_facts(playing.table("batches", SUB)).collect().is_empty()
+
+
+def test_the_timer_of_a_driver_flushes_and_does_so_at_its_end(tmp_path):
+    playing, now = play(tmp_path), [ms(2)]
+    run(playing, range(3), {})
+    timer = FlushTimer(playing.engine(SUB), lambda: now[0])
+    now[0] = ms(60)
+    wait_until(lambda: scan_of(playing, "batches").height == 3, "a flush in silence", 60)
+    run(playing, range(3, 5), {})
+    timer.end()
+    assert scan_of(playing, "batches").height == scan_of(playing, "watermarks")["batch_id"].n_unique() == 5
+
+
+def test_readers_see_facts_that_only_the_journal_has(tmp_path):
+    playing = play(tmp_path)
+    run(playing, range(3), {})
+    warehouse = Warehouse(tmp_path)
+    facts = StreamFacts(playing.table("batches", SUB).parent, tmp_path / "control" / "play" / SUB, ms(60), 1_000)
+    asked = "SELECT batch_id FROM batches ORDER BY 1"
+    # What was measured of batch 2 is in the driver alone, until the next batch or a flush.
+    assert warehouse.ask(asked).rows == ((0,), (1,))
+    assert facts.batches["batch_id"].to_list() == [0, 1]
+    assert facts.outcomes.height == 6  # batch 1 sends nothing on to the sinks
+    assert sorted(scan_facts(playing.table("quarantine", SUB)).collect()["batch_id"]) == [0, 1, 2]
+    run(playing, range(3, 12), {})
+    drain(playing)
+    assert warehouse.ask(asked).rows == ((0,), (1,))
+    assert Warehouse(tmp_path).ask(asked).rows == tuple((number,) for number in range(12))
+
+
+def test_killed_in_the_flush_of_a_start_a_stream_looks_sound(tmp_path, at_once):
+    playing, batches = play(tmp_path), {}
+    run(playing, range(12), batches)
+    playing.start(SUB, reached=crash_at("committed suppressed"), epoch=2)
+    with pytest.raises(Crash):
+        run(playing, range(12, 13), batches)
+    tables = {t.path.name: t.newest_batch for t in evidence(playing.stream(SUB)).tables}
+    assert tables["suppressed"] == 11
+    assert tables["batches"] == 10
+    kinds = {finding.fault.value for finding in findings(evidence(playing.stream(SUB)))}
+    assert kinds <= {"checkpoint_gone"}  # Spark has written none
+    playing.start(SUB, epoch=3)
+    run(playing, range(12, 13), batches)
+    drain(playing)
+    assert told(of_tables(playing)) == told(at_once)
+
+
+def test_sums_stay_in_their_minute_and_window():
+    buckets = [bucket_of(3_000), bucket_of(100)]
+    batches = [(0, ms(50), 0, 1), (1, ms(52), 0, 2), (2, ms(58), 0, 4), (3, ms(61), 0, 8), (3, ms(61), 1, 16)]
+    rows = pl.DataFrame(
+        [{"operator": "o", "bucket": buckets[b], "batch_id": batch, "finished_at": at, "n": n}
+         for batch, at, b, n in batches]
+    ).with_columns(pl.from_epoch("finished_at", "ms").dt.replace_time_zone("UTC"))  # fmt: skip
+    (value_ms,) = pl.DataFrame({"bucket": [buckets[0]]}).select(value_of("bucket")).to_series()
+    assert abs(value_ms - 3_000) <= 30
+    found = added_up(rows, window_ms=10_000).sort("batch_id", "bucket", descending=[False, True])
+    # 47 s and 49 s are in one window, 55 s and 58 s in the next; a minute has ended between these.
+    assert found.select("batch_id", "n").rows() == [(1, 3), (2, 4), (3, 8), (3, 16)]
+
+
+def beat(playing: Play, state: StreamState = StreamState.RUNNING, *, at_s: float, batch_id: int) -> None:
+    playing.control.beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(at_s), pid=1, batch_id=batch_id))
+
+
+def test_a_check_waits_until_its_instant_is_passed(tmp_path):
+    playing, clock = play(tmp_path), [ms(20)]
+
+    def behind_after(sleep: Callable[[], None]) -> tuple[set[str], float]:
+        clock[0] = ms(20)
+
+        def sleep_s(length_s: float) -> None:
+            clock[0] += round(length_s * 1_000)
+            sleep()
+
+        layout = Layout(tmp_path)
+        found = behind(layout, playing.topology, at_ms=ms(18), clock=lambda: clock[0], sleep_s=sleep_s)
+        return {*found}, (clock[0] - ms(20)) / 1_000
+
+    run(playing, range(3), {})
+    beat(playing, at_s=19, batch_id=2)
+    assert behind_after(lambda: None) == (set(), 14.5)  # the driver has not beaten since
+    beat(playing, at_s=20, batch_id=2)
+    assert behind_after(lambda: None) == ({SUB}, 15)
+    assert behind_after(playing.engine(SUB).flush) == (set(), 0.5)
+    beat(playing, at_s=17, batch_id=2)
+    assert behind_after(lambda: beat(playing, at_s=18, batch_id=2)) == (set(), 0.5)
+    beat(playing, StreamState.DRAINED, at_s=19, batch_id=3)
+    assert behind_after(lambda: None) == (set(), 0)
+
+
+def test_facts_of_a_stream_that_is_behind_are_unknown(tmp_path):
+    topology = play(tmp_path).topology
+    sla = {"measure": "staleness", "error_after": "1 min", "owner": "desk"}
+    for subject, verdict in (("board", Verdict.UNKNOWN), ("newest", Verdict.UNKNOWN)):
+        of = {**sla, "subject": subject, "measure": "staleness" if subject == "board" else "latency_p99"}
+        (spec,) = sla_spec.parse({"play": {"late": of}}, topology, file="slas.toml")[:1]
+        status = Status(spec, Verdict.PASS, 1.0)
+        assert unknown_if_behind(status, topology, {SUB}) == Status(spec, verdict)
+        assert unknown_if_behind(status, topology, {"another"}) == status
+
+
+def test_the_next_flush_writes_what_a_failed_one_left(tmp_path, at_once):
+    playing, batches = play(tmp_path), {}
+    fails = False
+
+    def reached(step: str) -> None:
+        if fails and step == "committed board":  # a timer flushes while the batch is carried out
+            with pytest.raises(Crash):
+                playing.engine(SUB).flush()
+            playing.engine(SUB).flush()
+        elif fails and step == "committed outcomes" and not failed:
+            failed.append(step)
+            raise Crash
+
+    failed: list[str] = []
+    playing.start(SUB, reached=reached)
+    run(playing, range(4), batches)
+    fails = True
+    run(playing, range(4, 5), batches)
+    fails = False
+    run(playing, range(5, 13), batches)
+    drain(playing)
+    assert failed
+    assert told(of_tables(playing)) == told(at_once)

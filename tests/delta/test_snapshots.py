@@ -1,0 +1,172 @@
+"""A snapshot has delta-rs's files or is absent; queries read logs once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
+
+from tidemark.model.project.layout import Layout
+from tidemark.query import sql
+from tidemark.query.sql import Warehouse
+from tidemark.storage.delta import snapshots
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.snapshots import snapshot_of
+
+
+def rows(*numbers: int, word: str = "a") -> pa.Table:
+    return pa.table({"n": pa.array(numbers, pa.int64()), "word": pa.array([word] * len(numbers), pa.string())})
+
+
+def appended(path: Path) -> None:
+    for n in range(3):
+        write_deltalake(path, rows(n, n + 10), mode="append")
+
+
+def with_a_checkpoint(path: Path) -> None:
+    appended(path)
+    DeltaTable(path).create_checkpoint()
+    write_deltalake(path, rows(7), mode="append")
+
+
+def with_the_log_cut(path: Path) -> None:
+    with_a_checkpoint(path)
+    for version in range(2):
+        (path / "_delta_log" / f"{version:020d}.json").unlink()
+
+
+def deleted_from(path: Path) -> None:
+    appended(path)
+    DeltaTable(path).delete("n = 10")
+    DeltaTable(path).delete("n >= 0 and n < 2 and word = 'a'")
+
+
+def compacted(path: Path) -> None:
+    appended(path)
+    DeltaTable(path).optimize.compact()
+
+
+def partitioned(path: Path) -> None:
+    for word in ("a", "b c", "ü/%"):
+        write_deltalake(path, rows(1, 2, word=word), mode="append", partition_by=["word"])
+    write_deltalake(path, pa.table({"n": [3], "word": pa.array([None], pa.string())}), mode="append")
+
+
+def with_a_column_more(path: Path) -> None:
+    appended(path)
+    wider = rows(5).append_column("more", pa.array([1.5]))
+    write_deltalake(path, wider, mode="append", schema_mode="merge")
+    write_deltalake(path, rows(6), mode="append", schema_mode="merge")
+
+
+def with_a_file_of_fewer_columns(path: Path) -> None:
+    """As Spark writes a frame that lacks a column."""
+    write_deltalake(path, rows(5).append_column("more", pa.array([1.5])))
+    pq.write_table(rows(6), path / "fewer.parquet")
+    add = AddAction("fewer.parquet", (path / "fewer.parquet").stat().st_size, {}, 0, True, "{}")  # noqa: FBT003
+    table = DeltaTable(path)
+    table.create_write_transaction([add], "append", table.schema())
+
+
+def empty(path: Path) -> None:
+    DeltaTable.create(path, schema=rows().schema)
+
+
+MADE = [
+    appended, with_a_checkpoint, with_the_log_cut, deleted_from, compacted, partitioned, with_a_column_more,
+    with_a_file_of_fewer_columns, empty,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_a_snapshot_has_the_files_and_columns_of_delta_rs(make: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "it's ü here"
+    make(path)
+    found, table = snapshot_of(path), DeltaTable(path)
+    assert found is not None
+    names = {name for names in found.files.values() for name in names}
+    assert names == {fragment.path for fragment in table.to_pyarrow_dataset().get_fragments()}
+    assert [*found.columns] == [field.name for field in table.schema().fields]
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_queries_and_datasets_have_the_rows_that_delta_rs_reads(make: Callable[[Path], None], tmp_path: Path) -> None:
+    path = Layout(tmp_path / "it's ü here").stream_table("t", "s", "sink")
+    make(path)
+    expected = sorted(map(str, DeltaTable(path).to_pyarrow_table().to_pylist()))
+    answer = Warehouse(tmp_path / "it's ü here").ask("from sink")
+    assert sorted(map(str, answer.objects)) == expected
+    assert sorted(map(str, dataset_of(DeltaTable(path)).to_table().to_pylist())) == expected
+
+
+def test_a_table_with_unknown_reader_features_has_no_snapshot(tmp_path: Path) -> None:
+    appended(tmp_path)
+    log = tmp_path / "_delta_log" / f"{3:020d}.json"
+    log.write_text(json.dumps({"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}))
+    assert snapshot_of(tmp_path) is None
+
+
+@pytest.mark.parametrize("name", [f"{1:020d}.json", f"{0:020d}.json"])
+def test_an_incomplete_log_has_no_snapshot(name: str, tmp_path: Path) -> None:
+    appended(tmp_path)
+    (tmp_path / "_delta_log" / name).unlink()
+    assert snapshot_of(tmp_path) is None
+
+
+def test_a_snapshot_names_no_file_outside_of_its_table(tmp_path: Path) -> None:
+    appended(tmp_path / "t")
+    log = tmp_path / "t" / "_delta_log" / f"{3:020d}.json"
+    add = {"path": "..%2Fother.parquet", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
+    log.write_text(json.dumps({"add": add}))
+    assert snapshot_of(tmp_path / "t") is None
+
+
+def test_a_snapshot_knows_the_newest_batch_of_an_application(tmp_path: Path) -> None:
+    appended(tmp_path)
+    log = tmp_path / "_delta_log" / f"{3:020d}.json"
+    log.write_text(json.dumps({"txn": {"appId": "a", "version": 41}}) + "\n")
+    found = snapshot_of(tmp_path)
+    assert found is not None
+    assert (found.transaction_version("a"), found.transaction_version("b")) == (41, None)
+
+
+def test_queries_read_the_log_of_a_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query reads each log once and without DuckDB's extension.
+
+    The extension reads it twice for the first and again for each.
+    """
+    layout = Layout(tmp_path)
+    for topology in ("a", "b"):
+        appended(layout.stream_table(topology, "s", "sink"))
+    read: list[Path] = []
+
+    def noted(log: Path) -> object:
+        read.append(log.parent)
+        return actions(log)
+
+    actions = snapshots._actions
+    monkeypatch.setattr(snapshots, "_actions", noted)
+    monkeypatch.setattr(sql, "_extension", lambda: pytest.fail("no table here needs it"))
+    warehouse = Warehouse(tmp_path)
+    for _ in range(3):
+        assert warehouse.ask("select count(*), sum(n) from sink").rows == ((12, 72),)
+    assert sorted(read) == [layout.stream_table(topology, "s", "sink") for topology in ("a", "b")]
+
+
+def test_a_table_of_many_files_is_read_by_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB opens only files that may contain rows of the answer.
+
+    Here the other files do not exist.
+    """
+    path = Layout(tmp_path).stream_table("a", "s", "sink")
+    appended(path)
+    monkeypatch.setattr(sql, "MOST_FILES", 2)
+    oldest = pa.table(DeltaTable(path).get_add_actions(flatten=True)).sort_by("min.n").to_pylist()[0]
+    (path / oldest["path"]).write_bytes(b"torn")
+    assert Warehouse(tmp_path).ask("select n from sink where n > 11").rows == ((12,),)

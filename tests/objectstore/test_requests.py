@@ -1,0 +1,45 @@
+"""Requests of a batch are bounded, however long its logs are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from bench.commits import TOPOLOGY, batches
+from deltalake import DeltaTable
+from objectstore.counting import GET, LIST, PUT, Requests
+from playing import Play
+
+from tidemark.control.folder import Control
+from tidemark.model.project.layout import Layout
+
+EARLY, LATE = range(5, 15), range(55, 65)
+
+
+def test_requests_of_a_batch_do_not_grow_with_the_log(warehouse: Path, server_log: Path) -> None:
+    play = Play(TOPOLOGY, warehouse, facts_every_ms=10_000)
+    play.broker._partitions = {"flight_events": 3, "weather": 1}
+    control = Control(Layout(warehouse).control("flights", "status"))
+    epoch = control.acquire()
+    play.start("status", epoch=epoch, check_lease=partial(control.check_lease, epoch))
+    requests = Requests(server_log, warehouse)
+    of_batches: list[Counter[str]] = []
+    for number in range(LATE.stop):
+        requests.since_last()
+        batches(play, range(number, number + 1))
+        of_batches.append(requests.since_last())
+
+    def typical(numbers: range) -> dict[str, float]:
+        return {kind: median(of_batches[number][kind] for number in numbers) for kind in (PUT, LIST, GET)}
+
+    def mean(numbers: range) -> dict[str, float]:
+        return {kind: sum(of_batches[number][kind] for number in numbers) / len(numbers) for kind in (PUT, LIST, GET)}
+
+    # The journal entry, and for changes, board and hop a file and a commit.
+    assert typical(EARLY) == typical(LATE) == {PUT: 7, LIST: 0, GET: 0}
+    for numbers in (EARLY, LATE):
+        per_batch = mean(numbers)
+        assert (per_batch[PUT] <= 10, per_batch[LIST] <= 6, per_batch[GET] <= 20) == (True, True, True), per_batch
+    assert DeltaTable(str(play.table("changes", "status"))).version() == LATE.stop

@@ -1,0 +1,24 @@
+"""Provides one Spark for all test files of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tidemark.spark_session import session
+
+OPTIONS = "--master local[2,2] --conf spark.speculation=true pyspark-shell"
+"""A task that fails is tried again, and stages may speculate."""
+
+
+@contextmanager
+def one_spark() -> Iterator[SparkSession]:
+    """The session, which ends with the block."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYSPARK_SUBMIT_ARGS", OPTIONS)
+        spark = session("tests")
+    yield spark
+    spark.stop()

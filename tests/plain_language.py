@@ -1,0 +1,187 @@
+"""Checks the rules of plain language (CONTRIBUTING.md) that a machine can check.
+
+`make check` runs it over the whole product and the models in `tests/reference`.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[1]
+PRODUCT = ("jobs", "plugins", "dags")
+CHECKED = (*PRODUCT, "tests/reference", "tests/plain_language.py")
+SHORT_TEST_NAMES = (
+    "tests/unit",
+    "tests/airflow",
+    "tests/spark",
+    "tests/cluster",
+    "tests/browser",
+    "tests/streaming",
+    "tests/delta",
+    "tests/vectors",
+    "tests/objectstore",
+    "tests/chaos",
+    "tests/bench",
+)
+"""Folders of tests in which names are checked, and nothing else yet."""
+REFUSED_OPENINGS = frozenset({"what", "whether", "who", "those", "one", "of"})
+REFUSED_WORDS = frozenset({"told", "said", "nobody", "somebody", "whoever"})
+REFUSED_NAMES = frozenset({"told", "said", "found", "known", "taken", "did"})
+MOST_WORDS_OF_A_FIRST_LINE = 12
+MOST_LETTERS_OF_A_TEST_NAME = 60
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+Complaint = tuple[int, str]
+
+
+def words(text: str) -> list[str]:
+    """Returns the lower-case words of *text* without punctuation."""
+    stripped = (word.strip(".,;:!?()[]{}*`'\"") for word in text.lower().split())
+    return [word for word in stripped if word]
+
+
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Yields every string that is a statement.
+
+    They are docstrings, and texts below constants and fields.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value
+
+
+def check_docstring(docstring: ast.Constant) -> Iterator[Complaint]:
+    """Yields complaints about the opening and the length of the first line."""
+    first_line = str(docstring.value).strip().partition("\n")[0]
+    opening = next(iter(words(first_line)), "")
+    if opening in REFUSED_OPENINGS:
+        yield docstring.lineno, f"begins with {opening!r}; begin with a verb, or with the noun it describes"
+    length = len(first_line.split())
+    if length > MOST_WORDS_OF_A_FIRST_LINE:
+        yield docstring.lineno, f"first line has {length} words; {MOST_WORDS_OF_A_FIRST_LINE} at most"
+
+
+def check_words(tree: ast.AST) -> Iterator[Complaint]:
+    """Yields complaints about words in docstrings, messages and help.
+
+    These are strings with spaces.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            # Words in backticks are names of columns, keys and files.
+            prose = re.sub(r"`[^`]*`", "", node.value)
+            for word in sorted(REFUSED_WORDS.intersection(words(prose))):
+                yield node.lineno, f"says {word!r}; name who does what"
+
+
+def comments(source: str) -> Iterator[tokenize.TokenInfo]:
+    """Yields the comments that are sentences, not the switches of a tool."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type:", "# pragma")):
+            yield token
+
+
+def check_comments(source: str) -> Iterator[Complaint]:
+    """Yields complaints about words in comments."""
+    for comment in comments(source):
+        for word in sorted(REFUSED_WORDS.intersection(words(comment.string))):
+            yield comment.start[0], f"says {word!r}; name who does what"
+
+
+def check_names(tree: ast.AST) -> Iterator[Complaint]:
+    """Yields complaints about names that are participles."""
+    # Fields are keys of stored files, so they keep their names.
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    annotated = (part for node in classes for part in node.body if isinstance(part, ast.AnnAssign))
+    fields = {ast.unparse(part.target) for part in annotated}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in REFUSED_NAMES - fields:
+            yield node.lineno, f"{node.id}: a participle; name what it holds"
+        if isinstance(node, ast.FunctionDef):
+            # Callers in folders that are not clean yet pass keyword-only arguments by name.
+            for argument in (*node.args.posonlyargs, *node.args.args):
+                if argument.arg in REFUSED_NAMES:
+                    yield node.lineno, f"{argument.arg}: a participle; name what it holds"
+
+
+def check_test_names(tree: ast.AST) -> Iterator[Complaint]:
+    """Yields complaints about long names of tests."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            length = len(node.name)
+            if length > MOST_LETTERS_OF_A_TEST_NAME:
+                yield node.lineno, f"{node.name} has {length} letters; {MOST_LETTERS_OF_A_TEST_NAME} at most"
+
+
+def check_file(path: Path) -> Iterator[str]:
+    """Yields the complaints about one file, each with its line."""
+    source = path.read_text()
+    tree = ast.parse(source)
+    complaints = [complaint for docstring in docstrings(tree) for complaint in check_docstring(docstring)]
+    complaints += [*check_words(tree), *check_comments(source), *check_names(tree), *check_test_names(tree)]
+    yield from placed(path, complaints)
+
+
+def placed(path: Path, complaints: list[Complaint]) -> Iterator[str]:
+    """Yields *complaints* about the file at *path* with their place."""
+    for line, complaint in sorted(complaints):
+        yield f"{path.relative_to(PROJECT)}:{line}: {complaint}"
+
+
+def check_classes(paths: list[Path]) -> Iterator[str]:
+    """Yields the classes that have a name twice."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path.relative_to(PROJECT)}:{node.lineno}")
+    for name, of_name in sorted(places.items()):
+        if len(of_name) > 1:
+            yield f"{of_name[0]}: class {name} exists {len(of_name)} times: {', '.join(of_name[1:])}"
+
+
+def densities(folder: str) -> str:
+    """Returns comments and comprehensions per 100 lines of a *folder*."""
+    sources = [path.read_text() for path in (PROJECT / folder).rglob("*.py")]
+    lines = sum(source.count("\n") for source in sources) or 1
+    all_comments = sum(len([*comments(source)]) for source in sources)
+    nodes = (node for source in sources for node in ast.walk(ast.parse(source)))
+    comprehensions = sum(isinstance(node, COMPREHENSIONS) for node in nodes)
+    return f"{folder:32} {lines:6,} {100 * all_comments / lines:8.1f} {100 * comprehensions / lines:14.1f}"
+
+
+def python_files(folder: str) -> list[Path]:
+    """Returns the Python files of a folder, or a single file."""
+    place = PROJECT / folder
+    paths = [place] if place.is_file() else place.rglob("*.py")
+    return sorted(paths)
+
+
+def main(folders: list[str]) -> int:
+    """Checks *folders*, prints densities, and returns 1 for any complaint.
+
+    Without *folders* it checks those that are CHECKED.
+    """
+    checked = sorted({path for folder in folders or CHECKED for path in python_files(folder)})
+    complaints = [complaint for path in checked for complaint in check_file(path)]
+    for folder in () if folders else SHORT_TEST_NAMES:
+        for path in python_files(folder):
+            complaints += placed(path, [*check_test_names(ast.parse(path.read_text()))])
+    # A model in tests/reference may have the name of what it models.
+    complaints += check_classes([path for path in checked if path.relative_to(PROJECT).parts[0] in PRODUCT])
+    for complaint in complaints:
+        print(complaint)
+    print(f"{'':32} {'lines':>6} {'comments':>8} {'comprehensions':>14}  per 100 lines")
+    for folder in folders or PRODUCT:
+        print(densities(folder))
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,70 @@
+"""Computes the latency of one operator as Apache Apex's STRAM does.
+
+Apex's −1, "no sample", is a state without a latency here. Of equal upstreams the first one is taken, as in Apex.
+`tidemark.semantics.stram` finds the path over these latencies. Source: StreamingContainerManager,
+updateOperatorLatency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidemark.semantics.critical_path import EstimateLimits, Instants, LatencyState, PathStep
+
+
+def operator_latency(
+    operator: str,
+    names: Sequence[str],
+    *,
+    windows: Mapping[str, int | None],
+    ewt_ms: Instants | None,
+    limits: EstimateLimits,
+) -> PathStep:
+    """Returns the latency of *operator* in its current window.
+
+    Args:
+        operator: the operator to measure.
+        names: its upstreams.
+        windows: the number of each operator's current window, None before the first.
+        ewt_ms: skew-adjusted EWTs of the operator's current window; None when all of these have been dropped, so
+            that the latency can only be estimated by how many windows the upstreams are ahead.
+        limits: the width of a window, and how far behind an operator may be before it counts as stuck.
+    """
+    if not names:
+        return PathStep(operator=operator, state=LatencyState.INPUT, latency_ms=0, unclamped_ms=0)
+    window = windows.get(operator)
+    if window is None or (ewt_ms is not None and ewt_ms.get(operator) is None):
+        return PathStep(operator=operator, state=LatencyState.NO_WINDOW_YET)
+    steps = (_sample(operator, name, (windows.get(name) or 0) - window, ewt_ms, limits) for name in names)
+    samples = [step for step in steps if step is not None]
+    # The smallest latency is that behind the upstream that finished last.
+    return min(samples, key=_latency_ms, default=PathStep(operator=operator, state=LatencyState.UPSTREAM_MISSING))
+
+
+def _sample(operator: str, name: str, ahead: int, ewt_ms: Instants | None, limits: EstimateLimits) -> PathStep | None:
+    """Returns the latency of *operator* behind the upstream *name*.
+
+    *ahead* is the number of windows by which the upstream is ahead. None for no sample.
+    """
+    ahead_ms = ahead * limits.window_ms
+    if ewt_ms is None:
+        if ahead < 0:
+            return None
+        return PathStep(operator=operator, state=LatencyState.ESTIMATED, latency_ms=ahead_ms, slowest_upstream=name)
+    own_ms, upstream_ms = ewt_ms.get(operator), ewt_ms.get(name)
+    if own_ms is None or upstream_ms is None:
+        return None
+    measured_ms = own_ms - upstream_ms
+    if ahead_ms > max(measured_ms, limits.heartbeat_timeout_ms):
+        return PathStep(operator=operator, state=LatencyState.STUCK, latency_ms=ahead_ms, slowest_upstream=name)
+    return PathStep(
+        operator=operator,
+        state=LatencyState.CLAMPED_NEGATIVE if measured_ms < 0 else LatencyState.MEASURED,
+        latency_ms=max(0, measured_ms),
+        unclamped_ms=measured_ms,
+        slowest_upstream=name,
+    )
+
+
+def _latency_ms(step: PathStep) -> int:
+    return step.latency_ms or 0

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from planted import reading
+
+from tidemark.cli.project.check import check
+from tidemark.model.project.files import Project
+from tidemark.model.schedules import cores_taken, too_many
+
+
+def topologies(count, check_every_ms):
+    named = reading({"a": (), "b": ("a",)})
+    return [replace(named, name=f"t{n}", check_every_ms=check_every_ms) for n in range(count)]
+
+
+def test_a_check_a_minute_takes_an_eighth_of_a_core():
+    assert cores_taken(topologies(1, 60_000)) == pytest.approx(8 / 60 + 4 / 3_600)
+
+
+def test_schedules_that_do_not_fit_name_what_would():
+    # 10 checks a minute of 8 CPU s are 1.33 cores, half of two cores is 1; reports of 10 take 40 s of 3,600 s
+    sentence = too_many(topologies(10, 60_000), 2)
+    assert sentence is not None
+    assert sentence.startswith(
+        "checks and reports of 10 topologies take about 1.3 of 2 cores; set check_every of t0, t1"
+    )
+    assert sentence.endswith("to 2 min or longer")  # 80 CPU s in 0.989 of a core are 81 s
+    assert too_many(topologies(10, 120_000), 2) is None
+
+
+def test_too_many_topologies_need_another_machine():
+    sentence = too_many(topologies(500, 86_400_000), 1)
+    assert (
+        sentence
+        == "checks and reports of 500 topologies take about 0.6 of 1 cores; schedule some of them on another machine"
+    )
+
+
+def test_check_warns_of_schedules_that_do_not_fit(tmp_path):
+    for folder in ("topologies", "expectations"):
+        (tmp_path / folder).mkdir()
+    source = 'kind = "source"\ntopic = "e"\nfields = "id string, at bigint"\ntimestamp = "at"\nbound = "0 s"\n'
+    (tmp_path / "topologies" / "t.toml").write_text(f'name = "t"\ncheck_every = "100 ms"\n[operators.e]\n{source}')
+
+    (tmp_path / "expectations" / "slas.toml").touch()
+
+    lines = check([], tmp_path / "warehouse", Project(tmp_path))
+
+    (warning,) = (line for line in lines if line.startswith("check_every: warning: "))
+    assert "checks and reports of 1 topologies take about 80.0 of" in warning
