@@ -57,6 +57,55 @@ def test_an_error_prints_one_message_and_no_traceback(home: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
+ENDLESS = "select count(*) from range(1000000000000) where hash(range) % 7 = 3"
+SPILLS = "select count(*) as n from (select distinct range as n, md5(range::varchar) as digest from range(3000000))"
+
+
+def test_a_query_ends_at_its_time_limit(home: Path, tmp_path: Path) -> None:
+    answer = asked(home, tmp_path, ENDLESS, "--timeout", "0.5").communicate(timeout=60)[1]
+    assert answer == ("tidemark sql: the query took longer than 0.5 s; read less, or give more time with --timeout\n")
+    assert not list(tmp_path.glob("tidemark-sql-*"))
+
+
+def test_a_query_spills_into_a_folder_that_is_removed(home: Path, tmp_path: Path) -> None:
+    query = asked(home, tmp_path, SPILLS, "--memory", "150MB", "--format", "csv")
+    wait_until(lambda: any(tmp_path.glob("tidemark-sql-*/*")), "spilled rows", 60)
+    (folder,) = tmp_path.glob("tidemark-sql-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert query.communicate(timeout=120) == ("n\n3000000\n", "")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_query_and_leaves_no_file(home: Path, tmp_path: Path, number: signal.Signals) -> None:
+    query = asked(home, tmp_path, ENDLESS)
+    wait_until(lambda: any(tmp_path.glob("tidemark-sql-*")), "a connection", 60)
+    query.send_signal(number)
+    assert query.communicate(timeout=60) == ("", "tidemark sql: interrupted\n")
+    assert query.returncode == 130
+    assert not list(tmp_path.glob("tidemark-sql-*"))
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--memory", "lots"), "'lots' is not a size; for example 512MB or 4GB"),
+        (("--timeout", "0"), "'0' is not a number of seconds above 0; for example 60"),
+    ],
+)
+def test_an_impossible_limit_of_a_query_is_refused(home: Path, option: tuple[str, str], message: str) -> None:
+    answer = tidemark(home, "sql", "select 1", *option)
+    assert (answer.returncode, answer.stderr.splitlines()[-1].endswith(message)) == (2, True), answer.stderr
+
+
+def asked(home: Path, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Starts `tidemark sql`, whose temporary files are in *folder*."""
+    code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "--home", str(home), "sql", *arguments]
+    env = {"PATH": "", "TMPDIR": str(folder)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
 def test_a_variable_without_a_project_is_a_one_line_error(tmp_path: Path) -> None:
     code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
     env = {"PATH": "", "TIDEMARK_PROJECT": str(tmp_path)}
@@ -143,27 +192,6 @@ def test_a_missing_warehouse_is_not_an_empty_one(tmp_path: Path, command: str) -
 def test_an_empty_warehouse_has_no_tables_and_no_errors(tmp_path: Path) -> None:
     (tmp_path / "warehouse").mkdir()
     assert tidemark(tmp_path, "tables").returncode == 0
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_ends_a_long_query_without_output(home: Path, number: signal.Signals) -> None:
-    ready = home / "ready"
-    code = (
-        "import sys; from pathlib import Path; from tidemark.cli import main; from tidemark.query import sql\n"
-        "ask = sql.Warehouse.ask\n"
-        f"sql.Warehouse.ask = lambda *given: (Path({str(ready)!r}).touch(), ask(*given))[1]\n"
-        "sys.exit(main.main())"
-    )
-    query = "select count(*) from range(1000000) a, range(1000000) b where hash(a.range + b.range) = 3"
-    command = [sys.executable, "-c", code, "--home", str(home), "sql", query]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            wait_until(lambda: ready.exists() or process.poll() is not None, "the query", 60)
-            process.send_signal(number)
-            told = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert (process.returncode, told) == (-number, (b"", b""))  # a shell says 128 + number: 143
 
 
 @pytest.mark.parametrize("arguments", [[], ["select 1", "--script"]], ids=["neither", "both"])

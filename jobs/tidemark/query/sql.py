@@ -5,8 +5,11 @@ There is a view per table name, over all Delta tables of that name, and those of
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -44,6 +47,8 @@ LISTS = re.compile(r"\b(show|information_schema|pg_catalog|duckdb_\w+)\b", re.IG
 GLOB = re.compile(r"[*?\[]")
 """Characters that make a path of files a pattern for DuckDB."""
 UTC = "SET TimeZone = 'UTC'"
+MEMORY = "2GB"
+"""Memory of DuckDB if none is given; larger intermediate results are spilled to files."""
 INSTANT, EPOCH_MS = "timestamp", "long"
 """Delta's types of an instant, now and in older versions."""
 DELTA_SCAN = "delta_scan("
@@ -78,11 +83,14 @@ class Warehouse:
 
     Facts that are in the journals alone are included. A query opens the tables that it names; if it asks for one
     topology, only that topology's. Later queries read the same versions. With a *topology*, or places *only*, the
-    tables of others look empty.
+    tables of others look empty. Queries use at most *memory* (a size of DuckDB, for example 512MB) and spill the rest
+    to a temporary folder of this process.
     """
 
-    def __init__(self, home: Path, *, topology: str | None = None, only: Container[Path] | None = None) -> None:
-        self._home, self._only, self._topology = home, only, topology
+    def __init__(
+        self, home: Path, *, topology: str | None = None, only: Container[Path] | None = None, memory: str = MEMORY
+    ) -> None:
+        self._home, self._only, self._topology, self._memory = home, only, topology, memory
         self.tables = {
             name: asked
             for name, paths in delta_tables(home, topology).items()
@@ -92,7 +100,8 @@ class Warehouse:
         self._snapshots = cache(snapshot_of)
         self._selects = _selects(self.tables, self._from, self._columns)
         self._streams, self._unflushed = Layout(home).stream("*", "*").parent.parent, dict[Path, Unflushed]()
-        self._connection, self._reads_logs, self._by_name = _connect(home), False, False
+        self._connection, self._reads_logs, self._by_name = _connect(home, memory), False, False
+        self._of_topology: Warehouse | None = None
         self._opened, self._arrow = dict[str, str](), dict[str, Any]()
 
     def ask(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
@@ -103,7 +112,8 @@ class Warehouse:
         try:
             read_only.check(self._connection, text, self._selects)
             if (topology := self._asked_topology(text)) is not None:
-                return Warehouse(self._home, topology=topology, only=self._only).ask(text, parameters)
+                self._of_topology = Warehouse(self._home, topology=topology, only=self._only, memory=self._memory)
+                return self._of_topology.ask(text, parameters)
             self._open(text)
             result = self._connection.execute(text, list(parameters))
             columns = tuple(column[0] for column in result.description or ())
@@ -111,12 +121,23 @@ class Warehouse:
         except duckdb.CatalogException as error:
             msg = f"{error}\nTables and views: {', '.join(sorted(self._selects))}"
             raise InvalidArgument(msg) from error
+        except duckdb.OutOfMemoryException as error:
+            msg = f"the query needs more than {self._memory} of memory and the free disk space: {error}"
+            raise InvalidArgument(msg) from error
+        except duckdb.InterruptException as error:
+            msg = "the query was interrupted"
+            raise InvalidArgument(msg) from error
         except duckdb.Error as error:
             if self._by_name or isinstance(error, duckdb.ParserException):
                 raise InvalidArgument(str(error)) from error
-        self._connection, self._by_name = _connect(self._home, reads_logs=self._reads_logs), True
+        self._connection, self._by_name = _connect(self._home, self._memory, reads_logs=self._reads_logs), True
         self._opened.clear()
         return self.ask(text, parameters)
+
+    def interrupt(self) -> None:
+        """Makes the query that another thread asks raise InvalidArgument soon."""
+        asked = self._of_topology or self
+        asked._connection.interrupt()
 
     def _asked_topology(self, text: str) -> str | None:
         """Returns the only topology whose rows answer *text*.
@@ -136,7 +157,7 @@ class Warehouse:
         names = named or named_in(" ".join(self._selects), self._selects.keys(), self._views)
         new = {name: self._selects[name]() for name in names if name not in self._opened}
         if not self._reads_logs and any(DELTA_SCAN in select for select in new.values()):
-            self._connection, self._reads_logs = _connect(self._home, reads_logs=True), True
+            self._connection, self._reads_logs = _connect(self._home, self._memory, reads_logs=True), True
             new = self._opened | new
         for name, rows in self._arrow.items():
             self._connection.register(name, rows)
@@ -392,10 +413,10 @@ def _extension() -> Path:
 
 
 @lru_cache(maxsize=2)  # a process has one warehouse, but for tests
-def _database(home: Path, _: Path, *, reads_logs: bool) -> duckdb.DuckDBPyConnection:
+def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.DuckDBPyConnection:
     """Returns the DuckDB of this process over the warehouse *home*.
 
-    All connections share its threads and its memory.
+    All connections share its threads and its *memory*.
     """
     # Its settings forbid to load an extension later, so a DuckDB that reads logs is another one.
     database = duckdb.connect()
@@ -405,19 +426,24 @@ def _database(home: Path, _: Path, *, reads_logs: bool) -> duckdb.DuckDBPyConnec
     # In a Python that does not run a file the progress bar would be part of the output.
     database.execute("SET enable_progress_bar = false")
     database.execute(UTC.replace("SET", "SET GLOBAL"))
+    database.execute(f"SET memory_limit = {_text(memory)}")
+    # Only this user can read what is spilled. DuckDB would put it into the current folder, where others may.
+    spill = tempfile.mkdtemp(prefix="tidemark-sql-")
+    atexit.register(shutil.rmtree, spill, ignore_errors=True)
+    database.execute(f"SET temp_directory = {_text(spill)}")
     for statement in _confined(home):
         database.execute(statement)
     return database
 
 
-def _connect(home: Path, *, reads_logs: bool = False) -> duckdb.DuckDBPyConnection:
+def _connect(home: Path, memory: str, *, reads_logs: bool = False) -> duckdb.DuckDBPyConnection:
     """Returns a new connection to the DuckDB of this process.
 
     No other connection sees the views that are made in it.
     """
     places = (home, home) if isinstance(home, ObjectPath) else (home.absolute(), home.resolve())
     with _ONE_AT_A_TIME:
-        connection = _database(*places, reads_logs=reads_logs).cursor()
+        connection = _database(*places, memory, reads_logs=reads_logs).cursor()
     for word in SPARKS_WORDS:
         connection.execute(f"CREATE TEMP {word}")
     return connection

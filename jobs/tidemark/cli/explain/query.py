@@ -6,13 +6,19 @@ It can also print the SQL that gives any DuckDB access to them.
 from __future__ import annotations
 
 import argparse
-import signal
+import re
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from tidemark.cli.shared.options import add_format, warehouse
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument
-from tidemark.query.sql import Warehouse, attach_script
+from tidemark.query.sql import MEMORY, Answer, Warehouse, attach_script
 from tidemark.query.text_table import FORMATS
+from tidemark.reports.batch_job import argument_type
+
+TIMEOUT_S = 300.0
+_SIZE = re.compile(r"[1-9][0-9]*[KMGT]i?B")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +28,39 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--script", action="store_true", help="print SQL that defines the tables and views in another DuckDB"
     )
+    parser.add_argument(
+        "--timeout",
+        type=argument_type(_seconds),
+        default=TIMEOUT_S,
+        metavar="SECONDS",
+        help="stop a query that takes longer (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=argument_type(_size),
+        default=MEMORY,
+        help="memory for the query; the rest is spilled to a temporary folder (default: %(default)s)",
+    )
+
+
+def _seconds(text: str) -> float:
+    """Returns the positive number of *text*."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        msg = f"{text!r} is not a number of seconds above 0; for example 60"
+        raise InvalidArgument(msg)
+    return seconds
+
+
+def _size(text: str) -> str:
+    """Returns *text* if it is a size that DuckDB knows."""
+    if not _SIZE.fullmatch(text):
+        msg = f"{text!r} is not a size; for example 512MB or 4GB"
+        raise InvalidArgument(msg)
+    return text
 
 
 def command(options: argparse.Namespace) -> int:
@@ -36,14 +75,29 @@ def command(options: argparse.Namespace) -> int:
     if options.script:
         say_inert(attach_script(home.resolve()))
         return 0
-    # DuckDB turns a signal into an error, or ignores it. There is nothing to clean up, so signals kill the process.
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    tables = Warehouse(home)
-    if not tables.tables:
-        msg = f"{home} has no Delta tables yet; choose another place with --home or --warehouse"
-        raise InvalidArgument(msg)
-    answer = tables.ask(options.query)
+    # In the main thread DuckDB would handle signals itself, and ignore some. There it only waits.
+    with ThreadPoolExecutor(1) as thread:
+        tables = thread.submit(Warehouse, home, memory=options.memory).result()
+        if not tables.tables:
+            msg = f"{home} has no Delta tables yet; choose another place with --home or --warehouse"
+            raise InvalidArgument(msg)
+        answer = _result(thread.submit(tables.ask, options.query), tables, options.timeout)
     say(FORMATS[options.format](answer.columns, answer.rows))  # CSV is exact, whatever a terminal does
     return 0
+
+
+def _result(answer: Future[Answer], tables: Warehouse, timeout_s: float) -> Answer:
+    """Returns *answer*, for which a thread asks *tables*.
+
+    Raises InvalidArgument if it takes longer than *timeout_s*.
+    """
+    try:
+        return answer.result(timeout_s)
+    except TimeoutError:
+        msg = f"the query took longer than {timeout_s:g} s; read less, or give more time with --timeout"
+        raise InvalidArgument(msg) from None
+    finally:
+        # A query that has not begun yet does not notice an interruption.
+        while not answer.done():
+            tables.interrupt()
+            wait([answer], 0.1)
