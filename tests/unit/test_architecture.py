@@ -179,10 +179,10 @@ IMPORTS = {
         "reports.pages reports.rollups sla maintenance feed cli.shared arrow"
     ),
 }
-"""Maps each room to all rooms that it imports, in order.
+"""Maps each room to all rooms that it imports.
 
-A room is a folder of `jobs/tidemark` with its modules, a module of `jobs/tidemark` itself, or one of the folders
-`jobs`, `dags` and `plugins` at the edge.
+It comes after them. A room is a folder of `jobs/tidemark` with its modules, a module of `jobs/tidemark` itself, or one
+of the folders `jobs`, `dags` and `plugins` at the edge.
 """
 MOST_FILES = 10
 LARGE_ROOMS = {"semantics", "model.kinds", "stream.operate", "jobs", "plugins"}
