@@ -1,6 +1,7 @@
 """Checks the rules of plain language (CONTRIBUTING.md) that a machine can check.
 
-`make check` runs it over the whole product and the models in `tests/reference`.
+`make check` runs it over the whole product, the models in `tests/reference`, the docstrings and comments of all
+other tests, and the pages.
 """
 
 from __future__ import annotations
@@ -17,20 +18,12 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[1]
 PRODUCT = ("jobs", "plugins", "dags")
 CHECKED = (*PRODUCT, "tests/reference", "tests/plain_language.py")
-SHORT_TEST_NAMES = (
-    "tests/unit",
-    "tests/airflow",
-    "tests/spark",
-    "tests/cluster",
-    "tests/browser",
-    "tests/streaming",
-    "tests/delta",
-    "tests/vectors",
-    "tests/objectstore",
-    "tests/chaos",
-    "tests/bench",
-)
-"""Folders of tests in which names are checked, and nothing else yet."""
+TESTS = "tests"
+"""Folder in which docstrings, comments and names of tests are checked.
+
+Other names and strings there are not: they may be those of records.
+"""
+PAGES = ("*.md", "docs/**/*.md")
 REFUSED_OPENINGS = frozenset({"what", "whether", "who", "those", "one", "of"})
 REFUSED_WORDS = frozenset({"told", "said", "nobody", "somebody", "whoever"})
 REFUSED_NAMES = frozenset({"told", "said", "found", "known", "taken", "did"})
@@ -56,6 +49,15 @@ def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
             yield node.value
 
 
+def refused_words(text: str) -> list[str]:
+    """Returns the refused words of *text* outside of backticks.
+
+    In backticks are names of columns, keys and files.
+    """
+    prose = re.sub(r"`[^`]*`", "", text)
+    return sorted(REFUSED_WORDS.intersection(words(prose)))
+
+
 def check_docstring(docstring: ast.Constant) -> Iterator[Complaint]:
     """Yields complaints about the opening and the length of the first line."""
     first_line = str(docstring.value).strip().partition("\n")[0]
@@ -74,10 +76,14 @@ def check_words(tree: ast.AST) -> Iterator[Complaint]:
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-            # Words in backticks are names of columns, keys and files.
-            prose = re.sub(r"`[^`]*`", "", node.value)
-            for word in sorted(REFUSED_WORDS.intersection(words(prose))):
+            for word in refused_words(node.value):
                 yield node.lineno, f"says {word!r}; name who does what"
+
+
+def check_docstring_words(docstring: ast.Constant) -> Iterator[Complaint]:
+    """Yields complaints about words in a docstring."""
+    for word in refused_words(str(docstring.value)):
+        yield docstring.lineno, f"says {word!r}; name who does what"
 
 
 def comments(source: str) -> Iterator[tokenize.TokenInfo]:
@@ -128,6 +134,31 @@ def check_file(path: Path) -> Iterator[str]:
     yield from placed(path, complaints)
 
 
+def check_test_file(path: Path) -> Iterator[str]:
+    """Yields the complaints about the prose of a test file.
+
+    Records and messages of tests may have any words.
+    """
+    source = path.read_text()
+    tree = ast.parse(source)
+    complaints = [*check_comments(source), *check_test_names(tree)]
+    for docstring in docstrings(tree):
+        complaints += [*check_docstring(docstring), *check_docstring_words(docstring)]
+    yield from placed(path, complaints)
+
+
+def check_page(path: Path) -> Iterator[str]:
+    """Yields complaints about words of a page outside of its code."""
+    complaints = []
+    in_code = False
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        is_fence = line.lstrip().startswith("```")
+        in_code ^= is_fence
+        if not (in_code or is_fence):
+            complaints += [(number, f"says {word!r}; name who does what") for word in refused_words(line)]
+    yield from placed(path, complaints)
+
+
 def placed(path: Path, complaints: list[Complaint]) -> Iterator[str]:
     """Yields *complaints* about the file at *path* with their place."""
     for line, complaint in sorted(complaints):
@@ -170,9 +201,11 @@ def main(folders: list[str]) -> int:
     """
     checked = sorted({path for folder in folders or CHECKED for path in python_files(folder)})
     complaints = [complaint for path in checked for complaint in check_file(path)]
-    for folder in () if folders else SHORT_TEST_NAMES:
-        for path in python_files(folder):
-            complaints += placed(path, [*check_test_names(ast.parse(path.read_text()))])
+    if not folders:
+        for path in python_files(TESTS):
+            complaints += () if path in checked else check_test_file(path)
+        for path in sorted({path for pattern in PAGES for path in PROJECT.glob(pattern)}):
+            complaints += check_page(path)
     # A model in tests/reference may have the name of what it models.
     complaints += check_classes([path for path in checked if path.relative_to(PROJECT).parts[0] in PRODUCT])
     for complaint in complaints:

@@ -1,4 +1,4 @@
-"""A real Airflow supervises streams: after a kill at most one driver runs.
+"""Real Airflow supervises streams: after a kill at most one driver runs.
 
 The same holds after tasks were cleared or marked.
 """

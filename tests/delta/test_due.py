@@ -99,7 +99,7 @@ def test_a_partition_not_read_to_its_end_is_not_due_again(tmp_path: Path) -> Non
 def test_a_mark_is_due_when_the_last_one_is_old_enough(tmp_path: Path) -> None:
     play = Play(SENDING, tmp_path)
     read(play, 1, at=1)
-    assert due(play) == 31.001, "the mark of this batch said all"
+    assert due(play) == 31.001, "the mark of this batch has the newest watermark"
     read(play, 4, at=4)
     assert in_silence(play, 2) == [11, 34.001], "10 s after the mark of second 1; silent since second 4"
     assert due(play) is None
@@ -154,7 +154,7 @@ def test_records_that_wait_are_due_once_they_may_be_read(tmp_path: Path) -> None
     assert due(play) == 2.001, "it counts as backlogged then"
     play.batch(at_ms=ms(3))
     assert in_silence(play, 1) == [31.001], "the slower one turns idle"
-    assert due(play) == 31.002, "and holds up nobody"
+    assert due(play) == 31.002, "and no longer holds the other back"
     play.batch(at_ms=ms(31.5))
     assert len(play.rows("board")) == 1
     assert due(play) == 32.001, "read at 2 s"

@@ -94,7 +94,7 @@ def test_no_result_is_final_early_when_airports_wake_up_in_turn(tmp_path: Path) 
     rows = [row for row in night.rows("watermarks", "status") if row["source"] == "flight_events"]
     partitions = {row["partition"]: row["activity"] for row in rows if row["batch_id"] == 1}
     assert (partitions[JFK], partitions[LGA]) == ("backlogged", "idle")
-    assert watermark_s(night) == 1 - 3 - 0.001, "what JFK has not told yet holds everything back"
+    assert watermark_s(night) == 1 - 3 - 0.001, "unread records of JFK hold the watermark back"
     assert boards(night) == []
     night.broker.latest = {JFK: 3, LGA: 1}
     woken = [flight(night, morning + 1, JFK, "UA7"), flight(night, morning + 301, JFK, "UA8")]

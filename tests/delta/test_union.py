@@ -120,7 +120,7 @@ def test_an_idle_input_of_a_union_does_not_hold_time_back(tmp_path: Path) -> Non
     play.batch([visit(play, "web", 40)], at_ms=T + 31_000)  # app has been silent for more than 30 s
     assert (watermark_s(play), board(play)) == (38.999, [(0, 2)])
     play.batch([visit(play, "app", 20), visit(play, "web", 50)], at_ms=T + 40_000)
-    assert watermark_s(play) == 48.999, "one that is behind holds nobody back until it has caught up"
+    assert watermark_s(play) == 48.999, "an input that is behind holds no other back until it has caught up"
     (late,) = play.rows("late_records")
     assert (late["operator"], late["lateness_ms"]) == ("minutes", 18_999)
     play.batch([visit(play, "app", 60), visit(play, "web", 70)], at_ms=T + 41_000)
@@ -133,7 +133,7 @@ def test_a_union_reads_rows_of_a_hop(tmp_path: Path) -> None:
     first, second = (sub.name for sub in play.topology.sub_topologies)
     play.batch([visit(play, "web", 1), visit(play, "web", 25)], at_ms=T, sub=first)
     play.hop(second, at_ms=T)
-    assert play.rows("batches", second)[-1]["watermark"] is None, "app has not said anything yet"
+    assert play.rows("batches", second)[-1]["watermark"] is None, "app has no watermark yet"
     play.batch([visit(play, "app", 2), visit(play, "app", 22)], at_ms=T + 1000, sub=second)
     assert watermark_s(play, second) == 16.999
     assert [row["value"] for row in play.rows("changes", second)] == ['{"n":2}']

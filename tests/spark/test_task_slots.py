@@ -20,7 +20,7 @@ PATIENCE_S = 60
 
 
 def occupy(context: SparkContext, slots: TaskSlots, released: Path) -> None:
-    """Runs a batch of `play/other` in both slots until the file *released* exists."""
+    """Runs a batch of `play/other` in both slots until *released* exists."""
 
     def wait(number: int) -> None:
         released.with_name(f"task_{number}").touch()

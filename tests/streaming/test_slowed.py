@@ -160,5 +160,5 @@ def checked_until(installation: Installation, is_told: Callable[[], bool]) -> di
         if is_told():
             return ended
     verdicts = [(row["verdict"], row["said"]) for row in installation.rows(SLA_RESULTS)]
-    msg = f"nothing is told after {2 * TIMES} checks: {verdicts}"
+    msg = f"no verdict after {2 * TIMES} checks: {verdicts}"
     raise AssertionError(msg)

@@ -42,7 +42,7 @@ AT_ONCE = 16
 
 
 def history(least: int, most: int) -> st.SearchStrategy[History]:
-    """Draws time and value of a key's records, and the place of a cut."""
+    """Draws times and values of a key's records, and a cut."""
     records = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), min_size=least, max_size=most)
     return st.tuples(records, st.integers(0, most))
 

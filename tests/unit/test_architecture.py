@@ -179,10 +179,10 @@ IMPORTS = {
         "reports.pages reports.rollups sla maintenance feed cli.shared arrow"
     ),
 }
-"""Maps each room to all rooms that it imports, which come before it.
+"""Maps each room to all rooms that it imports.
 
-A room is a folder of `jobs/tidemark` with its modules, a module of `jobs/tidemark` itself, or one of the folders
-`jobs`, `dags` and `plugins` at the edge.
+It comes after them. A room is a folder of `jobs/tidemark` with its modules, a module of `jobs/tidemark` itself, or one
+of the folders `jobs`, `dags` and `plugins` at the edge.
 """
 MOST_FILES = 10
 LARGE_ROOMS = {"semantics", "model.kinds", "stream.operate", "jobs", "plugins"}
@@ -215,7 +215,7 @@ def names_of(statement: ast.stmt) -> set[str]:
 
 
 def top_level_imports(path: Path) -> set[str]:
-    """Returns the full names of what the file imports at its top level."""
+    """Returns the full names of the top-level imports of the file."""
     return set().union(*(names_of(statement) for statement in ast.parse(path.read_text()).body))
 
 

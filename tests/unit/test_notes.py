@@ -1,4 +1,4 @@
-"""Notes of a journal entry keep the form of their JSON on disk.
+"""Notes of a journal entry keep the form of their JSON.
 
 The JSON texts have the form that the version before typed notes wrote.
 """

@@ -62,7 +62,7 @@ def test_the_first_batch_of_a_query_needs_no_cause() -> None:
     stream = Stream()
     with stream.running():
         assert stream.look() == 0
-        assert stream.look(at_ms=T + AGAIN_AFTER_MS) == 1, "where Spark plans none by itself, it is told to"
+        assert stream.look(at_ms=T + AGAIN_AFTER_MS) == 1, "if Spark plans none by itself, a signal makes it"
 
 
 def test_a_batch_is_caused_when_it_is_due_and_once() -> None:

@@ -9,10 +9,10 @@ from tidemark.storage.warehouse import View
 
 VIEW = View(
     "kafka_metrics",
-    "metric of KIP-613 or KIP-557, task and node; a stateful operator's latency is that of its store (level TRACE); "
-    "value: ms, updates, or updates per second; n: number of records in a latency, null for metrics of emission; "
-    "sum(value * n) / sum(n) is the exact average of record-e2e-latency-avg over rows; at: finish clock of the batch, "
-    "or its decision time for metrics of emission",
+    "metric of KIP-613 or KIP-557, task and node. The latency of a stateful operator is that of its store (level "
+    "TRACE). value: ms, updates, or updates per second; n: number of records in a latency, null for metrics of "
+    "emission; sum(value * n) / sum(n) is the exact average of record-e2e-latency-avg over rows. at: finish clock of "
+    "the batch, or its decision time for metrics of emission",
     """
     SELECT topology, sub_topology, metric, metric_group, thread_id, task_id, node_id, recording_level, value, n, "at"
     FROM (

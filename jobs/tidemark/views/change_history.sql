@@ -1,6 +1,6 @@
--- value of a key, and the record time for which it was valid: from valid_from, inclusive, to valid_to, exclusive;
--- valid_to null: it still is; of updates at one instant the last one is valid, the others for no time; an update that was
--- not sent on has a row where another value lies between it and the equal one that was (of a run of them the newest)
+-- value of a key. It was valid from valid_from, inclusive, to valid_to, exclusive, record time; valid_to null: it is still valid.
+-- If several updates have one instant, the last one is valid, and the others for no time. A suppressed update has a row only if another
+-- value lies between it and the equal value before it; of several such updates the newest has one
 SELECT topology, sub_topology, operator, key, value, valid_from, valid_to, window_start, window_end, batch_id, seq
 FROM (
     SELECT topology, sub_topology, operator, key, value, valid_from, window_start, window_end, batch_id, seq,

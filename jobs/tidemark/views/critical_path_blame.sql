@@ -1,4 +1,5 @@
--- topology, window, hour, day or SLA breach, and whose parts of the age of windows over their SLA were too long: 1 is who grew most beyond the usual
+-- topology, window, hour, day or SLA breach, and part of the age of windows over their SLA that was too long. Rank 1 grew most
+-- beyond its usual length
 WITH excess AS (
     SELECT
         topology, window_start, window_end, subject, operator, kind, input, ms, age_ms, finished_at, usual_ms, usual_share,

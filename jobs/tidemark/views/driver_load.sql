@@ -1,4 +1,4 @@
--- driver: what its newest heartbeat says of CPU (1: one core), memory, records that wait, its last batch, and space
+-- driver. Its newest heartbeat has CPU (1: one core), memory, waiting records, the last batch, and disk space
 SELECT topology, sub_topology, beat_at, state, epoch, batch_id, cpu_share, memory_bytes, memory_free_bytes,
        memory_bytes / (memory_bytes + memory_free_bytes) AS memory_share, records_waiting, last_batch_ms,
        checkpoint_bytes, state_bytes

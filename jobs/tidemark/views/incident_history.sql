@@ -1,4 +1,5 @@
--- incident: when its SLA broke, when it was opened, acknowledged and resolved, and what was said of it at its worst
+-- incident. It has the instants at which the SLA broke and the incident was opened, acknowledged and resolved, and verdict,
+-- culprit and text of its worst change
 WITH worst AS (
     SELECT topology, incident, verdict, culprit, held_by, said
     FROM (

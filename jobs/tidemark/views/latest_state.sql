@@ -1,5 +1,5 @@
--- operator and key that has a value: the update of it that was sent on last; `last_seen_at` is the newest record time of
--- the key, of updates that were not sent on too; the results of windows have their window in the key
+-- operator and key with a value. It has the last emitted update of the key. `last_seen_at` is the newest record time of the key,
+-- including suppressed updates. Results of windows have their window in the key
 SELECT newest_first.topology, newest_first.sub_topology, newest_first.operator, newest_first.key, value, timestamp,
        window_start, window_end, value_hash, batch_id, source_partition, source_offset,
        greatest(changed_until, coalesce(seen_until, changed_until)) AS last_seen_at

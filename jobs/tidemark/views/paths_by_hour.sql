@@ -1,5 +1,5 @@
--- topology, hour of the windows' end (record time) and leaf: the windows whose critical path ended there,
--- ms, and the operator that took most of their time; over_sla_windows null: nothing is promised
+-- topology, hour of the windows' end (record time) and leaf. It has the critical paths that ended at the leaf, ms, and the operator
+-- with the largest share. over_sla_windows null: no SLA
 SELECT paths.topology, paths.hour, paths.leaf, paths.windows, paths.avg_ms, paths.p50_ms, paths.p90_ms, paths.max_ms,
        paths.queued_ms, paths.waited_ms, paths.over_sla_windows, slowest.operator AS slowest_operator, slowest.share AS slowest_share
 FROM (

@@ -1,5 +1,5 @@
--- operator that judges changes, and hour (driver clock of the decision): its updates, and how many were not sent on
--- since they changed nothing; the hour is null where it is not known
+-- operator that suppresses unchanged updates, and hour (driver clock of the decision). It has the number of updates, and of
+-- suppressed ones. The hour is null if it is unknown
 SELECT counts.topology, counts.sub_topology, counts.operator, date_trunc('hour', times.decided_at) AS hour,
        cast(sum(counts.emitted + counts.suppressed) AS bigint) AS judged,
        cast(sum(counts.emitted) AS bigint) AS emitted,

@@ -1,4 +1,4 @@
--- SLA and time in which every check gave the same verdict: from the first of these checks to the last
+-- SLA and period in which every check had the same verdict, from the first to the last of these checks
 SELECT topology, sla, subject, measure, verdict, min(checked_at) AS since, max(checked_at) AS until,
        count(*) AS checks, max(observed_ms) AS worst_observed_ms, max(warn_after_ms) AS warn_after_ms,
        max(error_after_ms) AS error_after_ms, max(owner) AS owner

@@ -1,5 +1,5 @@
--- operator in shards, streaming window that its watermark passed, and task (a shard, or an input partition): its end-window
--- time (EWT), ewt_at by the clock of its host, ewt_adjusted_at by that of ewt_adjusted_at in operator_windows
+-- operator in shards, streaming window that its watermark passed, and task (a shard, or an input partition). It has the task's
+-- end-window time (EWT): ewt_at by the clock of its host, and ewt_adjusted_at by the clock of that column in operator_windows
 SELECT windows.topology, windows.sub_topology, windows.operator, windows.kind, windows.window_start, windows.window_end,
        tasks.shard, tasks.partition, tasks.host, tasks.finished_at AS ewt_at,
        tasks.finished_at + (coalesce(tasks.skew_ms, 0) + coalesce(windows.skew_ms, 0)) * INTERVAL '0.001' SECOND
