@@ -31,8 +31,8 @@ from tidemark.query.sql import Warehouse
 from tidemark.reports.batch_job import argument_type, interval_parser, promised, writing
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.paths.path_groups import PathGroups
-from tidemark.reports.paths.window_graph import Passed
-from tidemark.reports.paths.window_paths import STANDS_STILL, Known, looks_back_ms
+from tidemark.reports.paths.window_graph import PassedWindows
+from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, looks_back_ms
 from tidemark.reports.paths.window_verdicts import with_verdicts
 from tidemark.reports.promises import promises
 from tidemark.reports.report_tables import lies_in, opened, replace_rows, rows_in
@@ -118,7 +118,7 @@ def _replace(
     averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
     facts = [DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name)]
     ends = lies_in("window_end", averaged)
-    history = Known(_passed(layout, topology, averaged), *_first_and_newest(facts, averaged))
+    history = DriverFacts(_passed(layout, topology, averaged), *_first_and_newest(facts, averaged))
     groups = PathGroups(topology, promises(specs), interval, history)
     if sum(dataset_of(table).count_rows(filter=ends) for table in facts) > spark_above:
         from tidemark.reports.paths.large_paths import paths_on_spark  # it imports pyspark, which most jobs do not need
@@ -160,14 +160,14 @@ def _first_and_newest(facts: Sequence[DeltaTable], averaged: Interval) -> tuple[
     return first, newest
 
 
-def _passed(layout: Layout, topology: Topology, interval: Interval) -> Passed:
+def _passed(layout: Layout, topology: Topology, interval: Interval) -> PassedWindows:
     """Returns when each driver passed the windows of *interval*."""
     passed = Interval(interval.start_ms - topology.window_ms, interval.end_ms + PASSES_WITHIN_MS)
     since = (pc.field("batch_id") == 0) | lies_in("watermark", passed)
     tables = (DeltaTable(str(path)) for path in stream_tables(layout, topology.name, BATCHES.name))
     columns = ["sub_topology", "batch_id", "watermark", "started_at", "finished_at"]
     rows = [rows_in(table, since, columns=columns) for table in tables]
-    return Passed(pl.concat(rows, how="vertical_relaxed") if rows else None)
+    return PassedWindows(pl.concat(rows, how="vertical_relaxed") if rows else None)
 
 
 def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> Iterator[Interval]:

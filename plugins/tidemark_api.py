@@ -42,7 +42,7 @@ from tidemark.reports.pages.topology_page import problem_page, start_page, topol
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.rollups.rollup_facts import rollup_facts
 from tidemark.reports.what_if.estimates import WorkChange
-from tidemark.reports.what_if.parts import Setting
+from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
 from tidemark.sla.page import sla_page
 from tidemark.storage.location import location
@@ -319,7 +319,7 @@ def _having(topology: Topology, operator: str) -> Topology:
     return topology
 
 
-def _change(topology: Topology, operator: str | None, given: Mapping[str, float | str]) -> WorkChange | Setting:
+def _change(topology: Topology, operator: str | None, given: Mapping[str, float | str]) -> WorkChange | PartChange:
     """Returns the one change that is *given*.
 
     It is a change of an operator's work, and then *operator* names the operator, or else of a setting.
@@ -333,7 +333,7 @@ def _change(topology: Topology, operator: str | None, given: Mapping[str, float 
         )
         raise InvalidArgument(msg)
     if operator is None:
-        return Setting(cause=AgeCause(str(how)), length_ms=length_ms)
+        return PartChange(cause=AgeCause(str(how)), length_ms=length_ms)
     _having(topology, operator)
     return WorkChange(operator=operator, scale=float(given.get("scale", 1.0)), less_ms=length_ms)
 

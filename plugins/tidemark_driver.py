@@ -32,7 +32,7 @@ from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
-from tidemark.control.driver_folder import DriverFolder, Start
+from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms, known
 from tidemark.errors import TidemarkError
 from tidemark.escaping import inert
@@ -175,7 +175,7 @@ class Driver:
             self.control.forget_drain()
             self._drain_reported.unlink(missing_ok=True)
             launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote))
-            start = Start(launch_id, str(self.home), (*arguments, *self._take_over()))
+            start = StartRequest(launch_id, str(self.home), (*arguments, *self._take_over()))
             self._start([*command, "--driver", str(self.process_home)], env, start)
         return launch
 
@@ -365,7 +365,7 @@ class Driver:
     def _process(self) -> process.Process | None:
         return process.find(self.process_home, NAME)
 
-    def _start(self, command: Sequence[str], env: Mapping[str, str], start: Start) -> None:
+    def _start(self, command: Sequence[str], env: Mapping[str, str], start: StartRequest) -> None:
         """Requests the process to run *start*.
 
         *command* starts a process with this version where none runs.

@@ -75,7 +75,7 @@ class PublishChanges(BaseOperator):
         context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*changes]
 
 
-class Tell(BaseOperator):
+class DeliverChanges(BaseOperator):
     """Delivers changes of *topology*'s incidents that *channel* did not get yet.
 
     It skips where there are none. Each delivery is recorded. A channel that fails fails the task, and gets the changes

@@ -26,7 +26,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS
 from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.incidents.tables import telling, told
-from tidemark_sla import PublishChanges, Tell, channels, sla_asset, tell_of_missed_checks
+from tidemark_sla import DeliverChanges, PublishChanges, channels, sla_asset, tell_of_missed_checks
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIL = {"kind": "mail", "to": ["desk@example.org", "ops@example.org"], "from": "tidemark@example.org"}
@@ -77,7 +77,7 @@ def channel(**table: Any) -> Channel:
 
 
 def tell(home: Path, to: Channel) -> None:
-    Tell(channel=to, topology="flights", warehouse=str(home)).execute({"run_id": "telling"})
+    DeliverChanges(channel=to, topology="flights", warehouse=str(home)).execute({"run_id": "telling"})
 
 
 def test_a_change_is_told_once_with_all_that_there_is_to_say(tmp_path: Path, inbox: Inbox) -> None:

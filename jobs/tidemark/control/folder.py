@@ -44,7 +44,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidemark.control.lease import Held, Lease
+from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.control.news import news_of
 from tidemark.errors import Contradiction, TidemarkError
 from tidemark.storage.location import replace
@@ -158,7 +158,7 @@ class TimeReset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reopening:
+class WindowReopening:
     """The decision that the aggregate *operator* accepts *late* records.
 
     Their windows were closed. Each record is identified by the batch in which it was late, its partition and its
@@ -389,7 +389,7 @@ class Control:
         requests = self._answer("time resets", lambda: _read(self.home / "time_resets.json")) or []
         return [TimeReset(**known(TimeReset, fields)) for fields in requests]
 
-    def request_reopening(self, reopening: Reopening) -> None:
+    def request_reopening(self, reopening: WindowReopening) -> None:
         """Asks the driver to carry out *reopening* with its next batch.
 
         If no driver runs, the next one does so with its first batch.
@@ -416,11 +416,11 @@ class Control:
         ends = ["end"] if self.drain_requested() or self.epoch() != epoch else []
         return (*self.reopenings(), *resets, *ends)
 
-    def reopening(self, id_: str) -> Reopening:
+    def reopening(self, id_: str) -> WindowReopening:
         """Returns the reopening that was requested under *id_*."""
-        fields = known(Reopening, json.loads((self.home / f"reopen_{id_}.json").read_text()))
+        fields = known(WindowReopening, json.loads((self.home / f"reopen_{id_}.json").read_text()))
         late = tuple((batch, part, offset) for batch, part, offset in fields["late"])
-        return Reopening(**{**fields, "late": late})
+        return WindowReopening(**{**fields, "late": late})
 
     def reopening_written_down(self, id_: str) -> None:
         """Allows to remove the request under *id_* once it is carried out.
@@ -536,7 +536,7 @@ class Control:
     def _acquired(self, lease: Lease, silent_after_ms: int) -> int:
         try:
             epoch = lease.acquire(silent_after_ms)
-        except Held as held:
+        except LeaseHeld as held:
             msg = f"{self.home}: {held}, and only one process writes these tables; drain it, or wait for its end"
             raise AlreadyRunning(msg) from None
         # Before anything is written: an earlier driver that wakes up sees it, and stops.

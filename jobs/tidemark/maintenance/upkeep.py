@@ -28,7 +28,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.control.folder import Control
-from tidemark.maintenance.live_rows import Needed
+from tidemark.maintenance.live_rows import NeededRows
 from tidemark.maintenance.orphan_files import remove_unused, uncommitted_since_ms
 from tidemark.maintenance.progress import reached
 from tidemark.maintenance.retention import RetainedTable, is_of_older_version, kept_of, report_tables
@@ -38,8 +38,8 @@ from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.compaction import (
     AT_MOST,
-    Busy,
     DataFile,
+    TableBusy,
     alike,
     files_of,
     put_together,
@@ -103,7 +103,7 @@ def _maintain(table: RetainedTable, *, now_ms: int, closed_after_ms: int) -> Non
         try:
             while do := _next(table, files_of(table.path), now_ms, now_ms - closed_after_ms):
                 do()
-        except Busy as busy:
+        except TableBusy as busy:
             log.info("%s", busy)
         else:
             return
@@ -151,7 +151,7 @@ def _mixed(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
     return [] if all(file.name.startswith(NEEDED) for file in files) else files
 
 
-def _part(table: RetainedTable, needed: Needed, files: Sequence[DataFile]) -> None:
+def _part(table: RetainedTable, needed: NeededRows, files: Sequence[DataFile]) -> None:
     """Parts the rows of *files* that are *needed* from the others."""
     keys = pl.concat([pl.DataFrame(rows) for rows in rows_of_each(table.path, files, needed.columns)])
     is_needed = needed.of(keys).fill_null(value=True)  # a row without a key stays: none supersedes it

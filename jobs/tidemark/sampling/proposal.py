@@ -40,7 +40,7 @@ The wait for late records comes on top.
 
 
 @dataclass(frozen=True)
-class Measured:
+class SampleTimes:
     """Disorder, delay and pauses of a sample, in ms."""
 
     bound_ms: int
@@ -183,7 +183,7 @@ def _time(record: SampledRecord, fields: dict[str, Any], at: EventTime | None) -
 
 def _measured(
     sample: TopicSample, read: Sequence[tuple[SampledRecord, dict[str, Any]]], at: EventTime | None, now_ms: int
-) -> Measured:
+) -> SampleTimes:
     """Measures the times of the records that can be *read*."""
     times: list[tuple[int, int]] = []
     delays_ms: list[int] = []
@@ -197,7 +197,7 @@ def _measured(
     delay_ms = covering_ms(delays_ms)
     arrivals_ms = sorted(record.timestamp_ms for record in sample.records)
     pauses_ms = [after - before for before, after in pairwise(arrivals_ms)]
-    return Measured(
+    return SampleTimes(
         bound_ms=bound_ms,
         covers=math.floor(1_000 * (1 - late_share(lags, bound_ms))) / 10,
         furthest_ms=max(lags),
@@ -212,7 +212,7 @@ def _source(
     types: Mapping[str, tuple[str, str]],
     at: EventTime | None,
     key: Key,
-    measured: Measured,
+    measured: SampleTimes,
 ) -> list[str]:
     """Returns the lines of the source."""
     idle_ms, quiet = _idle(sample, measured.bound_ms)
@@ -291,7 +291,7 @@ def _idle(sample: TopicSample, bound_ms: int) -> tuple[int, str]:
     return idle_ms, "; ".join([pauses, *(quiet or ["no partition was idle"])])
 
 
-def _slas(name: str, measured: Measured) -> str:
+def _slas(name: str, measured: SampleTimes) -> str:
     """Returns the part of the file with two SLAs."""
     parts = (
         f"records come {length(measured.delay_ms)} late, bound {length(measured.bound_ms)}, {length(WORK_MS)} of work"

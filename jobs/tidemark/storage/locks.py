@@ -22,7 +22,7 @@ from tidemark.storage.object_path import ObjectPath
 PROBE_S = 0.05
 
 
-class NotOurs(TidemarkError):
+class ForeignOwner(TidemarkError):
     """Raised when a folder or a lock belongs to another user."""
 
 
@@ -33,7 +33,7 @@ class LockHeld(TidemarkError):
 def own_folder(folder: Path) -> None:
     """Makes *folder*, or makes it this user's alone.
 
-    In an object store it does nothing. Raises NotOurs if the folder belongs to another user.
+    In an object store it does nothing. Raises ForeignOwner if the folder belongs to another user.
     """
     if isinstance(folder, ObjectPath):
         return
@@ -47,7 +47,7 @@ def own_folder(folder: Path) -> None:
 def opened(file: Path) -> int:
     """Opens the lock *file*, and makes it if there is none.
 
-    Returns its descriptor. Raises NotOurs if the file belongs to another user.
+    Returns its descriptor. Raises ForeignOwner if the file belongs to another user.
     """
     try:
         lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -123,7 +123,7 @@ def _refuse_unless_ours(path: Path, status: os.stat_result) -> None:
             f"{path} belongs to {_name(status.st_uid)}, but Tidemark runs as {_name(os.geteuid())}; "
             "run it as that user, or change the owner (chown)"
         )
-        raise NotOurs(msg)
+        raise ForeignOwner(msg)
 
 
 def _name(uid: int) -> str:

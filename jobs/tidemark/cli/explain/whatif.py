@@ -22,7 +22,7 @@ from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.facts import what_if_facts
-from tidemark.reports.what_if.parts import Setting, what_if_setting
+from tidemark.reports.what_if.parts import PartChange, what_if_setting
 from tidemark.semantics.blame import AgeCause
 
 AGES = ("window_end", "age_ms", "then_age_ms")
@@ -74,14 +74,14 @@ def whatif(options: argparse.Namespace, warehouse: Path, topology: Topology) -> 
     comparison = document(warehouse, topology, change, start_ms=start_ms, end_ms=end_ms)
     if options.format == "json":
         return as_document(comparison)
-    as_text = _setting_as_text if isinstance(change, Setting) else _work_as_text
+    as_text = _setting_as_text if isinstance(change, PartChange) else _work_as_text
     return as_text(comparison, windows=options.windows)
 
 
 def document(
     warehouse: Path,
     topology: Topology,
-    change: WorkChange | Setting,
+    change: WorkChange | PartChange,
     *,
     start_ms: int | None = None,
     end_ms: int | None = None,
@@ -99,7 +99,7 @@ def document(
         InvalidArgument: as `whatif` does.
     """
     tables = Warehouse(warehouse, topology=topology.name)
-    if isinstance(change, Setting):
+    if isinstance(change, PartChange):
         return what_if_setting(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
     return what_if_facts(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
 
@@ -123,11 +123,11 @@ def _work_as_text(comparison: Row, *, windows: bool) -> str:
     return "\n\n".join(parts)
 
 
-def _change(options: argparse.Namespace) -> WorkChange | Setting:
+def _change(options: argparse.Namespace) -> WorkChange | PartChange:
     """Returns the change of a bound, a trigger, or an operator's work."""
     for cause, length_ms in ((AgeCause.BOUND, options.bound), (AgeCause.TRIGGER, options.trigger)):
         if length_ms is not None:
-            return Setting(cause=cause, length_ms=length_ms)
+            return PartChange(cause=cause, length_ms=length_ms)
     if options.operator is None:
         msg = "--scale and --less change the work of an operator; name it with --operator"
         raise InvalidArgument(msg)

@@ -33,7 +33,7 @@ NEEDED = {Source: ("READ", "DESCRIBE"), Sink: ("WRITE", "DESCRIBE")}
 
 
 @dataclass
-class Live:
+class SampleResults:
     """Results of samples.
 
     `lines` are the lines to print. `newest_ms` is the time of the newest record, by source.
@@ -64,7 +64,7 @@ def live(
         InvalidArgument: a broker does not answer, or a topic cannot be read.
         InvalidSpec: a topic or a right on it is missing; a line each.
     """
-    results = Live()
+    results = SampleResults()
     used = [o for o in topology.operators.values() if isinstance(o, KafkaEnd) and o.topic]
     errors = [error for o in used for error in _refused(topology, o, asked[o.kafka], local)]
     if errors:
@@ -96,7 +96,7 @@ def _refused(
             yield InvalidSpec.at(topology.file, key, problem, ask_for(right, topic))
 
 
-def _look_at(topology: Topology, source: Source, cluster: SampledCluster, results: Live, clock: Clock) -> None:
+def _look_at(topology: Topology, source: Source, cluster: SampledCluster, results: SampleResults, clock: Clock) -> None:
     """Adds the facts from a sample of *source*'s topic to *results*."""
     at = f"{topology.name}: {source.name}"
     say(f"reading a sample of {source.topic} at {cluster.address} …", sys.stderr)
@@ -156,7 +156,7 @@ def _silent(sample: TopicSample) -> Iterator[str]:
         yield f"without records: partition{'s' if len(quiet) > 1 else ''} {', '.join(quiet)}"
 
 
-def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: Live, now_ms: int) -> Iterator[str]:
+def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleResults, now_ms: int) -> Iterator[str]:
     """Yields a warning for each SLA that the newest records already break."""
     for spec in specs:
         if not isinstance(spec.limits, Sla) or spec.measure not in {Measure.STALENESS, Measure.WATERMARK_LAG}:

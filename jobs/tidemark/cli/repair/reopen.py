@@ -18,7 +18,7 @@ from tidemark.cli.repair.requeue_late import asked_before, reopened, sources_of
 from tidemark.cli.repair.reset_time import newest_progress
 from tidemark.cli.repair.set_aside import in_time, requeued, with_decided_at
 from tidemark.clock import Clock
-from tidemark.control.folder import Control, Reopening
+from tidemark.control.folder import Control, WindowReopening
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.aggregates.windows import ends_by, in_windows
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
@@ -38,7 +38,7 @@ MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _LateRows:
     """The *n* late rows of one operator.
 
     `taken` are those that its windows can take in; the windows of the `forgotten` ones have no state any more.
@@ -124,7 +124,7 @@ def _refusal(operator: Operator) -> str | None:
     return None
 
 
-def _chosen(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame, layout: Layout) -> _Chosen:
+def _chosen(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame, layout: Layout) -> _LateRows:
     """Returns the *late* rows of an operator that still wait.
 
     The operator is called *name*. The rows were neither asked for before, nor sent to their topic again.
@@ -137,7 +137,7 @@ def _chosen(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame,
     progress = newest_progress(layout, topology.name, sub.name)
     forgotten_ms = forgotten(sub.windows(), progress)
     is_gone = _is_forgotten(waiting, operator.windows, forgotten_ms.get(name))
-    return _Chosen(sub, name, waiting.filter(~is_gone), waiting.filter(is_gone), late.height)
+    return _LateRows(sub, name, waiting.filter(~is_gone), waiting.filter(is_gone), late.height)
 
 
 def _sent(topology: Topology, operator: str, layout: Layout) -> pl.DataFrame:
@@ -158,7 +158,7 @@ def _is_forgotten(late: pl.DataFrame, windows: Windows, forgotten_ms: int | None
     return ~pl.int_range(late.height, eager=True).is_in(kept["_row"].implode())
 
 
-def _forgotten_lines(chosen: _Chosen) -> Iterator[str]:
+def _forgotten_lines(chosen: _LateRows) -> Iterator[str]:
     """Yields lines on records that cannot be taken in any more.
 
     All of them stay in `late_records`.
@@ -177,13 +177,15 @@ def _forgotten_lines(chosen: _Chosen) -> Iterator[str]:
         yield f"  and {rows.height - MOST_LISTED} more"
 
 
-def _request(topology: Topology, chosen: _Chosen, layout: Layout, clock: Clock) -> None:
+def _request(topology: Topology, chosen: _LateRows, layout: Layout, clock: Clock) -> None:
     """Asks the driver to take in records, and adds them to `requeued`."""
     # A process that is killed in between records it the next time.
     control = Control(layout.control(topology.name, chosen.sub.name))
     if chosen.taken.height:
         late = tuple(chosen.taken.select(*PLACE).iter_rows())
-        control.request_reopening(Reopening(id=uuid.uuid4().hex, operator=chosen.operator, late=late, at_ms=clock()))
+        control.request_reopening(
+            WindowReopening(id=uuid.uuid4().hex, operator=chosen.operator, late=late, at_ms=clock())
+        )
     path = layout.report_table(topology.name, REQUEUED.name)
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
     waiting = control.reopenings()

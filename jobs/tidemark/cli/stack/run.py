@@ -27,7 +27,7 @@ from tidemark.cli.shared.local import process, running_broker
 from tidemark.cli.shared.options import add_topology, place
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
-from tidemark.control.driver_folder import DriverFolder, Start
+from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, StreamState
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
@@ -65,14 +65,14 @@ class RunningStream:
         control = Control(layout.control(topology.name, sub_topology))
         return cls(sub_topology, control, f"run-{uuid.uuid4().hex}")
 
-    def start(self, given: Sequence[str]) -> Start:
+    def start(self, given: Sequence[str]) -> StartRequest:
         """Returns the request for the process to start this stream.
 
         *given* are the arguments of all streams.
         """
         self.control.forget_drain()
         arguments = (*given, "--sub-topology", self.sub_topology, "--launch-id", self.launch_id)
-        return Start(self.launch_id, str(self.control.home), arguments)
+        return StartRequest(self.launch_id, str(self.control.home), arguments)
 
     def failure(self, log: Path) -> str | None:
         """Returns why the stream ended; None if it was drained.

@@ -13,7 +13,7 @@ from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS, parsed_call
 from tidemark.model.settings.emission import Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.window_columns import END, START, Results, WindowColumns, among, selected
+from tidemark.model.settings.window_columns import END, START, ResultWindows, WindowColumns, among, selected
 from tidemark.model.settings.windows import Windows, read_windows
 from tidemark.semantics.change import Rule
 
@@ -58,7 +58,7 @@ class Aggregate(DeclaredOperator):
         own = {START: START, END: END} if self.windows else {}
         shown = {START: START} if self.windows else {}
         emitted = kept | shown | selected(self.select, kept | of_values | own)
-        return WindowColumns(emitted, Results(self.windows, self.emission.strategy) if self.windows else None)
+        return WindowColumns(emitted, ResultWindows(self.windows, self.emission.strategy) if self.windows else None)
 
     def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
         """Yields misfits with a stream, or a repartition with an id."""

@@ -17,7 +17,7 @@ START, END = "window_start", "window_end"
 
 
 @dataclass(frozen=True)
-class Results:
+class ResultWindows:
     """The windows of an aggregate, and its strategy.
 
     Its records are one per result.
@@ -35,7 +35,7 @@ class WindowColumns:
     """
 
     bounds: Mapping[str, str] = field(default_factory=dict)
-    results: Results | None = None
+    results: ResultWindows | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,7 @@ def with_culprits(
         tables: of the warehouse.
         at_ms: the instant of the check, epoch ms.
     """
-    explaining = _Explaining(topology, layout, tables, at_ms)
+    explaining = _Explainer(topology, layout, tables, at_ms)
     for status in measured:
         if status.verdict not in BROKEN or status.spec.measure in WAITS_FOR_NOTHING:
             yield status
@@ -76,7 +76,7 @@ def with_culprits(
             yield explaining.explained(status)
 
 
-class _Explaining:
+class _Explainer:
     """Explains the broken SLAs of *topology* at *at_ms*.
 
     What several SLAs ask for is looked up once.

@@ -43,7 +43,7 @@ PARTITION = "partition."
 """Prefix of delta-rs's columns with the partition of a file."""
 
 
-class Busy(TidemarkError):
+class TableBusy(TidemarkError):
     """Raised when a table's files cannot be changed; nothing is changed.
 
     Others changed the files meanwhile, or committed before each attempt, or the table needs more than these commits
@@ -97,27 +97,27 @@ def files_of(path: Path) -> list[DataFile]:
 def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Yields the rows of each of *files* of the table at *path*.
 
-    They have all *columns* unless some are named. Raises Busy if a file is no longer part of the table.
+    They have all *columns* unless some are named. Raises TableBusy if a file is no longer part of the table.
     """
     place = {file.name: number for number, file in enumerate(files)}
     dataset = in_files(DeltaTable(str(path)), place.get)
     fragments = list(dataset.get_fragments())
     if len(fragments) < len(files):
         msg = f"{path}: another writer changed {len(files) - len(fragments)} of {len(files)} files meanwhile"
-        raise Busy(msg)
+        raise TableBusy(msg)
     for fragment in fragments:
         yield fragment.to_table(dataset.schema, None if columns is None else list(columns))
 
 
 @dataclass(frozen=True)
-class Written:
+class NewFile:
     """A file in no commit yet, with its statistics (JSON)."""
 
     file: DataFile
     stats: str
 
 
-def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFile) -> Iterator[Written]:
+def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFile) -> Iterator[NewFile]:
     """Writes the rows of *parts* to files of some AT_MOST rows.
 
     Args:
@@ -141,17 +141,17 @@ def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFil
         yield _written(path, pa.concat_tables(waiting), prefix, like)
 
 
-def _written(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> Written:
+def _written(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> NewFile:
     partition = dict(like.partition)
     rows = rows.drop_columns(list(partition))
     place = str(Path(like.place).with_name(f"{prefix}{uuid.uuid4().hex}.parquet"))
     size = write_parquet(path / place, rows)
     made = replace(like, place=place, bytes=size, rows=rows.num_rows)
-    return Written(made, json.dumps(stats_of(pl.DataFrame(rows))))
+    return NewFile(made, json.dumps(stats_of(pl.DataFrame(rows))))
 
 
 def replace_files(
-    path: Path, old: Sequence[DataFile], new: Iterable[Written], *, check: Callable[[], None] = lambda: None
+    path: Path, old: Sequence[DataFile], new: Iterable[NewFile], *, check: Callable[[], None] = lambda: None
 ) -> None:
     """Replaces files of a table by files with the same rows.
 
@@ -165,11 +165,11 @@ def replace_files(
         check: called just before the commit; raises a TidemarkError if it must not be made.
 
     Raises:
-        Busy: one of *old* is no longer part of the table.
+        TableBusy: one of *old* is no longer part of the table.
         TidemarkError: *new* has another number of rows than *old*.
     """
     _refuse_what_is_not_known(path, DeltaTable(str(path)), old, data_change=False)
-    made: list[Written] = []  # collected one by one, so that an error removes those before it
+    made: list[NewFile] = []  # collected one by one, so that an error removes those before it
     try:
         for part in new:
             made.append(part)
@@ -211,7 +211,7 @@ def alike(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         yield list(group)
 
 
-def _remove(path: Path, made: Iterable[Written]) -> None:
+def _remove(path: Path, made: Iterable[NewFile]) -> None:
     for part in made:
         (path / part.file.place).unlink(missing_ok=True)
 
@@ -219,7 +219,7 @@ def _remove(path: Path, made: Iterable[Written]) -> None:
 def remove_files(path: Path, old: Sequence[DataFile]) -> None:
     """Deletes the rows in *old* from the table at *path*.
 
-    Raises Busy if one of these files is no longer part of the table.
+    Raises TableBusy if one of these files is no longer part of the table.
     """
     _commit(path, old, [], data_change=True)
 
@@ -227,7 +227,7 @@ def remove_files(path: Path, old: Sequence[DataFile]) -> None:
 def _commit(
     path: Path,
     old: Sequence[DataFile],
-    new: Sequence[Written],
+    new: Sequence[NewFile],
     *,
     data_change: bool,
     check: Callable[[], None] = lambda: None,
@@ -237,7 +237,7 @@ def _commit(
         table = DeltaTable(str(path))
         if missing := gone - {Path(uri).name for uri in table.file_uris()}:
             msg = f"{path}: another writer changed {len(missing)} of {len(gone)} files meanwhile"
-            raise Busy(msg)
+            raise TableBusy(msg)
         _refuse_what_is_not_known(path, table, old, data_change=data_change)
         actions: list[Action] = [_commit_info(data_change=data_change), _description(table)]
         actions += [_moving(part) for part in new]
@@ -251,11 +251,11 @@ def _commit(
         checkpoint_if_due(path, version)
         return
     msg = f"{path}: another writer came first in all {TRIES} attempts to commit"
-    raise Busy(msg)
+    raise TableBusy(msg)
 
 
 def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[DataFile], *, data_change: bool) -> None:
-    """Raises Busy if commits of this module do not suffice for *table*.
+    """Raises TableBusy if commits of this module do not suffice for *table*.
 
     They would need other actions, or another form of the same.
     """
@@ -263,13 +263,13 @@ def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[Dat
         is_text = all(isinstance(value, str | None) for _, value in file.partition)
         if not is_text or quote(file.place, safe="/=") != file.place:
             msg = f"{path}: files not changed: the log has another form for {file.place} or its partition"
-            raise Busy(msg)
+            raise TableBusy(msg)
     if data_change and table.metadata().configuration.get("delta.appendOnly") == "true":
         msg = f"{path}: rows not deleted: the table has delta.appendOnly set"
-        raise Busy(msg)
+        raise TableBusy(msg)
     if unknown := unknown_features(table):
         msg = f"{path}: files not changed: the table has unsupported features: {', '.join(sorted(unknown))}"
-        raise Busy(msg)
+        raise TableBusy(msg)
 
 
 def _commit_info(*, data_change: bool) -> dict[str, Any]:
@@ -302,7 +302,7 @@ def _description(table: DeltaTable) -> dict[str, Any]:
     return {"metaData": {name: value for name, value in fields.items() if value is not None}}
 
 
-def _moving(part: Written) -> Action:
+def _moving(part: NewFile) -> Action:
     """Returns the action that adds a file with rows of removed files."""
     file = part.file
     return add_action(

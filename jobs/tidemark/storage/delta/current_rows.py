@@ -43,7 +43,7 @@ AT_MOST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Closed:
+class ClosedRows:
     """The closed windows of a table.
 
     Their rows have at most *up_to_ms* (record time, epoch ms) in *column*.
@@ -77,7 +77,7 @@ def in_ms(schema: pl.Schema, column: str) -> pl.Expr:
     return pl.col(column) if schema[column] == pl.Int64() else pl.col(column).dt.epoch("ms")
 
 
-def closed_row(closed: Closed, schema: pa.Schema, batch_id: int) -> pa.Table:
+def closed_row(closed: ClosedRows, schema: pa.Schema, batch_id: int) -> pa.Table:
     """Returns the row that records the *closed* windows of a batch.
 
     It has the columns of *schema*, which are null except for `batch_id` and CLOSED_UP_TO.
@@ -86,7 +86,7 @@ def closed_row(closed: Closed, schema: pa.Schema, batch_id: int) -> pa.Table:
     return pa.table({field.name: row.get(field.name, pa.nulls(1, field.type)) for field in schema}, schema)
 
 
-def closed_by(rows: pl.DataFrame, column: str | None) -> Closed | None:
+def closed_by(rows: pl.DataFrame, column: str | None) -> ClosedRows | None:
     """Returns the windows that `closed_row` among *rows* closes.
 
     *column* has the ends of windows. None: there is no such row, or *column* is None.
@@ -94,11 +94,11 @@ def closed_by(rows: pl.DataFrame, column: str | None) -> Closed | None:
     if column is None or CLOSED_UP_TO not in rows.columns:
         return None
     up_to_ms = rows.select(in_ms(rows.schema, CLOSED_UP_TO).max()).item()
-    return None if up_to_ms is None else Closed(column, up_to_ms)
+    return None if up_to_ms is None else ClosedRows(column, up_to_ms)
 
 
 def replacing(
-    path: Path, table: DeltaTable, rows: pl.DataFrame | None, *, key: Sequence[str], closed: Closed | None = None
+    path: Path, table: DeltaTable, rows: pl.DataFrame | None, *, key: Sequence[str], closed: ClosedRows | None = None
 ) -> tuple[list[File], set[str]]:
     """Writes files in which *rows* replace the rows with their keys.
 
@@ -177,7 +177,7 @@ def _holds_one(part: ds.Fragment, schema: pa.Schema, new: pl.DataFrame, key: Seq
     return _rows(part, schema, key).join(new, on=key, how="semi", nulls_equal=True).height > 0
 
 
-def _holds_open(part: ds.Fragment, dataset: ds.Dataset, closed: Closed) -> bool:
+def _holds_open(part: ds.Fragment, dataset: ds.Dataset, closed: ClosedRows) -> bool:
     open_rows = part.to_table(dataset.schema, columns=[closed.column], filter=closed.open_rows(dataset.schema))
     return len(open_rows) > 0
 

@@ -34,7 +34,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import Contradiction, InvalidArgument
-from tidemark.storage.delta.current_rows import Closed, replacing
+from tidemark.storage.delta.current_rows import ClosedRows, replacing
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.log import (
     CHECK,
@@ -412,7 +412,7 @@ class Committer:
         *,
         key: Sequence[str],
         shown: Callable[[int], Notes] = lambda shown_at_ms: NOTHING,
-        closed: Closed | None = None,
+        closed: ClosedRows | None = None,
     ) -> int:
         """Replaces the rows at *path* that have the keys of *rows*.
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark.errors import Contradiction
-from tidemark.storage.delta.compaction import Busy, DataFile, alike, files_of, put_together
+from tidemark.storage.delta.compaction import DataFile, TableBusy, alike, files_of, put_together
 from tidemark.storage.delta.tables import NEEDED, SUPERSEDED, Committer
 from tidemark.storage.object_path import ObjectPath
 
@@ -66,7 +66,7 @@ class Compactor:
             return path if self._put_together(path) else None
         except Contradiction:
             raise
-        except Busy as busy:
+        except TableBusy as busy:
             log.info("%s", busy)
         except Exception as error:
             log.warning("%s: cannot merge its small files for now: %r", path, error)
