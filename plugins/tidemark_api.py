@@ -178,7 +178,7 @@ def show_path(name: str, at: At = None, last: int = 1) -> Response:
         msg = f"last must be a number of windows from 1 to {MOST_WINDOWS}, got {last}"
         raise InvalidArgument(msg)
     topology, at_ms = _named(name), _instant_ms(at)
-    with _not_there():
+    with _as_unknown_name():
         return _json(path.document(_warehouse(), topology.name, at_ms=at_ms, last=last))
 
 
@@ -213,7 +213,7 @@ def show_what_if(
     given = {what: value for what, value in values if value is not None}
     change = _change(topology, operator, given)
     start_ms, end_ms = _instant_ms(start), _instant_ms(end)
-    with _not_there():
+    with _as_unknown_name():
         return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
 
 
@@ -339,7 +339,7 @@ def _change(topology: Topology, operator: str | None, given: Mapping[str, float 
 
 
 @contextmanager
-def _not_there() -> Iterator[None]:
+def _as_unknown_name() -> Iterator[None]:
     """Turns InvalidArgument into UnknownName.
 
     It surrounds calls whose arguments are valid: they are refused only where there is nothing.

@@ -29,7 +29,7 @@ from tidemark.storage.delta.compaction import (
     remove_files,
     replace_files,
     rows_of_each,
-    written,
+    write_files,
 )
 from tidemark.storage.delta.tables import Committer, create, rows_of_others, scan
 from tidemark.storage.fence import Fence
@@ -59,7 +59,7 @@ def contents(path: Path) -> list[tuple[str, int]]:
 def together(path: Path, meanwhile: Callable[[], object] = lambda: None) -> Iterator[NewFile]:
     """All rows in one file; *meanwhile* happens before it is committed."""
     files = files_of(path)
-    yield from written(path, rows_of_each(path, files), prefix="", like=replace(files[-1], written_at_ms=7))
+    yield from write_files(path, rows_of_each(path, files), prefix="", like=replace(files[-1], written_at_ms=7))
     meanwhile()
 
 
@@ -221,7 +221,7 @@ def test_a_commit_just_before_ours_is_checked_too(
 
 def test_files_with_fewer_rows_replace_no_other_file(table: Path) -> None:
     before = files_of(table)
-    fewer = written(table, [rows(0, "a")], prefix="", like=before[-1])
+    fewer = write_files(table, [rows(0, "a")], prefix="", like=before[-1])
     with pytest.raises(TidemarkError, match="1 in the new files instead of 4"):
         replace_files(table, before, fewer)
     assert files_of(table) == before

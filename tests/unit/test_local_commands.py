@@ -174,7 +174,7 @@ def test_up_shows_for_which_topologies_it_waits(
 
 
 def test_a_missing_topic_is_an_error_with_the_creating_command() -> None:
-    assert topic.missing({"a": 3, "b": 3}, "127.0.0.1:1") == (
+    assert topic.missing_topics_message({"a": 3, "b": 3}, "127.0.0.1:1") == (
         "its topic a, b is not at 127.0.0.1:1; run "
         "`tidemark topic create a --partitions 3 && tidemark topic create b --partitions 3`"
     )

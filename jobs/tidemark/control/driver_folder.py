@@ -28,7 +28,7 @@ from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.storage.location import replace
-from tidemark.storage.locks import locked, opened, own_folder, taken
+from tidemark.storage.locks import locked, open_lock, own_folder, take_lock
 
 log = logging.getLogger("tidemark.driver")
 
@@ -167,8 +167,8 @@ class DriverFolder:
 
         Then it keeps the lock, so that no launcher can ask until this process has ended.
         """
-        lock = opened(self.home / "asking.lock")
-        if taken(lock, within_s=0) and not self._asked():
+        lock = open_lock(self.home / "asking.lock")
+        if take_lock(lock, within_s=0) and not self._asked():
             self._ending = lock  # it stays open, and the end of the process releases it
             return True
         os.close(lock)

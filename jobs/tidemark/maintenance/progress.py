@@ -48,7 +48,7 @@ class ReachedBatch:
         return partitions.get(0, PartitionProgress()).until_offset
 
 
-def reached(stream: Stream) -> ReachedBatch | None:
+def read_progress(stream: Stream) -> ReachedBatch | None:
     """Returns the progress of *stream*; None before its first batch."""
     batches, home = stream.home / BATCHES.name, stream.control / "journal"
     if not home.is_dir() or not DeltaTable.is_deltatable(str(batches)):

@@ -21,7 +21,7 @@ from tidemark.maintenance.live_rows import (
     needed_states,
     needed_watermarks,
 )
-from tidemark.maintenance.progress import ReachedBatch, reached
+from tidemark.maintenance.progress import ReachedBatch, read_progress
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.registry import HandingOut
 from tidemark.model.kinds.repartition import Repartition
@@ -144,5 +144,5 @@ def _read_by_all(stream: Stream, repartition: Repartition) -> int:
 
     They read the hop of *repartition*.
     """
-    come = [(reached(reader), operator) for reader, operator in readers(stream, repartition.name)]
+    come = [(read_progress(reader), operator) for reader, operator in readers(stream, repartition.name)]
     return min((at.read_of(operator.name) if at else 0 for at, operator in come), default=0)

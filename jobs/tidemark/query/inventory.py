@@ -29,13 +29,13 @@ class StoredTable(NamedTuple):
 def inventory(warehouse: Path) -> list[StoredTable]:
     """Returns all Delta tables of *warehouse*, by name and place."""
     return [
-        stored(name, path, str(path.parent.relative_to(warehouse)))
+        size_of_table(name, path, str(path.parent.relative_to(warehouse)))
         for name, paths in delta_tables(warehouse).items()
         for path in paths
     ]
 
 
-def stored(name: str, path: Path, where: str) -> StoredTable:
+def size_of_table(name: str, path: Path, where: str) -> StoredTable:
     """Returns the size of the table *name* at *path*.
 
     *where* is its place as users see it.

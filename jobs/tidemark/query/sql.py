@@ -370,7 +370,7 @@ def _text(value: str | None) -> str:
     return "NULL::varchar" if value is None else "'" + value.replace("'", "''") + "'"
 
 
-def _confined(home: Path) -> Iterator[str]:
+def _confining_settings(home: Path) -> Iterator[str]:
     """Yields settings that confine DuckDB to the warehouse *home*.
 
     DuckDB then opens no other files, and loads no extension.
@@ -405,7 +405,7 @@ def _database(home: Path, _: Path, *, reads_logs: bool) -> duckdb.DuckDBPyConnec
     # In a Python that does not run a file the progress bar would be part of the output.
     database.execute("SET enable_progress_bar = false")
     database.execute(UTC.replace("SET", "SET GLOBAL"))
-    for statement in _confined(home):
+    for statement in _confining_settings(home):
         database.execute(statement)
     return database
 

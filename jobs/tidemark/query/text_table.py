@@ -19,7 +19,7 @@ from tidemark.escaping import inert, one_line
 Row = Sequence[Any]
 
 
-def aligned(columns: Sequence[str], rows: Sequence[Row]) -> str:
+def format_table(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Formats a heading, then a line per row.
 
     Numbers are aligned at their ends, and null is shown as `null`.
@@ -30,7 +30,7 @@ def aligned(columns: Sequence[str], rows: Sequence[Row]) -> str:
     sink       null
     """
     heading = [one_line(name) for name in columns]
-    cells = [[_shown(value) for value in row] for row in rows]
+    cells = [[_cell_text(value) for value in row] for row in rows]
     right = [any(_is_number(row[i]) for row in rows) for i in range(len(columns))]
     widths = [max(map(len, column)) for column in zip(heading, *cells, strict=True)]
     return "\n".join(_line(line, widths, right) for line in [heading, *cells])
@@ -53,7 +53,7 @@ def as_document(value: Any) -> str:
 
 
 FORMATS: Mapping[str, Callable[[Sequence[str], Sequence[Row]], str]] = MappingProxyType(
-    {"table": aligned, "csv": as_csv, "json": as_json}
+    {"table": format_table, "csv": as_csv, "json": as_json}
 )
 
 
@@ -73,7 +73,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _shown(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}".rstrip("0").rstrip(".")
     return f"{value:,}" if _is_number(value) else one_line(_text(value))

@@ -44,7 +44,7 @@ def own_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def opened(file: Path) -> int:
+def open_lock(file: Path) -> int:
     """Opens the lock *file*, and makes it if there is none.
 
     Returns its descriptor. Raises ForeignOwner if the file belongs to another user.
@@ -63,7 +63,7 @@ def opened(file: Path) -> int:
     return lock
 
 
-def taken(lock: int, *, within_s: float) -> bool:
+def take_lock(lock: int, *, within_s: float) -> bool:
     """Takes *lock*; returns False if another process holds it for *within_s*.
 
     The file then has the name of this process.
@@ -90,9 +90,9 @@ def locked(file: Path, *, within_s: float) -> Iterator[None]:
 
     Raises LockHeld if another process holds it for *within_s*.
     """
-    lock = opened(file)
+    lock = open_lock(file)
     try:
-        if not taken(lock, within_s=within_s):
+        if not take_lock(lock, within_s=within_s):
             msg = (
                 f"{file}: locked by another process ({holder(lock)}) for more than {within_s:g} s; wait until it ends, "
                 "or stop it"

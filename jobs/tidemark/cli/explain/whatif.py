@@ -17,7 +17,7 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.query.text_table import aligned, as_document
+from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.what_if.estimates import WorkChange
@@ -113,12 +113,12 @@ def _work_as_text(comparison: Row, *, windows: bool) -> str:
     parts = [
         f"{comparison['topology']}, {comparison['operator']} working {scaled}: {comparison['compared']:,} windows, "
         f"{comparison['other_path']:,} with another path",
-        aligned(("latency", "median_ms", "p90_ms"), rows),
+        format_table(("latency", "median_ms", "p90_ms"), rows),
         "shorter batches may begin sooner and then contain other records",
     ]
     if windows:
         lines = [[" → ".join(w[c]) if c == "then_path" else w[c] for c in WINDOW] for w in comparison["windows"]]
-        parts.append(aligned(WINDOW, lines))
+        parts.append(format_table(WINDOW, lines))
     parts.append("\n".join(_hint(hint) for hint in comparison["hints"]) or "no report contains the work of operators")
     return "\n\n".join(parts)
 
@@ -140,11 +140,11 @@ def _setting_as_text(comparison: Row, *, windows: bool) -> str:
     parts = [
         f"{comparison['topology']}, a {comparison['setting']} of {comparison['length_ms']:,} ms: "
         f"{comparison['compared']:,} windows",
-        aligned(("age", "median_ms", "p90_ms"), rows),
+        format_table(("age", "median_ms", "p90_ms"), rows),
         "an estimate: all else takes as long as it did",
     ]
     if windows:
-        parts.append(aligned(AGES, [[window[name] for name in AGES] for window in comparison["windows"]]))
+        parts.append(format_table(AGES, [[window[name] for name in AGES] for window in comparison["windows"]]))
     return "\n\n".join(parts)
 
 

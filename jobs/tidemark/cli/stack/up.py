@@ -149,7 +149,7 @@ class StackStart:
             there = broker.topics(address)
         for name, topics in needed.items():
             if missing := {each: PARTITIONS for each in topics if each not in there}:
-                self.problems[name] = topic.missing(missing, address)
+                self.problems[name] = topic.missing_topics_message(missing, address)
         return self._usable(topologies)
 
     def start_airflow(self) -> AirflowApi:

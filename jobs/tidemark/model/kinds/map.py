@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, ArrivalOrder, DeclaredOperator
 from tidemark.model.settings.emission import Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.window_columns import WindowColumns, selected
+from tidemark.model.settings.window_columns import WindowColumns, selected_bounds
 from tidemark.semantics.change import Rule
 
 
@@ -60,7 +60,7 @@ class Map(DeclaredOperator):
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns the bounds that it selects."""
-        return WindowColumns(selected(self.select, read[0].bounds), read[0].results) if self.select else read[0]
+        return WindowColumns(selected_bounds(self.select, read[0].bounds), read[0].results) if self.select else read[0]
 
     @classmethod
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from tidemark.model.kinds.operator import KAFKA_KEY, ArrivalOrder, DeclaredOperator, Operator, Refusal
 from tidemark.model.settings.emission import ON_CHANGE, Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.window_columns import START, WindowColumns, among
+from tidemark.model.settings.window_columns import START, WindowColumns, bounds_among
 from tidemark.semantics.change import Rule
 
 
@@ -78,7 +78,7 @@ class KeyedTable(DeclaredOperator):
 
         Its rows are results if the window's start is part of its key.
         """
-        bounds = among((*self.key, *self.columns), read[0].bounds) if self.columns else read[0].bounds
+        bounds = bounds_among((*self.key, *self.columns), read[0].bounds) if self.columns else read[0].bounds
         is_per_window = any(bounds.get(column) == START for column in self.key)
         return WindowColumns(bounds, read[0].results if is_per_window else None)
 

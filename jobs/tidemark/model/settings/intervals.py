@@ -80,7 +80,7 @@ class Interval:
         return f"({column} >= '{iso(self.start_ms)}' and {column} < '{iso(self.end_ms)}')"
 
 
-def joined(starts_ms: Iterable[int], grain: Grain) -> list[Interval]:
+def join_intervals(starts_ms: Iterable[int], grain: Grain) -> list[Interval]:
     """Returns the intervals of *grain* that start at *starts_ms*, in order.
 
     Intervals without a gap between them become one.

@@ -80,7 +80,7 @@ def length(ms: int) -> str:
     return f"{ms:,} ms"
 
 
-def meant(word: str, words: Collection[str], what: str) -> str:
+def suggestion_of(word: str, words: Collection[str], what: str) -> str:
     """Returns the remedy for *word*, which is none of *words*.
 
     It is the nearest one, or all *what* there are.
@@ -333,4 +333,4 @@ class Keys:
         """Refuses keys that are not *allowed*."""
         for key in self.content:
             if key not in allowed:
-                self.fail(key, "is not a valid key here", meant(key, allowed, "keys"), beside=ASKING)
+                self.fail(key, "is not a valid key here", suggestion_of(key, allowed, "keys"), beside=ASKING)

@@ -76,7 +76,7 @@ def sink_window(columns: WindowColumns) -> SinkWindow | None:
     return SinkWindow(windows=windows, is_closed=is_closed, column=column, before_ms=before_ms)
 
 
-def selected(select: Mapping[str, str], bounds: Mapping[str, str]) -> dict[str, str]:
+def selected_bounds(select: Mapping[str, str], bounds: Mapping[str, str]) -> dict[str, str]:
     """Returns the bounds among the results of *select*, SQL by column.
 
     *select* reads *bounds*.
@@ -84,7 +84,7 @@ def selected(select: Mapping[str, str], bounds: Mapping[str, str]) -> dict[str, 
     return {column: bounds[sql.strip()] for column, sql in select.items() if sql.strip() in bounds}
 
 
-def among(columns: Collection[str], bounds: Mapping[str, str]) -> dict[str, str]:
+def bounds_among(columns: Collection[str], bounds: Mapping[str, str]) -> dict[str, str]:
     """Returns those of *bounds* that are among *columns*."""
     return {column: kind for column, kind in bounds.items() if column in columns}
 

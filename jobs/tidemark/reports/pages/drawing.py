@@ -57,7 +57,7 @@ class Drawing:
     edges: tuple[Edge, ...]
 
 
-def drawing(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
+def draw(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
     """Draws *upstreams* with a column for each step from the sources.
 
     *path* is the critical one, source first. It runs along the top row. Below it an

@@ -137,10 +137,10 @@ def windows_with_paths(
     start_ms, end_ms = interval or (None, None)
     windows = tables.ask(WINDOWS, [topology, at_ms, start_ms, end_ms, last]).objects[::-1]
     if not windows:
-        raise InvalidArgument(_why_none(tables, topology, at_ms))
+        raise InvalidArgument(_explain_no_path(tables, topology, at_ms))
     ends = [window["window_end"] for window in windows]
     steps, leaves, parts, blame = (
-        _by_window(tables.ask(text, [topology, ends]).objects) for text in (STEPS, LEAVES, PARTS, BLAME)
+        _group_by_window(tables.ask(text, [topology, ends]).objects) for text in (STEPS, LEAVES, PARTS, BLAME)
     )
     return [
         _window(window, steps[end], leaves[end], parts[end], blame[end])
@@ -231,7 +231,7 @@ def _walk(path: Path) -> Row:
     }
 
 
-def _by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
+def _group_by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
     """Groups *rows* by their window, and removes its column."""
     by_window: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
@@ -239,20 +239,20 @@ def _by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
     return by_window
 
 
-def _why_none(tables: Tables, topology: str, at_ms: int | None) -> str:
+def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
     """Says why there is no path to show, and what to do."""
     # The remedy depends on how far the reports have come.
     (counts,) = tables.ask(CLOSED, [topology]).objects
     if not counts["seen"]:
         remedy = f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"
-        return _none(topology, "no report has seen a window of it", remedy)
+        return _no_path(topology, "no report has seen a window of it", remedy)
     if not counts["closed"]:
         seen = f"{counts['seen']} were seen, but none was finished by every operator"
-        return _none(topology, seen, f"`tidemark why {topology}` shows what each operator waits for")
+        return _no_path(topology, seen, f"`tidemark why {topology}` shows what each operator waits for")
     first, last = (iso(round(counts[name].timestamp() * 1000)) for name in ("first_at", "last_at"))
     at = "that interval" if at_ms is None else iso(at_ms)
-    return _none(topology, f"{at} has none; the closed ones lie between {first} and {last}", "ask for one of them")
+    return _no_path(topology, f"{at} has none; the closed ones lie between {first} and {last}", "ask for one of them")
 
 
-def _none(topology: str, seen: str, remedy: str) -> str:
+def _no_path(topology: str, seen: str, remedy: str) -> str:
     return f"{topology}: no closed streaming window to show: {seen}; {remedy}"

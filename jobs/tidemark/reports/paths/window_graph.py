@@ -236,7 +236,7 @@ class _Drivers:
             missing = {name: place for name, place in others.items() if name not in finishes and name not in later}
             places |= missing
             finishes |= self._passing(sub, missing, window)
-        present = _joined_up(_read_then(places), self._current)
+        present = _joined_up(_without_unread(places), self._current)
         return WindowFinishes(window, {name: finishes[name] for name in finishes if name in present}, present)
 
     def _passing(self, sub: str, missing: Collection[str], window: tuple[str, int, int]) -> dict[str, OperatorFinish]:
@@ -291,7 +291,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
 
-def _read_then(places: Mapping[str, OperatorPlace]) -> dict[str, OperatorPlace]:
+def _without_unread(places: Mapping[str, OperatorPlace]) -> dict[str, OperatorPlace]:
     """Removes sub-topologies that were not read with the window.
 
     They read other sub-topologies, whose places do not name them as readers.

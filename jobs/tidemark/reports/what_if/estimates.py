@@ -103,12 +103,12 @@ def what_if(
     if unknown := sorted(set(changed) - set(upstreams)):
         msg = f"there is no operator {', '.join(unknown)}; known: {', '.join(sorted(upstreams))}"
         raise InvalidArgument(msg)
-    closed = [_WindowSavings(rows, upstreams, changed) for rows in _closed(operator_windows, upstreams)]
+    closed = [_WindowSavings(rows, upstreams, changed) for rows in _closed_windows(operator_windows, upstreams)]
     timetables = _timetables(batches, closed, trigger_ms)
     return [window.changed(timetables) for window in closed]
 
 
-def _closed(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[dict[str, dict[str, Any]]]:
+def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[dict[str, dict[str, Any]]]:
     """Yields the rows of each closed window by operator.
 
     Instants are epoch ms.

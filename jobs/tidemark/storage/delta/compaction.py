@@ -117,7 +117,7 @@ class NewFile:
     stats: str
 
 
-def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFile) -> Iterator[NewFile]:
+def write_files(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFile) -> Iterator[NewFile]:
     """Writes the rows of *parts* to files of some AT_MOST rows.
 
     Args:
@@ -135,13 +135,13 @@ def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFil
         waiting.append(part)
         row_count += part.num_rows
         if row_count >= AT_MOST:
-            yield _written(path, pa.concat_tables(waiting), prefix, like)
+            yield _write_file(path, pa.concat_tables(waiting), prefix, like)
             waiting, row_count = [], 0
     if row_count:
-        yield _written(path, pa.concat_tables(waiting), prefix, like)
+        yield _write_file(path, pa.concat_tables(waiting), prefix, like)
 
 
-def _written(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> NewFile:
+def _write_file(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> NewFile:
     partition = dict(like.partition)
     rows = rows.drop_columns(list(partition))
     place = str(Path(like.place).with_name(f"{prefix}{uuid.uuid4().hex}.parquet"))
@@ -197,11 +197,11 @@ def put_together(
 
     The names of these begin with *prefix*.
     """
-    parts = written(path, rows_of_each(path, files), prefix=prefix, like=files[-1])
+    parts = write_files(path, rows_of_each(path, files), prefix=prefix, like=files[-1])
     replace_files(path, files, parts, check=check)
 
 
-def alike(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+def mergeable_groups(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
     """Yields groups of *files* that may be merged into one file.
 
     The files of a group have one partition, and one UTC day of writing. *files* are in the order of their age.
@@ -240,8 +240,8 @@ def _commit(
             raise TableBusy(msg)
         _refuse_what_is_not_known(path, table, old, data_change=data_change)
         actions: list[Action] = [_commit_info(data_change=data_change), _description(table)]
-        actions += [_moving(part) for part in new]
-        actions += [_removing(file, data_change=data_change) for file in old]
+        actions += [_move_action(part) for part in new]
+        actions += [_remove_action(file, data_change=data_change) for file in old]
         version = table.version() + 1
         content = "\n".join(map(json.dumps, actions)).encode()
         try:
@@ -302,7 +302,7 @@ def _description(table: DeltaTable) -> dict[str, Any]:
     return {"metaData": {name: value for name, value in fields.items() if value is not None}}
 
 
-def _moving(part: NewFile) -> Action:
+def _move_action(part: NewFile) -> Action:
     """Returns the action that adds a file with rows of removed files."""
     file = part.file
     return add_action(
@@ -310,7 +310,7 @@ def _moving(part: NewFile) -> Action:
     )
 
 
-def _removing(file: DataFile, *, data_change: bool) -> dict[str, Any]:
+def _remove_action(file: DataFile, *, data_change: bool) -> dict[str, Any]:
     return {
         "remove": {
             "path": file.place,

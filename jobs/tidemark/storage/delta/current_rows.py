@@ -97,7 +97,7 @@ def closed_by(rows: pl.DataFrame, column: str | None) -> ClosedRows | None:
     return None if up_to_ms is None else ClosedRows(column, up_to_ms)
 
 
-def replacing(
+def write_replacements(
     path: Path, table: DeltaTable, rows: pl.DataFrame | None, *, key: Sequence[str], closed: ClosedRows | None = None
 ) -> tuple[list[File], set[str]]:
     """Writes files in which *rows* replace the rows with their keys.
@@ -125,7 +125,7 @@ def replacing(
     dataset = dataset_of(table)
     if rows is None:
         rows = pl.DataFrame(dataset.schema.empty_table()).with_columns(deleted=pl.lit(value=False))
-    new = _typed(rows, dataset.schema)
+    new = _with_table_types(rows, dataset.schema)
     possible = _possible(dataset, new, key) if new.height else ()
     touched = [part for part in possible if _holds_one(part, dataset.schema, new, key)]
     if closed is not None:
@@ -146,7 +146,7 @@ def replacing(
     return files, {Path(part.path).name for part in touched}
 
 
-def _typed(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
+def _with_table_types(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
     """Returns *rows* with the types of the table."""
     arrow = rows.to_arrow()
     fields = [schema.field(field.name) if field.name in schema.names else field for field in arrow.schema]

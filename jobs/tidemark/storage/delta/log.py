@@ -223,7 +223,7 @@ class TableLog:
         return newest is not None and newest >= batch_id
 
 
-def adding(table: Path, file: File) -> Action:
+def add_file(table: Path, file: File) -> Action:
     """Returns the action that adds a new *file* in the folder *table*.
 
     The folder may have moved since the file was written.

@@ -34,7 +34,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import Contradiction, InvalidArgument
-from tidemark.storage.delta.current_rows import ClosedRows, replacing
+from tidemark.storage.delta.current_rows import ClosedRows, write_replacements
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.log import (
     CHECK,
@@ -44,7 +44,7 @@ from tidemark.storage.delta.log import (
     KEPT_LOG,
     LOG,
     TableLog,
-    adding,
+    add_file,
     commit_file,
 )
 from tidemark.storage.fence import Fence
@@ -302,10 +302,10 @@ def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[in
     newest = table.history(min(HISTORY, table.version() - since))
     versions = [c["version"] for c in newest if c.get("operation") in PUTS_ROWS and not OWN & c.keys()]
     there = {Path(file).name for file in table.file_uris()} if versions else set()
-    return [version for version in versions if there & _added(commit_file(path, version))]
+    return [version for version in versions if there & _added_files(commit_file(path, version))]
 
 
-def _added(commit: Path) -> set[str]:
+def _added_files(commit: Path) -> set[str]:
     """Returns the names of the data files that *commit* added.
 
     It is empty if the log has removed the commit.
@@ -390,9 +390,9 @@ class Committer:
 
         def add(log: TableLog, noted: Notes) -> None:
             if log.takes_appends:
-                log.append([adding(path, file) for file in files.files], batch_id, noted)
+                log.append([add_file(path, file) for file in files.files], batch_id, noted)
                 return
-            actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in files.files]
+            actions: list[AddAction | RemoveAction] = [_add_action(path, file) for file in files.files]
             log.table.create_write_transaction(
                 actions,
                 "append",
@@ -433,9 +433,9 @@ class Committer:
 
         def replace(log: TableLog, noted: Notes) -> None:
             table = log.table
-            made, replaced = replacing(path, table, new, key=key, closed=closed)
-            actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in made]
-            actions += _removing(table, replaced)
+            made, replaced = write_replacements(path, table, new, key=key, closed=closed)
+            actions: list[AddAction | RemoveAction] = [_add_action(path, file) for file in made]
+            actions += _remove_actions(table, replaced)
             shown_now = shown(self._fence.clock())
             table.create_write_transaction(
                 actions,
@@ -613,7 +613,7 @@ def _newest_batch_in(file: Path) -> int | None:
     return max((group.statistics.max for group in groups if group.statistics), default=None)
 
 
-def _removing(table: DeltaTable, names: Container[str]) -> Iterator[RemoveAction]:
+def _remove_actions(table: DeltaTable, names: Container[str]) -> Iterator[RemoveAction]:
     """Yields the actions that remove the files with *names* from *table*."""
     files = pl.DataFrame(table.get_add_actions(flatten=True)).select("path", "size_bytes")
     for place, size in files.iter_rows():
@@ -621,8 +621,8 @@ def _removing(table: DeltaTable, names: Container[str]) -> Iterator[RemoveAction
             yield RemoveAction(place, True, wall_clock_ms(), size, {})  # noqa: FBT003
 
 
-def _adding(table: Path, file: File) -> AddAction:
-    """Returns the action of `adding` in the form of delta-rs."""
-    added = adding(table, file)["add"]
+def _add_action(table: Path, file: File) -> AddAction:
+    """Returns the action of `add_file` in the form of delta-rs."""
+    added = add_file(table, file)["add"]
     place, written_at_ms = added["path"], added["modificationTime"]
     return AddAction(place, added["size"], added["partitionValues"], written_at_ms, True, added["stats"])  # noqa: FBT003
