@@ -24,7 +24,7 @@ def format_table(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
     Numbers are aligned at their ends, and null is shown as `null`.
 
-    >>> print(aligned(["operator", "n"], [["weather", 1234], ["sink", None]]))
+    >>> print(format_table(["operator", "n"], [["weather", 1234], ["sink", None]]))
     operator      n
     weather   1,234
     sink       null

@@ -85,7 +85,7 @@ def join_intervals(starts_ms: Iterable[int], grain: Grain) -> list[Interval]:
 
     Intervals without a gap between them become one.
 
-    >>> joined([120_000, 0, 60_000, 300_000], Grain.MINUTE)
+    >>> join_intervals([120_000, 0, 60_000, 300_000], Grain.MINUTE)
     [Interval(start_ms=0, end_ms=180000), Interval(start_ms=300000, end_ms=360000)]
     """
     intervals: list[Interval] = []

@@ -85,7 +85,7 @@ def suggestion_of(word: str, words: Collection[str], what: str) -> str:
 
     It is the nearest one, or all *what* there are.
 
-    >>> meant("ownr", ["owner", "subject"], "keys"), meant("colour", ["owner", "subject"], "keys")
+    >>> suggestion_of("ownr", ["owner", "subject"], "keys"), suggestion_of("colour", ["owner", "subject"], "keys")
     ('did you mean owner?', 'known keys: owner, subject')
     """
     near = difflib.get_close_matches(word, words, n=1)

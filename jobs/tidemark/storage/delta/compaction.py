@@ -1,11 +1,9 @@
 """Lists, replaces and removes the files of a Delta table.
 
 How it works: a commit takes the version right after the one that was read. If that is taken it reads the table again,
-and tries again. Besides the files it has the table's description, unchanged: delta-rs does not notice if two commits
-put the same rows into other files, which would be in the table twice then, but it refuses a commit that was begun
-before a new description. delta-rs cannot commit both together, so this module writes the commit itself. The files,
-which take long, are written before. So the stream that writes the table is hardly ever in the way, and never kept from
-writing.
+and tries again. Besides the files it has the table's description. delta-rs cannot commit both together, so this module
+writes the commit itself. The files, which take long, are written before. So the stream that writes the table is hardly
+ever in the way, and never kept from writing.
 """
 
 from __future__ import annotations
@@ -169,13 +167,14 @@ def replace_files(
         TidemarkError: *new* has another number of rows than *old*.
     """
     _refuse_what_is_not_known(path, DeltaTable(str(path)), old, data_change=False)
+    old_counts = [file.rows for file in old]
     made: list[NewFile] = []  # collected one by one, so that an error removes those before it
     try:
         for part in new:
             made.append(part)
-        were, are = sum(file.rows for file in old), sum(part.file.rows for part in made)
+        were, are = sum(old_counts), sum(part.file.rows for part in made)
         # A file has 0 rows if the log does not have its number.
-        if were != are and all(file.rows for file in old):
+        if were != are and all(old_counts):
             msg = f"{path}: the row count is {are} in the new files instead of {were}; nothing was changed"
             raise TidemarkError(msg)
     except BaseException:
@@ -239,14 +238,16 @@ def _commit(
             msg = f"{path}: another writer changed {len(missing)} of {len(gone)} files meanwhile"
             raise TableBusy(msg)
         _refuse_what_is_not_known(path, table, old, data_change=data_change)
+        # With the description, unchanged: delta-rs refuses a commit that was begun before a new description. Without
+        # it two OPTIMIZE of the same files would leave their rows in the table twice.
         actions: list[Action] = [_commit_info(data_change=data_change), _description(table)]
-        actions += [_move_action(part) for part in new]
+        actions += map(_move_action, new)
         actions += [_remove_action(file, data_change=data_change) for file in old]
         version = table.version() + 1
         content = "\n".join(map(json.dumps, actions)).encode()
         try:
             put_once(commit_file(path, version), content, check=check)
-        except FileExistsError:
+        except FileExistsError:  # another commit took the version
             continue
         checkpoint_if_due(path, version)
         return

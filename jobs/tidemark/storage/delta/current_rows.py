@@ -123,27 +123,43 @@ def write_replacements(
         msg = f"{path}: the table is partitioned by {by}, and a sink with current rows cannot be; choose another table"
         raise Contradiction(msg)
     dataset = dataset_of(table)
+    schema = dataset.schema
     if rows is None:
-        rows = pl.DataFrame(dataset.schema.empty_table()).with_columns(deleted=pl.lit(value=False))
-    new = _with_table_types(rows, dataset.schema)
+        rows = pl.DataFrame(schema.empty_table()).with_columns(deleted=pl.lit(value=False))
+    new = _with_table_types(rows, schema)
+    touched = _touched_files(dataset, new, key, closed)
+    kept_columns = [name for name in schema.names if name not in rows.columns]
+    if kept_columns or SEEN_ONLY in new.columns:
+        old = (_rows(part, schema).join(new, on=key, how="semi", nulls_equal=True) for part in touched)
+        # A key that is in the table twice would double its new row.
+        replaced = pl.concat([pl.DataFrame(schema.empty_table()), *old]).unique(key, keep="any")
+        kept_values = replaced.select(*key, *kept_columns)
+        new = new.join(kept_values, on=key, how="left", nulls_equal=True, maintain_order="left")
+        new = merged_last_seen(new, replaced, key) if SEEN_ONLY in new.columns else new
+    # A generator: the replaced files are read one after the other, not all at once.
+    others = (_rows(part, schema).join(new, on=key, how="anti", nulls_equal=True) for part in touched)
+    current = new.filter(~pl.col("deleted")).select(schema.names)
+    files = []
+    for content in _in_files([current], others):
+        final = closed.finished(content) if closed else content
+        # polars has text types of its own; the files have those of the table.
+        files.append(write_file(path, final.to_arrow().cast(schema)))
+    return files, {Path(part.path).name for part in touched}
+
+
+def _touched_files(
+    dataset: ds.Dataset, new: pl.DataFrame, key: Sequence[str], closed: ClosedRows | None
+) -> list[ds.ParquetFileFragment]:
+    """Returns the files with a key of *new*, or with rows to be closed."""
     possible = _possible(dataset, new, key) if new.height else ()
     touched = [part for part in possible if _holds_one(part, dataset.schema, new, key)]
     if closed is not None:
-        known_files = {part.path for part in touched}
-        settled = dataset.get_fragments(filter=closed.open_rows(dataset.schema))
-        touched += [part for part in settled if part.path not in known_files and _holds_open(part, dataset, closed)]
-    others = [name for name in dataset.schema.names if name not in rows.columns]
-    if others or SEEN_ONLY in new.columns:
-        old = (_rows(part, dataset.schema).join(new, on=key, how="semi", nulls_equal=True) for part in touched)
-        replaced = pl.concat([pl.DataFrame(dataset.schema.empty_table()), *old]).unique(key, keep="any")
-        new = new.join(replaced.select(*key, *others), on=key, how="left", nulls_equal=True, maintain_order="left")
-        new = merged_last_seen(new, replaced, key) if SEEN_ONLY in new.columns else new
-    # Generators: the replaced files are read one after the other, not all at once.
-    parts = (_rows(part, dataset.schema).join(new, on=key, how="anti", nulls_equal=True) for part in touched)
-    current = new.filter(~pl.col("deleted")).select(dataset.schema.names)
-    written = (closed.finished(part) if closed else part for part in _in_files([current], parts))
-    files = [write_file(path, part.to_arrow().cast(dataset.schema)) for part in written]
-    return files, {Path(part.path).name for part in touched}
+        paths = {part.path for part in touched}
+        for part in dataset.get_fragments(filter=closed.open_rows(dataset.schema)):
+            # The filter only reads the bounds of a file; the file itself may have no such row.
+            if part.path not in paths and _holds_open(part, dataset, closed):
+                touched.append(part)
+    return touched
 
 
 def _with_table_types(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:

@@ -127,6 +127,7 @@ class TableLog:
 
         Returns the action that adds the file.
         """
+        # Columns that *rows* lack are null for every reader of the file.
         fitted = rows.cast(pa.schema([(name, self._types[name]) for name in rows.column_names]))
         name = f"part-{uuid.uuid4().hex}.parquet"
         size = write_parquet(self._path / name, fitted)
@@ -161,7 +162,7 @@ class TableLog:
                 self._pass_over(version)
                 continue
             # Others may have removed this version, and those before it, after a checkpoint: then no reader sees this
-            # commit.
+            # commit, though the store accepted it as a new object.
             if not (self._is_fresh() or commit_file(self._path, version - 1).exists() or self._is_read(batch_id)):
                 break
             self._appended_to, self._seen_s = version, since_boot_s()
@@ -266,6 +267,7 @@ def checkpoint_if_due(table: Path, version: int, *, every: int = CHECKPOINT_EVER
 
     A failure is only logged: openers of the table then read more commits until the next checkpoint.
     """
+    # delta-rs makes its checkpoints at the same versions.
     if (version + 1) % every:
         return
     try:

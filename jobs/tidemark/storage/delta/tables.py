@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -150,17 +151,20 @@ def create(
             table.alter.set_table_properties({LOG: log})
         comments = {field.name: field.metadata for field in table.schema().fields}
         wanted = Schema.from_arrow(schema).fields
-        if lacking := [field for field in wanted if field.name not in comments]:
+        lacking = [field for field in wanted if field.name not in comments]
+        if lacking:
             table.alter.add_columns(lacking)
         for field in wanted:
             # delta-rs refuses rows whose schema has other comments than the table.
             if field.metadata and comments.get(field.name, field.metadata) != field.metadata:
                 table.alter.set_column_metadata(field.name, field.metadata)
         checked = {name.removeprefix(CHECK) for name in table.metadata().configuration if name.startswith(CHECK)}
-        outdated = sorted(name for name in checked - checks.keys() if name.startswith(OWN_CHECK))
-        for name in outdated:
-            table.alter.drop_constraint(name)
-        if missing := {name: checks[name] for name in checks.keys() - checked}:
+        for name in sorted(checked - checks.keys()):
+            if name.startswith(OWN_CHECK):
+                table.alter.drop_constraint(name)
+        # After the columns: a check may name a new one. delta-rs reads all rows to add it.
+        missing = {name: checks[name] for name in checks.keys() - checked}
+        if missing:
             table.alter.add_constraint(missing)
         return table
 
@@ -200,10 +204,11 @@ def read_before(path: Path, batch_id: int, columns: list[str], *, keep: Keep = l
     """
     dataset = in_files(DeltaTable(str(path)), lambda name: None if name.startswith(SUPERSEDED) else 0)
     names = ["batch_id", *columns]
-    none = pl.DataFrame(pa.schema([dataset.schema.field(name) for name in names]).empty_table())
-    batches = dataset.to_batches(columns=names, filter=pc.field("batch_id") < batch_id)
-    parts = [keep(pl.DataFrame(batch)) for batch in batches]
-    return pl.concat([none, *parts]).sort("batch_id", maintain_order=True)
+    # polars cannot concatenate no frames, and a table may have no such row.
+    parts = [pl.DataFrame(pa.schema(map(dataset.schema.field, names)).empty_table())]
+    for batch in dataset.to_batches(columns=names, filter=pc.field("batch_id") < batch_id):
+        parts.append(keep(pl.DataFrame(batch)))
+    return pl.concat(parts).sort("batch_id", maintain_order=True)
 
 
 def in_files(table: DeltaTable, place: Callable[[str], int | None]) -> ds.Dataset:
@@ -212,10 +217,14 @@ def in_files(table: DeltaTable, place: Callable[[str], int | None]) -> ds.Datase
     *place* maps the name of a file to its position; a file without one (None) is left out.
     """
     whole = dataset_of(table)
-    placed = [(place(Path(fragment.path).name), fragment) for fragment in whole.get_fragments()]
-    numbered = [(number, fragment) for number, fragment in placed if number is not None]
-    wanted = sorted(numbered, key=lambda pair: pair[0])
-    return ds.FileSystemDataset([fragment for _, fragment in wanted], whole.schema, whole.format, whole.filesystem)
+    numbered: list[tuple[int, ds.Fragment]] = []
+    for fragment in whole.get_fragments():
+        number = place(Path(fragment.path).name)
+        if number is not None:
+            numbered.append((number, fragment))
+    numbered.sort(key=itemgetter(0))
+    fragments = [fragment for _, fragment in numbered]
+    return ds.FileSystemDataset(fragments, whole.schema, whole.format, whole.filesystem)
 
 
 class Reference:
@@ -301,6 +310,7 @@ def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[in
     """
     newest = table.history(min(HISTORY, table.version() - since))
     versions = [c["version"] for c in newest if c.get("operation") in PUTS_ROWS and not OWN & c.keys()]
+    # Rows that were deleted since are no news, so the files of a commit are compared with those of today.
     there = {Path(file).name for file in table.file_uris()} if versions else set()
     return [version for version in versions if there & _added_files(commit_file(path, version))]
 
@@ -494,6 +504,7 @@ class Committer:
         if log.version - since <= own:
             return
         table = DeltaTable(str(path))
+        # A restore brings rows back, or takes away rows that this driver believes in.
         if any(commit.get("operation") == "RESTORE" for commit in table.history(table.version() - since)):
             msg = f"{path}: the table was restored while its stream was running; tidemark doctor lists the remedies"
             raise Contradiction(msg)
@@ -608,9 +619,13 @@ def _newest_batch_in(file: Path) -> int | None:
             footer = pq.read_metadata(content)
     except (pa.ArrowInvalid, FileNotFoundError):  # another process is writing it, or VACUUM has just removed it
         return None
-    places = [place for place in range(footer.num_columns) if footer.schema.column(place).path == "batch_id"]
-    groups = [footer.row_group(group).column(place) for place in places for group in range(footer.num_row_groups)]
-    return max((group.statistics.max for group in groups if group.statistics), default=None)
+    # Parquet numbers its columns; a nested one has several numbers.
+    paths = [footer.schema.column(place).path for place in range(footer.num_columns)]
+    if "batch_id" not in paths:
+        return None
+    place = paths.index("batch_id")
+    bounds = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
+    return max((of_group.max for of_group in bounds if of_group), default=None)
 
 
 def _remove_actions(table: DeltaTable, names: Container[str]) -> Iterator[RemoveAction]:
