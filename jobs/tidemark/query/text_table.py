@@ -29,11 +29,11 @@ def format_table(columns: Sequence[str], rows: Sequence[Row]) -> str:
     weather   1,234
     sink       null
     """
-    heading = [one_line(name) for name in columns]
-    cells = [[_cell_text(value) for value in row] for row in rows]
-    right = [any(_is_number(row[i]) for row in rows) for i in range(len(columns))]
-    widths = [max(map(len, column)) for column in zip(heading, *cells, strict=True)]
-    return "\n".join(_line(line, widths, right) for line in [heading, *cells])
+    lines = [list(map(one_line, columns))]
+    lines += [list(map(_cell_text, row)) for row in rows]
+    right = [any(map(_is_number, column)) for column in zip(*rows, strict=True)] or [False] * len(columns)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(_line(line, widths, right) for line in lines)
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
@@ -70,6 +70,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def _is_number(value: Any) -> bool:
+    # A bool is an int for Python.
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 

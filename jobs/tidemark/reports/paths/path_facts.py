@@ -139,12 +139,14 @@ def windows_with_paths(
     if not windows:
         raise InvalidArgument(_explain_no_path(tables, topology, at_ms))
     ends = [window["window_end"] for window in windows]
-    steps, leaves, parts, blame = (
-        _group_by_window(tables.ask(text, [topology, ends]).objects) for text in (STEPS, LEAVES, PARTS, BLAME)
-    )
+    # One query a table for all windows, not one a window.
+    steps = _group_by_window(tables.ask(STEPS, [topology, ends]).objects)
+    leaves = _group_by_window(tables.ask(LEAVES, [topology, ends]).objects)
+    parts = _group_by_window(tables.ask(PARTS, [topology, ends]).objects)
+    blame = _group_by_window(tables.ask(BLAME, [topology, ends]).objects)
     return [
         _window(window, steps[end], leaves[end], parts[end], blame[end])
-        for window, end in zip(windows, ends, strict=True)
+        for end, window in zip(ends, windows, strict=True)
     ]
 
 
@@ -193,26 +195,32 @@ def mostly_before_source(window: Mapping[str, Any]) -> str | None:
 
 
 def _window(window: Row, steps: list[Row], leaves: list[Row], parts: list[Row], blame: list[Row]) -> Row:
-    walked = {row["operator"]: _step(row) for row in steps}
-    on_path = [row for row in steps if row["step"] is not None]
+    steps_by_name: dict[str, PathStep] = {}
+    on_path, off_path = [], []
+    for row in steps:
+        steps_by_name[row["operator"]] = _step(row)
+        if row["step"] is None:
+            # Only operators of the path have a place and a share in it.
+            off_path.append(_without(row, "step", "share"))
+        else:
+            on_path.append(row)
+    # window_parts has the ages at all operators with a promise; this is that at the end of the path.
+    own_parts = [part for part in parts if part["subject"] == window["leaf"] and part["ms"]]
     return {
         **window,
         "path": [row["operator"] for row in on_path],
         "physical_path": physical_path(on_path),
         "steps": on_path,
-        "off_path": [
-            {name: value for name, value in row.items() if name not in {"step", "share"}}
-            for row in steps
-            if row["step"] is None
-        ],
-        "leaves": [leaf | _walk(path_to(leaf["leaf"], walked)) for leaf in leaves],
-        "parts": [
-            {name: value for name, value in part.items() if name != "subject"}
-            for part in parts
-            if part["subject"] == window["leaf"] and part["ms"]
-        ],
+        "off_path": off_path,
+        "leaves": [leaf | _walk(path_to(leaf["leaf"], steps_by_name)) for leaf in leaves],
+        "parts": [_without(part, "subject") for part in own_parts],
         "blame": blame,
     }
+
+
+def _without(row: Row, *names: str) -> Row:
+    """Returns *row* without the columns *names*."""
+    return {name: value for name, value in row.items() if name not in names}
 
 
 def _step(row: Row) -> PathStep:
