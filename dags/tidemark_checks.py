@@ -13,7 +13,7 @@ from airflow.sdk import DeadlineAlert, DeadlineReference, SyncCallback, chain
 
 from tidemark_assets import TopologyJob
 from tidemark_dags import WAREHOUSE, dag, instant, topologies
-from tidemark_sla import PublishChanges, Tell, channels, tell_of_missed_checks
+from tidemark_sla import DeliverChanges, PublishChanges, channels, tell_of_missed_checks
 
 DOC = """
 Checks the SLAs of the topology `{name}` as of an instant. It sends each change of an incident once to every channel of
@@ -51,7 +51,7 @@ for path, topology in topologies().items():
         of_topology = {"topology": topology.name, "warehouse": WAREHOUSE}
         of_topology["trigger_rule"] = "all_done"  # an invalid SLA fails the check, after it judged the others
         tell = [
-            Tell(channel=channel, execution_timeout=TELLING_HANGS_AFTER, **of_topology)
+            DeliverChanges(channel=channel, execution_timeout=TELLING_HANGS_AFTER, **of_topology)
             for channel in channels(topology.name)
         ]
         publish = PublishChanges(task_id="publish_changes", execution_timeout=TELLING_HANGS_AFTER, **of_topology)

@@ -13,7 +13,7 @@ from airflow.sdk import CronDataIntervalTimetable, Param, chain
 from tidemark.model.project.layout import Layout
 from tidemark_assets import TopologyJob
 from tidemark_dags import WAREHOUSE, dag, instant, topologies
-from tidemark_hours import HoursReported
+from tidemark_hours import HourlyReportSensor
 
 HOURLY = """
 Reports on the topology `{name}` for one interval of the finish clock. A second run replaces the interval's rows.
@@ -73,7 +73,7 @@ for topology in topologies().values():
         params=interval(),
     ):
         chain(
-            HoursReported(task_id="hours", hourly=hourly.dag_id),
+            HourlyReportSensor(task_id="hours", hourly=hourly.dag_id),
             job(job="rollup", arguments=ends(24)),
             job(job="critical_path", arguments=[*ends(24), *PAGES]),
         )

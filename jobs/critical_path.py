@@ -28,14 +28,14 @@ from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.reports.batch_job import argument_type, interval_parser, promised, writing
+from tidemark.reports.batch_job import argument_type, interval_parser, load_usable_slas, report_lock
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.paths.path_groups import PathGroups
-from tidemark.reports.paths.window_graph import Passed
-from tidemark.reports.paths.window_paths import STANDS_STILL, Known, looks_back_ms
+from tidemark.reports.paths.window_graph import PassedWindows
+from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, looks_back_ms
 from tidemark.reports.paths.window_verdicts import with_verdicts
 from tidemark.reports.promises import promises
-from tidemark.reports.report_tables import lies_in, opened, replace_rows, rows_in
+from tidemark.reports.report_tables import lies_in, open_report, replace_rows, rows_in
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.location import location
@@ -64,8 +64,8 @@ def main() -> None:
     spark_above = "rows of operator_windows above which Spark reads them by hour (default: %(default)s)"
     arguments.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
     given = arguments.parse_args()
-    interval, specs = Interval(given.start_ms, given.end_ms), promised(given.topology)
-    with writing(given.warehouse, given.topology.name):
+    interval, specs = Interval(given.start_ms, given.end_ms), load_usable_slas(given.topology)
+    with report_lock(given.warehouse, given.topology.name):
         earlier_hours = run(given.warehouse, given.topology, specs, interval, spark_above=given.spark_above)
     if given.html:
         tables = Warehouse(given.warehouse.warehouse, topology=given.topology.name)
@@ -118,7 +118,7 @@ def _replace(
     averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
     facts = [DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name)]
     ends = lies_in("window_end", averaged)
-    history = Known(_passed(layout, topology, averaged), *_first_and_newest(facts, averaged))
+    history = DriverFacts(_passed_windows(layout, topology, averaged), *_first_and_newest(facts, averaged))
     groups = PathGroups(topology, promises(specs), interval, history)
     if sum(dataset_of(table).count_rows(filter=ends) for table in facts) > spark_above:
         from tidemark.reports.paths.large_paths import paths_on_spark  # it imports pyspark, which most jobs do not need
@@ -127,8 +127,8 @@ def _replace(
     else:
         paths = groups.paths(_rows(facts, ends))
     frames = with_verdicts(paths, layout, topology, promises(specs), interval)
-    stored = {table: opened(table, layout.report_table(topology.name, table.name)) for table in frames}
-    kept = _kept(stored, frames, facts, interval)
+    stored = {table: open_report(table, layout.report_table(topology.name, table.name)) for table in frames}
+    kept = _kept_rows(stored, frames, facts, interval)
     # The paths are the last of these: a reader who sees one sees its steps.
     for table, of_table in frames.items():
         path = layout.report_table(topology.name, table.name)
@@ -160,14 +160,14 @@ def _first_and_newest(facts: Sequence[DeltaTable], averaged: Interval) -> tuple[
     return first, newest
 
 
-def _passed(layout: Layout, topology: Topology, interval: Interval) -> Passed:
+def _passed_windows(layout: Layout, topology: Topology, interval: Interval) -> PassedWindows:
     """Returns when each driver passed the windows of *interval*."""
     passed = Interval(interval.start_ms - topology.window_ms, interval.end_ms + PASSES_WITHIN_MS)
     since = (pc.field("batch_id") == 0) | lies_in("watermark", passed)
     tables = (DeltaTable(str(path)) for path in stream_tables(layout, topology.name, BATCHES.name))
     columns = ["sub_topology", "batch_id", "watermark", "started_at", "finished_at"]
     rows = [rows_in(table, since, columns=columns) for table in tables]
-    return Passed(pl.concat(rows, how="vertical_relaxed") if rows else None)
+    return PassedWindows(pl.concat(rows, how="vertical_relaxed") if rows else None)
 
 
 def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> Iterator[Interval]:
@@ -176,7 +176,7 @@ def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> I
     A window of theirs was finished since *interval* began, or had no path the day before. Hours before the oldest
     window that was ever reported are left out.
     """
-    paths = opened(CRITICAL_PATHS, layout.report_table(topology.name, CRITICAL_PATHS.name))
+    paths = open_report(CRITICAL_PATHS, layout.report_table(topology.name, CRITICAL_PATHS.name))
     before = pc.field("window_end") < utc(interval.start_ms)
     oldest_ms = rows_in(paths, before, columns=["window_end"])["window_end"].dt.epoch("ms").min()
     if not isinstance(oldest_ms, int):
@@ -196,7 +196,7 @@ def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> I
         yield Interval(max(start_ms, oldest_ms), min(start_ms + hour_ms, interval.start_ms))
 
 
-def _kept(
+def _kept_rows(
     stored: Mapping[Table, DeltaTable],
     frames: dict[Table, pl.DataFrame],
     facts: Sequence[DeltaTable],

@@ -20,8 +20,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import TABLE_FILES
 from tidemark.model.topology import Topology
-from tidemark.query.text_table import aligned
-from tidemark.reports.batch_job import parser, writing
+from tidemark.query.text_table import format_table
+from tidemark.reports.batch_job import parser, report_lock
 from tidemark.storage.delta.tables import append, create
 
 COLUMNS = ("sub_topology", "table", "files", "bytes", "rows", "files_before", "bytes_before", "rows_before")
@@ -32,7 +32,7 @@ def main() -> None:
     log_to_stderr()
     given = parser(__doc__).parse_args()
     rows = run(given.warehouse, given.topology, now_ms=wall_clock_ms())
-    sys.stdout.write(aligned(COLUMNS, [[row[column] for column in COLUMNS] for row in rows]) + "\n")
+    sys.stdout.write(format_table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows]) + "\n")
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
     before = sizes(layout, topology)
     for sub in topology.sub_topologies:
         maintain_stream(Stream(topology, sub, layout), now_ms=now_ms, closed_after_ms=closed_after_ms)
-    with writing(layout, topology.name):
+    with report_lock(layout, topology.name):
         maintain_reports(layout, topology, now_ms=now_ms, closed_after_ms=closed_after_ms)
         return _record_sizes(layout, topology, before, now_ms)
 

@@ -32,10 +32,10 @@ from tidemark.kernels.reports.rollups import (
     starts_in,
 )
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Grain, Interval, is_text, iso, joined
+from tidemark.model.settings.intervals import Grain, Interval, is_text, iso, join_intervals
 from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP, Table
-from tidemark.reports.batch_job import interval_parser, promised, writing
-from tidemark.reports.report_tables import lies_in, opened, replace_in, rows_in
+from tidemark.reports.batch_job import interval_parser, load_usable_slas, report_lock
+from tidemark.reports.report_tables import lies_in, open_report, replace_in, rows_in
 from tidemark.reports.rollups.latency_facts import SPARK_ABOVE, Facts, facts_of
 from tidemark.reports.rollups.outline import outline
 from tidemark.storage.delta.tables import again_after_others
@@ -53,8 +53,8 @@ def main() -> None:
     if (given.start_ms is None) != (given.end_ms is None):
         arguments.error("an interval has two ends; give both --from and --to, or neither")
     interval = Interval(given.start_ms, given.end_ms) if given.start_ms is not None else None
-    paths_and_promises = outline(given.topology, promised(given.topology))
-    with writing(given.warehouse, given.topology.name):
+    paths_and_promises = outline(given.topology, load_usable_slas(given.topology))
+    with report_lock(given.warehouse, given.topology.name):
         run(given.warehouse, given.topology.name, interval, paths_and_promises, spark_above=given.spark_above)
 
 
@@ -107,7 +107,7 @@ class _Job:
 
     def opened(self) -> dict[Table, DeltaTable]:
         """Returns the rollups as they are now."""
-        return {table: opened(table, self.layout.report_table(self.topology, table.name)) for table in ROLLUPS}
+        return {table: open_report(table, self.layout.report_table(self.topology, table.name)) for table in ROLLUPS}
 
     def replace(self, minutes_ms: Sequence[int], asked: Interval | None, read_facts: Sequence[Facts]) -> None:
         """Rolls up the minutes *minutes_ms* (epoch ms) of one hour.
@@ -118,21 +118,23 @@ class _Job:
         rollups = self.opened()  # before the facts: then no rollup that it replaces was made from newer ones
         facts = facts_of(self.layout, self.topology)
         hour = Interval(minutes_ms[0], minutes_ms[0] + 1).widened(Grain.HOUR)
-        minutes = joined(minutes_ms, Grain.MINUTE)
+        minutes = join_intervals(minutes_ms, Grain.MINUTE)
         tasks = pl.concat([NO_TASKS, *(part.by_minute(minutes, self.spark_above) for part in facts)])
-        stored = pl.concat([rows_in(rollup, _of_day(hour)) for rollup in rollups.values()], how="diagonal")
+        stored = pl.concat([rows_in(rollup, _day_condition(hour)) for rollup in rollups.values()], how="diagonal")
         if gone := shrunk(stored.filter(starts_in(minutes)), tasks):
             _refuse_or_warn(gone, asked, facts)
-            minutes = joined(set(minutes_ms) - set(gone), Grain.MINUTE)
+            minutes = join_intervals(set(minutes_ms) - set(gone), Grain.MINUTE)
         new = in_scopes(tasks.filter(starts_in(minutes)), self.outline.paths)
         measured = by_grain(new, kept(stored, hour, minutes))
         rows = {LATENCY_BUCKET_ROLLUP: buckets(measured), LATENCY_ROLLUP: latencies(measured, self.outline)}
         for table, rollup in rollups.items():
             marks = {app: version for part in read_facts for app, version in part.marks(rollup, facts).items()}
-            replace_in(rollup, rows[table].select(table.names), table, where=_replaced(minutes, hour), marks=marks)
+            replace_in(
+                rollup, rows[table].select(table.names), table, where=_replaced_predicate(minutes, hour), marks=marks
+            )
 
 
-def _of_day(hour: Interval) -> pc.Expression:
+def _day_condition(hour: Interval) -> pc.Expression:
     """Returns the condition of rows that a rollup of *hour* reads.
 
     These are the minutes of *hour*, and the hours of its day.
@@ -143,7 +145,7 @@ def _of_day(hour: Interval) -> pc.Expression:
     return reduce(or_, conditions)
 
 
-def _replaced(minutes: Sequence[Interval], hour: Interval) -> str:
+def _replaced_predicate(minutes: Sequence[Interval], hour: Interval) -> str:
     """Returns the predicate (SQL) of the rows that a rollup replaces.
 
     It is a rollup of *minutes* of *hour*.
@@ -160,7 +162,7 @@ def _refuse_or_warn(gone: Sequence[int], asked: Interval | None, facts: Sequence
         InvalidArgument: one of the minutes is *asked* for.
     """
     left = ", ".join(f"{part.oldest} of {part.sub_topology}" for part in facts) or "none"
-    spans = ", ".join(f"[{iso(span.start_ms)}, {iso(span.end_ms)})" for span in joined(gone, Grain.MINUTE))
+    spans = ", ".join(f"[{iso(span.start_ms)}, {iso(span.end_ms)})" for span in join_intervals(gone, Grain.MINUTE))
     seen = f"{spans} have fewer facts than an earlier rollup had; oldest remaining batches: {left}"
     if asked and any(asked.start_ms <= start_ms < asked.end_ms for start_ms in gone):
         tables = " and ".join(table.name for table in ROLLUPS)

@@ -102,7 +102,7 @@ class PageAnswers:
         None: there was none *within_s*. An error of *compute* counts as no answer.
         """
         with suppress(TidemarkError):
-            future = self._computed(request, partial(_remembered, self._last, request, compute))
+            future = self._computed(request, partial(_compute_and_keep, self._last, request, compute))
             if future.done() or request not in self._last:
                 with suppress(TimeoutError):
                     return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), within_s)
@@ -146,7 +146,7 @@ def shared(answer: Callable[..., Response]) -> Callable[..., Awaitable[Response]
     return by_answers
 
 
-def _remembered(answers: dict[Hashable, Any], request: Hashable, compute: Callable[[], T]) -> T:
+def _compute_and_keep(answers: dict[Hashable, Any], request: Hashable, compute: Callable[[], T]) -> T:
     """Returns the result of *compute*, and puts it into *answers*."""
     answers[request] = answer = compute()
     return answer

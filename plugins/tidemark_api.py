@@ -42,7 +42,7 @@ from tidemark.reports.pages.topology_page import problem_page, start_page, topol
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.rollups.rollup_facts import rollup_facts
 from tidemark.reports.what_if.estimates import WorkChange
-from tidemark.reports.what_if.parts import Setting
+from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
 from tidemark.sla.page import sla_page
 from tidemark.storage.location import location
@@ -178,7 +178,7 @@ def show_path(name: str, at: At = None, last: int = 1) -> Response:
         msg = f"last must be a number of windows from 1 to {MOST_WINDOWS}, got {last}"
         raise InvalidArgument(msg)
     topology, at_ms = _named(name), _instant_ms(at)
-    with _not_there():
+    with _as_unknown_name():
         return _json(path.document(_warehouse(), topology.name, at_ms=at_ms, last=last))
 
 
@@ -213,7 +213,7 @@ def show_what_if(
     given = {what: value for what, value in values if value is not None}
     change = _change(topology, operator, given)
     start_ms, end_ms = _instant_ms(start), _instant_ms(end)
-    with _not_there():
+    with _as_unknown_name():
         return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
 
 
@@ -319,7 +319,7 @@ def _having(topology: Topology, operator: str) -> Topology:
     return topology
 
 
-def _change(topology: Topology, operator: str | None, given: Mapping[str, float | str]) -> WorkChange | Setting:
+def _change(topology: Topology, operator: str | None, given: Mapping[str, float | str]) -> WorkChange | PartChange:
     """Returns the one change that is *given*.
 
     It is a change of an operator's work, and then *operator* names the operator, or else of a setting.
@@ -333,13 +333,13 @@ def _change(topology: Topology, operator: str | None, given: Mapping[str, float 
         )
         raise InvalidArgument(msg)
     if operator is None:
-        return Setting(cause=AgeCause(str(how)), length_ms=length_ms)
+        return PartChange(cause=AgeCause(str(how)), length_ms=length_ms)
     _having(topology, operator)
     return WorkChange(operator=operator, scale=float(given.get("scale", 1.0)), less_ms=length_ms)
 
 
 @contextmanager
-def _not_there() -> Iterator[None]:
+def _as_unknown_name() -> Iterator[None]:
     """Turns InvalidArgument into UnknownName.
 
     It surrounds calls whose arguments are valid: they are refused only where there is nothing.

@@ -82,11 +82,11 @@ def table_state(path: Path) -> dict[str, Any] | None:
     """
     from deltalake import DeltaTable  # this import and the next cost more than parsing a DAG may
 
-    from tidemark.query.inventory import stored
+    from tidemark.query.inventory import size_of_table
 
     if not DeltaTable.is_deltatable(str(path)):
         return None
-    table = stored(path.name, path, str(path))
+    table = size_of_table(path.name, path, str(path))
     return {name: getattr(table, name) for name in ("version", "rows", "files", "bytes")} | {"path": str(path)}
 
 

@@ -32,8 +32,8 @@ from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
-from tidemark.control.driver_folder import DriverFolder, Start
-from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms, known
+from tidemark.control.driver_folder import DriverFolder, StartRequest
+from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms, known_fields
 from tidemark.errors import TidemarkError
 from tidemark.escaping import inert
 from tidemark.storage import location
@@ -175,7 +175,7 @@ class Driver:
             self.control.forget_drain()
             self._drain_reported.unlink(missing_ok=True)
             launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote))
-            start = Start(launch_id, str(self.home), (*arguments, *self._take_over()))
+            start = StartRequest(launch_id, str(self.home), (*arguments, *self._take_over()))
             self._start([*command, "--driver", str(self.process_home)], env, start)
         return launch
 
@@ -191,11 +191,13 @@ class Driver:
         has_process = not is_here or self._has_process(launch)
         beat = self.control.heartbeat()  # after its process was looked for: one that has ended has beaten before
         if beat is None or beat.launch_id != launch.launch_id:
-            return _within(now_ms - launch.at_ms, self._patience.start_within_s) if has_process else DriverVerdict.DEAD
+            return (
+                _is_within(now_ms - launch.at_ms, self._patience.start_within_s) if has_process else DriverVerdict.DEAD
+            )
         has_ended = not self.control.is_held() if self._is_here(beat) else beat.state in _ENDED
         if has_ended:
             return _ENDED.get(beat.state, DriverVerdict.DEAD)
-        if (pulse := _within(now_ms - beat.at_ms, self._patience.stale_after_s)) is DriverVerdict.STALE:
+        if (pulse := _is_within(now_ms - beat.at_ms, self._patience.stale_after_s)) is DriverVerdict.STALE:
             return pulse
         return DriverVerdict.STUCK if self._is_stuck(beat) else DriverVerdict.ALIVE
 
@@ -235,7 +237,7 @@ class Driver:
     def launch(self) -> Launch | None:
         """Returns the newest launch; None when there was none."""
         try:
-            return Launch(**known(Launch, json.loads((self.home / "launch.json").read_text())))
+            return Launch(**known_fields(Launch, json.loads((self.home / "launch.json").read_text())))
         except FileNotFoundError:
             return None
 
@@ -280,7 +282,7 @@ class Driver:
     def failures(self) -> Failures | None:
         """Returns the last counted failures; None before the first."""
         try:
-            return Failures(**known(Failures, json.loads((self.home / "failures.json").read_text())))
+            return Failures(**known_fields(Failures, json.loads((self.home / "failures.json").read_text())))
         except FileNotFoundError:
             return None
 
@@ -365,7 +367,7 @@ class Driver:
     def _process(self) -> process.Process | None:
         return process.find(self.process_home, NAME)
 
-    def _start(self, command: Sequence[str], env: Mapping[str, str], start: Start) -> None:
+    def _start(self, command: Sequence[str], env: Mapping[str, str], start: StartRequest) -> None:
         """Requests the process to run *start*.
 
         *command* starts a process with this version where none runs.
@@ -460,5 +462,5 @@ class Driver:
             yield
 
 
-def _within(age_ms: int, limit_s: float) -> DriverVerdict:
+def _is_within(age_ms: int, limit_s: float) -> DriverVerdict:
     return DriverVerdict.ALIVE if age_ms <= limit_s * 1000 else DriverVerdict.STALE

@@ -50,7 +50,7 @@ class FirstReport(BaseOperator):
         )
 
 
-class HoursReported(BaseSensorOperator):
+class HourlyReportSensor(BaseSensorOperator):
     """Waits for the runs of the DAG *hourly* in its interval.
 
     An hour without a run, of a backfill or a paused DAG, is not waited for. A run without a data interval waits for

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class EndOrphans:
+class OrphanListener:
     """Listens for the start of a triggerer."""
 
     @hookimpl
@@ -76,4 +76,4 @@ class TidemarkOrphans(AirflowPlugin):
     """The plugin as Airflow reads it."""
 
     name = "tidemark_orphans"
-    listeners = [EndOrphans()]  # noqa: RUF012 - Airflow reads it from the class
+    listeners = [OrphanListener()]  # noqa: RUF012 - Airflow reads it from the class

@@ -75,7 +75,7 @@ class PublishChanges(BaseOperator):
         context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*changes]
 
 
-class Tell(BaseOperator):
+class DeliverChanges(BaseOperator):
     """Delivers changes of *topology*'s incidents that *channel* did not get yet.
 
     It skips where there are none. Each delivery is recorded. A channel that fails fails the task, and gets the changes
@@ -111,13 +111,13 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
         context: of the Airflow task.
         run_id: is recorded with each delivery.
     """
-    from tidemark.sla.incidents.tables import telling, told, untold
+    from tidemark.sla.incidents.tables import channel_lock, record_delivery, untold
 
-    with telling(layout, topology, channel):
+    with channel_lock(layout, topology, channel):
         waiting = untold(layout, topology, channel, now_ms=wall_clock_ms())
         for change in waiting:
             _notify(channel, change, context)
-            told(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
+            record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
     return len(waiting)
 
 
@@ -137,19 +137,19 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     check. If the warehouse does not answer, which may be why checks are missing, channels are alerted without it, and
     again at each deadline.
     """
-    from tidemark.reports.batch_job import writing
-    from tidemark.sla.incidents.changes import checks_missed
+    from tidemark.reports.batch_job import report_lock
+    from tidemark.sla.incidents.changes import missed_check
     from tidemark.sla.incidents.tables import miss
 
     topology = load_topology(Path(topology_file))
     unrecorded = None
     try:
         layout = Layout(location(Variable.get("tidemark_warehouse")))
-        with writing(layout, topology.name):
+        with report_lock(layout, topology.name):
             miss(layout, topology, at_ms=wall_clock_ms())
     except Exception as error:
         log.exception("it is unknown if the SLAs of %s are checked", topology.name)
-        (row,) = checks_missed(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
+        (row,) = missed_check(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
         unrecorded = {**row, "said": f"{row['said']}; the warehouse does not answer: {error}"}
     for channel in channels(topology.name):
         try:

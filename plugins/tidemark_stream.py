@@ -35,7 +35,7 @@ from tidemark.control.folder import digest
 from tidemark.control.process import without_airflow
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_message
-from tidemark.model.project.connections import Clusters, addressed, flags
+from tidemark.model.project.connections import Clusters, addressed_clusters, flags
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
 from tidemark_driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
@@ -293,7 +293,9 @@ class StreamOperator(BaseOperator):
         An Airflow connection `tidemark_kafka_NAME` takes precedence over files.
         """
         given = [(name, address) for name in topology.clusters_used if (address := kafka_address(name))]
-        return addressed(topology.clusters_used, topology.clusters, given, os.environ, otherwise=self.bootstrap or None)
+        return addressed_clusters(
+            topology.clusters_used, topology.clusters, given, os.environ, otherwise=self.bootstrap or None
+        )
 
     def _why(self, driver: Driver, verdict: DriverVerdict) -> str:
         """Returns the problem of the driver, for people."""

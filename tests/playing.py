@@ -29,7 +29,7 @@ from tidemark.model.settings.intervals import utc
 from tidemark.model.stream import Stream
 from tidemark.model.topology import EVERY, Topology, parse
 from tidemark.storage.delta.tables import scan
-from tidemark.storage.disk import UntilWritten, at_once
+from tidemark.storage.disk import WriteRepeater, at_once
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import frames
 from tidemark.stream.distributed.shards import Executors
@@ -379,7 +379,7 @@ class Play:
         reached: Callable[[str], None] = lambda step: None,
         epoch: int = 1,
         check_lease: Callable[[], None] = lambda: None,
-        until_written: UntilWritten = at_once,
+        until_written: WriteRepeater = at_once,
     ) -> None:
         """Starts a new driver for *sub* (the first one unless named)."""
         sub = sub or self.sub

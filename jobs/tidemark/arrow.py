@@ -15,7 +15,7 @@ from pathlib import Path
 from tidemark.model.project.spark_settings import WITHOUT_SPARK
 
 
-class _WithoutPandas(MetaPathFinder):
+class _PandasHider(MetaPathFinder):
     """Hides pandas from imports."""
 
     def find_spec(self, name: str, *_: object) -> None:
@@ -31,7 +31,7 @@ def _is_own_process() -> bool:
 def _import_datasets() -> None:
     """Imports Arrow's datasets while pandas is hidden."""
     # pyarrow looks for pandas once, at this import. Later imports of pandas work as ever.
-    finder = _WithoutPandas()
+    finder = _PandasHider()
     sys.meta_path.insert(0, finder)
     try:
         import pyarrow.dataset  # noqa: F401

@@ -26,7 +26,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.project.spark_settings import SparkSettings
 from tidemark.model.topology import load
 from tidemark.why.walk import why
-from tidemark_hours import HoursReported
+from tidemark_hours import HourlyReportSensor
 from tidemark_spark import BatchJob
 from tidemark_stream import StreamOperator
 
@@ -146,11 +146,11 @@ def test_the_day_waits_for_runs_about_hours_of_its_own_alone(hour: int, then: st
         "data_interval_end": midnight + timedelta(days=1),
         "ti": OfDay(going_on=[midnight + timedelta(hours=hour)]),
     }
-    assert HoursReported(task_id="hours", hourly="hourly").poke(context) is (then == "goes on")
+    assert HourlyReportSensor(task_id="hours", hourly="hourly").poke(context) is (then == "goes on")
 
 
 def test_a_run_without_a_data_interval_waits_for_nobody() -> None:
-    assert HoursReported(task_id="hours", hourly="hourly").poke({}) is True
+    assert HourlyReportSensor(task_id="hours", hourly="hourly").poke({}) is True
 
 
 def test_tables_that_a_task_writes_are_its_outlets(dagbag: DagBag) -> None:

@@ -25,8 +25,8 @@ from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS
 from tidemark.reports.report_tables import replace_rows
-from tidemark.sla.incidents.tables import telling, told
-from tidemark_sla import PublishChanges, Tell, channels, sla_asset, tell_of_missed_checks
+from tidemark.sla.incidents.tables import channel_lock, record_delivery
+from tidemark_sla import DeliverChanges, PublishChanges, channels, sla_asset, tell_of_missed_checks
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIL = {"kind": "mail", "to": ["desk@example.org", "ops@example.org"], "from": "tidemark@example.org"}
@@ -77,7 +77,7 @@ def channel(**table: Any) -> Channel:
 
 
 def tell(home: Path, to: Channel) -> None:
-    Tell(channel=to, topology="flights", warehouse=str(home)).execute({"run_id": "telling"})
+    DeliverChanges(channel=to, topology="flights", warehouse=str(home)).execute({"run_id": "telling"})
 
 
 def test_a_change_is_told_once_with_all_that_there_is_to_say(tmp_path: Path, inbox: Inbox) -> None:
@@ -183,11 +183,11 @@ def test_a_channel_is_told_by_one_at_a_time(tmp_path: Path, webhook: Receiver) -
     happened(tmp_path, OPENED)
     to, layout = channel(kind="slack"), Layout(tmp_path)
     with ThreadPoolExecutor() as pool:
-        with telling(layout, "flights", to):
+        with channel_lock(layout, "flights", to):
             other = pool.submit(tell, tmp_path, to)
             with pytest.raises(TimeoutError):  # it waits, and sees then that there is nothing left to tell
                 other.result(0.5)
-            told(layout, OPENED, to, at_ms=NOW, run_id="this one")
+            record_delivery(layout, OPENED, to, at_ms=NOW, run_id="this one")
         with pytest.raises(AirflowSkipException):
             other.result(60)
     assert webhook.taken == []

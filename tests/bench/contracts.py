@@ -24,7 +24,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import TABLES
 from tidemark.model.topology import Topology, load
-from tidemark.sla.contracts.counts import judged
+from tidemark.sla.contracts.counts import judge_contracts
 from tidemark.spark_session import session
 
 with warnings.catch_warnings():
@@ -105,7 +105,7 @@ def figures(runs: int) -> Iterator[Figure]:
 
 def _ours(layout: Layout, topology: Topology) -> set[tuple[str, str]]:
     """Tables and what is broken there."""
-    found = judged(layout, topology, HOUR)
+    found = judge_contracts(layout, topology, HOUR)
     rows = Quality().check_each("contract", pd.DataFrame([dict(each.counts) for each in found]))
     broken = {(found[place].table, row["column"]) for place, row in rows if not row["success"]}
     return broken & {(table, name) for table, checks in CHECKS.items() for name, _, _ in checks}

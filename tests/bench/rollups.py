@@ -28,7 +28,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP
 from tidemark.query.spark import read_table
 from tidemark.query.sql import Warehouse
-from tidemark.reports.report_tables import opened
+from tidemark.reports.report_tables import open_report
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.spark_session import session
 
@@ -119,7 +119,7 @@ def _lay_down(home: Path, raw: str) -> None:
         connection.execute(f"CREATE VIEW raw AS FROM '{raw}'")
         hours = connection.sql(HOURS).pl()
     path = Layout(home).report_table("t", LATENCY_BUCKET_ROLLUP.name)
-    rollup = opened(LATENCY_BUCKET_ROLLUP, path)
+    rollup = open_report(LATENCY_BUCKET_ROLLUP, path)
     for rows in hours.with_columns(day=pl.col("interval_start").dt.date()).partition_by("day", include_key=False):
         write_deltalake(rollup, rows_of(LATENCY_BUCKET_ROLLUP, rows), mode="append")
 

@@ -15,7 +15,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
-from tidemark.reports.report_tables import opened
+from tidemark.reports.report_tables import open_report
 from tidemark.semantics import critical_path as walks
 from tidemark.semantics.skew import Skew
 from tidemark.storage.fence import Fence
@@ -132,7 +132,7 @@ def test_parts_add_up_where_one_end_of_a_hop_knows_its_clock(tmp_path: Path, unk
     layout = Layout(play.home)
     critical_path.run(layout, play.topology, (), Interval(T, T + 3_600_000))
     parts, paths = (
-        opened(table, layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
+        open_report(table, layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
         for table in (WINDOW_PARTS, CRITICAL_PATHS)
     )
     assert [(row["before_source_ms"], row["latency_ms"]) for row in paths] == [(2_000, 1_000)]

@@ -83,7 +83,7 @@ def write(warehouse: Any, **rows: Any) -> None:
 
 
 def found(warehouse: Any, table: str, over: Interval = HOUR) -> counts.ContractCounts:
-    (one,) = (each for each in counts.judged(warehouse.layout, TOPOLOGY, over) if each.table == table)
+    (one,) = (each for each in counts.judge_contracts(warehouse.layout, TOPOLOGY, over) if each.table == table)
     return one
 
 
@@ -94,7 +94,7 @@ def broken(warehouse: Any, table: str) -> dict[str, int]:
 def test_rows_as_declared_break_no_contract(warehouse):
     write(warehouse, outcomes=[FINE], suppressed=[PROOF], critical_paths=[PATH], critical_path_steps=STEPS)
 
-    judged = {each.table: each for each in counts.judged(warehouse.layout, TOPOLOGY, HOUR)}
+    judged = {each.table: each for each in counts.judge_contracts(warehouse.layout, TOPOLOGY, HOUR)}
 
     assert {name: (each.rows, sum(each.counts.values())) for name, each in judged.items()} == {
         "batches": (1, 0), "outcomes": (1, 0), "suppressed": (1, 0), "critical_paths": (1, 0),
@@ -179,7 +179,7 @@ def test_an_allowed_late_record_may_close_its_window_again(tmp_path):
     for batch, second in enumerate((1, 13, 3, 30)):
         play.batch([play.row("events", NOON + second * 1_000, id="a", v=1)], at_ms=NOON + 100_000 + batch)
 
-    found = counts.judged(Layout(tmp_path), play.topology, Interval(NOON, NOON + 200_000))
+    found = counts.judge_contracts(Layout(tmp_path), play.topology, Interval(NOON, NOON + 200_000))
     assert next(each.rows for each in found if each.table == "operator_windows") > 0
     assert {each.table: each.counts for each in found if any(each.counts.values())} == {}
 
@@ -211,7 +211,7 @@ def test_an_unreadable_table_is_reported_and_the_check_continues(warehouse, tabl
     for file in warehouse.layout.stream_table("t", "s", table).glob(torn):
         file.write_bytes(b"{")
 
-    judged = counts.judged(warehouse.layout, TOPOLOGY, HOUR)
+    judged = counts.judge_contracts(warehouse.layout, TOPOLOGY, HOUR)
     assert [each.table for each in judged if each.schema["unreadable"]] == [table]
     assert {each.table: each.counts for each in judged if any(each.counts.values())} == {}
 

@@ -21,7 +21,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import Verdict
-from tidemark.sla.measures.progress import behind, unknown_if_behind
+from tidemark.sla.measures.progress import unknown_if_behind, wait_for_facts
 from tidemark.sla.measures.status import Status
 from tidemark.stream.flush_timer import FlushTimer
 from tidemark.stream.journal.unflushed import scan_facts
@@ -310,7 +310,7 @@ def test_a_check_waits_until_its_instant_is_passed(tmp_path):
             sleep()
 
         layout = Layout(tmp_path)
-        found = behind(layout, playing.topology, at_ms=ms(18), clock=lambda: clock[0], sleep_s=sleep_s)
+        found = wait_for_facts(layout, playing.topology, at_ms=ms(18), clock=lambda: clock[0], sleep_s=sleep_s)
         return {*found}, (clock[0] - ms(20)) / 1_000
 
     run(playing, range(3), {})

@@ -32,7 +32,7 @@ from tidemark.model.sla_spec import Measure, parse
 from tidemark.model.tables.catalog import CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED
 from tidemark.query.sql import Warehouse
 from tidemark.reports.paths.path_facts import windows_with_paths
-from tidemark.reports.report_tables import opened
+from tidemark.reports.report_tables import open_report
 from tidemark.semantics.skew import Skew
 from tidemark.sla.incidents.alert_text import alert
 from tidemark.sla.incidents.culprits import NO_EXPLANATION
@@ -837,7 +837,7 @@ def checked(flow: Flow, at_s: float, *promises: str) -> tuple[list[Row], list[Ro
         critical_path.run(flow.layout, topology, specs, Interval(NOON, ms(at_s)))
     run_check(flow.layout, topology, specs, at_ms=ms(at_s), run_id="r")
     results, changes = (
-        opened(table, flow.layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
+        open_report(table, flow.layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
         for table in (SLA_RESULTS, INCIDENTS)
     )
     return results, changes

@@ -26,7 +26,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import LATENCY_ROLLUP
 from tidemark.query.sql import Warehouse
 from tidemark.reports.report_tables import replace_rows
-from tidemark.storage.delta.compaction import DataFile, files_of, rows_of_each, written
+from tidemark.storage.delta.compaction import DataFile, files_of, rows_of_each, write_files
 from tidemark.storage.delta.tables import Reference, read_before, scan
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.operate.steps import Steps
@@ -477,7 +477,9 @@ def test_files_of_killed_maintenance_are_removed_by_the_next_run(
     before = play.tables()
     changes = Layout(tmp_path).stream_table("play", SUB, "changes")
     files = files_of(changes)
-    left = list(written(changes, rows_of_each(changes, files), prefix="needed-", like=files[0]))  # and not committed
+    left = list(
+        write_files(changes, rows_of_each(changes, files), prefix="needed-", like=files[0])
+    )  # and not committed
     assert play.tables() == before
     maintained(play)
     assert not (changes / left[0].file.place).exists()

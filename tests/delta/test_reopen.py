@@ -11,7 +11,7 @@ from playing import NOON, Crash, Play, Row, crash_at, ms
 
 from tidemark.cli.repair.requeue import add_options, requeue
 from tidemark.clock import wall_clock_ms
-from tidemark.control.folder import Reopening, TimeReset
+from tidemark.control.folder import TimeReset, WindowReopening
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.model.project.layout import Layout
@@ -301,7 +301,7 @@ def test_a_window_forgotten_meanwhile_finds_records_late_again(tmp_path: Path) -
     play = closed(EVENTS + COUNTS, tmp_path, (4, 1))
     play.batch([event(play, 71)], at_ms=ms(72))
     control = play.control
-    control.request_reopening(Reopening(id="x", operator="counts", late=((2, 0, 3),), at_ms=ms(72)))
+    control.request_reopening(WindowReopening(id="x", operator="counts", late=((2, 0, 3),), at_ms=ms(72)))
     play.batch(at_ms=ms(73))
     assert results(play, "counts") == ['{"n":1}', '{"n":2}']
     assert [(r["batch_id"], r["offset"]) for r in play.rows("late_records")] == [(2, 3), (4, 3)]

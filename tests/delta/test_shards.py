@@ -19,7 +19,7 @@ from playing import Crash, Play, Row, crash_at
 
 import critical_path
 from tidemark.cli.repair.reshard import reshard_streams
-from tidemark.control.folder import Control, Reopening
+from tidemark.control.folder import Control, WindowReopening
 from tidemark.model.kinds.sink import CHANGES_OF
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
@@ -587,7 +587,7 @@ def test_shards_recover_late_records(tmp_path: Path) -> None:
         play.batch([play.row("events", T + n * 100, **each) for n, each in enumerate(fields)], at_ms=T + 31_500)
         late = tuple((row["batch_id"], row["partition"], row["offset"]) for row in play.rows("late_records"))
         control = Control(Layout(home).control("play", "events"))
-        control.request_reopening(Reopening(id="x", operator="counts", late=late, at_ms=0))
+        control.request_reopening(WindowReopening(id="x", operator="counts", late=late, at_ms=0))
         play.batch(last[1], at_ms=last[0])
         reopened = [row["reopened"] for row in play.rows("outcomes") if row["reopened"]]
         assert reopened == [len(late)] == [30]

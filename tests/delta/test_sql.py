@@ -14,7 +14,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES, EMISSION_METRICS, OPERATOR_LATENCY, Table
 from tidemark.query.inventory import inventory
 from tidemark.query.sql import Answer, Warehouse
-from tidemark.query.text_table import aligned, as_csv, as_json
+from tidemark.query.text_table import as_csv, as_json, format_table
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -172,7 +172,7 @@ def test_the_inventory_counts_rows_and_files_from_the_log(home: Path) -> None:
 def test_values_are_written_for_people_and_for_programs(home: Path) -> None:
     columns = ("name", "at", "n", "share", "missing", "nested", "raw")
     rows = [("über", NOON, 12345, 0.5, None, [{"partition": 1}], b"\xff{")]
-    assert aligned(columns, rows).splitlines() == [
+    assert format_table(columns, rows).splitlines() == [
         "name  at                             n  share  missing  nested              raw",
         'über  2026-01-01T12:00:00.250Z  12,345    0.5  null     [{"partition": 1}]  \\xff{',
     ]

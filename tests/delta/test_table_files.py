@@ -23,13 +23,13 @@ from tidemark.errors import TidemarkError
 from tidemark.maintenance.orphan_files import remove_unused
 from tidemark.storage.delta import compaction
 from tidemark.storage.delta.compaction import (
-    Busy,
-    Written,
+    NewFile,
+    TableBusy,
     files_of,
     remove_files,
     replace_files,
     rows_of_each,
-    written,
+    write_files,
 )
 from tidemark.storage.delta.tables import Committer, create, rows_of_others, scan
 from tidemark.storage.fence import Fence
@@ -56,10 +56,10 @@ def contents(path: Path) -> list[tuple[str, int]]:
     return sorted(scan(path).select("id", "batch_id").collect().rows())
 
 
-def together(path: Path, meanwhile: Callable[[], object] = lambda: None) -> Iterator[Written]:
+def together(path: Path, meanwhile: Callable[[], object] = lambda: None) -> Iterator[NewFile]:
     """All rows in one file; *meanwhile* happens before it is committed."""
     files = files_of(path)
-    yield from written(path, rows_of_each(path, files), prefix="", like=replace(files[-1], written_at_ms=7))
+    yield from write_files(path, rows_of_each(path, files), prefix="", like=replace(files[-1], written_at_ms=7))
     meanwhile()
 
 
@@ -98,7 +98,7 @@ def test_rows_appended_during_compaction_are_kept(table: Path) -> None:
 
 @pytest.mark.parametrize("other", [delete, optimize, maintain])
 def test_a_compaction_whose_files_are_gone_leaves_nothing(table: Path, other: Callable[[Path], None]) -> None:
-    with pytest.raises(Busy):
+    with pytest.raises(TableBusy):
         replace_files(table, files_of(table), together(table, lambda: other(table)))
     assert contents(table) == (ALL[1:] if other is delete else ALL)
     named = {Path(file).name for file in DeltaTable(str(table)).file_uris()}
@@ -163,7 +163,7 @@ def test_a_checkpoint_is_made_when_one_is_due(table: Path) -> None:
 def test_a_table_with_an_unknown_feature_keeps_its_files(table: Path) -> None:
     DeltaTable(str(table)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     before = files_of(table)
-    with pytest.raises(Busy, match="files not changed: the table has unsupported features: "):
+    with pytest.raises(TableBusy, match="files not changed: the table has unsupported features: "):
         replace_files(table, before, together(table))
     assert files_of(table) == before
     assert len(list(table.glob("*.parquet"))) == len(before)
@@ -171,7 +171,7 @@ def test_a_table_with_an_unknown_feature_keeps_its_files(table: Path) -> None:
 
 def test_an_append_only_table_keeps_its_rows(table: Path) -> None:
     DeltaTable(str(table)).alter.set_table_properties({"delta.appendOnly": "true"})
-    with pytest.raises(Busy, match=r"rows not deleted: the table has delta\.appendOnly set"):
+    with pytest.raises(TableBusy, match=r"rows not deleted: the table has delta\.appendOnly set"):
         remove_files(table, files_of(table)[:1])
     replace_files(table, files_of(table), together(table))
     assert contents(table) == ALL
@@ -183,7 +183,7 @@ def test_a_partition_encoded_differently_keeps_its_files(tmp_path: Path, value: 
     for _ in range(2):
         write_deltalake(str(path), pa.table({"p": [value], "batch_id": [1]}), mode="append", partition_by=["p"])
     before = files_of(path)
-    with pytest.raises(Busy, match="files not changed: "):
+    with pytest.raises(TableBusy, match="files not changed: "):
         replace_files(path, before, together(path))
     assert files_of(path) == before
     assert len(list(path.rglob("*.parquet"))) == 2
@@ -213,7 +213,7 @@ def test_a_commit_just_before_ours_is_checked_too(
         return 0
 
     monkeypatch.setattr(compaction, "wall_clock_ms", clock)
-    with pytest.raises(Busy) if other is optimize else nullcontext():
+    with pytest.raises(TableBusy) if other is optimize else nullcontext():
         replace_files(table, files_of(table), together(table))
     assert contents(table) == (ALL if other is optimize else [*ALL, ("e", 3)])
     assert len(files_of(table)) == (1 if other is optimize else 2)
@@ -221,7 +221,7 @@ def test_a_commit_just_before_ours_is_checked_too(
 
 def test_files_with_fewer_rows_replace_no_other_file(table: Path) -> None:
     before = files_of(table)
-    fewer = written(table, [rows(0, "a")], prefix="", like=before[-1])
+    fewer = write_files(table, [rows(0, "a")], prefix="", like=before[-1])
     with pytest.raises(TidemarkError, match="1 in the new files instead of 4"):
         replace_files(table, before, fewer)
     assert files_of(table) == before
@@ -231,7 +231,7 @@ def test_files_with_fewer_rows_replace_no_other_file(table: Path) -> None:
 def test_rows_of_a_replaced_file_are_not_counted_as_none(table: Path) -> None:
     stale = files_of(table)
     optimize(table)
-    with pytest.raises(Busy):
+    with pytest.raises(TableBusy):
         list(rows_of_each(table, stale))
 
 
@@ -239,7 +239,7 @@ def test_rows_are_removed_with_their_files_unless_changed(table: Path) -> None:
     oldest, *_ = stale = files_of(table)
     remove_files(table, [oldest])
     assert contents(table) == ALL[2:]
-    with pytest.raises(Busy):
+    with pytest.raises(TableBusy):
         remove_files(table, stale)
     assert contents(table) == ALL[2:]
 

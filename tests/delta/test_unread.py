@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playing import NEWEST, NOON, Crash, Play, crash_at, ms, tell
 
-from tidemark.cli.repair.doctor import begun
+from tidemark.cli.repair.doctor import undecided_batches
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import parse
@@ -52,14 +52,14 @@ def killed(home: Path) -> Play:
 def test_an_undecided_batch_is_named_by_its_offsets(tmp_path: Path) -> None:
     play = killed(tmp_path)
     assert unread(control(play), play.topology.sub_topologies[0]) == BOMB
-    assert begun(play.topology, Layout(tmp_path), None) == {play.sub: f"it was reading {'; '.join(BOMB)}"}
+    assert undecided_batches(play.topology, Layout(tmp_path), None) == {play.sub: f"it was reading {'; '.join(BOMB)}"}
 
 
 def test_a_decided_batch_is_not_named(tmp_path: Path) -> None:
     play = killed(tmp_path)
     play.batch([play.row("events", ms(3), key="a", id="a", v=3)], at_ms=ms(3))
     assert unread(control(play), play.topology.sub_topologies[0]) == []
-    assert begun(play.topology, Layout(tmp_path), None) == {}
+    assert undecided_batches(play.topology, Layout(tmp_path), None) == {}
 
 
 def test_only_the_undecided_rest_of_a_batch_in_parts_is_named(tmp_path: Path) -> None:

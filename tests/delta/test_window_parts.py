@@ -12,7 +12,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
-from tidemark.reports.report_tables import opened
+from tidemark.reports.report_tables import open_report
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.journal.batch import Queued
@@ -75,7 +75,7 @@ class Played:
         specs = parse({"play": promise(subject)}, play.topology, file="slas.toml")
         critical_path.run(layout, play.topology, specs, Interval(NOON, NOON + 3_600_000))
         paths, parts = (
-            opened(table, layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
+            open_report(table, layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
             for table in (CRITICAL_PATHS, WINDOW_PARTS)
         )
         paths = sorted((row for row in paths if row["latency_ms"] is not None), key=lambda row: row["window_end"])

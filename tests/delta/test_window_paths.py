@@ -18,7 +18,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, WINDOW_PARTS, Table
-from tidemark.reports.report_tables import opened, rows_in
+from tidemark.reports.report_tables import open_report, rows_in
 
 FLOW = """
 name = "play"
@@ -79,7 +79,7 @@ table = "out"
 def found(play: Play, table: Table = CRITICAL_PATHS) -> list[dict[str, Any]]:
     """Returns a report's rows by window; instants in seconds of the play."""
     path = Layout(play.home).report_table("play", table.name)
-    rows = rows_in(opened(table, path)).sort("window_end").to_dicts()
+    rows = rows_in(open_report(table, path)).sort("window_end").to_dicts()
     return [{**row, "window_start": (row["window_start"].timestamp() * 1000 - ms(0)) / 1000} for row in rows]
 
 

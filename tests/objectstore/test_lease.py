@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.control.folder import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
-from tidemark.control.lease import Held, Lease
+from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.errors import InvalidArgument
 from tidemark.storage.object_path import ObjectPath
 
@@ -52,7 +52,7 @@ def test_a_holder_that_beats_meanwhile_is_not_replaced(warehouse):
     Holder(warehouse).lease.acquire(MINUTE_MS)
     newer = Holder(warehouse, now_ms=1_000)
     newer.beats = True
-    with pytest.raises(Held, match="another process with this lease is still alive"):
+    with pytest.raises(LeaseHeld, match="another process with this lease is still alive"):
         newer.lease.acquire(MINUTE_MS)
     assert newer.lease.epoch() == 1
 
@@ -67,7 +67,7 @@ def test_of_two_drivers_that_start_at_once_one_gets_the_epoch(warehouse):
         return 1
 
     late.lease.epoch = _another_is_faster  # type: ignore[method-assign]
-    with pytest.raises(Held, match="another process is taking this lease"):
+    with pytest.raises(LeaseHeld, match="another process is taking this lease"):
         late.lease.acquire(MINUTE_MS)
 
 

@@ -18,7 +18,7 @@ import polars.selectors as cs
 from confluent_kafka import Consumer, TopicPartition
 from streaming.oracle_parts import Batch, Message, Place, Read
 
-from tidemark.control.driver_folder import DriverFolder, Start
+from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control
 from tidemark.control.process import wait_until
 from tidemark.model.project.layout import Layout
@@ -204,7 +204,7 @@ def one_process(home: Path, file: Path, streams: Sequence[str], address: str) ->
     with folder.asking(within_s=PATIENCE_S):
         for name in streams:
             control = Layout(warehouse).control(file.stem, name)
-            folder.ask(Start(name, str(control), (*same, "--sub-topology", name, "--launch-id", name)))
+            folder.ask(StartRequest(name, str(control), (*same, "--sub-topology", name, "--launch-id", name)))
     command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--driver", str(folder.home)]
     with (home / "driver.log").open("a") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

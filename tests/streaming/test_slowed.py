@@ -25,7 +25,7 @@ from tidemark.model.project.files import VARIABLE
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
-from tidemark.reports.report_tables import opened
+from tidemark.reports.report_tables import open_report
 
 SLAS = """
 [flights.carrier_state_is_quick]
@@ -91,7 +91,7 @@ class Installation:
 
     def rows(self, table: Any) -> list[dict[str, Any]]:
         path = Layout(self.home.warehouse).report_table("flights", table.name)
-        return sorted(opened(table, path).to_pyarrow_table().to_pylist(), key=lambda row: str(row.get("at")))
+        return sorted(open_report(table, path).to_pyarrow_table().to_pylist(), key=lambda row: str(row.get("at")))
 
     def changes(self) -> list[tuple[str, str]]:
         """Returns SLA and change of operators' incidents."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.model.project.files import CHECKOUT, VARIABLE, Project
-from tidemark.reports.batch_job import interval_parser, promised, topology
+from tidemark.reports.batch_job import interval_parser, load_usable_slas, topology
 
 TOPOLOGIES = Project(CHECKOUT).topologies
 
@@ -50,6 +50,6 @@ def test_an_unusable_sla_is_a_warning_and_the_others_stay(tmp_path, monkeypatch,
     (tmp_path / "expectations").mkdir()
     (tmp_path / "expectations" / "slas.toml").write_text(sla.format("in_time", "2 min") + sla.format("quick", "2 mins"))
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    assert [spec.name for spec in promised(found)] == ["in_time"]
+    assert [spec.name for spec in load_usable_slas(found)] == ["in_time"]
     (warning,) = caplog.messages
     assert warning.startswith("slas.toml: flights.quick.error_after: is '2 mins', which has no known unit")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.model.project.connections import Cluster, addressed, flags, named_address, time_of
+from tidemark.model.project.connections import Cluster, addressed_clusters, flags, named_address, time_of
 from tidemark.model.topology import Topology, load
 
 SOURCES = """
@@ -40,7 +40,7 @@ def project(folder: Path, topology: str, connections: str | None) -> Path:
 
 def addresses(topology: Topology, *given: str, environ: dict[str, str] | None = None) -> dict[str, str]:
     asked = [named_address(text) for text in given]
-    found = addressed(topology.clusters_used, topology.clusters, asked, environ or {}, otherwise="local:9")
+    found = addressed_clusters(topology.clusters_used, topology.clusters, asked, environ or {}, otherwise="local:9")
     return {name: cluster.bootstrap for name, cluster in found.items()}
 
 
@@ -60,14 +60,14 @@ def test_default_is_the_broker_of_this_machine_last(tmp_path: Path) -> None:
 def test_what_reads_no_topic_needs_no_address(tmp_path: Path) -> None:
     table = 'kind = "source"\ndelta = "d"\nfields = "at bigint"\ntimestamp = "at"\nbound = "1 s"\n'
     topology = load(project(tmp_path, f'name = "t"\n[operators.a]\n{table}', None))
-    clusters = addressed(topology.clusters_used, topology.clusters, [], {})
+    clusters = addressed_clusters(topology.clusters_used, topology.clusters, [], {})
     assert (dict(clusters), time_of(clusters)) == ({}, None)
 
 
 def test_a_cluster_without_an_address_is_named(tmp_path: Path) -> None:
     topology = load(project(tmp_path, SOURCES + OWN, None))
     with pytest.raises(InvalidArgument, match=r"cluster default has no address; write \[kafka.default\] in conn"):
-        addressed(topology.clusters_used, topology.clusters, [], {})
+        addressed_clusters(topology.clusters_used, topology.clusters, [], {})
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 """A topology is drawn so that its critical path can be followed."""
 
-from tidemark.reports.pages.drawing import BOX, GAP, MARGIN, drawing
+from tidemark.reports.pages.drawing import BOX, GAP, MARGIN, draw
 
 SEED = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
 
 
 def place(name):
-    (box,) = (box for box in drawing(SEED, ["A", "C", "E"]).boxes if box.name == name)
+    (box,) = (box for box in draw(SEED, ["A", "C", "E"]).boxes if box.name == name)
     return (box.x - MARGIN) // (BOX[0] + GAP[0]), (box.y - MARGIN) // (BOX[1] + GAP[1])
 
 
@@ -20,17 +20,17 @@ def test_no_two_operators_stand_in_one_place():
 
 
 def test_edges_of_the_path_are_told_from_others_and_lie_on_top():
-    edges = drawing(SEED, ["A", "C", "E"]).edges
+    edges = draw(SEED, ["A", "C", "E"]).edges
     assert [(edge.reads, edge.name) for edge in edges if edge.on_path] == [("A", "C"), ("C", "E")]
     assert [edge.on_path for edge in edges] == [False, False, False, True, True]
 
 
 def test_without_a_path_nothing_is_highlighted():
-    drawn = drawing(SEED, [])
+    drawn = draw(SEED, [])
     assert not any(part.on_path for part in (*drawn.boxes, *drawn.edges))
 
 
 def test_the_drawing_holds_every_box():
-    drawn = drawing(SEED, ["A", "C", "E"])
+    drawn = draw(SEED, ["A", "C", "E"])
     assert drawn.width == 2 * MARGIN + 3 * BOX[0] + 2 * GAP[0]
     assert all(box.y + BOX[1] + MARGIN <= drawn.height for box in drawn.boxes)

@@ -15,7 +15,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model import topology
 from tidemark.model.sla_spec import SlaSpec, parse
 from tidemark.semantics.incidents import Damping
-from tidemark.sla.incidents.changes import acknowledged, changes, checks_missed, looks_back_ms, open_incidents
+from tidemark.sla.incidents.changes import acknowledgement, changes, looks_back_ms, missed_check, open_incidents
 
 FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
@@ -106,7 +106,7 @@ def test_an_incident_of_an_unusable_sla_stays_open() -> None:
 
 
 def test_missed_checks_end_with_a_check_despite_a_taken_name() -> None:
-    (missed,) = checks_missed(FLIGHTS, None, [], at_ms=NOON, is_due=True)
+    (missed,) = missed_check(FLIGHTS, None, [], at_ms=NOON, is_due=True)
     told_of = changes([], [], [missed], at_ms=NOON + MINUTE, gap_ms=20 * MINUTE, unusable={missed["sla"]})
     assert [row["change"] for row in told_of] == ["resolved"]
 
@@ -114,11 +114,11 @@ def test_missed_checks_end_with_a_check_despite_a_taken_name() -> None:
 def test_an_open_incident_is_acknowledged_once_and_goes_on() -> None:
     known = changed([check(1, "error")], [])
     (name,) = open_incidents(known)
-    row = acknowledged(known, name, by="Ann", note="on it", at_ms=NOON + 90_000)
+    row = acknowledgement(known, name, by="Ann", note="on it", at_ms=NOON + 90_000)
     assert row is not None
     assert (row["change"], row["by"], row["said"], row["at"]) == ("acknowledged", "Ann", "on it", NOON + 90_000)
     known.append(row)
-    assert acknowledged(known, name, by="Bob", note="", at_ms=NOON + 95_000) is None
+    assert acknowledgement(known, name, by="Bob", note="", at_ms=NOON + 95_000) is None
     assert told(changed([check(1, "error"), check(2, "pass")], known)) == [(name, "resolved", 2)]
 
 
@@ -127,7 +127,7 @@ def test_what_is_not_open_is_not_acknowledged() -> None:
     with pytest.raises(
         InvalidArgument, match=r"'board-20260101T120100' is not open and cannot be acknowledged; open incidents: none"
     ):
-        acknowledged(known, "board-20260101T120100", by="Ann", note="", at_ms=NOON)
+        acknowledgement(known, "board-20260101T120100", by="Ann", note="", at_ms=NOON)
 
 
 def test_checks_are_read_for_the_longest_damping_and_a_day() -> None:
@@ -149,7 +149,7 @@ def test_checks_of_an_older_version_change_nothing() -> None:
 
 def missed(last: int | None, known: list[dict[str, Any]], minute: int, *, is_due: bool = False) -> list[dict[str, Any]]:
     last_ms = None if last is None else NOON + last * MINUTE
-    return checks_missed(FLIGHTS, last_ms, known, at_ms=NOON + minute * MINUTE, is_due=is_due)
+    return missed_check(FLIGHTS, last_ms, known, at_ms=NOON + minute * MINUTE, is_due=is_due)
 
 
 def test_two_missing_checks_are_an_incident_until_the_next_one() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tidemark.cli.project.init import init
-from tidemark.cli.shared.local import AirflowApi, Home, Remembered
+from tidemark.cli.shared.local import AirflowApi, Home, InstallationState
 from tidemark.cli.stack import topic
 from tidemark.cli.stack import up as up_command
-from tidemark.cli.stack.up import Up
+from tidemark.cli.stack.up import StackStart
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import Project
 
@@ -117,34 +117,34 @@ def test_a_log_is_followed_until_it_is_gone(project: Project) -> None:
 
 def test_up_without_names_starts_what_ran_at_the_last_down(project: Project) -> None:
     home = Home(project.state)
-    first = Up(home, project)
+    first = StackStart(home, project)
     assert list(first.chosen([])) == ["mine", "yours"]
     assert first.problems["broken"].startswith("broken.toml: name")
-    remembered = Remembered()
+    remembered = InstallationState()
     remembered.started(["mine", "yours"])
     remembered.stopped(["mine"])
     remembered.stopped(["yours"])
     remembered.stopped([])  # only Kafka and Airflow were left
     remembered.keep(home)
-    again = Up(home, project)
+    again = StackStart(home, project)
     assert (list(again.chosen([])), again.problems) == (["yours"], {})
 
 
 def test_up_without_names_skips_a_topology_without_a_file(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     home = Home(project.state)
-    remembered = Remembered(ran=["gone", "mine"])
+    remembered = InstallationState(ran=["gone", "mine"])
     remembered.keep(home)
-    up = Up(home, project)
+    up = StackStart(home, project)
     assert (list(up.chosen([])), up.problems) == (["mine"], {})
     assert capsys.readouterr().err == f"gone ran before, but has no file in {project.topologies} any more\n"
 
 
 def test_a_topology_that_is_not_there_does_not_stop_the_others(project: Project) -> None:
-    up = Up(Home(project.state), project)
+    up = StackStart(Home(project.state), project)
     assert list(up.chosen(["nowhere", "mine"])) == ["mine"]
     assert up.problems["nowhere"].startswith(f"no such topology in {project.topologies}; known: broken, mine, yours")
     with pytest.raises(InvalidArgument, match="nowhere: no such topology"):
-        Up(Home(project.state), project).chosen(["nowhere"])
+        StackStart(Home(project.state), project).chosen(["nowhere"])
 
 
 class SlowAirflow(AirflowApi):
@@ -163,7 +163,7 @@ def test_up_shows_for_which_topologies_it_waits(
 ) -> None:
     monkeypatch.setattr(up_command, "TELL_EVERY_S", 0.0)
     monkeypatch.setattr(up_command, "POLL_S", 0.0)
-    up = Up(Home(project.state), project)
+    up = StackStart(Home(project.state), project)
     assert list(up.with_dags(SlowAirflow(3), up.chosen(["mine", "yours"]))) == ["mine", "yours"]
     waiting = [line.strip() for line in capsys.readouterr().out.splitlines() if "has not read" in line]
     assert waiting == [  # the first round refuses both, the second `mine`
@@ -174,7 +174,7 @@ def test_up_shows_for_which_topologies_it_waits(
 
 
 def test_a_missing_topic_is_an_error_with_the_creating_command() -> None:
-    assert topic.missing({"a": 3, "b": 3}, "127.0.0.1:1") == (
+    assert topic.missing_topics_message({"a": 3, "b": 3}, "127.0.0.1:1") == (
         "its topic a, b is not at 127.0.0.1:1; run "
         "`tidemark topic create a --partitions 3 && tidemark topic create b --partitions 3`"
     )

@@ -15,7 +15,7 @@ from tidemark.control.folder import AlreadyRunning, Control
 from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
 from tidemark.sla.incidents import tables as incident_tables
-from tidemark.storage.locks import LockHeld, NotOurs, locked, opened, own_folder
+from tidemark.storage.locks import ForeignOwner, LockHeld, locked, open_lock, own_folder
 
 HOLD = (
     "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
@@ -64,10 +64,10 @@ def test_what_an_older_version_made_is_repaired(tmp_path: Path) -> None:
 def test_what_belongs_to_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lock").touch()
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 54_321)
-    with pytest.raises(NotOurs, match=r"belongs to \w+, but Tidemark runs as uid \d+"):
+    with pytest.raises(ForeignOwner, match=r"belongs to \w+, but Tidemark runs as uid \d+"):
         own_folder(tmp_path)
-    with pytest.raises(NotOurs, match=r"lock belongs to .*chown"):
-        opened(tmp_path / "lock")
+    with pytest.raises(ForeignOwner, match=r"lock belongs to .*chown"):
+        open_lock(tmp_path / "lock")
 
 
 def test_a_lock_is_waited_for_so_long_and_its_holder_named(tmp_path: Path) -> None:
@@ -91,5 +91,5 @@ def test_a_channel_that_is_locked_is_an_error_and_no_hang(tmp_path: Path, monkey
     home = layout.report_control("flights")
     own_folder(home)
     with held_elsewhere(home / "desk.lock") as pid, pytest.raises(LockHeld, match=rf"desk.lock: .*pid {pid} on"):  # noqa: SIM117
-        with incident_tables.telling(layout, "flights", desk):
+        with incident_tables.channel_lock(layout, "flights", desk):
             pytest.fail("two tell it")

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from tidemark.kernels.aggregates.functions import FUNCTIONS
-from tidemark.model.checks import CHECKS, CONDITIONS, ConditionKind, known
+from tidemark.model.checks import CHECKS, CONDITIONS, ConditionKind, is_one_of
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import KINDS, HandingOut, Reading
 from tidemark.model.kinds.repartition import HopSource
@@ -58,8 +58,8 @@ def test_a_comment_that_lists_words_lists_all_of_them() -> None:
 
 
 def test_a_check_of_other_words_has_another_name() -> None:
-    ((one,),) = [named.keys() for named in known("kind", ["source", "map"]).values()]
-    ((other,),) = [named.keys() for named in known("kind", ["source", "map", "union"]).values()]
+    ((one,),) = [named.keys() for named in is_one_of("kind", ["source", "map"]).values()]
+    ((other,),) = [named.keys() for named in is_one_of("kind", ["source", "map", "union"]).values()]
     assert one != other
     named = {(name, condition) for checks in CHECKS.values() for name, condition in checks.items() if "_known_" in name}
     assert len(named) == len({name for name, _ in named}) == len({condition for _, condition in named})

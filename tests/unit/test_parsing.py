@@ -20,7 +20,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.kernels.records.avro_fields import avro_types
 from tidemark.model.kinds.kafka_end import Format
-from tidemark.model.kinds.source import NotANumber, Source
+from tidemark.model.kinds.source import NanPolicy, Source
 from tidemark.model.settings.intervals import utc
 from tidemark.stream.read.fitting import require_fitting
 from tidemark.stream.read.parsing import parsed
@@ -71,7 +71,7 @@ def test_nan_is_kept_or_quarantined() -> None:
     found = records(*((b"a", value) for value in values), (b"a", None))
     fields = {"id": "string", "x": "double", "at": "bigint"}
     nan, undated = "not_a_number", "missing_timestamp"
-    quarantined = read(found, source(key="id", fields=fields, nan=NotANumber.QUARANTINE))
+    quarantined = read(found, source(key="id", fields=fields, nan=NanPolicy.QUARANTINE))
     assert [row["reason"] for row in quarantined] == [nan, nan, nan, None, None, None]
     assert [row["value"] for row in quarantined[:3]] == values[:3]
     kept = read(found, source(key="id", fields=fields))

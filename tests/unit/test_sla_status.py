@@ -11,7 +11,7 @@ from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla, Verdict
 from tidemark.sla.measures.facts import measurements
 from tidemark.sla.measures.status import statuses
-from tidemark.sla.sla_text import said
+from tidemark.sla.sla_text import measurement_text
 
 FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
 NOW = 1_000_000
@@ -202,7 +202,7 @@ def test_too_few_records_break_an_sla_unless_sources_are_idle(n, idle, verdict):
     found = status(Measure.RECORDS, "flight_status", facts, limits=limits, ignore_when_idle=True)
     assert (found.verdict, found.records, found.idle) == (verdict, n, idle)
     excuse = ", while its sources have nothing to send" if idle else ""
-    assert said(found) == f"{n} records of flight_status in 1 min{excuse}; warning below 10, error below 3"
+    assert measurement_text(found) == f"{n} records of flight_status in 1 min{excuse}; warning below 10, error below 3"
 
 
 def burning(*, over, of, lately):
@@ -250,12 +250,14 @@ def test_of_no_record_no_burn_rate_is_known():
 
 def test_what_was_found_is_said_in_words():
     late = status(Measure.LATENCY_P50, "carrier_delays", latencies(), limits=(10, 40))
-    assert said(late) == "latency_p50 of carrier_delays is 50 ms; warning from 10 ms on, error from 40 ms on"
-    assert said(status(Measure.LATENCY_P99, "carrier_delays")).startswith(
+    assert (
+        measurement_text(late) == "latency_p50 of carrier_delays is 50 ms; warning from 10 ms on, error from 40 ms on"
+    )
+    assert measurement_text(status(Measure.LATENCY_P99, "carrier_delays")).startswith(
         "latency_p99 of carrier_delays is not measured"
     )
     burnt = burning(over=50, of=100, lately=5)
-    assert said(burnt) == (
+    assert measurement_text(burnt) == (
         "50.00% of the records of carrier_delays took longer than 100 ms in 1 min, 5 times 10.00%; warning from 1 on, "
         "error from 5 on"
     )
@@ -279,5 +281,7 @@ def test_what_is_ahead_of_every_clock_that_is_known_is_no_pass(ahead_ms, error_m
 
 def test_an_alert_says_the_whole_age_of_the_oldest_window():
     found = status(Measure.STALENESS, "flight_board", [fact("newest", "flight_board", NOW - 150)])
-    assert "after their end" not in said(found)
-    assert said(replace(found, age_ms=74_559)).endswith("; windows were finished up to 74.6 s after their end")
+    assert "after their end" not in measurement_text(found)
+    assert measurement_text(replace(found, age_ms=74_559)).endswith(
+        "; windows were finished up to 74.6 s after their end"
+    )

@@ -51,13 +51,13 @@ def _partitions(source: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {
                 "source": topic,
                 "partition": int(number),
-                "from_offset": _at(start, topic, number),
+                "from_offset": _offset_of(start, topic, number),
                 "until_offset": until,
-                "latest_offset": _at(latest, topic, number),
+                "latest_offset": _offset_of(latest, topic, number),
             }
 
 
-def _at(offsets: Mapping[str, Any] | None, topic: str, partition: str) -> int | None:
+def _offset_of(offsets: Mapping[str, Any] | None, topic: str, partition: str) -> int | None:
     """Returns the offset of a partition, if Spark reported it."""
     offset: int | None = (offsets or {}).get(topic, {}).get(partition)
     return offset

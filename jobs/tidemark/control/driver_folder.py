@@ -28,7 +28,7 @@ from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.storage.location import replace
-from tidemark.storage.locks import locked, opened, own_folder, taken
+from tidemark.storage.locks import locked, open_lock, own_folder, take_lock
 
 log = logging.getLogger("tidemark.driver")
 
@@ -37,7 +37,7 @@ SAID_EVERY_MS = 1_000
 
 
 @dataclass(frozen=True)
-class Start:
+class StartRequest:
     """A request to run a stream under *launch_id*.
 
     *control* is the stream's control folder, and *arguments* are those of its job.
@@ -54,7 +54,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningLaunches:
     """The launches that the driver on *host* runs at *at_ms* (epoch ms).
 
     *launches* has their control folders. All is empty before the driver has written it.
@@ -90,7 +90,7 @@ class DriverFolder:
         with locked(self.home / "asking.lock", within_s=within_s):
             yield
 
-    def ask(self, start: Start) -> None:
+    def ask(self, start: StartRequest) -> None:
         """Asks the driver to run *start*."""
         replace(self.home / f"start_{start.launch_id}.json", json.dumps(asdict(start)))
 
@@ -111,12 +111,12 @@ class DriverFolder:
         asked = {start.launch_id: start.control for start in self._asked()}
         return {**self.running().launches, **asked}
 
-    def running(self) -> Running:
+    def running(self) -> RunningLaunches:
         """Returns the launches that the driver wrote last."""
         try:
-            return Running(**json.loads((self.home / "running.json").read_text()))
+            return RunningLaunches(**json.loads((self.home / "running.json").read_text()))
         except FileNotFoundError:
-            return Running()
+            return RunningLaunches()
 
     def command(self) -> str:
         """Returns the command that started the process; empty before the first."""
@@ -143,23 +143,23 @@ class DriverFolder:
             threads.controls |= {start.launch_id: start.control for start in starts}
             if starts or has_ended or wall_clock_ms() - said_ms >= SAID_EVERY_MS:
                 said_ms = wall_clock_ms()
-                self._say(Running(said_ms, platform.node(), threads.controls))
+                self._say(RunningLaunches(said_ms, platform.node(), threads.controls))
             for start in starts:
                 if self.withdraw(start.launch_id):  # one of two processes succeeds in this
                     threads.begin(start)
             time.sleep(POLL_S)
         return max(threads.statuses)
 
-    def _say(self, running: Running) -> None:
+    def _say(self, running: RunningLaunches) -> None:
         with suppress(OSError):  # a full disk ends no stream
             replace(self.home / "running.json", json.dumps(asdict(running)))
 
-    def _asked(self) -> list[Start]:
+    def _asked(self) -> list[StartRequest]:
         starts = []
         for path in sorted(self.home.glob("start_*.json")):
             with suppress(FileNotFoundError):  # the driver has begun it, or its launcher has withdrawn it
                 fields = json.loads(path.read_text())
-                starts.append(Start(fields["launch_id"], fields["control"], tuple(fields["arguments"])))
+                starts.append(StartRequest(fields["launch_id"], fields["control"], tuple(fields["arguments"])))
         return starts
 
     def _has_nothing_to_run(self) -> bool:
@@ -167,8 +167,8 @@ class DriverFolder:
 
         Then it keeps the lock, so that no launcher can ask until this process has ended.
         """
-        lock = opened(self.home / "asking.lock")
-        if taken(lock, within_s=0) and not self._asked():
+        lock = open_lock(self.home / "asking.lock")
+        if take_lock(lock, within_s=0) and not self._asked():
             self._ending = lock  # it stays open, and the end of the process releases it
             return True
         os.close(lock)
@@ -184,7 +184,7 @@ class _Threads:
         self.controls: dict[str, str] = {}
         self.statuses = [0]
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: StartRequest) -> None:
         """Runs *start* in a thread that has the stream's name."""
         thread = threading.Thread(target=self._carry_out, args=[start], name=start.stream, daemon=True)
         self._threads[start.launch_id] = thread
@@ -201,7 +201,7 @@ class _Threads:
     def _runs(self, launch_id: str) -> bool:
         return launch_id in self._threads and self._threads[launch_id].is_alive()
 
-    def _carry_out(self, start: Start) -> None:
+    def _carry_out(self, start: StartRequest) -> None:
         try:
             self.statuses.append(self._run(start.arguments))
         except SystemExit as end:  # argparse cannot read the arguments, and has logged the reason

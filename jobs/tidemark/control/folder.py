@@ -44,11 +44,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidemark.control.lease import Held, Lease
+from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.control.news import news_of
 from tidemark.errors import Contradiction, TidemarkError
 from tidemark.storage.location import replace
-from tidemark.storage.locks import holder, opened, own_folder, taken
+from tidemark.storage.locks import holder, open_lock, own_folder, take_lock
 from tidemark.storage.object_path import ObjectPath
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class TimeReset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reopening:
+class WindowReopening:
     """The decision that the aggregate *operator* accepts *late* records.
 
     Their windows were closed. Each record is identified by the batch in which it was late, its partition and its
@@ -171,7 +171,7 @@ class Reopening:
     at_ms: int
 
 
-def known(dataclass: type, fields: Mapping[str, Any]) -> dict[str, Any]:
+def known_fields(dataclass: type, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those of *fields* that *dataclass* has."""
     # A newer version, whose deploy was rolled back, may have written the file.
     return {name: value for name, value in fields.items() if name in dataclass.__annotations__}
@@ -211,9 +211,9 @@ class Control:
             return self._epoch
         own_folder(self.home)
         with self._acquiring():
-            lock = opened(self.home / "driver.lock")
+            lock = open_lock(self.home / "driver.lock")
             # `is_held` of another process holds the lock for an instant, so the first refusal proves nothing.
-            if not taken(lock, within_s=PROBE_S):
+            if not take_lock(lock, within_s=PROBE_S):
                 by = holder(lock)
                 os.close(lock)
                 self._refuse_to_take_over(take_over_at_ms, silent_after_ms, by)
@@ -333,7 +333,7 @@ class Control:
             fields = _read(self.home / "heartbeat.json")
         if fields is None:
             return None
-        return Heartbeat(**{**known(Heartbeat, fields), "state": StreamState(fields["state"])})
+        return Heartbeat(**{**known_fields(Heartbeat, fields), "state": StreamState(fields["state"])})
 
     def request_drain(self, *, by: str, now_ms: int) -> None:
         """Asks the driver to finish its batch and end.
@@ -387,9 +387,9 @@ class Control:
         The stream's progress has the ones that are done.
         """
         requests = self._answer("time resets", lambda: _read(self.home / "time_resets.json")) or []
-        return [TimeReset(**known(TimeReset, fields)) for fields in requests]
+        return [TimeReset(**known_fields(TimeReset, fields)) for fields in requests]
 
-    def request_reopening(self, reopening: Reopening) -> None:
+    def request_reopening(self, reopening: WindowReopening) -> None:
         """Asks the driver to carry out *reopening* with its next batch.
 
         If no driver runs, the next one does so with its first batch.
@@ -416,11 +416,11 @@ class Control:
         ends = ["end"] if self.drain_requested() or self.epoch() != epoch else []
         return (*self.reopenings(), *resets, *ends)
 
-    def reopening(self, id_: str) -> Reopening:
+    def reopening(self, id_: str) -> WindowReopening:
         """Returns the reopening that was requested under *id_*."""
-        fields = known(Reopening, json.loads((self.home / f"reopen_{id_}.json").read_text()))
+        fields = known_fields(WindowReopening, json.loads((self.home / f"reopen_{id_}.json").read_text()))
         late = tuple((batch, part, offset) for batch, part, offset in fields["late"])
-        return Reopening(**{**fields, "late": late})
+        return WindowReopening(**{**fields, "late": late})
 
     def reopening_written_down(self, id_: str) -> None:
         """Allows to remove the request under *id_* once it is carried out.
@@ -482,9 +482,9 @@ class Control:
 
     @contextmanager
     def _acquiring(self) -> Iterator[None]:
-        lock = opened(self.home / "acquire.lock")
+        lock = open_lock(self.home / "acquire.lock")
         try:
-            if not taken(lock, within_s=PROBE_S):
+            if not take_lock(lock, within_s=PROBE_S):
                 msg = (
                     f"{self.home}: another driver of this stream is starting ({holder(lock)}); wait for it, or drain it"
                 )
@@ -536,7 +536,7 @@ class Control:
     def _acquired(self, lease: Lease, silent_after_ms: int) -> int:
         try:
             epoch = lease.acquire(silent_after_ms)
-        except Held as held:
+        except LeaseHeld as held:
             msg = f"{self.home}: {held}, and only one process writes these tables; drain it, or wait for its end"
             raise AlreadyRunning(msg) from None
         # Before anything is written: an earlier driver that wakes up sees it, and stops.
@@ -560,8 +560,8 @@ class Control:
         Returns the descriptor of the new one.
         """
         new_file = self.home / f".driver.lock.{os.getpid()}"
-        lock = opened(new_file)
-        taken(lock, within_s=PROBE_S)  # no other process opens a file of this name
+        lock = open_lock(new_file)
+        take_lock(lock, within_s=PROBE_S)  # no other process opens a file of this name
         new_file.replace(self.home / "driver.lock")
         return lock
 

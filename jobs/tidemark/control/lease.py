@@ -30,7 +30,7 @@ KEPT = 3
 """Newest epochs whose files are kept."""
 
 
-class Held(Exception):
+class LeaseHeld(Exception):
     """Raised when another process has the lease; the message says why."""
 
 
@@ -57,7 +57,7 @@ class Lease:
         *silent_after_ms*.
 
         Raises:
-            Held: the present holder lives, or another process is taking the lease.
+            LeaseHeld: the present holder lives, or another process is taking the lease.
             InvalidArgument: the store makes an object twice, so a lease is not safe there.
         """
         # Two different signs of life prove that the holder lives. One proves only that it lived at that instant.
@@ -65,7 +65,7 @@ class Lease:
         while (alive_ms := self._alive_ms(silent_after_ms)) is not None:
             if seen not in {None, alive_ms}:
                 msg = "another process with this lease is still alive"
-                raise Held(msg)
+                raise LeaseHeld(msg)
             seen = alive_ms
             self._sleep_s(POLL_S)
         epoch = self.epoch() + 1
@@ -73,7 +73,7 @@ class Lease:
             put_once(self._path(epoch), self._sign().encode())
         except FileExistsError:
             msg = "another process is taking this lease"
-            raise Held(msg) from None
+            raise LeaseHeld(msg) from None
         self._refuse_unless_made_once(epoch)
         for number in self._numbers()[:-KEPT]:
             self._path(number).unlink(missing_ok=True)

@@ -105,7 +105,7 @@ def without_airflow(env: Mapping[str, str]) -> dict[str, str]:
 
 def find(home: Path, name: str) -> Process | None:
     """Returns the live process of *name* in *home*, or None."""
-    process = _remembered(home, name)
+    process = _recorded_process(home, name)
     return process if process is not None and is_alive(process) else None
 
 
@@ -116,7 +116,7 @@ def is_alive(process: Process) -> bool:
     """
     with contextlib.suppress(ChildProcessError):  # it was launched by another process, which reaps it
         os.waitpid(process.pid, os.WNOHANG)
-    return bool(_living({_Member(process.pid, process.started)}))
+    return bool(_live_members({_Member(process.pid, process.started)}))
 
 
 def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
@@ -127,7 +127,7 @@ def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
     Raises:
         TidemarkError: a process survives even that.
     """
-    process = _remembered(home, name)
+    process = _recorded_process(home, name)
     if process is None:
         return
     left = _end(process, set(), signal.SIGTERM, grace_s)
@@ -192,7 +192,7 @@ def _pid_file(home: Path, name: str) -> Path:
     return home / f"{name}.pid.json"
 
 
-def _remembered(home: Path, name: str) -> Process | None:
+def _recorded_process(home: Path, name: str) -> Process | None:
     try:
         recorded = json.loads(_pid_file(home, name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -207,7 +207,7 @@ def _end(process: Process, members: set[_Member], number: signal.Signals, within
     """
     deadline = time.monotonic() + within_s
     signalled: set[_Member] = set()
-    while left := _living(members | signalled | _family(process)):
+    while left := _live_members(members | signalled | _family(process)):
         for member in left - signalled:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, number)
@@ -234,7 +234,7 @@ def _family(process: Process) -> set[_Member]:
     return {_Member(pid, stats[pid].started) for pid in family}
 
 
-def _living(members: set[_Member]) -> set[_Member]:
+def _live_members(members: set[_Member]) -> set[_Member]:
     stats = _stats()
     running = {_Member(pid, stat.started) for pid, stat in stats.items() if not stat.has_ended}
     return members & running

@@ -23,7 +23,7 @@ from typing import Any
 
 from tidemark.errors import TidemarkError
 from tidemark.storage.location import put_once, replace
-from tidemark.storage.locks import LockHeld, NotOurs, locked, own_folder
+from tidemark.storage.locks import ForeignOwner, LockHeld, locked, own_folder
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 300.0
@@ -60,7 +60,7 @@ def share(work: Callable[[], None], folder: Path, *, patience_s: float = PATIENC
     answer = own.with_suffix(ANSWER)
     try:
         _ask(work, own)
-    except (NotOurs, OSError) as error:
+    except (ForeignOwner, OSError) as error:
         log.warning("%s; this process does its work alone", error)
         work()
         return
@@ -84,11 +84,11 @@ def share(work: Callable[[], None], folder: Path, *, patience_s: float = PATIENC
 def _ask(work: Callable[[], None], own: Path) -> None:
     """Writes *work* to the file *own*.
 
-    Raises NotOurs if another user may have made its folder.
+    Raises ForeignOwner if another user may have made its folder.
     """
     if own.parent.is_symlink():
         msg = f"{own.parent} must be a folder, and is a symbolic link"
-        raise NotOurs(msg)
+        raise ForeignOwner(msg)
     own_folder(own.parent)
     put_once(own, pickle.dumps(work))
 

@@ -14,7 +14,7 @@ from tidemark.embedded.stack import Home
 
 
 @dataclass
-class Remembered:
+class InstallationState:
     """Topologies of an installation.
 
     Attributes:
@@ -28,7 +28,7 @@ class Remembered:
     unpaused: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, home: Home) -> Remembered:
+    def of(cls, home: Home) -> InstallationState:
         """Reads the state of *home*."""
         file = _file(home)
         return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else cls()

@@ -87,7 +87,7 @@ def flight_from(row: Mapping[str, str], *, dest_zone: ZoneInfo) -> Flight:
     was diverted; an `arr_time` that it has nevertheless may be of another day, and is not used.
     """
     scheduled_at_ms = epoch_ms(_wall(_day(row), int(row["sched_dep_time"]), NEW_YORK))
-    dep_delay_min, arr_delay_min = _whole(row["dep_delay"]), _whole(row["arr_delay"])
+    dep_delay_min, arr_delay_min = _whole_number(row["dep_delay"]), _whole_number(row["arr_delay"])
     departed_at_ms = None if dep_delay_min is None else scheduled_at_ms + dep_delay_min * MINUTE_MS
     arrived_at_ms = None
     if departed_at_ms is not None and arr_delay_min is not None:
@@ -194,6 +194,6 @@ def _number(text: str) -> float | None:
     return None if text == NOT_AVAILABLE else float(text)
 
 
-def _whole(text: str) -> int | None:
+def _whole_number(text: str) -> int | None:
     number = _number(text)
     return None if number is None else int(number)

@@ -62,7 +62,7 @@ def feed(
     for flight in ordered:
         statuses += _with_repeats(_statuses(flight, range_start_ms), settings.repeat_share, repeats)
     statuses = _held_back(statuses, settings.offline_share, offline)
-    records = sorted(_delayed([*statuses, *map(_observation, weather)], delays), key=_sending_order)
+    records = sorted(_delay([*statuses, *map(_observation, weather)], delays), key=_sending_order)
     return sorted([*records, *_bad_records(records, settings.bad_records)], key=_sending_order)
 
 
@@ -154,7 +154,7 @@ def _aircraft(record: FeedRecord) -> str:
     return str(record.fields.get("tailnum") or NO_AIRCRAFT)
 
 
-def _delayed(records: Sequence[FeedRecord], random: Random) -> list[FeedRecord]:
+def _delay(records: Sequence[FeedRecord], random: Random) -> list[FeedRecord]:
     """Gives each of *records* a feed delay.
 
     An aircraft that reconnects sends all it has in one burst, without delay.

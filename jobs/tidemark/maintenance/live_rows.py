@@ -21,7 +21,7 @@ from tidemark.model.topology import SubTopology
 
 
 @dataclass(frozen=True)
-class Needed:
+class NeededRows:
     """Selects, by *columns* of rows, the rows that are needed."""
 
     columns: tuple[str, ...]

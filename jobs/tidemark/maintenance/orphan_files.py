@@ -7,7 +7,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from tidemark.control.folder import ALIVE, Control
-from tidemark.maintenance.progress import Reached
+from tidemark.maintenance.progress import ReachedBatch
 from tidemark.storage.files import batch_of
 
 HOUR_MS = 3_600_000
@@ -44,7 +44,7 @@ def remove_unused(path: Path, kept_ms: int, *, since_ms: int | None = None, done
     return removed
 
 
-def uncommitted_since_ms(control: Control, reached: Reached) -> int | None:
+def uncommitted_since_ms(control: Control, reached: ReachedBatch) -> int | None:
     """Returns since when a driver may have uncommitted files.
 
     It is the earlier of two times, in epoch ms: when the driver of *control* decided the batch that it has not carried

@@ -13,7 +13,7 @@ from tidemark.stream.journal.entries import Journal
 
 
 @dataclass(frozen=True)
-class Reached:
+class ReachedBatch:
     """The progress of a stream.
 
     Attributes:
@@ -48,7 +48,7 @@ class Reached:
         return partitions.get(0, PartitionProgress()).until_offset
 
 
-def reached(stream: Stream) -> Reached | None:
+def read_progress(stream: Stream) -> ReachedBatch | None:
     """Returns the progress of *stream*; None before its first batch."""
     batches, home = stream.home / BATCHES.name, stream.control / "journal"
     if not home.is_dir() or not DeltaTable.is_deltatable(str(batches)):
@@ -59,4 +59,4 @@ def reached(stream: Stream) -> Reached | None:
     if newest is None:
         return None
     progress, decided_at_ms = newest.notes.decision.progress, journal.written_at_ms(newest.batch_id)
-    return Reached(done, progress, decided_at_ms, newest.notes.decision.states is not None)
+    return ReachedBatch(done, progress, decided_at_ms, newest.notes.decision.states is not None)

@@ -12,7 +12,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from tidemark.maintenance.live_rows import (
-    Needed,
+    NeededRows,
     are_in,
     is_newest,
     needed_changes,
@@ -21,7 +21,7 @@ from tidemark.maintenance.live_rows import (
     needed_states,
     needed_watermarks,
 )
-from tidemark.maintenance.progress import Reached, reached
+from tidemark.maintenance.progress import ReachedBatch, read_progress
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.registry import HandingOut
 from tidemark.model.kinds.repartition import Repartition
@@ -55,7 +55,7 @@ class RetainedTable:
 
     path: Path
     retention_ms: int | None
-    needed: Needed | None = None
+    needed: NeededRows | None = None
     before_batch: int = 0
 
 
@@ -64,7 +64,7 @@ def report_tables(layout: Layout, topology: str) -> list[Path]:
     return sorted(log.parent for log in layout.reports(topology).glob("*/_delta_log"))
 
 
-def is_of_older_version(stream: Stream, at: Reached) -> bool:
+def is_of_older_version(stream: Stream, at: ReachedBatch) -> bool:
     """Returns True until a driver of this version takes over *stream*.
 
     The stream has reached *at*. Until then its state may be only in its tables.
@@ -80,7 +80,7 @@ def is_of_older_version(stream: Stream, at: Reached) -> bool:
     return False
 
 
-def kept_of(stream: Stream, at: Reached) -> Iterator[RetainedTable]:
+def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
     """Yields the tables of *stream*, which has reached *at*.
 
     Tables of which old rows are queried come last.
@@ -97,7 +97,7 @@ def kept_of(stream: Stream, at: Reached) -> Iterator[RetainedTable]:
                 for written in dict.fromkeys((name, str(operator.appends_to))):
                     yield _kept(stream, written, None if operator.key else retention.sinks_ms)
             case Repartition():
-                needed = Needed(("batch_id", "seq", "id", *HOP_MARK), partial(needed_of_hop, operator))
+                needed = NeededRows(("batch_id", "seq", "id", *HOP_MARK), partial(needed_of_hop, operator))
                 read = _read_by_all(stream, operator)
                 yield _kept(stream, operator.output_table, retention.hops_ms, needed, min(done + 1, read))
             case Sink():
@@ -105,10 +105,10 @@ def kept_of(stream: Stream, at: Reached) -> Iterator[RetainedTable]:
             case _:
                 assert_never(operator)
     of_key = ("batch_id", "operator", "key")
-    watermarks = Needed(("batch_id", "source", "partition"), needed_watermarks)
-    changes = Needed((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
-    states = Needed((*of_key, "state"), needed_states)
-    suppressed = Needed((*of_key, "max_timestamp"), partial(_needed_suppressed, stream))
+    watermarks = NeededRows(("batch_id", "source", "partition"), needed_watermarks)
+    changes = NeededRows((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
+    states = NeededRows((*of_key, "state"), needed_states)
+    suppressed = NeededRows((*of_key, "max_timestamp"), partial(_needed_suppressed, stream))
     yield _kept(stream, SUPPRESSED.name, retention.of_stream(SUPPRESSED.name), suppressed, done + 1)
     yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), watermarks, done + 1)
     yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
@@ -116,12 +116,12 @@ def kept_of(stream: Stream, at: Reached) -> Iterator[RetainedTable]:
 
 
 def _kept(
-    stream: Stream, name: str, retention_ms: int | None, needed: Needed | None = None, before_batch: int = 0
+    stream: Stream, name: str, retention_ms: int | None, needed: NeededRows | None = None, before_batch: int = 0
 ) -> RetainedTable:
     return RetainedTable(path=stream.home / name, retention_ms=retention_ms, needed=needed, before_batch=before_batch)
 
 
-def _needed_changes(stream: Stream, at: Reached, rows: pl.DataFrame) -> pl.Series:
+def _needed_changes(stream: Stream, at: ReachedBatch, rows: pl.DataFrame) -> pl.Series:
     before = 0 if at.done is None else at.done + 1
     states = read_before(stream.home / OPERATOR_STATE.name, before, ["operator", "key", "state"])
     open_ = states.filter(is_newest(states, ["operator", "key"], ["batch_id"]) & pl.col("state").is_not_null())
@@ -144,5 +144,5 @@ def _read_by_all(stream: Stream, repartition: Repartition) -> int:
 
     They read the hop of *repartition*.
     """
-    come = [(reached(reader), operator) for reader, operator in readers(stream, repartition.name)]
+    come = [(read_progress(reader), operator) for reader, operator in readers(stream, repartition.name)]
     return min((at.read_of(operator.name) if at else 0 for at, operator in come), default=0)

@@ -28,9 +28,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.control.folder import Control
-from tidemark.maintenance.live_rows import Needed
+from tidemark.maintenance.live_rows import NeededRows
 from tidemark.maintenance.orphan_files import remove_unused, uncommitted_since_ms
-from tidemark.maintenance.progress import reached
+from tidemark.maintenance.progress import read_progress
 from tidemark.maintenance.retention import RetainedTable, is_of_older_version, kept_of, report_tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
@@ -38,15 +38,15 @@ from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.compaction import (
     AT_MOST,
-    Busy,
     DataFile,
-    alike,
+    TableBusy,
     files_of,
+    mergeable_groups,
     put_together,
     remove_files,
     replace_files,
     rows_of_each,
-    written,
+    write_files,
 )
 from tidemark.storage.delta.tables import NEEDED, SUPERSEDED
 from tidemark.stream.startup.evidence import evidence
@@ -70,7 +70,7 @@ def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSE
     reasons = [finding for finding in findings(evidence(stream)) if not finding.fault.startswith("checkpoint")]
     for finding in reasons:
         log.warning("%s/%s is left as it is: %s", stream.topology.name, stream.sub.name, finding.lines)
-    if reasons or (at := reached(stream)) is None:
+    if reasons or (at := read_progress(stream)) is None:
         return
     if is_of_older_version(stream, at):
         name = f"{stream.topology.name}/{stream.sub.name}"
@@ -103,7 +103,7 @@ def _maintain(table: RetainedTable, *, now_ms: int, closed_after_ms: int) -> Non
         try:
             while do := _next(table, files_of(table.path), now_ms, now_ms - closed_after_ms):
                 do()
-        except Busy as busy:
+        except TableBusy as busy:
             log.info("%s", busy)
         else:
             return
@@ -117,7 +117,7 @@ def _next(table: RetainedTable, files: Sequence[DataFile], now_ms: int, until_ms
     if old := _too_old(table, files, now_ms):
         return partial(remove_files, table.path, old)
     closed = [file for file in files if file.written_at_ms < until_ms]
-    if table.needed and (mixed := _mixed(table, closed)):
+    if table.needed and (mixed := _mixed_files(table, closed)):
         return partial(_part, table, table.needed, mixed)
     if small := _small(table, closed):
         return partial(put_together, table.path, small, prefix=_prefix(table))
@@ -136,7 +136,7 @@ def _too_old(table: RetainedTable, files: Sequence[DataFile], now_ms: int) -> li
     return [file for file in may_go if file.written_at_ms < before_ms]
 
 
-def _mixed(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
+def _mixed_files(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
     """Returns the files whose rows are to be parted.
 
     There are none if no new file was written since they were parted last.
@@ -151,12 +151,12 @@ def _mixed(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
     return [] if all(file.name.startswith(NEEDED) for file in files) else files
 
 
-def _part(table: RetainedTable, needed: Needed, files: Sequence[DataFile]) -> None:
+def _part(table: RetainedTable, needed: NeededRows, files: Sequence[DataFile]) -> None:
     """Parts the rows of *files* that are *needed* from the others."""
     keys = pl.concat([pl.DataFrame(rows) for rows in rows_of_each(table.path, files, needed.columns)])
     is_needed = needed.of(keys).fill_null(value=True)  # a row without a key stays: none supersedes it
     new = chain.from_iterable(
-        written(table.path, _chosen(table.path, files, chosen), prefix=prefix, like=files[-1])
+        write_files(table.path, _chosen(table.path, files, chosen), prefix=prefix, like=files[-1])
         for prefix, chosen in ((NEEDED, is_needed), (SUPERSEDED, ~is_needed))
     )
     replace_files(table.path, files, new)
@@ -187,7 +187,7 @@ def _small(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
     Together they have about AT_MOST rows.
     """
     small = [file for file in closed if file.name.startswith(_prefix(table)) and file.rows < AT_MOST // 2]
-    for day in alike(small):
+    for day in mergeable_groups(small):
         rows_before = accumulate((file.rows for file in day), initial=0)
         files = [file for file, before in zip(day, rows_before, strict=False) if before < AT_MOST]
         if len(files) > 1:

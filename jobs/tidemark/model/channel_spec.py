@@ -17,7 +17,7 @@ LOG = "log"
 """The channel of every topology: the log of the task that delivers."""
 
 
-class Kind(StrEnum):
+class ChannelKind(StrEnum):
     """The kind of a channel."""
 
     MAIL = "mail"
@@ -110,8 +110,8 @@ def _channel(file: str, name: str, table: Any) -> Channel:
 
 
 def _notifier(keys: Keys) -> tuple[str, dict[str, Any]]:
-    match keys.choice("kind", Kind, None):
-        case Kind.MAIL:
+    match keys.choice("kind", ChannelKind, None):
+        case ChannelKind.MAIL:
             return "airflow.providers.smtp.notifications.smtp.SmtpNotifier", {
                 "to": list(keys.names("to", '["desk@example.org"]')),
                 "from_email": keys.text("from", "tidemark@example.org", None),
@@ -120,13 +120,13 @@ def _notifier(keys: Keys) -> tuple[str, dict[str, Any]]:
                 "html_content": "{{ alert.html }}",
                 "custom_headers": {"Message-ID": "{{ alert.message_id }}"},
             }
-        case Kind.SLACK:
+        case ChannelKind.SLACK:
             return "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier", {
                 "slack_webhook_conn_id": keys.text("connection", "slack_default", "slack_default"),
                 "text": "{{ alert.slack }}",
                 "retry_handlers": [],  # Slack's own log the URL, which is the secret; tasks are tried again
             }
-        case Kind.NOTIFIER:
+        case ChannelKind.NOTIFIER:
             arguments = keys.get("arguments", dict, '{ text = "{{ alert.text }}" }', {})
             return str(keys.text("class", "airflow.providers.smtp.notifications.smtp.SmtpNotifier")), dict(arguments)
 

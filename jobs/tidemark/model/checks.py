@@ -74,7 +74,7 @@ def words(table: Table, column: str) -> list[str]:
     return next(each.comment for each in table.columns if each.name == column).split(" | ")
 
 
-def known(column: str, words: Iterable[str]) -> Conditions:
+def is_one_of(column: str, words: Iterable[str]) -> Conditions:
     """Returns the condition that *column* has one of *words*.
 
     Its name changes with the words.
@@ -113,21 +113,21 @@ def _all(*parts: Conditions) -> Conditions:
     return reduce(both, parts, {})
 
 
-_SLA = _all(known("measure", Measure), known("verdict", Verdict), known("severity", Severity))
-_OF_KIND = known("kind", KINDS)
+_SLA = _all(is_one_of("measure", Measure), is_one_of("verdict", Verdict), is_one_of("severity", Severity))
+_OF_KIND = is_one_of("kind", KINDS)
 _SHARE = _fit(share_up_to_1="share is null or share between 0 and 1")
 _STATS = _all(
     _not_negative("n", "negative_n"), _fit(min_up_to_max="min_ms is null or max_ms is null or min_ms <= max_ms")
 )
 _ROLLUP = _all(
-    known("scope", Scope),
+    is_one_of("scope", Scope),
     _OF_KIND,
-    known("grain", Grain),
+    is_one_of("grain", Grain),
     _before("interval_start", "interval_end"),
 )
 _ORDERED = _before("window_start", "window_end")
 _WINDOW = _all(_ORDERED, _not_negative("latency_ms"))
-_PATH = _all(_WINDOW, known("state", LatencyState), _not_negative("queued_ms"))
+_PATH = _all(_WINDOW, is_one_of("state", LatencyState), _not_negative("queued_ms"))
 _HASHED = _fit(value_hashed="(value is null) = (value_hash is null)")
 
 _OF_REPORTS: Mapping[str, Conditions] = {
@@ -138,20 +138,20 @@ _OF_REPORTS: Mapping[str, Conditions] = {
     CRITICAL_PATH_LEAVES.name: _all(_WINDOW, _not_negative("behind_ms")),
     WINDOW_PARTS.name: _not_negative("excess_ms"),
     SLA_RESULTS.name: _all(_SLA, _not_negative("records")),
-    INCIDENTS.name: _all(_SLA, known("change", Change)),
+    INCIDENTS.name: _all(_SLA, is_one_of("change", Change)),
     DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),
 }
 _OF_STREAMS: Mapping[str, Conditions] = {
-    BATCHES.name: _all(known("level", Level), _not_negative("batch_id", "records_in")),
+    BATCHES.name: _all(is_one_of("level", Level), _not_negative("batch_id", "records_in")),
     OUTCOMES.name: _all(
         _OF_KIND,
         {ConditionKind.COUNTS: {f"tidemark_{column}_counted": f"{column} >= 0" for column in (*CAME_IN, *BECAME)}},
         _fit(adds_up=f"{' + '.join(CAME_IN)} = {' + '.join(BECAME)}"),
     ),
-    OPERATOR_LATENCY.name: _all(_OF_KIND, known("level", Level), _STATS, _not_negative("queued_ms")),
+    OPERATOR_LATENCY.name: _all(_OF_KIND, is_one_of("level", Level), _STATS, _not_negative("queued_ms")),
     LATENCY_BUCKETS.name: _all(_OF_KIND, _not_negative("n")),
     OPERATOR_WINDOWS.name: _all(_OF_KIND, _ORDERED, _not_negative("queued_ms", "records", "skew_error_ms")),
-    WATERMARKS.name: known("activity", Activity),
+    WATERMARKS.name: is_one_of("activity", Activity),
     CHANGES.name: _all(_ORDERED, _HASHED, _not_negative("seq")),
     SUPPRESSED.name: _all(
         _not_negative("n"),
@@ -165,9 +165,9 @@ _OF_STREAMS: Mapping[str, Conditions] = {
             "or lateness_ms = epoch_ms(watermark) - epoch_ms(timestamp)"
         ),
     ),
-    QUARANTINE.name: known("reason", words(QUARANTINE, "reason")),
+    QUARANTINE.name: is_one_of("reason", words(QUARANTINE, "reason")),
     DISORDER_BUCKETS.name: _not_negative("n"),
-    HEARTBEATS.name: known("state", words(HEARTBEATS, "state")),
+    HEARTBEATS.name: is_one_of("state", words(HEARTBEATS, "state")),
     CLOCK_SKEW.name: _not_negative("error_ms", "samples"),
     HOP.name: _not_negative("seq", "partition"),
 }

@@ -12,7 +12,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator, Refusal
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.toml_keys import meant
+from tidemark.model.settings.toml_keys import suggestion_of
 from tidemark.model.settings.window_columns import WindowColumns
 
 
@@ -33,7 +33,7 @@ def unknown_inputs(file: str, operators: Mapping[str, Operator], names: Collecti
     for operator in operators.values():
         for name in operator.inputs:
             if name not in names:
-                problem, remedy = f"reads {name!r}, which does not exist", meant(name, names, "operators")
+                problem, remedy = f"reads {name!r}, which does not exist", suggestion_of(name, names, "operators")
                 yield InvalidSpec.at(file, f"operators.{operator.name}", problem, remedy)
 
 

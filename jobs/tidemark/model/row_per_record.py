@@ -12,7 +12,7 @@ from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS
-from tidemark.model.settings.emission import Decide
+from tidemark.model.settings.emission import DecisionRate
 from tidemark.model.topology import Topology
 from tidemark.semantics.strategy import Strategy
 
@@ -55,7 +55,7 @@ def _appended(operators: Mapping[str, Operator], name: str) -> Iterator[tuple[Ag
 def _why(aggregate: Aggregate) -> str | None:
     """Returns why *aggregate* sends on a result for every record, or None."""
     emission = aggregate.emission
-    if emission.holds or emission.decide is Decide.BATCH:
+    if emission.holds or emission.decide is DecisionRate.BATCH:
         return None
     if emission.strategy is Strategy.ON_UPDATE:
         return 'strategy = "on_update" emits a result for every record'

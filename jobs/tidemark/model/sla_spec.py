@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, maintenance_window
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, meant, read_toml
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, suggestion_of
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Damping
@@ -208,7 +208,8 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
         return [error]
     unknown = [name for name in content if name not in names]
     of_unknown = [
-        InvalidSpec.at(path.name, name, "is not a topology", meant(name, names, "topologies")) for name in unknown
+        InvalidSpec.at(path.name, name, "is not a topology", suggestion_of(name, names, "topologies"))
+        for name in unknown
     ]
     return [*of_unknown, *(error for each in topologies for error in _slas(content, each, path.name).errors.values())]
 

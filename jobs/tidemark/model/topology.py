@@ -277,25 +277,33 @@ def parse_part(
     if settings is None:
         return None, mistakes
     tables = settings.pop("operators")
-    read = {key: read_operator(file, key, table, folder=folder) for key, table in tables.items()}
-    for _, of_operator in read.values():
-        mistakes += of_operator
-    mistakes += _unknown_clusters(file, (operator for operator, _ in read.values()), settings["clusters"])
-    operators = {key: operator for key, (operator, wrong) in read.items() if operator and not misshapen(wrong)}
-    vague = {
-        key: operator
-        for key, (operator, wrong) in read.items()
-        if operator and _is_looked_at(operator, wrong) and operator.inputs == (tables[key].get("input"),)
-    }
+    all_read: list[Operator] = []
+    operators: dict[str, Operator] = {}
+    vague: dict[str, Operator] = {}
+    for key, table in tables.items():
+        operator, wrong = read_operator(file, key, table, folder=folder)
+        mistakes += wrong
+        if operator is None:
+            continue
+        all_read.append(operator)
+        if not misshapen(wrong):
+            operators[key] = operator
+        if _is_looked_at(operator, wrong) and operator.inputs == (table.get("input"),):
+            vague[key] = operator
+    mistakes += _unknown_clusters(file, all_read, settings["clusters"])
     mistakes += unknown_inputs(file, {**operators, **vague}, tables)
     whole, cycles = without_cycles(file, with_inputs(operators))
     whole = {**whole, **_reading(whole, vague)}
     mistakes += cycles
     try:
         checked = OperatorChecks(file, whole, read_by_others=_named_in(tables, whole))
+        # Further mistakes of a key may only follow from its first.
         reported = {mistake.key for mistake in mistakes}
         mistakes += [mistake for mistake in checked.all() if mistake.key not in reported]
-        sound = with_inputs({name: operator for name, operator in checked.sound().items() if name not in vague})
+        checkable = checked.sound()
+        for name in vague:
+            checkable.pop(name, None)
+        sound = with_inputs(checkable)
         others = {name: o for name, o in whole.items() if name not in sound and _is_looked_at(o, mistakes)}
         part = completed(in_order(file, {**sound, **_reading(sound, others)}).values())
         subs = _sub_topologies(file, part)
@@ -397,7 +405,7 @@ def _reading(whole: Collection[str], others: Mapping[str, Operator]) -> dict[str
     return {name: operator for name, operator in others.items() if {*operator.inputs} <= {*whole}}
 
 
-def _unknown_clusters(file: str, operators: Iterable[Operator | None], names: Collection[str]) -> Iterator[InvalidSpec]:
+def _unknown_clusters(file: str, operators: Iterable[Operator], names: Collection[str]) -> Iterator[InvalidSpec]:
     for operator in operators:
         if isinstance(operator, KafkaEnd) and operator.kafka not in {*names, DEFAULT}:
             problem = f"is {operator.kafka!r}, which neither this file nor connections.toml defines"
@@ -429,36 +437,49 @@ def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology
     of a part behind a repartition, that of the repartition. Names are those of the streams: of their folders, tasks and
     logs.
     """
-    ordered = list(ordered)
-    repartitions = frozenset(o.name for o in ordered if isinstance(o, Repartition))
-    operators = [part for operator in ordered for part in _with_hop(operator, repartitions)]
-    label: dict[str, int] = {}
-    # Union-find without a tree: an operator joins the groups of its inputs into the one with the lowest number.
-    for number, operator in enumerate(operators):
-        joined = {label[name] for name in operator.inputs}
-        lowest = min(joined, default=number)
-        label = {name: lowest if was in joined else was for name, was in label.items()} | {operator.name: lowest}
-    parts = [[o for o in operators if label[o.name] == number] for number in sorted(set(label.values()))]
+    parts = _connected_parts(ordered)
     given = [_given_name(file, part) for part in parts]
     names = [name or _default_name(part, given) for part, name in zip(parts, given, strict=True)]
     if len(set(names)) < len(names):
-        raise InvalidSpec.at(
-            file,
-            "operators",
-            f"give sub-topologies the names {names}, not all different",
-            "give each its own sub_topology",
-        )
+        problem = f"give sub-topologies the names {names}, not all different"
+        raise InvalidSpec.at(file, "operators", problem, "give each its own sub_topology")
+    named_parts = dict(zip(names, parts, strict=True))
     home: dict[str, str] = {}
-    for part, name in zip(parts, names, strict=True):
-        home |= {operator.name: name for operator in part}
+    for name, part in named_parts.items():
+        home |= dict.fromkeys((operator.name for operator in part), name)
+    # A hop may be read in a part before the one that writes it, so all parts have their names first.
     subs: dict[str, SubTopology] = {}
-    for part, name in zip(parts, names, strict=True):
-        own = [_behind(home, operator) for operator in part]
+    for name, part in named_parts.items():
+        own = [_with_upstream(home, operator) for operator in part]
         subs[name] = SubTopology(name, tuple(own))
     return _upstream_first(file, subs)
 
 
-def _behind(home: Mapping[str, str], operator: Operator) -> Operator:
+def _connected_parts(ordered: Iterable[Operator]) -> list[list[Operator]]:
+    """Returns the operators that are connected without a hop, part by part.
+
+    Parts are in the order of their first operators. The reading end of each hop is added.
+    """
+    ordered = list(ordered)
+    repartitions = frozenset(o.name for o in ordered if isinstance(o, Repartition))
+    operators: list[Operator] = []
+    for operator in ordered:
+        operators += _with_hop(operator, repartitions)
+    part_of: dict[str, int] = {}
+    for number, operator in enumerate(operators):
+        # Union-find without a tree: an operator with several inputs connects their parts. The lowest number stays.
+        joined = {part_of[name] for name in operator.inputs}
+        part_of[operator.name] = min(joined, default=number)
+        for name, part in part_of.items():
+            if part in joined:
+                part_of[name] = part_of[operator.name]
+    parts: dict[int, list[Operator]] = {}
+    for operator in operators:
+        parts.setdefault(part_of[operator.name], []).append(operator)
+    return list(parts.values())
+
+
+def _with_upstream(home: Mapping[str, str], operator: Operator) -> Operator:
     """Returns *operator*, which names its upstream if it reads a hop.
 
     *home* is the sub-topology of each operator.

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from tidemark.storage.warehouse import delta_tables
 
 
-class Stored(NamedTuple):
+class StoredTable(NamedTuple):
     """Size of a Delta table at *version*, with its name and place."""
 
     table: str
@@ -26,16 +26,16 @@ class Stored(NamedTuple):
     version: int
 
 
-def inventory(warehouse: Path) -> list[Stored]:
+def inventory(warehouse: Path) -> list[StoredTable]:
     """Returns all Delta tables of *warehouse*, by name and place."""
     return [
-        stored(name, path, str(path.parent.relative_to(warehouse)))
+        size_of_table(name, path, str(path.parent.relative_to(warehouse)))
         for name, paths in delta_tables(warehouse).items()
         for path in paths
     ]
 
 
-def stored(name: str, path: Path, where: str) -> Stored:
+def size_of_table(name: str, path: Path, where: str) -> StoredTable:
     """Returns the size of the table *name* at *path*.
 
     *where* is its place as users see it.
@@ -43,4 +43,4 @@ def stored(name: str, path: Path, where: str) -> Stored:
     table = DeltaTable(str(path))
     files = pa.table(table.get_add_actions(flatten=True))
     rows, size = (pc.sum(files[column]).as_py() or 0 for column in ("num_records", "size_bytes"))
-    return Stored(name, where, rows, files.num_rows, size, table.version())
+    return StoredTable(name, where, rows, files.num_rows, size, table.version())

@@ -48,7 +48,10 @@ def check(connection: duckdb.DuckDBPyConnection, text: str, tables: Iterable[str
     It raises InvalidArgument, or DuckDB's error for a mistake in *text*.
     """
     explained = EXPLAINED.fullmatch(text)
-    parsed = connection.execute(PARSED.format(parsed=_parsed(explained[1] if explained else text))).fetchone() or ()
+    parsed = (
+        connection.execute(PARSED.format(parsed=_parse_expression(explained[1] if explained else text))).fetchone()
+        or ()
+    )
     error, statements, functions, calls, of_rows, *names = parsed
     if error == "parser":
         connection.extract_statements(text)  # raises an error with the place of the mistake
@@ -72,7 +75,7 @@ def topology_of(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, 
     A simple query is a SELECT from one table without subqueries and WITH, whose WHERE has `topology = 'NAME'`, alone or
     with other conditions by AND. None: *text* is any other query.
     """
-    (parsed,) = connection.execute(f"SELECT {_parsed(text)}").fetchone() or ("{}",)
+    (parsed,) = connection.execute(f"SELECT {_parse_expression(text)}").fetchone() or ("{}",)
     statements = json.loads(parsed).get("statements", [])
     node = statements[0]["node"] if len(statements) == 1 else {}
     is_simple = node.get("type") == "SELECT_NODE" and node["from_table"]["type"] == "BASE_TABLE"
@@ -88,7 +91,7 @@ def topology_of(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, 
     return None
 
 
-def _parsed(text: str) -> str:
+def _parse_expression(text: str) -> str:
     """Returns the SQL expression of *text* as DuckDB parses it, in JSON."""
     # With a parameter DuckDB imports pandas, which takes a fifth of a second.
     literal = text.replace("'", "''")

@@ -24,7 +24,7 @@ def read_table(spark: SparkSession, layout: Layout, topology: str, table: Table)
     report = layout.report_table(topology, table.name)
     paths = stream_tables(layout, topology, table.name) if table.written_by == "stream" else [report]
     frames = [read(spark, path) for path in paths if is_table(path)]
-    return _together([no_rows(spark, table), *frames]).select(*table.names)
+    return _union([no_rows(spark, table), *frames]).select(*table.names)
 
 
 def register(spark: SparkSession, layout: Layout, *statements: str, topology: str | None = None) -> None:
@@ -48,7 +48,7 @@ def register(spark: SparkSession, layout: Layout, *statements: str, topology: st
             frame = spark.sql(view_by_name[name].select)
         else:
             parts = [_current(spark, path) for path in paths_by_name.get(name, ())]
-            frame = _together([no_rows(spark, TABLES[name]), *parts] if name in TABLES else _of_sinks(parts))
+            frame = _union([no_rows(spark, TABLES[name]), *parts] if name in TABLES else _sink_frames(parts))
         frame.createOrReplaceTempView(name)
 
 
@@ -74,7 +74,7 @@ def no_rows(spark: SparkSession, table: Table) -> DataFrame:
     return spark.sql(f"SELECT {', '.join(columns)} WHERE false")
 
 
-def _together(frames: Iterable[DataFrame]) -> DataFrame:
+def _union(frames: Iterable[DataFrame]) -> DataFrame:
     """Returns all rows of *frames*.
 
     A column that one of them lacks, which an older version wrote for example, is null in its rows.
@@ -82,7 +82,7 @@ def _together(frames: Iterable[DataFrame]) -> DataFrame:
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
 
 
-def _of_sinks(frames: Sequence[DataFrame]) -> Iterator[DataFrame]:
+def _sink_frames(frames: Sequence[DataFrame]) -> Iterator[DataFrame]:
     """Yields *frames* of sinks' tables of one name, with the same types.
 
     Older versions wrote epoch ms in columns that are timestamps in other frames; these become timestamps.

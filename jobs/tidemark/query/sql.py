@@ -391,7 +391,7 @@ def _text(value: str | None) -> str:
     return "NULL::varchar" if value is None else "'" + value.replace("'", "''") + "'"
 
 
-def _confined(home: Path) -> Iterator[str]:
+def _confining_settings(home: Path) -> Iterator[str]:
     """Yields settings that confine DuckDB to the warehouse *home*.
 
     DuckDB then opens no other files, and loads no extension.
@@ -431,7 +431,7 @@ def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.D
     spill = tempfile.mkdtemp(prefix="tidemark-sql-")
     atexit.register(shutil.rmtree, spill, ignore_errors=True)
     database.execute(f"SET temp_directory = {_text(spill)}")
-    for statement in _confined(home):
+    for statement in _confining_settings(home):
         database.execute(statement)
     return database
 

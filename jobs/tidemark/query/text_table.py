@@ -19,21 +19,21 @@ from tidemark.escaping import inert, one_line
 Row = Sequence[Any]
 
 
-def aligned(columns: Sequence[str], rows: Sequence[Row]) -> str:
+def format_table(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Formats a heading, then a line per row.
 
     Numbers are aligned at their ends, and null is shown as `null`.
 
-    >>> print(aligned(["operator", "n"], [["weather", 1234], ["sink", None]]))
+    >>> print(format_table(["operator", "n"], [["weather", 1234], ["sink", None]]))
     operator      n
     weather   1,234
     sink       null
     """
-    heading = [one_line(name) for name in columns]
-    cells = [[_shown(value) for value in row] for row in rows]
-    right = [any(_is_number(row[i]) for row in rows) for i in range(len(columns))]
-    widths = [max(map(len, column)) for column in zip(heading, *cells, strict=True)]
-    return "\n".join(_line(line, widths, right) for line in [heading, *cells])
+    lines = [list(map(one_line, columns))]
+    lines += [list(map(_cell_text, row)) for row in rows]
+    right = [any(map(_is_number, column)) for column in zip(*rows, strict=True)] or [False] * len(columns)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(_line(line, widths, right) for line in lines)
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
@@ -53,7 +53,7 @@ def as_document(value: Any) -> str:
 
 
 FORMATS: Mapping[str, Callable[[Sequence[str], Sequence[Row]], str]] = MappingProxyType(
-    {"table": aligned, "csv": as_csv, "json": as_json}
+    {"table": format_table, "csv": as_csv, "json": as_json}
 )
 
 
@@ -70,10 +70,11 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 
 def _is_number(value: Any) -> bool:
+    # A bool is an int for Python.
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _shown(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}".rstrip("0").rstrip(".")
     return f"{value:,}" if _is_number(value) else one_line(_text(value))

@@ -42,7 +42,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return arguments
 
 
-def writing(layout: Layout, topology: str) -> AbstractContextManager[None]:
+def report_lock(layout: Layout, topology: str) -> AbstractContextManager[None]:
     """Holds a lock while a job writes reports of *topology*.
 
     In an object store other jobs wait for it, AT_MOST_S at most, and then give up.
@@ -123,7 +123,7 @@ def topology_file(name: str) -> Path:
     return files[name]
 
 
-def promised(topology: Topology) -> tuple[SlaSpec, ...]:
+def load_usable_slas(topology: Topology) -> tuple[SlaSpec, ...]:
     """Loads the SLAs of *topology* that can be used.
 
     It logs a warning for each of the others.

@@ -64,7 +64,7 @@ def promises(specs: Iterable[SlaSpec]) -> Promises:
         # The path of a window ends when its results are in the view; they come to the table's files later.
         if spec.place is ResultPlace.TABLE:
             continue
-        if (promise := of_records(spec)) is not None:
+        if (promise := record_promise(spec)) is not None:
             records[spec.subject] = (*records.get(spec.subject, ()), promise)
         elif spec.measure in WORK_QUANTILES and isinstance(spec.limits, Sla):
             limit_ms = spec.limits.promised_ms
@@ -72,7 +72,7 @@ def promises(specs: Iterable[SlaSpec]) -> Promises:
     return Promises(records=records, work_ms=work_ms)
 
 
-def of_records(spec: SlaSpec) -> RecordPromise | None:
+def record_promise(spec: SlaSpec) -> RecordPromise | None:
     """Returns the promise of *spec* about records; None if it has none.
 
     The limit of a burn rate is its threshold.
@@ -109,7 +109,7 @@ def cannot_be_kept(specs: Iterable[SlaSpec], topology: Topology) -> Iterator[str
     The settings are the bounds and the trigger of *topology*; the limits are those of *specs*.
     """
     for spec in specs:
-        promise = of_records(spec)
+        promise = record_promise(spec)
         if promise is None or spec.subject not in topology.operators:
             continue
         named = f"{topology.name}.{spec.name} promises {length(promise.limit_ms)} of {spec.subject}"

@@ -42,7 +42,7 @@ def replace_rows(rows: pl.DataFrame | list[dict[str, Any]], table: Table, path: 
         InvalidRow: *where* is false for a row, or a row breaks one of the table's CHECKS. Nothing is written.
     """
     # The table is opened again for each try, so a try sees the rows of the others.
-    again_after_others(lambda: replace_in(opened(table, path), rows, table, where=where))
+    again_after_others(lambda: replace_in(open_report(table, path), rows, table, where=where))
 
 
 def replace_in(
@@ -78,7 +78,7 @@ def replace_in(
         raise InvalidRow(msg) from error
 
 
-def opened(table: Table, path: Path) -> DeltaTable:
+def open_report(table: Table, path: Path) -> DeltaTable:
     """Opens *table* at *path*; creates it if there is none."""
     checks = CHECKS.get(table.name, {})
     schema = arrow_schema(table)

@@ -93,11 +93,11 @@ def columns_of(objects: Sequence[dict[str, Any]]) -> dict[str, str]:
         if name.lower() in lower_names or not WRITABLE.fullmatch(name):
             continue
         lower_names.add(name.lower())
-        columns[name] = _free(_column(name), columns.values())
+        columns[name] = _free_name(_column(name), columns.values())
     return columns
 
 
-def _free(column: str, used: Collection[str]) -> str:
+def _free_name(column: str, used: Collection[str]) -> str:
     """Returns *column*, with a number behind it if it is *used*."""
     free = column
     numbers = count(2)

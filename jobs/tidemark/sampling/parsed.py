@@ -24,7 +24,7 @@ _RAW = pl.Schema(
 )
 
 
-def parsed(source: Source, sample: TopicSample, now_ms: int) -> pl.DataFrame:
+def parse_sample(source: Source, sample: TopicSample, now_ms: int) -> pl.DataFrame:
     """Returns the rows that *source* has of *sample* at *now_ms*.
 
     *now_ms* is the decision time. Rows are ordered by partition and offset. Marks of time are no records, and left out.
@@ -45,7 +45,7 @@ def parsed(source: Source, sample: TopicSample, now_ms: int) -> pl.DataFrame:
     return with_future(source, parsing.parsed(source, raw), now_ms).sort("partition", "offset")
 
 
-def behind(rows: pl.DataFrame, now_ms: int) -> list[int]:
+def lags_ms(rows: pl.DataFrame, now_ms: int) -> list[int]:
     """Returns how far each row is behind the newest before it.
 
     Lengths are ms.

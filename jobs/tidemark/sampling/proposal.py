@@ -40,7 +40,7 @@ The wait for late records comes on top.
 
 
 @dataclass(frozen=True)
-class Measured:
+class SampleTimes:
     """Disorder, delay and pauses of a sample, in ms."""
 
     bound_ms: int
@@ -100,7 +100,7 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
     for rare_name in rare_names_of(raw_objects):
         columns.pop(rare_name, None)
     others = [name for name in names_of(raw_objects) if name not in columns]
-    objects = [_by_column(raw_object, columns) for raw_object in raw_objects]
+    objects = [_fields_by_column(raw_object, columns) for raw_object in raw_objects]
     read = list(zip(readable, objects, strict=True))
     at = event_time(objects, max(record.timestamp_ms for record in readable))
     types = field_types(objects)
@@ -109,7 +109,7 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
     table_key = key_of(sample.records, read, types, at, columns.get(key or "", key), address)
     if table_key.from_kafka:
         types[table_key.name] = ("string", "Kafka's key")
-    measured = _measured(sample, read, at, now_ms)
+    measured = _measure(sample, read, at, now_ms)
     name = slug(sample.topic)
     unreadable = len(sample.records) - len(read)
     seen = f"{len(sample.records):,} of {sample.there:,} records in {len(sample.ends)} partitions"
@@ -121,8 +121,8 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
         'window = "10 s"  # streaming window: by it operators are compared',
         'trigger = "1 s"  # a batch each second',
         'check_every = "1 min"  # how often its SLAs are checked',
-        *_source(name, sample, _declared(types, columns), at, table_key, measured),
-        *_others(others, types),
+        *_source(name, sample, _declared_types(types, columns), at, table_key, measured),
+        *_line_of_others(others, types),
         *_table_and_sink(name, table_key),
     ]
     if own_cluster:
@@ -136,7 +136,7 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
     return Proposal(name, "\n".join([*topology, ""]), _slas(name, measured), notes)
 
 
-def _by_column(record: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+def _fields_by_column(record: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     """Returns the fields of *record* that have *columns*, by column."""
     return {columns[name]: value for name, value in record.items() if name in columns}
 
@@ -151,7 +151,7 @@ def slug(topic: str) -> str:
     return next(each for each in (name, f"t_{name}", f"{name}_t", f"t_{name}_t") if not name_mistake(each))
 
 
-def _declared(types: Mapping[str, tuple[str, str]], columns: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def _declared_types(types: Mapping[str, tuple[str, str]], columns: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Returns *types* as `fields` declares them.
 
     A column with another name than its field names the field.
@@ -181,9 +181,9 @@ def _time(record: SampledRecord, fields: dict[str, Any], at: EventTime | None) -
     return record.timestamp_ms if at is None else time_ms(fields[at.name], at.unit)
 
 
-def _measured(
+def _measure(
     sample: TopicSample, read: Sequence[tuple[SampledRecord, dict[str, Any]]], at: EventTime | None, now_ms: int
-) -> Measured:
+) -> SampleTimes:
     """Measures the times of the records that can be *read*."""
     times: list[tuple[int, int]] = []
     delays_ms: list[int] = []
@@ -197,7 +197,7 @@ def _measured(
     delay_ms = covering_ms(delays_ms)
     arrivals_ms = sorted(record.timestamp_ms for record in sample.records)
     pauses_ms = [after - before for before, after in pairwise(arrivals_ms)]
-    return Measured(
+    return SampleTimes(
         bound_ms=bound_ms,
         covers=math.floor(1_000 * (1 - late_share(lags, bound_ms))) / 10,
         furthest_ms=max(lags),
@@ -212,7 +212,7 @@ def _source(
     types: Mapping[str, tuple[str, str]],
     at: EventTime | None,
     key: Key,
-    measured: Measured,
+    measured: SampleTimes,
 ) -> list[str]:
     """Returns the lines of the source."""
     idle_ms, quiet = _idle(sample, measured.bound_ms)
@@ -231,7 +231,7 @@ def _source(
     ]
 
 
-def _others(names: Sequence[str], types: Mapping[str, tuple[str, str]]) -> list[str]:
+def _line_of_others(names: Sequence[str], types: Mapping[str, tuple[str, str]]) -> list[str]:
     """Returns the line for fields without a column of their own.
 
     No column can have their names, or few records have them.
@@ -291,7 +291,7 @@ def _idle(sample: TopicSample, bound_ms: int) -> tuple[int, str]:
     return idle_ms, "; ".join([pauses, *(quiet or ["no partition was idle"])])
 
 
-def _slas(name: str, measured: Measured) -> str:
+def _slas(name: str, measured: SampleTimes) -> str:
     """Returns the part of the file with two SLAs."""
     parts = (
         f"records come {length(measured.delay_ms)} late, bound {length(measured.bound_ms)}, {length(WORK_MS)} of work"

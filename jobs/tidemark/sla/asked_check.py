@@ -17,7 +17,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
-from tidemark.reports.batch_job import writing
+from tidemark.reports.batch_job import report_lock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,13 @@ class AskedCheck:
         # Collection takes a fifth of the time of importing great-expectations, which keeps what it allocates.
         gc.disable()
         from tidemark.sla.check import run
-        from tidemark.sla.measures.progress import behind
+        from tidemark.sla.measures.progress import wait_for_facts
 
         # Imported modules stay, so no later collection needs to look at them.
         gc.freeze()
         gc.enable()
-        with writing(self.layout, self.topology.name):
-            late = behind(self.layout, self.topology, at_ms=self.at_ms, clock=wall_clock_ms, sleep_s=time.sleep)
+        with report_lock(self.layout, self.topology.name):
+            late = wait_for_facts(self.layout, self.topology, at_ms=self.at_ms, clock=wall_clock_ms, sleep_s=time.sleep)
             run(
                 self.layout,
                 self.topology,

@@ -23,7 +23,7 @@ from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.reports.report_tables import replace_rows
 from tidemark.semantics.sla import Sla
-from tidemark.sla.contracts.counts import ContractCounts, judged
+from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
 from tidemark.sla.contracts.quality import Quality
 from tidemark.sla.incidents.changes import quiet
 from tidemark.sla.incidents.culprits import with_culprits
@@ -63,18 +63,20 @@ def run(
     """
     quality = Quality()
     since = _since_the_check_before(layout, topology.name, at_ms=at_ms, run_id=run_id)
-    by_contract = judged(layout, topology, since)
+    by_contract = judge_contracts(layout, topology, since)
     contracts = list(_contracts(quality, by_contract))
     readable = {each.path for each in by_contract if each.is_readable}
     # Queries read many tables: a single unreadable one would make all of them fail.
     tables = Warehouse(layout.warehouse, only=readable)
     later = sla_facts.later(tables, topology.name, at_ms=at_ms)
     # Tables whose record times SLAs of staleness ask for.
-    timed_tables = [(table, path) for table, path in _of_staleness(layout, topology.name, specs) if path in readable]
+    timed_tables = [
+        (table, path) for table, path in _staleness_tables(layout, topology.name, specs) if path in readable
+    ]
     names = {table for table, _ in timed_tables}
     facts = [
         *sla_facts.facts(tables, topology, specs, at_ms=at_ms),
-        *sla_facts.reached(tables, topology, names, at_ms=at_ms),
+        *sla_facts.newest_of_sinks(tables, topology, names, at_ms=at_ms),
         *(_newest_fact(table, path, later) for table, path in timed_tables),
         *merged_facts(layout, topology, specs, readable, at_ms=at_ms),
     ]
@@ -108,7 +110,7 @@ def _newest_fact(table: str, path: Path, later: Mapping[str, int]) -> dict[str, 
 
     The table is at *path*. *later* has, by sub-topology, the first batch that was finished after the check's instant.
     """
-    return sla_facts.told(table, newest_ms(path, before_batch=later.get(path.parent.name)))
+    return sla_facts.newest_fact(table, newest_ms(path, before_batch=later.get(path.parent.name)))
 
 
 def _since_the_check_before(layout: Layout, topology: str, *, at_ms: int, run_id: str) -> Interval:
@@ -143,7 +145,7 @@ def _contracts(quality: Quality, by_contract: Sequence[ContractCounts]) -> Itera
             yield {**row, **what, **broken, "batch_id": of.batch_id, "rows": of.rows}
 
 
-def _of_staleness(layout: Layout, topology: str, specs: Sequence[SlaSpec]) -> Iterator[tuple[str, Path]]:
+def _staleness_tables(layout: Layout, topology: str, specs: Sequence[SlaSpec]) -> Iterator[tuple[str, Path]]:
     """Yields names and paths of the tables whose staleness *specs* limit."""
     for name in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
         yield from ((name, path) for path in stream_tables(layout, topology, name))

@@ -33,7 +33,7 @@ def sla_row(status: Status) -> dict[str, Any]:
         "over_ms": spec.over_ms,
         "severity": spec.severity.value,
         "runbook": spec.runbook,
-        "said": said(status),
+        "said": measurement_text(status),
         "held_by": status.held_by,
         "records": status.records,
         "burn_rate": status.budget.burn_rate if status.budget else None,
@@ -41,7 +41,7 @@ def sla_row(status: Status) -> dict[str, Any]:
     }
 
 
-def said(status: Status) -> str:
+def measurement_text(status: Status) -> str:
     """Returns a sentence with the measurement and its limits."""
     spec = status.spec
     match spec.limits:
@@ -50,13 +50,13 @@ def said(status: Status) -> str:
             n = f"{status.records or 0:,} records"
             return f"{n} of {spec.subject} in {length(spec.over_ms)}{_excuse(status)}; {limits}"
         case BurnRate():
-            return f"{_said_of_burning(status, spec.limits)}{_oldest_window(status)}"
+            return f"{_burning_text(status, spec.limits)}{_oldest_window(status)}"
         case ContractRule():
             kept = "holds for all new rows" if status.is_measured else "has no new rows to check"
             return f"the contract of {spec.subject} {f'is broken: {status.breaks}' if status.breaks else kept}"
         case Sla():
             limits = _limits(
-                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {} on", _written
+                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {} on", _limit_text
             )
             seen = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
@@ -76,7 +76,7 @@ def _excuse(status: Status) -> str:
     return ", while its sources have nothing to send" if status.idle else ""
 
 
-def _said_of_burning(status: Status, limits: BurnRate) -> str:
+def _burning_text(status: Status, limits: BurnRate) -> str:
     objective, budget = limits.objective, status.budget
     over = f"longer than {length(objective.threshold_ms)} in {length(status.spec.over_ms)}"
     if budget is None or budget.share_over is None or budget.burn_rate is None:
@@ -98,6 +98,6 @@ def _limits(
     return ", ".join(f"{word} {form.format(written(limit))}" for word, limit in limits.items() if limit is not None)
 
 
-def _written(limit_ms: float) -> str:
+def _limit_text(limit_ms: float) -> str:
     """Formats a limit as it is written in a file of SLAs."""
     return length(round(limit_ms))

@@ -21,7 +21,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1, 30
 _TROUBLES = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
 
 
-class UntilWritten(Protocol):
+class WriteRepeater(Protocol):
     """Repeats a write until the disk takes it."""
 
     def __call__(self, write: Callable[[], T], /) -> T:

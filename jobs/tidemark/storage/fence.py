@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.storage.disk import UntilWritten, at_once
+from tidemark.storage.disk import WriteRepeater, at_once
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Fence:
     """
 
     check_lease: Callable[[], None] = lambda: None
-    until_written: UntilWritten = at_once
+    until_written: WriteRepeater = at_once
     reached: Callable[[str], None] = lambda step: None
     clock: Clock = wall_clock_ms
 

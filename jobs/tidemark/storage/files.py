@@ -133,17 +133,21 @@ def stats_of(rows: pl.DataFrame) -> dict[str, Any]:
     """
     # delta-rs treats a file with bounds of some columns as empty when a query asks for other columns. So a file has
     # the bounds of all columns or of none.
-    columns = [column for column in rows.get_columns() if not column.dtype.is_nested() and column.dtype != pl.Binary()]
-    bounds = {column.name: _bounds(column) for column in columns if column.null_count() < rows.height}
-    exact_bounds = {name: pair for name, pair in bounds.items() if pair is not None}
-    if len(exact_bounds) < len(bounds):
-        return {"numRecords": rows.height}
-    return {
-        "numRecords": rows.height,
-        "minValues": {name: low for name, (low, _) in exact_bounds.items()},
-        "maxValues": {name: high for name, (_, high) in exact_bounds.items()},
-        "nullCount": {column.name: column.null_count() for column in columns},
-    }
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for column in rows.get_columns():
+        if column.dtype.is_nested() or column.dtype == pl.Binary():
+            continue
+        nulls[column.name] = column.null_count()
+        if nulls[column.name] == rows.height:
+            # A column of nulls has no bounds, and Delta's readers know it by its count.
+            continue
+        bounds = _bounds(column)
+        if bounds is None:
+            return {"numRecords": rows.height}
+        lowest[column.name], highest[column.name] = bounds
+    return {"numRecords": rows.height, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
 
 
 def _bounds(column: pl.Series) -> tuple[Any, Any] | None:
@@ -152,11 +156,14 @@ def _bounds(column: pl.Series) -> tuple[Any, Any] | None:
     Bounds of texts and instants are rounded outwards. None: JSON cannot represent them.
     """
     low, high = column.min(), column.max()
+    # JSON has no NaN, and polars' min and max leave NaN out.
     if column.dtype.is_float() and not column.drop_nulls().is_finite().all():
         return None
     if isinstance(low, str) and isinstance(high, str):
+        # A cut text sorts before the whole one, so the upper bound needs a character that sorts after all.
         return low[:LONGEST], high if len(high) <= LONGEST else high[:LONGEST] + chr(sys.maxunicode)
     if isinstance(low, datetime) and isinstance(high, datetime):
+        # Bounds of timestamps have milliseconds in Delta's log; the values have microseconds.
         return _text(low), _text(high + ALMOST_A_MILLISECOND)
     if isinstance(low, date) and isinstance(high, date):
         return low.isoformat(), high.isoformat()

@@ -22,7 +22,7 @@ from tidemark.storage.object_path import ObjectPath
 PROBE_S = 0.05
 
 
-class NotOurs(TidemarkError):
+class ForeignOwner(TidemarkError):
     """Raised when a folder or a lock belongs to another user."""
 
 
@@ -33,7 +33,7 @@ class LockHeld(TidemarkError):
 def own_folder(folder: Path) -> None:
     """Makes *folder*, or makes it this user's alone.
 
-    In an object store it does nothing. Raises NotOurs if the folder belongs to another user.
+    In an object store it does nothing. Raises ForeignOwner if the folder belongs to another user.
     """
     if isinstance(folder, ObjectPath):
         return
@@ -44,10 +44,10 @@ def own_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def opened(file: Path) -> int:
+def open_lock(file: Path) -> int:
     """Opens the lock *file*, and makes it if there is none.
 
-    Returns its descriptor. Raises NotOurs if the file belongs to another user.
+    Returns its descriptor. Raises ForeignOwner if the file belongs to another user.
     """
     try:
         lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -63,7 +63,7 @@ def opened(file: Path) -> int:
     return lock
 
 
-def taken(lock: int, *, within_s: float) -> bool:
+def take_lock(lock: int, *, within_s: float) -> bool:
     """Takes *lock*; returns False if another process holds it for *within_s*.
 
     The file then has the name of this process.
@@ -90,9 +90,9 @@ def locked(file: Path, *, within_s: float) -> Iterator[None]:
 
     Raises LockHeld if another process holds it for *within_s*.
     """
-    lock = opened(file)
+    lock = open_lock(file)
     try:
-        if not taken(lock, within_s=within_s):
+        if not take_lock(lock, within_s=within_s):
             msg = (
                 f"{file}: locked by another process ({holder(lock)}) for more than {within_s:g} s; wait until it ends, "
                 "or stop it"
@@ -123,7 +123,7 @@ def _refuse_unless_ours(path: Path, status: os.stat_result) -> None:
             f"{path} belongs to {_name(status.st_uid)}, but Tidemark runs as {_name(os.geteuid())}; "
             "run it as that user, or change the owner (chown)"
         )
-        raise NotOurs(msg)
+        raise ForeignOwner(msg)
 
 
 def _name(uid: int) -> str:

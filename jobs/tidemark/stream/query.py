@@ -21,7 +21,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, StreamState
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.project.connections import Clusters, addressed, time_of
+from tidemark.model.project.connections import Clusters, addressed_clusters, time_of
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology
 from tidemark.spark_session import have_checkpoints_written
@@ -172,7 +172,7 @@ class StreamQuery:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
         have_checkpoints_written(self._spark, control.home)
         self._thread_id = self._spark.sparkContext.applicationId
-        self._clusters = addressed(topology.clusters_used, topology.clusters, options.bootstrap, os.environ)
+        self._clusters = addressed_clusters(topology.clusters_used, topology.clusters, options.bootstrap, os.environ)
         broker = KafkaBroker(self._clusters, topology.name, sub.name, wall_clock_ms)
         refuse_marks_in_compacted(topology, sub, broker)
         self._check_lease = partial(control.check_lease, pulse.epoch)

@@ -27,7 +27,7 @@ from tidemark.why.causes.drivers import drivers, restarts
 from tidemark.why.causes.inputs import QUIET_AFTER_MS, Inputs, reasons_of
 from tidemark.why.causes.watermarks import Watermarks
 from tidemark.why.causes.windows import HeldWindows
-from tidemark.why.evidence.commands import LIVE, logs, quarantined, requeue, requeue_late
+from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late
 from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import Cause, WhyFinding, in_order
 from tidemark.why.evidence.snapshot import Scene, first
@@ -174,7 +174,7 @@ class _Walk:
                 if isinstance(operator, Join):
                     remedy = f"look at `on` and at the rows of {operator.table or operator.delta}, or use how = left"
                 if word == "quarantined":
-                    remedy += f": {quarantined(self._scene, operator.name)}"
+                    remedy += f": {quarantine_query(self._scene, operator.name)}"
                 since_ms = first(rows, word)
                 seen = f"{n:,} {whole} were {word}"
                 findings.append(self._scene.finding(cause, operator.name, seen, remedy, since_ms=since_ms))
@@ -242,7 +242,7 @@ class _Walk:
             seen = f"{late:,} {of} were late, by up to {length(by_ms['lateness_ms'].max() or 0)}"  # type: ignore[arg-type]
             yield seen, requeue_late(self._scene, name)
         if bad := rows["quarantined"].sum():
-            remedy = f"look at what is quarantined: {quarantined(self._scene, name)}"
+            remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"
             if isinstance(operator, Source):
                 remedy += f", and {requeue(self._scene, operator)}"
             yield f"{bad:,} {of} are quarantined{self._reasons(operator, batches)}", remedy

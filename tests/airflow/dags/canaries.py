@@ -7,7 +7,7 @@ from airflow.sdk import DAG, Param, chain
 
 from tidemark.model.channel_spec import parse
 from tidemark.model.topology import load
-from tidemark_sla import Tell, channels
+from tidemark_sla import DeliverChanges, channels
 from tidemark_spark import BatchJob
 
 NUMBERS = Path(os.environ["TIDEMARK_TEST_TOPOLOGIES"]) / "numbers.toml"
@@ -41,4 +41,4 @@ with DAG("canaries", schedule=None, params={"warehouse": Param("", type="string"
         for job, arguments in JOBS.items()
     ]
     told = [*channels("flights"), *parse(CHANNELS, file="channels.toml")]
-    chain(*jobs, [Tell(channel=channel, topology="flights", warehouse=WAREHOUSE) for channel in told])
+    chain(*jobs, [DeliverChanges(channel=channel, topology="flights", warehouse=WAREHOUSE) for channel in told])

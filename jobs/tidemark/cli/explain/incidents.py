@@ -15,8 +15,8 @@ from tidemark.escaping import one_line
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import FORMATS
+from tidemark.reports.batch_job import report_lock
 from tidemark.reports.batch_job import topology as topology_named
-from tidemark.reports.batch_job import writing
 from tidemark.sla.incidents.tables import acknowledge
 
 LISTED = """
@@ -63,7 +63,7 @@ def incidents(asked: argparse.Namespace, warehouse: Path, topology: str, clock: 
     """
     if asked.acknowledge:
         layout, by = Layout(warehouse), asked.by or getpass.getuser()
-        with writing(layout, topology):
+        with report_lock(layout, topology):
             is_new = acknowledge(layout, topology, asked.acknowledge, by=by, note=asked.note, at_ms=clock())
         return one_line(f"{asked.acknowledge} is acknowledged by {by}") if is_new else "already acknowledged"
     tables = Warehouse(warehouse, topology=topology)

@@ -18,7 +18,7 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.query.sql import Warehouse
-from tidemark.query.text_table import aligned, as_document
+from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.paths.path_facts import (
     PART_WORDS,
@@ -85,16 +85,16 @@ def as_text(topology: str, window: Row) -> str:
     parts = [
         f"{topology}, window {_clock(window['window_start'])} to {_clock(window['window_end'])} (record time): "
         f"{window['age_ms']:,} ms old when {one_line(window['leaf'])} had finished it",
-        *([_filled(_parts(window["parts"]))] if window["parts"] else []),
-        _filled(window["path_text"]),
-        indent(aligned((*STEPS, "share", "state"), steps), "  "),
-        *([_filled(f"physical: {window['physical_path']}")] if window["physical_path"] else []),
-        *map(_filled, filter(None, map(task_text, window["steps"]))),
-        *map(_filled, _sums(window["leaves"])),
-        *map(_filled, _beside_the_sum(window)),
+        *([_fill(_parts(window["parts"]))] if window["parts"] else []),
+        _fill(window["path_text"]),
+        indent(format_table((*STEPS, "share", "state"), steps), "  "),
+        *([_fill(f"physical: {window['physical_path']}")] if window["physical_path"] else []),
+        *map(_fill, filter(None, map(task_text, window["steps"]))),
+        *map(_fill, _sums(window["leaves"])),
+        *map(_fill, _beside_the_sum(window)),
     ]
     if off_path:
-        parts += ["  off the path:", indent(aligned((*STEPS, "slack_ms", "state"), off_path), "  ")]
+        parts += ["  off the path:", indent(format_table((*STEPS, "slack_ms", "state"), off_path), "  ")]
     return "\n".join([*parts, f"  {one_line(verdict(window))}"])
 
 
@@ -151,7 +151,7 @@ def _beside_the_sum(window: Row) -> Iterator[str]:
         yield f"Apex's moving averages: {window['moving_average_path']}"
 
 
-def _filled(line: str) -> str:
+def _fill(line: str) -> str:
     return fill(one_line(line), WIDTH, initial_indent="  ", subsequent_indent=" " * 6, break_on_hyphens=False)
 
 

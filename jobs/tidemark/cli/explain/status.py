@@ -19,7 +19,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.topology import Topology, load_each
 from tidemark.query.sql import Warehouse
-from tidemark.query.text_table import aligned, as_document
+from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.paths.path_facts import Row
 
@@ -92,8 +92,8 @@ def as_text(models: Iterable[Mapping[str, object]]) -> str:
     for model in models:
         page = model["page"] or "-"
         rows += [_cells(model["topology"], stream, page) for stream in _list(model["streams"])]
-        lines.append(one_line(f"{model['topology']}: {_standing(model)}"))
-    return "\n".join([aligned(COLUMNS, rows), *lines]) if rows else "there is no valid topology"
+        lines.append(one_line(f"{model['topology']}: {_condition_text(model)}"))
+    return "\n".join([format_table(COLUMNS, rows), *lines]) if rows else "there is no valid topology"
 
 
 def _cells(topology: object, stream: Row, page: object) -> tuple[object, ...]:
@@ -102,7 +102,7 @@ def _cells(topology: object, stream: Row, page: object) -> tuple[object, ...]:
     return name, stream["state"], stream["records_in"], "-" if first is None else for_people(first), page
 
 
-def _standing(model: Mapping[str, object]) -> str:
+def _condition_text(model: Mapping[str, object]) -> str:
     cause = model["cause"]
     if not isinstance(cause, Mapping):
         return str(model["verdict"])

@@ -6,8 +6,8 @@ import argparse
 
 from tidemark.cli.shared.options import warehouse
 from tidemark.cli.shared.output import say_inert
-from tidemark.query.inventory import Stored, inventory
-from tidemark.query.text_table import aligned
+from tidemark.query.inventory import StoredTable, inventory
+from tidemark.query.text_table import format_table
 
 
 def add_options(_: argparse.ArgumentParser) -> None:
@@ -16,5 +16,5 @@ def add_options(_: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Show them."""
-    say_inert(aligned(Stored._fields, inventory(warehouse(options))))
+    say_inert(format_table(StoredTable._fields, inventory(warehouse(options))))
     return 0

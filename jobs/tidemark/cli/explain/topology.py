@@ -17,7 +17,7 @@ from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.query.text_table import aligned, as_document
+from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.paths.path_facts import Row
@@ -85,6 +85,6 @@ def as_text(facts: Row) -> str:
         ]
         parts.append(
             f"{driver['sub_topology']}: {one_line(driver['state'])}{last_beat}\n"
-            f"{aligned(tuple(SHOWN_AS.values()), rows)}"
+            f"{format_table(tuple(SHOWN_AS.values()), rows)}"
         )
     return "\n\n".join(parts)

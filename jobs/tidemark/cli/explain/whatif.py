@@ -17,12 +17,12 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.query.text_table import aligned, as_document
+from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.facts import what_if_facts
-from tidemark.reports.what_if.parts import Setting, what_if_setting
+from tidemark.reports.what_if.parts import PartChange, what_if_setting
 from tidemark.semantics.blame import AgeCause
 
 AGES = ("window_end", "age_ms", "then_age_ms")
@@ -74,14 +74,14 @@ def whatif(options: argparse.Namespace, warehouse: Path, topology: Topology) -> 
     comparison = document(warehouse, topology, change, start_ms=start_ms, end_ms=end_ms)
     if options.format == "json":
         return as_document(comparison)
-    as_text = _setting_as_text if isinstance(change, Setting) else _work_as_text
+    as_text = _setting_as_text if isinstance(change, PartChange) else _work_as_text
     return as_text(comparison, windows=options.windows)
 
 
 def document(
     warehouse: Path,
     topology: Topology,
-    change: WorkChange | Setting,
+    change: WorkChange | PartChange,
     *,
     start_ms: int | None = None,
     end_ms: int | None = None,
@@ -99,7 +99,7 @@ def document(
         InvalidArgument: as `whatif` does.
     """
     tables = Warehouse(warehouse, topology=topology.name)
-    if isinstance(change, Setting):
+    if isinstance(change, PartChange):
         return what_if_setting(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
     return what_if_facts(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
 
@@ -113,21 +113,21 @@ def _work_as_text(comparison: Row, *, windows: bool) -> str:
     parts = [
         f"{comparison['topology']}, {comparison['operator']} working {scaled}: {comparison['compared']:,} windows, "
         f"{comparison['other_path']:,} with another path",
-        aligned(("latency", "median_ms", "p90_ms"), rows),
+        format_table(("latency", "median_ms", "p90_ms"), rows),
         "shorter batches may begin sooner and then contain other records",
     ]
     if windows:
         lines = [[" → ".join(w[c]) if c == "then_path" else w[c] for c in WINDOW] for w in comparison["windows"]]
-        parts.append(aligned(WINDOW, lines))
+        parts.append(format_table(WINDOW, lines))
     parts.append("\n".join(_hint(hint) for hint in comparison["hints"]) or "no report contains the work of operators")
     return "\n\n".join(parts)
 
 
-def _change(options: argparse.Namespace) -> WorkChange | Setting:
+def _change(options: argparse.Namespace) -> WorkChange | PartChange:
     """Returns the change of a bound, a trigger, or an operator's work."""
     for cause, length_ms in ((AgeCause.BOUND, options.bound), (AgeCause.TRIGGER, options.trigger)):
         if length_ms is not None:
-            return Setting(cause=cause, length_ms=length_ms)
+            return PartChange(cause=cause, length_ms=length_ms)
     if options.operator is None:
         msg = "--scale and --less change the work of an operator; name it with --operator"
         raise InvalidArgument(msg)
@@ -140,11 +140,11 @@ def _setting_as_text(comparison: Row, *, windows: bool) -> str:
     parts = [
         f"{comparison['topology']}, a {comparison['setting']} of {comparison['length_ms']:,} ms: "
         f"{comparison['compared']:,} windows",
-        aligned(("age", "median_ms", "p90_ms"), rows),
+        format_table(("age", "median_ms", "p90_ms"), rows),
         "an estimate: all else takes as long as it did",
     ]
     if windows:
-        parts.append(aligned(AGES, [[window[name] for name in AGES] for window in comparison["windows"]]))
+        parts.append(format_table(AGES, [[window[name] for name in AGES] for window in comparison["windows"]]))
     return "\n\n".join(parts)
 
 

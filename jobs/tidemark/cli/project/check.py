@@ -22,7 +22,7 @@ from tidemark.model import channel_spec, sla_spec
 from tidemark.model.arrival_order import by_arrival
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.operator_graph import updates_tables
-from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed, with_address
+from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed_clusters, with_address
 from tidemark.model.project.files import Project
 from tidemark.model.row_per_record import row_per_record
 from tidemark.model.schedules import too_many
@@ -95,7 +95,7 @@ def check(
     topologies = {each.name: each for each in of_project.values() if isinstance(each, Topology)}
     good: list[Topology] = []
     for file in files or of_project:
-        topology, mistakes = _loaded(file)
+        topology, mistakes = _load_usable(file)
         if topology is None:
             errors += mistakes
             continue
@@ -111,20 +111,20 @@ def check(
             errors += mistakes
             continue
         good.append(topology)
-        lines += _of_file(topology, one_line(file.name))
+        lines += _lines_of_topology(topology, one_line(file.name))
     errors += different_spark(topologies.values())
     names = {*topologies, *(file.stem for file in of_project)}
     errors += sla_spec.mistakes(project.slas, topologies.values(), names)
     errors += channel_spec.mistakes(project.channels)
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
-    lines += _of_all(project, topologies.values())
+    lines += _warnings_of_all(project, topologies.values())
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), given, local, look=look)
     return lines
 
 
-def _of_all(project: Project, topologies: Collection[Topology]) -> Iterator[str]:
+def _warnings_of_all(project: Project, topologies: Collection[Topology]) -> Iterator[str]:
     """Yields warnings about the topologies together.
 
     They are about SLAs that cannot be kept, and schedules that do not fit this machine.
@@ -136,7 +136,7 @@ def _of_all(project: Project, topologies: Collection[Topology]) -> Iterator[str]
         yield f"check_every: warning: {sentence}"
 
 
-def _of_file(topology: Topology, file: str) -> list[str]:
+def _lines_of_topology(topology: Topology, file: str) -> list[str]:
     """Returns a line for each streaming query, warning and note of *topology*."""
     queries = [
         f"{file}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}"
@@ -162,7 +162,7 @@ def _summary(
     To *look* adds facts from the brokers.
     """
     if look:
-        clusters = addressed(topology.clusters_used, topology.clusters, given, os.environ, otherwise=local)
+        clusters = addressed_clusters(topology.clusters_used, topology.clusters, given, os.environ, otherwise=local)
         answering = {each.bootstrap for each in clusters.values()}
     else:
         used = sorted(topology.clusters_used)
@@ -192,7 +192,7 @@ def _readers_of_updates(topology: Topology) -> list[str]:
     return [sink.name for sink in sinks if updates.intersection(sink.inputs)]
 
 
-def _loaded(file: Path) -> tuple[Topology | None, list[InvalidSpec]]:
+def _load_usable(file: Path) -> tuple[Topology | None, list[InvalidSpec]]:
     """Returns the usable part of a topology file, and its mistakes."""
     try:
         return load_part(file)

@@ -21,7 +21,7 @@ from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.promises import leading_to, waits_for_windows
 from tidemark.sampling.disorder import covering_ms, late_share
-from tidemark.sampling.parsed import behind, newest_ms, parsed
+from tidemark.sampling.parsed import lags_ms, newest_ms, parse_sample
 from tidemark.sampling.topic_sample import SampledCluster, TopicSample, ask_for
 from tidemark.semantics.sla import Sla
 from tidemark.why.causes.inputs import reasons_of
@@ -33,7 +33,7 @@ NEEDED = {Source: ("READ", "DESCRIBE"), Sink: ("WRITE", "DESCRIBE")}
 
 
 @dataclass
-class Live:
+class SampleResults:
     """Results of samples.
 
     `lines` are the lines to print. `newest_ms` is the time of the newest record, by source.
@@ -64,9 +64,9 @@ def live(
         InvalidArgument: a broker does not answer, or a topic cannot be read.
         InvalidSpec: a topic or a right on it is missing; a line each.
     """
-    results = Live()
+    results = SampleResults()
     used = [o for o in topology.operators.values() if isinstance(o, KafkaEnd) and o.topic]
-    errors = [error for o in used for error in _refused(topology, o, asked[o.kafka], local)]
+    errors = [error for o in used for error in _topic_refusals(topology, o, asked[o.kafka], local)]
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
     for operator in used:
@@ -75,7 +75,7 @@ def live(
     return [*results.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, results, clock()))]
 
 
-def _refused(
+def _topic_refusals(
     topology: Topology, operator: KafkaEnd, cluster: SampledCluster, local: str | None
 ) -> Iterator[InvalidSpec]:
     """Yields why *operator* cannot use its topic."""
@@ -96,7 +96,7 @@ def _refused(
             yield InvalidSpec.at(topology.file, key, problem, ask_for(right, topic))
 
 
-def _look_at(topology: Topology, source: Source, cluster: SampledCluster, results: Live, clock: Clock) -> None:
+def _look_at(topology: Topology, source: Source, cluster: SampledCluster, results: SampleResults, clock: Clock) -> None:
     """Adds the facts from a sample of *source*'s topic to *results*."""
     at = f"{topology.name}: {source.name}"
     say(f"reading a sample of {source.topic} at {cluster.address} …", sys.stderr)
@@ -106,15 +106,15 @@ def _look_at(topology: Topology, source: Source, cluster: SampledCluster, result
         results.lines.append(f"{at}: warning: {source.topic} {empty}: its records are not checked")
         return
     now_ms = clock()
-    rows = parsed(source, sample, now_ms)
-    results.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantined(source, rows)}")
+    rows = parse_sample(source, sample, now_ms)
+    results.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantine_warnings(source, rows)}")
     results.lines += [f"{at}: {line}" for line in (*_examples(rows), *_bound(source, rows, now_ms), *_silent(sample))]
     if (newest := newest_ms(rows)) is not None:
         results.newest_ms[source.name] = newest
         results.lines.append(f"{at}: its newest record is {length_of(now_ms - newest)}")
 
 
-def _quarantined(source: Source, rows: pl.DataFrame) -> str:
+def _quarantine_warnings(source: Source, rows: pl.DataFrame) -> str:
     bad = rows.filter(pl.col("reason").is_not_null())
     if not bad.height:
         return "all of which can be used"
@@ -127,18 +127,18 @@ def _examples(rows: pl.DataFrame) -> Iterator[str]:
     for row in (
         rows.filter(pl.col("reason").is_not_null()).unique("reason", keep="first", maintain_order=True).to_dicts()
     ):
-        value = "null" if row["value"] is None else _shortened(row["value"].decode(errors="replace"))
+        value = "null" if row["value"] is None else _shorten(row["value"].decode(errors="replace"))
         place = f"partition {row['partition']}, offset {row['offset']}"
         yield f"warning: {row['reason']}; correct `fields`, or what sends it; for example at {place}: {value}"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= EXAMPLE_LENGTH else f"{text[:EXAMPLE_LENGTH]} …"
 
 
 def _bound(source: Source, rows: pl.DataFrame, now_ms: int) -> Iterator[str]:
     """Compares the bound of *source* with the disorder of *rows*."""
-    lags = behind(rows, now_ms)
+    lags = lags_ms(rows, now_ms)
     if not lags:
         return
     late = late_share(lags, source.bound_ms)
@@ -156,7 +156,7 @@ def _silent(sample: TopicSample) -> Iterator[str]:
         yield f"without records: partition{'s' if len(quiet) > 1 else ''} {', '.join(quiet)}"
 
 
-def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: Live, now_ms: int) -> Iterator[str]:
+def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleResults, now_ms: int) -> Iterator[str]:
     """Yields a warning for each SLA that the newest records already break."""
     for spec in specs:
         if not isinstance(spec.limits, Sla) or spec.measure not in {Measure.STALENESS, Measure.WATERMARK_LAG}:

@@ -71,14 +71,14 @@ def dictionary() -> str:
         "## Reports\n",
         *map(_table, of_reports),
         OF_SINKS,
-        _columns(("column", "type", "meaning", "purpose"), _of_sinks()),
+        _columns(("column", "type", "meaning", "purpose"), _sink_section()),
         "The table `hop_<its name>` has the output of a repartition.\n",
         _table(HOP),
     ]
     return "\n".join(parts)
 
 
-def _of_sinks() -> Iterable[tuple[str, ...]]:
+def _sink_section() -> Iterable[tuple[str, ...]]:
     for name, text in {**BOUNDS, **TIDEMARKS_OWN}.items():
         kind, why = WHY[name]
         yield f"`{name}`", f"`{kind}`", text, why

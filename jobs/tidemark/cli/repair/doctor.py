@@ -38,7 +38,7 @@ def command(asked: argparse.Namespace) -> int:
         say_inert(f"{sub_topology}: {'unsound' if faults else 'sound'}")
         if faults:
             say_inert(faults)
-    for sub_topology, reading in begun(of, layout, asked.sub_topology).items():
+    for sub_topology, reading in undecided_batches(of, layout, asked.sub_topology).items():
         say_inert(f"{sub_topology}: its newest batch is not decided: {reading}")
     return 1 if any(faults_by_stream.values()) else 0
 
@@ -66,7 +66,7 @@ def doctor(topology: Topology, layout: Layout, sub_topology: str | None, *, remo
     return texts
 
 
-def begun(topology: Topology, layout: Layout, sub_topology: str | None) -> dict[str, str]:
+def undecided_batches(topology: Topology, layout: Layout, sub_topology: str | None) -> dict[str, str]:
     """Returns the undecided batch of each sub-topology, as part of a sentence.
 
     Its driver began to read the batch and did not decide it. Sub-topologies without one are left out.

@@ -14,11 +14,11 @@ import polars as pl
 from deltalake import DeltaTable
 
 from tidemark.cli.repair.requeue_late import REASON as LATE
-from tidemark.cli.repair.requeue_late import asked_before, reopened, sources_of
+from tidemark.cli.repair.requeue_late import asked_before, reopened_places, sources_of
 from tidemark.cli.repair.reset_time import newest_progress
-from tidemark.cli.repair.set_aside import in_time, requeued, with_decided_at
+from tidemark.cli.repair.set_aside import requeued_rows, rows_in_span, with_decided_at
 from tidemark.clock import Clock
-from tidemark.control.folder import Control, Reopening
+from tidemark.control.folder import Control, WindowReopening
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.aggregates.windows import ends_by, in_windows
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
@@ -38,7 +38,7 @@ MOST_LISTED = 20
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _LateRows:
     """The *n* late rows of one operator.
 
     `taken` are those that its windows can take in; the windows of the `forgotten` ones have no state any more.
@@ -75,7 +75,7 @@ def reopen(asked: argparse.Namespace, topology: Topology, layout: Layout, clock:
             if why := _refusal(topology.operators[name]):
                 refused.append(f"operators.{name}: {why}")
             else:
-                chosen.append(_chosen(topology, sub, name, late.filter(pl.col("operator") == name), layout))
+                chosen.append(_choose(topology, sub, name, late.filter(pl.col("operator") == name), layout))
     if asked.operator and not chosen and not refused:
         windowed = [o.name for o in topology.operators.values() if _refusal(o) is None]
         msg = f"--operator {asked.operator}: is not an operator of {topology.name}; known: {', '.join(windowed)}"
@@ -100,7 +100,7 @@ def _late(asked: argparse.Namespace, topology: Topology, sub: SubTopology, layou
     path = layout.stream_table(topology.name, sub.name, LATE_RECORDS.name)
     if not DeltaTable.is_deltatable(str(path)):
         return pl.DataFrame(arrow_schema(LATE_RECORDS).empty_table())
-    return in_time(with_decided_at(path), asked)
+    return rows_in_span(with_decided_at(path), asked)
 
 
 def _refusal(operator: Operator) -> str | None:
@@ -124,7 +124,7 @@ def _refusal(operator: Operator) -> str | None:
     return None
 
 
-def _chosen(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame, layout: Layout) -> _Chosen:
+def _choose(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame, layout: Layout) -> _LateRows:
     """Returns the *late* rows of an operator that still wait.
 
     The operator is called *name*. The rows were neither asked for before, nor sent to their topic again.
@@ -133,21 +133,21 @@ def _chosen(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame,
     assert isinstance(operator, Aggregate)
     assert operator.windows is not None
     waiting = late.join(asked_before(topology, sub.name, layout), on=["operator", *PLACE], how="anti")
-    waiting = waiting.join(_sent(topology, name, layout), on=["partition", "offset"], how="anti")
+    waiting = waiting.join(_sent_places(topology, name, layout), on=["partition", "offset"], how="anti")
     progress = newest_progress(layout, topology.name, sub.name)
     forgotten_ms = forgotten(sub.windows(), progress)
     is_gone = _is_forgotten(waiting, operator.windows, forgotten_ms.get(name))
-    return _Chosen(sub, name, waiting.filter(~is_gone), waiting.filter(is_gone), late.height)
+    return _LateRows(sub, name, waiting.filter(~is_gone), waiting.filter(is_gone), late.height)
 
 
-def _sent(topology: Topology, operator: str, layout: Layout) -> pl.DataFrame:
+def _sent_places(topology: Topology, operator: str, layout: Layout) -> pl.DataFrame:
     """Returns partition and offset of records that are in their topic again.
 
     They are late records of *operator*.
     """
     topics = [source.topic for source in sources_of(topology, operator)]
     late = pl.col("reason") == LATE
-    rows = requeued(layout.report_table(topology.name, REQUEUED.name))
+    rows = requeued_rows(layout.report_table(topology.name, REQUEUED.name))
     return rows.filter(late, pl.col("topic").is_in(topics)).select("partition", "offset").collect()
 
 
@@ -158,7 +158,7 @@ def _is_forgotten(late: pl.DataFrame, windows: Windows, forgotten_ms: int | None
     return ~pl.int_range(late.height, eager=True).is_in(kept["_row"].implode())
 
 
-def _forgotten_lines(chosen: _Chosen) -> Iterator[str]:
+def _forgotten_lines(chosen: _LateRows) -> Iterator[str]:
     """Yields lines on records that cannot be taken in any more.
 
     All of them stay in `late_records`.
@@ -177,19 +177,21 @@ def _forgotten_lines(chosen: _Chosen) -> Iterator[str]:
         yield f"  and {rows.height - MOST_LISTED} more"
 
 
-def _request(topology: Topology, chosen: _Chosen, layout: Layout, clock: Clock) -> None:
+def _request(topology: Topology, chosen: _LateRows, layout: Layout, clock: Clock) -> None:
     """Asks the driver to take in records, and adds them to `requeued`."""
     # A process that is killed in between records it the next time.
     control = Control(layout.control(topology.name, chosen.sub.name))
     if chosen.taken.height:
         late = tuple(chosen.taken.select(*PLACE).iter_rows())
-        control.request_reopening(Reopening(id=uuid.uuid4().hex, operator=chosen.operator, late=late, at_ms=clock()))
+        control.request_reopening(
+            WindowReopening(id=uuid.uuid4().hex, operator=chosen.operator, late=late, at_ms=clock())
+        )
     path = layout.report_table(topology.name, REQUEUED.name)
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
     waiting = control.reopenings()
     same = {"sub_topology": chosen.sub.name, "reason": REOPENED, "topology": topology.name, "requeued_at": clock()}
     asked = asked_before(topology, chosen.sub.name, layout)
-    new = asked.join(reopened(topology, chosen.sub.name, layout), on=asked.columns, how="anti")
+    new = asked.join(reopened_places(topology, chosen.sub.name, layout), on=asked.columns, how="anti")
     new = new.select("partition", "offset", source="operator", late_batch="batch_id")
     append(path, rows_of(REQUEUED, new, **same))
     for id_ in waiting:

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tidemark.cli.repair.reopen import reopen
 from tidemark.cli.repair.requeue_late import late_rows, with_bytes
-from tidemark.cli.repair.set_aside import in_time, requeued, with_decided_at
+from tidemark.cli.repair.set_aside import requeued_rows, rows_in_span, with_decided_at
 from tidemark.cli.shared import options
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.output import say_inert
@@ -25,11 +25,11 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.kernels.records.arrivals import KILLS_DRIVERS
-from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed
+from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed_clusters
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.tables.catalog import QUARANTINE, REQUEUED
 from tidemark.model.topology import Topology
-from tidemark.reports.batch_job import add_bootstrap, argument_type, topology, writing
+from tidemark.reports.batch_job import add_bootstrap, argument_type, report_lock, topology
 from tidemark.storage.delta.tables import append, create
 
 HEADER = "tidemark-requeued"
@@ -93,11 +93,15 @@ def requeue(
     """
     layout = Layout(warehouse)
     _refuse_unfitting(asked)
-    with writing(layout, asked.topology):
+    with report_lock(layout, asked.topology):
         if asked.reopen:
             return reopen(asked, described(asked.topology), layout, clock)
-        rows = late_rows(described(asked.topology), layout) if asked.late else _quarantined(layout, asked.topology)
-        return _requeued(asked, _chosen(rows, asked), layout, partial(_by_cluster, asked, described, local), clock)
+        rows = (
+            late_rows(described(asked.topology), layout) if asked.late else _quarantined_records(layout, asked.topology)
+        )
+        return _requeued(
+            asked, _chosen(rows, asked), layout, partial(_group_by_cluster, asked, described, local), clock
+        )
 
 
 def _refuse_unfitting(asked: argparse.Namespace) -> None:
@@ -117,7 +121,7 @@ def _requeued(
     asked: argparse.Namespace, rows: pl.DataFrame, layout: Layout, by_cluster: ByCluster, clock: Clock
 ) -> str:
     path = layout.report_table(asked.topology, REQUEUED.name)
-    waiting = rows.join(_sent(path), on=list(PLACE), how="anti").sort(PLACE)
+    waiting = rows.join(_sent_places(path), on=list(PLACE), how="anti").sort(PLACE)
     if asked.dry_run:
         return f"{waiting.height} of {rows.height} records would be sent again"
     parts, sent = by_cluster(waiting), 0
@@ -138,7 +142,7 @@ def _requeued(
     return f"{sent} of {rows.height} records were sent again{lost}"
 
 
-def _by_cluster(
+def _group_by_cluster(
     asked: argparse.Namespace, described: Callable[[str], Topology], local: str | None, rows: pl.DataFrame
 ) -> list[tuple[Cluster, pl.DataFrame]]:
     """Groups *rows* by the cluster that their sources read.
@@ -150,17 +154,17 @@ def _by_cluster(
         of = described(asked.topology)
     operators, configured = (of.operators, of.clusters) if of else ({}, {})
     names = {name: getattr(operators.get(name), "kafka", DEFAULT) for name in rows["source"].unique()}
-    clusters = addressed({*names.values()}, configured, asked.bootstrap, os.environ, otherwise=local)
+    clusters = addressed_clusters({*names.values()}, configured, asked.bootstrap, os.environ, otherwise=local)
     of_rows = rows["source"].replace_strict(names, return_dtype=pl.String)
     return [(clusters[name], rows.filter(of_rows == name)) for name in sorted({*names.values()})]
 
 
-def _sent(path: Path) -> pl.DataFrame:
+def _sent_places(path: Path) -> pl.DataFrame:
     """Returns the places of the records that were sent again before."""
-    return requeued(path).select(PLACE).collect()
+    return requeued_rows(path).select(PLACE).collect()
 
 
-def _quarantined(layout: Layout, name: str) -> pl.DataFrame:
+def _quarantined_records(layout: Layout, name: str) -> pl.DataFrame:
     """Returns the records in quarantine of the topology *name*."""
     pattern = layout.stream_table(name, "*", QUARANTINE.name).relative_to(layout.warehouse)
     paths = sorted(layout.warehouse.glob(str(pattern)))
@@ -183,7 +187,7 @@ def _chosen(rows: pl.DataFrame, asked: argparse.Namespace) -> pl.DataFrame:
                 msg = f"no record was set aside with the {column} {wanted!r}; known: {', '.join(values) or 'none'}"
                 raise InvalidArgument(msg)
             rows = rows.filter(pl.col(column) == wanted)
-    return in_time(rows, asked).unique(PLACE, keep="first", maintain_order=True)
+    return rows_in_span(rows, asked).unique(PLACE, keep="first", maintain_order=True)
 
 
 def _send(rows: pl.DataFrame, cluster: Cluster) -> tuple[pl.DataFrame, list[str]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import polars as pl
 from confluent_kafka import Consumer, TopicPartition
 
-from tidemark.cli.repair.set_aside import requeued, with_decided_at
+from tidemark.cli.repair.set_aside import requeued_rows, with_decided_at
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
@@ -31,15 +31,15 @@ def late_rows(topology: Topology, layout: Layout) -> pl.DataFrame:
 
     Column `kept` is True if the row contains key and value: a source was the operator. Others have to be read again.
     """
-    frames = [_of(topology, sub.name, layout) for sub in topology.sub_topologies]
+    frames = [_late_rows_of(topology, sub.name, layout) for sub in topology.sub_topologies]
     return pl.concat([frame for frame in frames if frame is not None], how="vertical_relaxed")
 
 
-def _of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
+def _late_rows_of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
     path = layout.stream_table(topology.name, sub, LATE_RECORDS.name)
     late = with_decided_at(path)
-    reopened = asked_before(topology, sub, layout)
-    late = late.join(reopened, on=reopened.columns, how="anti")
+    requested = asked_before(topology, sub, layout)
+    late = late.join(requested, on=requested.columns, how="anti")
     sources = {name: source_of(topology, name) for name in late["operator"].unique()}
     return late.with_columns(
         source=pl.col("operator").replace_strict({n: s.name for n, s in sources.items()}, return_dtype=pl.String),
@@ -59,12 +59,12 @@ def asked_before(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
     waiting = [control.reopening(id_) for id_ in control.reopenings()]
     rows = [(each.operator, *place) for each in waiting for place in each.late]
     asked = pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
-    return pl.concat([asked, reopened(topology, sub, layout)]).unique()
+    return pl.concat([asked, reopened_places(topology, sub, layout)]).unique()
 
 
-def reopened(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
+def reopened_places(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
     """Returns operator and place of late records in `requeued`."""
-    rows = requeued(layout.report_table(topology.name, REQUEUED.name))
+    rows = requeued_rows(layout.report_table(topology.name, REQUEUED.name))
     if "late_batch" not in rows.collect_schema():  # of an older version
         return pl.DataFrame(schema={"operator": pl.String(), **PLACE})
     rows = rows.filter(pl.col("late_batch").is_not_null(), pl.col("sub_topology") == sub)

@@ -68,18 +68,18 @@ def reset_time(asked: argparse.Namespace, warehouse: Path, topology: Topology, c
     part = progress.inputs[asked.source].partitions.get(asked.partition) if asked.source in progress.inputs else None
     if part is None or part.max_timestamp_ms is None or part.max_timestamp_ms <= asked.to:
         partitions = ", ".join(
-            f"{name}/{number} at {_shown(of.max_timestamp_ms)}"
+            f"{name}/{number} at {_time_text(of.max_timestamp_ms)}"
             for name, source in sorted(progress.inputs.items())
             for number, of in sorted(source.partitions.items())
         )
-        seen = "is not known" if part is None else f"is at {_shown(part.max_timestamp_ms)}, which is not later"
-        msg = f"--to {_shown(asked.to)}: {asked.source}/{asked.partition} {seen}; name one of: {partitions}"
+        seen = "is not known" if part is None else f"is at {_time_text(part.max_timestamp_ms)}, which is not later"
+        msg = f"--to {_time_text(asked.to)}: {asked.source}/{asked.partition} {seen}; name one of: {partitions}"
         raise InvalidArgument(msg)
     _refuse_sessions(sub)
     control = Control(layout.control(topology.name, sub.name))
     resets = TimeResets(sub, layout.stream(topology.name, sub.name), control.time_resets, window_ms=topology.window_ms)
     after = resets.preview(progress, asked.source, asked.partition, asked.to)
-    from_offset = _after_reset_of_upstream(topology, sub, asked.source, layout)
+    from_offset = _batch_after_reset(topology, sub, asked.source, layout)
     control.request_time_reset(
         TimeReset(
             id=uuid.uuid4().hex,
@@ -93,12 +93,12 @@ def reset_time(asked: argparse.Namespace, warehouse: Path, topology: Topology, c
         )
     )
     lines = [
-        f"{asked.source}, partition {asked.partition}: time goes back from {_shown(part.max_timestamp_ms)} to "
-        f"{_shown(asked.to)} with the next batch; the watermark is {_shown(after.watermark_ms)} then",
+        f"{asked.source}, partition {asked.partition}: time goes back from {_time_text(part.max_timestamp_ms)} to "
+        f"{_time_text(asked.to)} with the next batch; the watermark is {_time_text(after.watermark_ms)} then",
         *_closed_lines(after),
     ]
     if after.watermark_ms != progress.watermark_ms and after.watermark_ms is not None:
-        arguments = f"--to {_shown(after.watermark_ms + 1)} --by {quote(asked.by)} --reason {quote(asked.reason)}"
+        arguments = f"--to {_time_text(after.watermark_ms + 1)} --by {quote(asked.by)} --reason {quote(asked.reason)}"
         commands = [
             f"  tidemark reset-time {place} {arguments}"
             for place in _readers(topology, sub, layout, after.watermark_ms)
@@ -109,7 +109,7 @@ def reset_time(asked: argparse.Namespace, warehouse: Path, topology: Topology, c
 
 def _closed_lines(after: StreamProgress) -> list[str]:
     lines = [
-        f"  {'streaming window' if name == STREAMING else name} {_shown(start)} to {_shown(end)}"
+        f"  {'streaming window' if name == STREAMING else name} {_time_text(start)} to {_time_text(end)}"
         for name, windows in sorted(after.stay_closed.items())
         for start, end in windows
     ]
@@ -126,7 +126,7 @@ def _refuse_sessions(sub: SubTopology) -> None:
             raise InvalidArgument(msg)
 
 
-def _after_reset_of_upstream(topology: Topology, sub: SubTopology, source: str, layout: Layout) -> int:
+def _batch_after_reset(topology: Topology, sub: SubTopology, source: str, layout: Layout) -> int:
     """Returns the batch of a hop's upstream that follows its reset.
 
     Marks that the upstream wrote before would move the reader forward again. It is 0 for a source that is no hop.
@@ -175,5 +175,5 @@ def newest_progress(layout: Layout, topology: str, sub: str) -> StreamProgress:
     return entry.notes.decision.progress if entry else StreamProgress()
 
 
-def _shown(ms: int | None) -> str:
+def _time_text(ms: int | None) -> str:
     return "no time" if ms is None else iso(ms)

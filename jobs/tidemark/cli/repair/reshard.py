@@ -73,22 +73,22 @@ def reshard_streams(
     names = [name] if name else [sub.name for sub in topology.sub_topologies]
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
     streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]
-    by = [_sharding(stream) for stream in streams]
+    by = [_sharding_of(stream) for stream in streams]
     for stream in streams:
         if Control(stream.control).is_held():
             msg = f"{_name(stream)}: its driver is running; drain it first"
             raise InvalidArgument(msg)
     for stream, placement in zip(streams, by, strict=True):
-        yield _resharded(stream, placement, topology.shards_of(stream.sub.name), say)
+        yield _reshard(stream, placement, topology.shards_of(stream.sub.name), say)
 
 
-def _sharding(stream: Stream) -> Sharding | None:
+def _sharding_of(stream: Stream) -> Sharding | None:
     """Returns how the keys of *stream* are distributed; None for one shard."""
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     return sharding(stream.topology, stream.sub, steps) if stream.shards > 1 else None
 
 
-def _resharded(stream: Stream, by: Sharding | None, in_file: int, say: Callable[[str], None]) -> str:
+def _reshard(stream: Stream, by: Sharding | None, in_file: int, say: Callable[[str], None]) -> str:
     """Distributes the state of *stream*; no driver of it can start meanwhile.
 
     Args:

@@ -29,7 +29,7 @@ def with_decided_at(path: Path) -> pl.DataFrame:
     return rows.join(batches, on="batch_id", how="left")
 
 
-def in_time(rows: pl.DataFrame, asked: Namespace) -> pl.DataFrame:
+def rows_in_span(rows: pl.DataFrame, asked: Namespace) -> pl.DataFrame:
     """Returns the *rows* of batches decided in a span.
 
     It is [`first`, `until`) of the arguments *asked*; an end that is None is open.
@@ -41,7 +41,7 @@ def in_time(rows: pl.DataFrame, asked: Namespace) -> pl.DataFrame:
     return rows
 
 
-def requeued(path: Path) -> pl.LazyFrame:
+def requeued_rows(path: Path) -> pl.LazyFrame:
     """Returns the rows of the table `requeued` at *path*; none without it."""
     if not DeltaTable.is_deltatable(str(path)):
         return pl.DataFrame(arrow_schema(REQUEUED).empty_table()).lazy()

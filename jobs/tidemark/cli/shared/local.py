@@ -11,7 +11,7 @@ from tidemark.control import process
 from tidemark.embedded import airflow, broker, guard, stack
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.embedded.conductor import PARTS, Conductor, Say, dag_id, once_every, step, wait_for_drained
-from tidemark.embedded.remembered import Remembered
+from tidemark.embedded.remembered import InstallationState
 from tidemark.embedded.stack import Home
 from tidemark.embedded.topics import topics_of
 
@@ -20,7 +20,7 @@ __all__ = [
     "AirflowApi",
     "Conductor",
     "Home",
-    "Remembered",
+    "InstallationState",
     "Say",
     "addresses",
     "airflow",

@@ -13,7 +13,7 @@ from tidemark.cli.shared.local import (
     PARTS,
     AirflowApi,
     Home,
-    Remembered,
+    InstallationState,
     airflow,
     dag_id,
     stack,
@@ -36,7 +36,7 @@ def command(options: argparse.Namespace) -> int:
     if not home.running():
         say_inert(f"nothing runs in {home.path}")
         return 0
-    remembered = Remembered.of(home)
+    remembered = InstallationState.of(home)
     names = options.topologies or remembered.running
     if unknown := sorted({*names} - {*remembered.running}):
         running = ", ".join(remembered.running) or "none"
@@ -61,7 +61,7 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _pause(api: AirflowApi, remembered: Remembered, names: Sequence[str]) -> None:
+def _pause(api: AirflowApi, remembered: InstallationState, names: Sequence[str]) -> None:
     """Pauses the DAGs of topologies that `up` has unpaused.
 
     The next `up` unpauses them again. Otherwise runs that are due by then would take the slots before the streams do.

@@ -27,16 +27,16 @@ from tidemark.cli.shared.local import process, running_broker
 from tidemark.cli.shared.options import add_topology, place
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
-from tidemark.control.driver_folder import DriverFolder, Start
+from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, StreamState
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
-from tidemark.model.project.connections import LOCAL, addressed, flags
+from tidemark.model.project.connections import LOCAL, addressed_clusters, flags
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Time, Topology, load, on_processing_time
 from tidemark.reports.batch_job import add_bootstrap, topology_file
-from tidemark.storage.locks import holder, opened, own_folder, taken
+from tidemark.storage.locks import holder, open_lock, own_folder, take_lock
 from tidemark.storage.object_path import ObjectPath
 
 JOB = CHECKOUT / "jobs" / "stream.py"
@@ -65,14 +65,14 @@ class RunningStream:
         control = Control(layout.control(topology.name, sub_topology))
         return cls(sub_topology, control, f"run-{uuid.uuid4().hex}")
 
-    def start(self, given: Sequence[str]) -> Start:
+    def start(self, given: Sequence[str]) -> StartRequest:
         """Returns the request for the process to start this stream.
 
         *given* are the arguments of all streams.
         """
         self.control.forget_drain()
         arguments = (*given, "--sub-topology", self.sub_topology, "--launch-id", self.launch_id)
-        return Start(self.launch_id, str(self.control.home), arguments)
+        return StartRequest(self.launch_id, str(self.control.home), arguments)
 
     def failure(self, log: Path) -> str | None:
         """Returns why the stream ended; None if it was drained.
@@ -101,7 +101,7 @@ def command(options: argparse.Namespace) -> int:
     return run(options, place(options), running_broker(options.home), say_inert)
 
 
-def timed(file: Path, kind: Time) -> Topology:
+def load_timed(file: Path, kind: Time) -> Topology:
     """Returns the topology of *file* for *kind* of time.
 
     On processing time it has the name of its separate stream.
@@ -119,11 +119,13 @@ def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Ca
         TidemarkError: a stream failed.
     """
     file = topology_file(options.topology).resolve()
-    topology = timed(file, options.time)
+    topology = load_timed(file, options.time)
     if isinstance(warehouse, ObjectPath):
         msg = f"the warehouse must be a folder, got {warehouse}; docs/object-store.md shows how to start other drivers"
         raise InvalidArgument(msg)
-    clusters = addressed(topology.clusters_used, topology.clusters, options.bootstrap, os.environ, otherwise=local)
+    clusters = addressed_clusters(
+        topology.clusters_used, topology.clusters, options.bootstrap, os.environ, otherwise=local
+    )
     layout = Layout(warehouse.resolve())
     given = ["--warehouse", str(layout.warehouse), "--topology", str(file), *flags(clusters)]
     with _signals() as asked, _only_run(layout, topology):
@@ -168,9 +170,9 @@ def _only_run(layout: Layout, topology: Topology) -> Iterator[None]:
     """
     folder = layout.control(topology.name, topology.sub_topologies[0].name).parent
     own_folder(folder)
-    lock = opened(folder / "run.lock")
+    lock = open_lock(folder / "run.lock")
     try:
-        if not taken(lock, within_s=0):
+        if not take_lock(lock, within_s=0):
             by = holder(lock)
             msg = f"{topology.name}: another `tidemark run` runs it in {layout.warehouse} ({by}); end that one first"
             raise InvalidArgument(msg)

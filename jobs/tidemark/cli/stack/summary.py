@@ -9,7 +9,7 @@ from textwrap import fill, indent
 from tidemark.model.tables.catalog import BECAME, CAME_IN, HOP_UPDATE, TABLES
 from tidemark.query.inventory import inventory
 from tidemark.query.sql import Answer, Warehouse
-from tidemark.query.text_table import aligned
+from tidemark.query.text_table import format_table
 from tidemark.semantics.buckets import quantile
 
 MAY_BE_EMPTY = frozenset({"late_records", "held_records", "requeued", "table_files", "undeliverable"})
@@ -125,7 +125,7 @@ def _unread(warehouse: Warehouse, hop: str) -> Iterator[str]:
 
 
 def _table(answer: Answer) -> str:
-    return aligned(answer.columns, answer.rows) if answer.rows else "nothing"
+    return format_table(answer.columns, answer.rows) if answer.rows else "nothing"
 
 
 def _latency(answer: Answer) -> str:
@@ -134,7 +134,7 @@ def _latency(answer: Answer) -> str:
     for *before, counts, highest in answer.rows:
         quantiles = [round(quantile(counts, q) or 0) for q in (0.5, 0.99)]
         rows.append((*before, *quantiles, highest))
-    return aligned(LATENCY_COLUMNS, rows) if rows else "nothing"
+    return format_table(LATENCY_COLUMNS, rows) if rows else "nothing"
 
 
 def _paths(answer: Answer) -> str:
@@ -161,7 +161,7 @@ def _slas(warehouse: Warehouse) -> str:
 
 
 def _inventory(home: Path) -> str:
-    return aligned(("table", "where", "rows", "files", "bytes", "version"), inventory(home))
+    return format_table(("table", "where", "rows", "files", "bytes", "version"), inventory(home))
 
 
 def _quarantine(warehouse: Warehouse, injected: int | None) -> str:

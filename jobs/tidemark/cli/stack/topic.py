@@ -9,7 +9,7 @@ from tidemark.cli.shared.local import Home, broker
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.connections import PARTITIONS, topic_command
-from tidemark.query.text_table import aligned
+from tidemark.query.text_table import format_table
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def command(options: argparse.Namespace) -> int:
         say_inert(address)
         return 0
     if options.action == "list":
-        say_inert(aligned(("topic", "partitions"), sorted(broker.topics(address).items())))
+        say_inert(format_table(("topic", "partitions"), sorted(broker.topics(address).items())))
         return 0
     existing = broker.topics(address).get(options.name)
     partitions = options.partitions or existing or PARTITIONS
@@ -48,7 +48,7 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def missing(topics: dict[str, int], address: str) -> str:
+def missing_topics_message(topics: dict[str, int], address: str) -> str:
     """Returns the message about *topics* that do not exist at *address*.
 
     *topics* has the number of partitions that each is to have.

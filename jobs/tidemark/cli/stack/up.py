@@ -20,7 +20,7 @@ from tidemark.cli.shared.local import (
     AirflowApi,
     Conductor,
     Home,
-    Remembered,
+    InstallationState,
     addresses,
     broker,
     once_every,
@@ -62,7 +62,7 @@ def command(options: argparse.Namespace) -> int:
 
     The others are started nevertheless.
     """
-    up = Up(Home(options.home.resolve()), Project.here(), slow=options.slow, unpause=options.unpause)
+    up = StackStart(Home(options.home.resolve()), Project.here(), slow=options.slow, unpause=options.unpause)
     ran_before, is_started = up.home.running(), False
     try:
         topologies = up.with_topics(up.chosen(options.topologies))
@@ -86,7 +86,7 @@ def command(options: argparse.Namespace) -> int:
     return 1 if up.problems else 0
 
 
-class Up:
+class StackStart:
     """The steps that start topologies of *project* in *home*.
 
     A topology that cannot run joins `problems`. `held` are DAGs that stay paused because a person paused them.
@@ -97,7 +97,7 @@ class Up:
         self.problems: dict[str, str] = {}
         self.held: list[str] = []
         self._slow, self._unpause = tuple(slow), unpause
-        self._remembered = Remembered.of(home)
+        self._remembered = InstallationState.of(home)
 
     def chosen(self, names: Iterable[str]) -> dict[str, Topology]:
         """Returns the topologies *names* by name.
@@ -149,7 +149,7 @@ class Up:
             there = broker.topics(address)
         for name, topics in needed.items():
             if missing := {each: PARTITIONS for each in topics if each not in there}:
-                self.problems[name] = topic.missing(missing, address)
+                self.problems[name] = topic.missing_topics_message(missing, address)
         return self._usable(topologies)
 
     def start_airflow(self) -> AirflowApi:

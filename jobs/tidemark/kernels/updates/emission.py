@@ -15,7 +15,7 @@ import polars as pl
 from tidemark.kernels.columns.identity import identity_of
 from tidemark.kernels.columns.values import value_text
 from tidemark.kernels.updates.change import judge
-from tidemark.model.settings.emission import Decide, Emission
+from tidemark.model.settings.emission import DecisionRate, Emission
 from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
 
@@ -75,7 +75,7 @@ def sent_on(updates: pl.DataFrame, stored: pl.DataFrame, emission: Emission) -> 
     *stored* are the stored rows of their keys.
     """
     decided = updates
-    if emission.decide is Decide.BATCH:
+    if emission.decide is DecisionRate.BATCH:
         decided = newest_per_key(updates)
     if emission.strategy is Strategy.ON_CHANGE:
         result = judged(decided, stored, emission.rule)

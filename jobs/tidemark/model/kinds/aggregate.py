@@ -13,7 +13,14 @@ from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS, parsed_call
 from tidemark.model.settings.emission import Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.window_columns import END, START, Results, WindowColumns, among, selected
+from tidemark.model.settings.window_columns import (
+    END,
+    START,
+    ResultWindows,
+    WindowColumns,
+    bounds_among,
+    selected_bounds,
+)
 from tidemark.model.settings.windows import Windows, read_windows
 from tidemark.semantics.change import Rule
 
@@ -51,14 +58,14 @@ class Aggregate(DeclaredOperator):
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns bounds of its own windows, and kept ones of its input."""
         bounds = read[0].bounds
-        kept = among(self.key, bounds)
+        kept = bounds_among(self.key, bounds)
         calls = self.aggregates.items()
         values = {name: of for name, (function, of) in calls if AGGREGATE_FUNCTIONS[function].is_a_value}
         of_values = {name: bounds[of] for name, of in values.items() if of in bounds}
         own = {START: START, END: END} if self.windows else {}
         shown = {START: START} if self.windows else {}
-        emitted = kept | shown | selected(self.select, kept | of_values | own)
-        return WindowColumns(emitted, Results(self.windows, self.emission.strategy) if self.windows else None)
+        emitted = kept | shown | selected_bounds(self.select, kept | of_values | own)
+        return WindowColumns(emitted, ResultWindows(self.windows, self.emission.strategy) if self.windows else None)
 
     def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
         """Yields misfits with a stream, or a repartition with an id."""

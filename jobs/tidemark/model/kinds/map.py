@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, DeclaredOperator, LastArrived
+from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, ArrivalOrder, DeclaredOperator
 from tidemark.model.settings.emission import Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.window_columns import WindowColumns, selected
+from tidemark.model.settings.window_columns import WindowColumns, selected_bounds
 from tidemark.semantics.change import Rule
 
 
@@ -43,11 +43,11 @@ class Map(DeclaredOperator):
             return frozenset({KAFKA_KEY, *self.key})
         return frozenset(name for name, sql in self.select.items() if sql.strip() in read) | (read & {KAFKA_KEY})
 
-    def last_arrived(self, *, reads_updates: bool) -> LastArrived | None:
+    def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:
         """Returns its key if it judges updates."""
         if self.emission is None:
             return None
-        return LastArrived(self.key, "let it read a table with newest_by, or records that have this key in Kafka")
+        return ArrivalOrder(self.key, "let it read a table with newest_by, or records that have this key in Kafka")
 
     def renamed(self, names: Mapping[str, str]) -> Mapping[str, str] | None:
         """Returns the names that `select` gives; None if it may suppress records."""
@@ -60,7 +60,7 @@ class Map(DeclaredOperator):
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns the bounds that it selects."""
-        return WindowColumns(selected(self.select, read[0].bounds), read[0].results) if self.select else read[0]
+        return WindowColumns(selected_bounds(self.select, read[0].bounds), read[0].results) if self.select else read[0]
 
     @classmethod
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:

@@ -52,7 +52,7 @@ class Refusal(NamedTuple):
     remedy: str
 
 
-class LastArrived(NamedTuple):
+class ArrivalOrder(NamedTuple):
     """The record of a *key* that arrives last is kept.
 
     An empty key is the record's own; *remedy* is for a mixed order.
@@ -128,7 +128,7 @@ class Operator(ABC):
         """
         return read
 
-    def last_arrived(self, *, reads_updates: bool) -> LastArrived | None:
+    def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:
         """Returns key and remedy if it keeps a key's last arrived record.
 
         None if it does not.

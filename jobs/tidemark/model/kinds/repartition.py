@@ -14,7 +14,7 @@ from tidemark.model.kinds.operator import ORDERED, DeclaredOperator, Operator, R
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.emission import Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.window_columns import WindowColumns, among
+from tidemark.model.settings.window_columns import WindowColumns, bounds_among
 from tidemark.semantics.change import Rule
 
 
@@ -58,7 +58,7 @@ class Repartition(DeclaredOperator):
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns the bounds that it passes on."""
-        bounds = among((*self.key, *self.columns, *self.id), read[0].bounds)
+        bounds = bounds_among((*self.key, *self.columns, *self.id), read[0].bounds)
         return WindowColumns(bounds, None if self.id else read[0].results)
 
     def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:

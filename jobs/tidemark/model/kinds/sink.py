@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.kafka_end import KafkaEnd, read_kafka_end
-from tidemark.model.kinds.operator import LastArrived, Operator, Refusal
+from tidemark.model.kinds.operator import ArrivalOrder, Operator, Refusal
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
 from tidemark.model.settings.window_columns import SinkWindow, WindowColumns, sink_window
 from tidemark.model.tables.catalog import TABLES
@@ -67,11 +67,11 @@ class Sink(KafkaEnd):
         """Returns False: no operator reads it."""
         return False
 
-    def last_arrived(self, *, reads_updates: bool) -> LastArrived | None:
+    def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:
         """Returns its key if it keeps current rows of events."""
         if not self.key or reads_updates:
             return None
-        return LastArrived(self.key, "let it read a table with newest_by")
+        return ArrivalOrder(self.key, "let it read a table with newest_by")
 
     def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
         """Refuses `last_seen_at` if the input suppresses nothing."""

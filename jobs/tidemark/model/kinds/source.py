@@ -42,7 +42,7 @@ _WRITER = re.compile(r"[\w.-]+/[\w.-]+")
 _PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
 
 
-class NotANumber(StrEnum):
+class NanPolicy(StrEnum):
     """The treatment of records with NaN in a double: use or quarantine."""
 
     KEEP = "keep"
@@ -102,7 +102,7 @@ class Source(KafkaEnd):
     max_files: int | None = None
     max_bytes: int | None = None
     written_by: tuple[str, ...] = ()
-    nan: NotANumber = NotANumber.KEEP
+    nan: NanPolicy = NanPolicy.KEEP
     tombstone_header: str | None = None
     tombstone_field: str | None = None
 
@@ -247,9 +247,9 @@ def _limits(keys: Keys, place: Mapping[str, str]) -> dict[str, Any]:
     return limits
 
 
-def _nan(keys: Keys, fields: Mapping[str, str]) -> NotANumber:
-    nan = keys.choice("nan", NotANumber, NotANumber.KEEP)
-    if nan is NotANumber.QUARANTINE and "double" not in fields.values():
+def _nan(keys: Keys, fields: Mapping[str, str]) -> NanPolicy:
+    nan = keys.choice("nan", NanPolicy, NanPolicy.KEEP)
+    if nan is NanPolicy.QUARANTINE and "double" not in fields.values():
         problem = f"is {nan.value!r}, but no field is a double"
         keys.fail("nan", problem, "leave it out: only doubles can be NaN", beside="fields")
     return nan

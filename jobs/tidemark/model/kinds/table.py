@@ -8,21 +8,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import KAFKA_KEY, DeclaredOperator, LastArrived, Operator, Refusal
+from tidemark.model.kinds.operator import KAFKA_KEY, ArrivalOrder, DeclaredOperator, Operator, Refusal
 from tidemark.model.settings.emission import ON_CHANGE, Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.window_columns import START, WindowColumns, among
+from tidemark.model.settings.window_columns import START, WindowColumns, bounds_among
 from tidemark.semantics.change import Rule
 
 
-class NewestBy(StrEnum):
+class NewestRule(StrEnum):
     """The newest row of a key: by arrival, or by record time."""
 
     ARRIVAL = "arrival"
     EVENT_TIME = "event_time"
 
 
-class Beyond(StrEnum):
+class HistoryPolicy(StrEnum):
     """The answer to a record from before a table's history.
 
     It gets the oldest kept version, or is late.
@@ -48,13 +48,13 @@ class KeyedTable(DeclaredOperator):
     columns: tuple[str, ...] = ()
     emission: Emission = ON_CHANGE
     history_ms: int | None = None
-    beyond_history: Beyond = Beyond.OLDEST
-    newest_by: NewestBy | None = None
+    beyond_history: HistoryPolicy = HistoryPolicy.OLDEST
+    newest_by: NewestRule | None = None
 
     @property
     def is_strict(self) -> bool:
         """True if a record from before its history is late."""
-        return self.beyond_history is Beyond.LATE
+        return self.beyond_history is HistoryPolicy.LATE
 
     def sends_updates(self, *, reads_updates: bool) -> bool:
         """Returns True."""
@@ -64,21 +64,21 @@ class KeyedTable(DeclaredOperator):
         """Returns its key."""
         return frozenset({KAFKA_KEY, *self.key})
 
-    def last_arrived(self, *, reads_updates: bool) -> LastArrived | None:
+    def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:
         """Returns its key if the file does not set `newest_by`."""
         if self.newest_by is not None:
             return None
         remedy = (
             'write newest_by = "event_time" to keep the newest by record time, or newest_by = "arrival" to accept this'
         )
-        return LastArrived(self.key, remedy)
+        return ArrivalOrder(self.key, remedy)
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns the bounds that it keeps.
 
         Its rows are results if the window's start is part of its key.
         """
-        bounds = among((*self.key, *self.columns), read[0].bounds) if self.columns else read[0].bounds
+        bounds = bounds_among((*self.key, *self.columns), read[0].bounds) if self.columns else read[0].bounds
         is_per_window = any(bounds.get(column) == START for column in self.key)
         return WindowColumns(bounds, read[0].results if is_per_window else None)
 
@@ -100,6 +100,6 @@ class KeyedTable(DeclaredOperator):
             columns=keys.names("columns", '["status"]', ()),
             emission=read_emission(keys, Rule.STRICTLY_NEWER),
             history_ms=keys.duration("history", "1 h", None),
-            beyond_history=keys.choice("beyond_history", Beyond, Beyond.OLDEST),
-            newest_by=keys.choice("newest_by", NewestBy, NewestBy.ARRIVAL) if "newest_by" in keys.content else None,
+            beyond_history=keys.choice("beyond_history", HistoryPolicy, HistoryPolicy.OLDEST),
+            newest_by=keys.choice("newest_by", NewestRule, NewestRule.ARRIVAL) if "newest_by" in keys.content else None,
         )

@@ -127,7 +127,7 @@ def named_address(text: str) -> tuple[str, str]:
     return name or DEFAULT, address
 
 
-def addressed(
+def addressed_clusters(
     names: Iterable[str],
     configured: Clusters,
     given: Iterable[tuple[str, str]],
@@ -170,7 +170,7 @@ def with_address(
     *,
     otherwise: str | None = None,
 ) -> Clusters:
-    """Returns those of *names* that have an address, as `addressed` does."""
+    """Returns those of *names* that have an address, as `addressed_clusters` does."""
     clusters: dict[str, Cluster] = {}
     for name in names:
         local = otherwise if name == DEFAULT else None

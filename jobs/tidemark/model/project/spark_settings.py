@@ -114,15 +114,15 @@ def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
         InvalidSpec: it is not valid.
     """
     keys = Keys(file, "spark", content)
-    master = _matching(keys, "master", "spark://spark-master:7077", _MASTER)
+    master = _pattern_value(keys, "master", "spark://spark-master:7077", _MASTER)
     executors = keys.count("executors", "2", None)
     cores = keys.count("cores", "1", executors and 1)
     by_property = {
         "spark.executor.instances": executors,
         "spark.executor.cores": cores,
         "spark.cores.max": executors and executors * cores,  # how a standalone cluster counts executors
-        "spark.executor.memory": _matching(keys, "memory", "2g", _MEMORY),
-        "spark.driver.memory": _matching(keys, "driver_memory", "2g", _MEMORY),
+        "spark.executor.memory": _pattern_value(keys, "memory", "2g", _MEMORY),
+        "spark.driver.memory": _pattern_value(keys, "driver_memory", "2g", _MEMORY),
         "spark.sql.shuffle.partitions": keys.count("shuffle_partitions", "8", None),
     }
     conf = keys.get("conf", dict, '{ "spark.executor.memoryOverhead" = "1g" }', {})
@@ -133,7 +133,7 @@ def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
     return SparkSettings(master=master, properties={**own, **conf})
 
 
-def _matching(keys: Keys, key: str, example: str, form: re.Pattern[str]) -> str | None:
+def _pattern_value(keys: Keys, key: str, example: str, form: re.Pattern[str]) -> str | None:
     value: str | None = keys.text(key, example, None)
     if value is not None and not form.fullmatch(value):
         keys.fail(key, f"is {value!r}", f'write {key} = "{example}", or another value of this form')

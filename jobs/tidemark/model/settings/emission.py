@@ -13,7 +13,7 @@ from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
 
 
-class Decide(StrEnum):
+class DecisionRate(StrEnum):
     """How often an operator decides about a key.
 
     After each record in offset order, or once per key and batch.
@@ -32,7 +32,7 @@ class Emission:
 
     strategy: Strategy = Strategy.ON_CHANGE
     rule: Rule = Rule.STRICTLY_NEWER
-    decide: Decide = Decide.RECORD
+    decide: DecisionRate = DecisionRate.RECORD
     interval_ms: int | None = None
 
     @property
@@ -50,7 +50,7 @@ def read_emission(keys: Keys, rule: Rule, *, windowed: bool = False) -> Emission
     emission = Emission(
         strategy=keys.choice("strategy", Strategy, Strategy.ON_CHANGE),
         rule=keys.choice("rule", Rule, rule),
-        decide=keys.choice("decide", Decide, Decide.RECORD),
+        decide=keys.choice("decide", DecisionRate, DecisionRate.RECORD),
         interval_ms=keys.duration("interval", "10 s", None),
     )
     if (emission.strategy is Strategy.PERIODIC) != (emission.interval_ms is not None):

@@ -80,12 +80,12 @@ class Interval:
         return f"({column} >= '{iso(self.start_ms)}' and {column} < '{iso(self.end_ms)}')"
 
 
-def joined(starts_ms: Iterable[int], grain: Grain) -> list[Interval]:
+def join_intervals(starts_ms: Iterable[int], grain: Grain) -> list[Interval]:
     """Returns the intervals of *grain* that start at *starts_ms*, in order.
 
     Intervals without a gap between them become one.
 
-    >>> joined([120_000, 0, 60_000, 300_000], Grain.MINUTE)
+    >>> join_intervals([120_000, 0, 60_000, 300_000], Grain.MINUTE)
     [Interval(start_ms=0, end_ms=180000), Interval(start_ms=300000, end_ms=360000)]
     """
     intervals: list[Interval] = []

@@ -80,12 +80,12 @@ def length(ms: int) -> str:
     return f"{ms:,} ms"
 
 
-def meant(word: str, words: Collection[str], what: str) -> str:
+def suggestion_of(word: str, words: Collection[str], what: str) -> str:
     """Returns the remedy for *word*, which is none of *words*.
 
     It is the nearest one, or all *what* there are.
 
-    >>> meant("ownr", ["owner", "subject"], "keys"), meant("colour", ["owner", "subject"], "keys")
+    >>> suggestion_of("ownr", ["owner", "subject"], "keys"), suggestion_of("colour", ["owner", "subject"], "keys")
     ('did you mean owner?', 'known keys: owner, subject')
     """
     near = difflib.get_close_matches(word, words, n=1)
@@ -333,4 +333,4 @@ class Keys:
         """Refuses keys that are not *allowed*."""
         for key in self.content:
             if key not in allowed:
-                self.fail(key, "is not a valid key here", meant(key, allowed, "keys"), beside=ASKING)
+                self.fail(key, "is not a valid key here", suggestion_of(key, allowed, "keys"), beside=ASKING)

@@ -17,7 +17,7 @@ START, END = "window_start", "window_end"
 
 
 @dataclass(frozen=True)
-class Results:
+class ResultWindows:
     """The windows of an aggregate, and its strategy.
 
     Its records are one per result.
@@ -35,7 +35,7 @@ class WindowColumns:
     """
 
     bounds: Mapping[str, str] = field(default_factory=dict)
-    results: Results | None = None
+    results: ResultWindows | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ def sink_window(columns: WindowColumns) -> SinkWindow | None:
     return SinkWindow(windows=windows, is_closed=is_closed, column=column, before_ms=before_ms)
 
 
-def selected(select: Mapping[str, str], bounds: Mapping[str, str]) -> dict[str, str]:
+def selected_bounds(select: Mapping[str, str], bounds: Mapping[str, str]) -> dict[str, str]:
     """Returns the bounds among the results of *select*, SQL by column.
 
     *select* reads *bounds*.
@@ -84,7 +84,7 @@ def selected(select: Mapping[str, str], bounds: Mapping[str, str]) -> dict[str, 
     return {column: bounds[sql.strip()] for column, sql in select.items() if sql.strip() in bounds}
 
 
-def among(columns: Collection[str], bounds: Mapping[str, str]) -> dict[str, str]:
+def bounds_among(columns: Collection[str], bounds: Mapping[str, str]) -> dict[str, str]:
     """Returns those of *bounds* that are among *columns*."""
     return {column: kind for column, kind in bounds.items() if column in columns}
 

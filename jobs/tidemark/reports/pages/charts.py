@@ -6,6 +6,7 @@ shows, a place, a word or a dash shows too. Instants are epoch ms, shown in UTC;
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
@@ -81,12 +82,17 @@ def latency_bands(rows: Sequence[Row], interval: Interval) -> Markup:
 
     A row has the median, and bands up to p90 and to p99. The promised latency is a dashed line where it is NEAR.
     """
-    highest = {name: max(row["p99_ms"] for row in of) for name, of in _by(rows, "operator")}
     point = {"color": BLUE, "size": 25} if len(rows) < FEW else False
     charts = []
+    medians = []
     for name, of in _by(rows, "operator"):
+        p50_ms, highest_ms = [row["p50_ms"] for row in of], max(row["p99_ms"] for row in of)
+        medians.append(
+            f"{name}: medians of {for_people(min(p50_ms))} to {for_people(max(p50_ms))}, "
+            f"highest p99 {for_people(highest_ms)}"
+        )
         # A distant promise would flatten the latencies.
-        near = [row if (row["sla_ms"] or 0) <= NEAR * highest[name] else row | {"sla_ms": None} for row in of]
+        near = [row if (row["sla_ms"] or 0) <= NEAR * highest_ms else row | {"sla_ms": None} for row in of]
         ends_ms = [row[column] or 0 for row in near for column in ("p50_ms", "p99_ms", "sla_ms")]
         layers = [
             _layer({"type": "area", "color": BAND}, y=_length("p50_ms", ends_ms), y2={"field": "p90_ms"}),
@@ -97,12 +103,7 @@ def latency_bands(rows: Sequence[Row], interval: Interval) -> Markup:
         chart = {"width": WIDTH, "height": 150, "encoding": {"x": _time(interval)}, "layer": layers}
         title = {"text": name, "anchor": "start", "fontSize": 13, "color": INK}
         charts.append({"title": title, "data": {"values": _with_gaps(near)}, **chart})
-    medians = "; ".join(
-        f"{name}: medians of {for_people(min(row['p50_ms'] for row in of))} to "
-        f"{for_people(max(row['p50_ms'] for row in of))}, highest p99 {for_people(highest[name])}"
-        for name, of in _by(rows, "operator")
-    )
-    description = f"By minute of the finish clock. {medians}."
+    description = f"By minute of the finish clock. {'; '.join(medians)}."
     return _svg("latencies", {"vconcat": charts, "spacing": 24}, "Latency over time", description)
 
 
@@ -111,16 +112,17 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
 
     Windows are *apart_ms* or more from each other. A triangle marks a window over its SLA.
     """
-    totals = [{"at_ms": row["end_ms"], "ms": row["latency_ms"] + row["before_source_ms"]} for row in rows]
-    parts = [
-        {"at_ms": row["end_ms"], "ms": max(0, row[column]), "part": name, "order": order}
-        for row in rows
-        for order, (column, (name, _)) in enumerate(PARTS.items())
-    ]
-    over = [total for total, row in zip(totals, rows, strict=True) if row["over_sla"]]
+    parts, over, ends_ms = [], [], []
+    for row in rows:
+        at_ms, total_ms = row["end_ms"], row["latency_ms"] + row["before_source_ms"]
+        ends_ms.append(total_ms)
+        if row["over_sla"]:
+            over.append({"at_ms": at_ms, "ms": total_ms})
+        for order, (column, (name, _)) in enumerate(PARTS.items()):
+            # A part is negative if a clock was ahead, and a bar cannot begin below 0.
+            parts.append({"at_ms": at_ms, "ms": max(0, row[column]), "part": name, "order": order})
     bar = {"type": "bar", "width": min(BAR, 0.8 * WIDTH * apart_ms / interval.length_ms)}
     triangle = {"type": "point", "shape": "triangle-down", "color": RED, "filled": True, "size": 45, "yOffset": -8}
-    ends_ms = [total["ms"] for total in totals]
     height = _length("ms", ends_ms) | {"stack": "zero"}
     layers = [
         _layer(bar, parts, y=height, color=_colors("part", dict(PARTS.values())), order={"field": "order"}),
@@ -139,16 +141,19 @@ def emission(rows: Sequence[Row], interval: Interval, place_ms: int) -> Markup:
 
     There is a bar for each *place_ms*.
     """
-    totals = {name: sum(row["suppressed"] + row["emitted"] for row in of) for name, of in _by(rows, "operator")}
+    outcomes: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    values = []
+    for row in rows:
+        for became in ("emitted", "suppressed"):
+            outcomes[became] += row[became]
+            totals[row["operator"]] += row[became]
+            # A bar stands in the middle of its time.
+            at_ms = row["at_ms"] + place_ms // 2
+            values.append({"operator": row["operator"], "at_ms": at_ms, "n": row[became], "became": became})
     # A chart has no space for all operators: those with most updates are drawn.
-    shown = sorted(totals, key=lambda name: -totals[name])[:MOST]
-    values = [
-        # A bar stands in the middle of its time.
-        {"operator": row["operator"], "at_ms": row["at_ms"] + place_ms // 2, "n": row[became], "became": became}
-        for row in rows
-        for became in ("emitted", "suppressed")
-        if row["operator"] in shown
-    ]
+    shown = sorted(sorted(totals), key=lambda name: -totals[name])[:MOST]
+    values = [value for value in values if value["operator"] in shown]
     axis = {"tickCount": 3, "format": "~s"}
     bars = _layer(
         {"type": "bar", "width": 0.9 * WIDTH * place_ms / interval.length_ms},
@@ -157,8 +162,10 @@ def emission(rows: Sequence[Row], interval: Interval, place_ms: int) -> Markup:
         color=_colors("became", {"emitted": BLUE, "suppressed": ORANGE}),
         order={"field": "became"},
     )
-    emitted, suppressed = (sum(row[became] for row in rows) for became in ("emitted", "suppressed"))
-    description = f"{emitted:,} updates were emitted and {suppressed:,} suppressed, a row of bars per operator."
+    description = (
+        f"{outcomes['emitted']:,} updates were emitted and {outcomes['suppressed']:,} suppressed, "
+        "a row of bars per operator."
+    )
     spec = _rows_of("operator", {"width": WIDTH, "height": 64, **bars}, values)
     return _svg("emission", spec, "Emitted against suppressed", description)
 
@@ -168,17 +175,24 @@ def watermark_lag(lags: Sequence[Row], spans: Sequence[Row], interval: Interval)
 
     Below it are the spans when a partition was idle or had unread records.
     """
-    points = [row | {"input": _input(row), "order": order} for order, row in enumerate(lags)]
+    points, lags_ms = [], []
+    highest: dict[str, float] = {}
+    for order, row in enumerate(lags):
+        name, lag_ms = _input(row), row["lag_ms"]
+        # Vega-Lite would sort the points of a line by time; rows of one instant have an order, too.
+        points.append(row | {"input": name, "order": order})
+        lags_ms.append(lag_ms)
+        highest[name] = max(highest.get(name, lag_ms), lag_ms)
     silent = [row | {"input": _input(row)} for row in spans]
-    highest = {name: max(row["lag_ms"] for row in of) for name, of in _by(points, "input")}
-    shown = sorted(sorted(highest, key=lambda name: -highest[name])[:MOST])
+    # A chart has no space for all partitions: those with the largest lags are drawn, in the order of their names.
+    shown = sorted(sorted(sorted(highest), key=lambda name: -highest[name])[:MOST])
     stroke = {"symbolType": "stroke", "symbolStrokeWidth": 2.5, "symbolSize": 500}
     by_input = {"field": "input", "type": "nominal", "legend": stroke}
     lines = _layer(
         {"type": "line", "strokeWidth": 1.8, "clip": True},
         [row for row in points if row["input"] in shown],
         x=_time(interval),
-        y=_length("lag_ms", [row["lag_ms"] for row in points]),
+        y=_length("lag_ms", lags_ms),
         order={"field": "order"},
         color=by_input | {"scale": {"domain": shown, "range": LINES[: len(shown)]}},
         strokeDash=by_input | {"scale": {"domain": shown, "range": DASHES[: len(shown)]}},
@@ -194,7 +208,7 @@ def watermark_lag(lags: Sequence[Row], spans: Sequence[Row], interval: Interval)
     charts = [{"width": WIDTH, "height": 170, **lines}, {"width": WIDTH, "height": {"step": 20}, **bars}]
     # Otherwise both charts would have one legend.
     own_scales = {"scale": {"color": "independent", "strokeDash": "independent"}}
-    worst = max(highest, key=lambda name: highest[name])
+    worst = max(sorted(highest), key=lambda name: highest[name])
     description = (
         f"The largest lag is {for_people(highest[worst])}, of {worst}. {len(shown)} of {len(highest)} partitions are "
         f"shown, and below, in {len(silent)} spans, when partitions were idle or backlogged."

@@ -5,9 +5,11 @@ Sources are on the left.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 
 from tidemark.semantics.critical_path import Upstreams, in_order
 
@@ -57,7 +59,7 @@ class Drawing:
     edges: tuple[Edge, ...]
 
 
-def drawing(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
+def draw(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
     """Draws *upstreams* with a column for each step from the sources.
 
     *path* is the critical one, source first. It runs along the top row. Below it an
@@ -67,31 +69,32 @@ def drawing(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
     row: dict[str, int] = {}
     for name in in_order(upstreams):
         column[name] = 1 + max((column[read] for read in upstreams.get(name, ())), default=-1)
-    for place in range(1 + max(column.values(), default=0)):
+    names_by_column: dict[int, list[str]] = defaultdict(list)
+    for name, place in column.items():
+        names_by_column[place].append(name)
+    # Column by column: a wish depends on the rows of the columns before.
+    for place in sorted(names_by_column):
         occupied: set[int] = set()
         # Operators of the path come first, so the top row is free for them.
-        of_column = (name for name in column if column[name] == place)
-        for name in sorted(of_column, key=lambda n: (n not in path, _wish(n, upstreams, row), n)):
-            first = _wish(name, upstreams, row) if name not in path else 0
-            row[name] = next(r for r in range(first, len(column) + 1) if r not in occupied)
-            occupied.add(row[name])
-    boxes = tuple(
-        Box(name, MARGIN + column[name] * (BOX[0] + GAP[0]), MARGIN + row[name] * (BOX[1] + GAP[1]), name in path)
-        for name in column
-    )
-    corner = {box.name: (box.x, box.y) for box in boxes}
+        for name in sorted(names_by_column[place], key=lambda n: (n not in path, _wish(n, upstreams, row), n)):
+            lowest = 0 if name in path else _wish(name, upstreams, row)
+            while lowest in occupied:
+                lowest += 1
+            row[name] = lowest
+            occupied.add(lowest)
+    corner = {
+        name: (MARGIN + column[name] * (BOX[0] + GAP[0]), MARGIN + row[name] * (BOX[1] + GAP[1])) for name in column
+    }
+    boxes = [Box(name, x, y, name in path) for name, (x, y) in corner.items()]
     steps = set(pairwise(path))
-    edges = [
-        Edge(read, name, _curve(corner[read], corner[name]), (read, name) in steps)
-        for name in column
-        for read in upstreams.get(name, ())
-    ]
-    return Drawing(
-        width=max((box.x for box in boxes), default=0) + BOX[0] + MARGIN,
-        height=max((box.y for box in boxes), default=0) + BOX[1] + MARGIN,
-        boxes=boxes,
-        edges=tuple(sorted(edges, key=lambda edge: edge.on_path)),
-    )
+    edges: list[Edge] = []
+    for name in column:
+        for read in upstreams.get(name, ()):
+            edges.append(Edge(read, name, _curve(corner[read], corner[name]), (read, name) in steps))
+    # SVG draws later elements over earlier ones.
+    edges.sort(key=attrgetter("on_path"))
+    right, bottom = (max(ends) for ends in zip(*corner.values(), strict=True)) if corner else (0, 0)
+    return Drawing(right + BOX[0] + MARGIN, bottom + BOX[1] + MARGIN, tuple(boxes), tuple(edges))
 
 
 def _wish(name: str, upstreams: Upstreams, row: dict[str, int]) -> int:
@@ -105,4 +108,5 @@ def _curve(start: tuple[int, int], end: tuple[int, int]) -> str:
     # An edge that passes a column stays in its row until it is past it.
     turn_x = max(x, to_x - GAP[0])
     bend = (to_x - turn_x) // 2
+    # It ends 7 px before the box, where the head of its arrow is.
     return f"M{x},{y} H{turn_x} C{turn_x + bend},{y} {to_x - bend},{to_y} {to_x - 7},{to_y}"

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from tidemark.model.settings.intervals import Grain, Interval, utc
 from tidemark.model.topology import Topology
 from tidemark.reports.pages import charts
-from tidemark.reports.pages.drawing import BOX, drawing
+from tidemark.reports.pages.drawing import BOX, draw
 from tidemark.reports.pages.interval_facts import PageFacts, page_facts
 from tidemark.reports.pages.templates import POLICY, length, template
 from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables
@@ -70,7 +70,7 @@ def page(facts: PageFacts, *, now_ms: int | None = None) -> str:
         policy=Markup(POLICY),
         topology=facts.topology,
         path=path,
-        drawing=drawing(facts.topology.upstreams, path),
+        drawing=draw(facts.topology.upstreams, path),
         box=BOX,
         told={name: _operator(row) for name, row in facts.operators.items()},
         charts=_charts(facts, facts.interval.end_ms if now_ms is None else now_ms),

@@ -112,7 +112,7 @@ def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int
     return {
         "topology": topology.name,
         "at": utc(at_ms),
-        "verdict": _standing(streams, slas, findings),
+        "verdict": _topology_verdict(streams, slas, findings),
         "state": worst(stream["state"] for stream in streams),
         **_newest_result(tables, topology, at_ms),
         "cause": causes[0].row if causes else None,
@@ -210,7 +210,7 @@ def _slas(tables: Tables, topology: Topology, at_ms: int) -> Row:
     }
 
 
-def _standing(streams: Sequence[Row], slas: Row, findings: Sequence[WhyFinding]) -> str:
+def _topology_verdict(streams: Sequence[Row], slas: Row, findings: Sequence[WhyFinding]) -> str:
     """Returns the verdict on a topology."""
     causes = {finding.cause for finding in findings}
     is_measured = not slas["is_overdue"] and slas["n"] > slas["unknown"]
@@ -242,7 +242,7 @@ def _operators(topology: Topology, streams: Sequence[Row], slas: Row, findings: 
                 f for f in findings if operator.name in (f.operator, f.input) and f.cause is not Cause.NOTHING_WRONG
             ]
             by_operator[operator.name] = {
-                "verdict": _operator_standing(states[sub.name], own, here),
+                "verdict": _operator_verdict(states[sub.name], own, here),
                 "state": states[sub.name],
                 "slas": [row["sla"] for row in own if row["verdict"] in BROKEN],
                 "causes": list(dict.fromkeys(finding.cause.value for finding in here)),
@@ -250,7 +250,7 @@ def _operators(topology: Topology, streams: Sequence[Row], slas: Row, findings: 
     return by_operator
 
 
-def _operator_standing(state: str, slas: Sequence[Row], findings: Sequence[WhyFinding]) -> str:
+def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFinding]) -> str:
     """Returns the verdict on one operator.
 
     *state* is that of its stream, *slas* are about it, and *findings* name it.
@@ -263,7 +263,7 @@ def _operator_standing(state: str, slas: Sequence[Row], findings: Sequence[WhyFi
         "warned": verdicts.count(Verdict.WARN),
         "unknown": verdicts.count(Verdict.UNKNOWN),
     }
-    return _standing([stream], {"n": len(slas), "is_overdue": False, **counts}, findings)
+    return _topology_verdict([stream], {"n": len(slas), "is_overdue": False, **counts}, findings)
 
 
 def _path(tables: Tables, topology: Topology, at_ms: int) -> Row | None:
@@ -283,11 +283,11 @@ def _path(tables: Tables, topology: Topology, at_ms: int) -> Row | None:
         "finished_ago_ms": ago_ms,
         "is_current": ago_ms <= CHECKS_MISSED * topology.check_every_ms,
         "mostly_before_source": mostly_before_source(window),
-        "spent": [*_spent(window)],
+        "spent": [*_parts_of_age(window)],
     }
 
 
-def _spent(window: Mapping[str, Any]) -> Iterator[Row]:
+def _parts_of_age(window: Mapping[str, Any]) -> Iterator[Row]:
     """Yields the parts of the whole age of *window*, longest first."""
     for part in window["parts"]:
         name = PART_WORDS.get(part["kind"], part["operator"])

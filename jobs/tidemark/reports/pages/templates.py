@@ -74,7 +74,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(Path(__file__).parents[2]),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_without_controls,
         trim_blocks=True,
         lstrip_blocks=True,
         bytecode_cache=_compiled_templates(),
@@ -94,7 +94,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _shown(value: Any) -> Any:
+def _without_controls(value: Any) -> Any:
     """Removes characters from text that a browser obeys instead of showing.
 
     Such a character turns the direction of writing.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
-from tidemark.reports.pages.drawing import BOX, drawing
+from tidemark.reports.pages.drawing import BOX, draw
 from tidemark.reports.pages.page_model import VERDICT_WORDS, PageVerdict
 from tidemark.reports.pages.templates import REFRESH_S, length, template
 from tidemark.reports.paths.path_facts import Row
@@ -51,7 +51,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         told=facts,
         topology=topology,
         path=path,
-        drawing=drawing(topology.upstreams, path) if topology else None,
+        drawing=draw(topology.upstreams, path) if topology else None,
         box=BOX,
         operators={name: _operator(row, moving.get(name)) for name, row in model.get("operators", {}).items()},
         words=VERDICT_WORDS,

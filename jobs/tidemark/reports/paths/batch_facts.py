@@ -23,7 +23,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import is_window_late
 
 
-class Ran(NamedTuple):
+class BatchRun(NamedTuple):
     """A batch that ran.
 
     `unread` has the source and partition of each partition that it left with unread records. It waited `queued_ms` for
@@ -83,12 +83,12 @@ class BatchFacts:
         *,
         trigger_ms: int,
     ) -> None:
-        self._ran: dict[str, list[Ran]] = defaultdict(list)
+        self._ran: dict[str, list[BatchRun]] = defaultdict(list)
         self._marks: dict[tuple[str, str, int], list[Mark]] = defaultdict(list)
         columns: tuple[str, ...] = ("started_at", "finished_at", "sources", "queued_ms", "queued_behind")
         for sub, batch_id, started_ms, finished_ms, sources, queued_ms, behind in _rows(batches, *columns):
             unread = frozenset(_unread(sources or ()))
-            self._ran[sub].append(Ran(batch_id, started_ms, finished_ms, unread, queued_ms or 0, behind))
+            self._ran[sub].append(BatchRun(batch_id, started_ms, finished_ms, unread, queued_ms or 0, behind))
         batches_ms, beats_ms = (frame.with_columns(cs.datetime().dt.epoch("ms")) for frame in (batches, beats))
         self._restarts: dict[tuple[str, int], Restart] = {}
         for sub in self._ran:
@@ -106,7 +106,7 @@ class BatchFacts:
             for sub, batch_id, operator, task_id, finished_ms, max_ms in by_task
         }
 
-    def before(self, sub_topology: str, batch_id: int) -> Ran | None:
+    def before(self, sub_topology: str, batch_id: int) -> BatchRun | None:
         """Returns the batch before *batch_id* that wrote anything; None: none."""
         ran = self._ran[sub_topology]
         place = bisect_left(ran, batch_id, key=lambda each: each.batch_id)

@@ -137,14 +137,16 @@ def windows_with_paths(
     start_ms, end_ms = interval or (None, None)
     windows = tables.ask(WINDOWS, [topology, at_ms, start_ms, end_ms, last]).objects[::-1]
     if not windows:
-        raise InvalidArgument(_why_none(tables, topology, at_ms))
+        raise InvalidArgument(_explain_no_path(tables, topology, at_ms))
     ends = [window["window_end"] for window in windows]
-    steps, leaves, parts, blame = (
-        _by_window(tables.ask(text, [topology, ends]).objects) for text in (STEPS, LEAVES, PARTS, BLAME)
-    )
+    # One query a table for all windows, not one a window.
+    steps = _group_by_window(tables.ask(STEPS, [topology, ends]).objects)
+    leaves = _group_by_window(tables.ask(LEAVES, [topology, ends]).objects)
+    parts = _group_by_window(tables.ask(PARTS, [topology, ends]).objects)
+    blame = _group_by_window(tables.ask(BLAME, [topology, ends]).objects)
     return [
         _window(window, steps[end], leaves[end], parts[end], blame[end])
-        for window, end in zip(windows, ends, strict=True)
+        for end, window in zip(ends, windows, strict=True)
     ]
 
 
@@ -193,26 +195,32 @@ def mostly_before_source(window: Mapping[str, Any]) -> str | None:
 
 
 def _window(window: Row, steps: list[Row], leaves: list[Row], parts: list[Row], blame: list[Row]) -> Row:
-    walked = {row["operator"]: _step(row) for row in steps}
-    on_path = [row for row in steps if row["step"] is not None]
+    steps_by_name: dict[str, PathStep] = {}
+    on_path, off_path = [], []
+    for row in steps:
+        steps_by_name[row["operator"]] = _step(row)
+        if row["step"] is None:
+            # Only operators of the path have a place and a share in it.
+            off_path.append(_without(row, "step", "share"))
+        else:
+            on_path.append(row)
+    # window_parts has the ages at all operators with a promise; this is that at the end of the path.
+    own_parts = [part for part in parts if part["subject"] == window["leaf"] and part["ms"]]
     return {
         **window,
         "path": [row["operator"] for row in on_path],
         "physical_path": physical_path(on_path),
         "steps": on_path,
-        "off_path": [
-            {name: value for name, value in row.items() if name not in {"step", "share"}}
-            for row in steps
-            if row["step"] is None
-        ],
-        "leaves": [leaf | _walk(path_to(leaf["leaf"], walked)) for leaf in leaves],
-        "parts": [
-            {name: value for name, value in part.items() if name != "subject"}
-            for part in parts
-            if part["subject"] == window["leaf"] and part["ms"]
-        ],
+        "off_path": off_path,
+        "leaves": [leaf | _walk(path_to(leaf["leaf"], steps_by_name)) for leaf in leaves],
+        "parts": [_without(part, "subject") for part in own_parts],
         "blame": blame,
     }
+
+
+def _without(row: Row, *names: str) -> Row:
+    """Returns *row* without the columns *names*."""
+    return {name: value for name, value in row.items() if name not in names}
 
 
 def _step(row: Row) -> PathStep:
@@ -231,7 +239,7 @@ def _walk(path: Path) -> Row:
     }
 
 
-def _by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
+def _group_by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
     """Groups *rows* by their window, and removes its column."""
     by_window: dict[Any, list[Row]] = defaultdict(list)
     for row in rows:
@@ -239,20 +247,20 @@ def _by_window(rows: Iterable[Row]) -> Mapping[Any, list[Row]]:
     return by_window
 
 
-def _why_none(tables: Tables, topology: str, at_ms: int | None) -> str:
+def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
     """Says why there is no path to show, and what to do."""
     # The remedy depends on how far the reports have come.
     (counts,) = tables.ask(CLOSED, [topology]).objects
     if not counts["seen"]:
         remedy = f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"
-        return _none(topology, "no report has seen a window of it", remedy)
+        return _no_path(topology, "no report has seen a window of it", remedy)
     if not counts["closed"]:
         seen = f"{counts['seen']} were seen, but none was finished by every operator"
-        return _none(topology, seen, f"`tidemark why {topology}` shows what each operator waits for")
+        return _no_path(topology, seen, f"`tidemark why {topology}` shows what each operator waits for")
     first, last = (iso(round(counts[name].timestamp() * 1000)) for name in ("first_at", "last_at"))
     at = "that interval" if at_ms is None else iso(at_ms)
-    return _none(topology, f"{at} has none; the closed ones lie between {first} and {last}", "ask for one of them")
+    return _no_path(topology, f"{at} has none; the closed ones lie between {first} and {last}", "ask for one of them")
 
 
-def _none(topology: str, seen: str, remedy: str) -> str:
+def _no_path(topology: str, seen: str, remedy: str) -> str:
     return f"{topology}: no closed streaming window to show: {seen}; {remedy}"

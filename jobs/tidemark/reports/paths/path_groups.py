@@ -14,7 +14,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.tables.catalog import OPERATOR_WINDOWS
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.window_paths import Known, Paths, looks_back_ms, together, window_paths
+from tidemark.reports.paths.window_paths import DriverFacts, Paths, looks_back_ms, together, window_paths
 from tidemark.reports.promises import Promises
 
 GROUP = "group"
@@ -32,7 +32,7 @@ class PathGroups:
     topology: Topology
     promises: Promises
     interval: Interval
-    known: Known
+    known: DriverFacts
 
     def paths(self, operator_windows: pl.DataFrame) -> Paths:
         """Finds the paths of *operator_windows* in this process."""

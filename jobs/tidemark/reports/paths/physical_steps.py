@@ -31,10 +31,10 @@ def with_tasks(steps: pl.DataFrame, finished: pl.DataFrame, tasks: pl.DataFrame)
     placed = steps.select(window_end, "operator", "step", "sub_topology").join(finished, on=STEP, maintain_order="left")
     # An operator off the path, or outside of shards, waited for the task that finished last.
     latest = of_tasks.sort("ewt_ms", descending=True, maintain_order=True).unique(TASK[:2], keep="first")
-    chosen = _of_path(placed.join(latest.select(TASK), on=TASK[:2], how="left")).join(
+    chosen = _steps_of_path(placed.join(latest.select(TASK), on=TASK[:2], how="left")).join(
         of_tasks.drop("ewt_ms"), on=TASK, how="left"
     )
-    chosen = chosen.join(_behind(chosen, of_tasks), on=TASK, how="left")
+    chosen = chosen.join(_delays_of_tasks(chosen, of_tasks), on=TASK, how="left")
     chosen = chosen.join(_latencies(chosen, of_tasks), on=STEP, how="left")
     of_window = chosen.select(pl.from_epoch("window_end", "ms").dt.replace_time_zone("UTC"), "operator", *OF_TASK)
     of_window = of_window.cast({"window_end": steps.schema["window_end"]})
@@ -71,7 +71,7 @@ def _several(tasks: pl.DataFrame) -> pl.DataFrame:
     return counted.filter(pl.col("n") > 1).select(*TASK, "ewt_ms", "tasks_error_ms", "hot_key", "hot_share")
 
 
-def _of_path(placed: pl.DataFrame) -> pl.DataFrame:
+def _steps_of_path(placed: pl.DataFrame) -> pl.DataFrame:
     """Returns *placed* steps with the shard of their path.
 
     Steps in shards on a path have the shard of the last of them in their driver.
@@ -83,7 +83,7 @@ def _of_path(placed: pl.DataFrame) -> pl.DataFrame:
     return with_last.with_columns(task=pl.when(in_shards).then("of_last").otherwise("task")).drop("of_last")
 
 
-def _behind(chosen: pl.DataFrame, of_tasks: pl.DataFrame) -> pl.DataFrame:
+def _delays_of_tasks(chosen: pl.DataFrame, of_tasks: pl.DataFrame) -> pl.DataFrame:
     """Returns by how much each *chosen* task finished after the others.
 
     It is compared with the median of the other tasks of its operator, in ms.

@@ -62,7 +62,7 @@ class OperatorPlace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finished:
+class WindowFinishes:
     """A window and its operators.
 
     `finishes` has the operators that have finished it. `places` also has those that have not.
@@ -127,7 +127,7 @@ def _last_of(names: tuple[str, ...], arrival_ms: Mapping[str, float]) -> tuple[s
 
 
 @dataclass(frozen=True)
-class Passed:
+class PassedWindows:
     """Says when each sub-topology had passed a window.
 
     *batches* are rows of its batches.
@@ -168,8 +168,8 @@ def places_of(topology: Topology) -> dict[str, OperatorPlace]:
 
 
 def windows_finished(
-    operator_windows: pl.DataFrame, topology: Topology, passed: Passed, first_ms: Mapping[str, int]
-) -> Iterator[Finished]:
+    operator_windows: pl.DataFrame, topology: Topology, passed: PassedWindows, first_ms: Mapping[str, int]
+) -> Iterator[WindowFinishes]:
     """Yields the windows of *operator_windows* in the order of their ends.
 
     Args:
@@ -202,7 +202,7 @@ class _Drivers:
     That includes windows that they passed without a row. *current* are the places of the topology as it is now.
     """
 
-    def __init__(self, passed: Passed, current: Mapping[str, OperatorPlace]) -> None:
+    def __init__(self, passed: PassedWindows, current: Mapping[str, OperatorPlace]) -> None:
         self._passed, self._current = passed, current
         self._subs = {place.sub_topology for place in current.values()}
         self._batches: dict[tuple[str, int], dict[str, OperatorFinish]] = defaultdict(dict)
@@ -211,7 +211,7 @@ class _Drivers:
         for name, place in current.items():
             self._places[place.sub_topology][name] = place
 
-    def finished(self, window: tuple[str, int, int], rows: list[_Row], later: Collection[str]) -> Finished:
+    def finished(self, window: tuple[str, int, int], rows: list[_Row], later: Collection[str]) -> WindowFinishes:
         """Returns *window*, by its *rows*.
 
         Operators without a row whose first row comes *later* did not exist yet.
@@ -236,8 +236,8 @@ class _Drivers:
             missing = {name: place for name, place in others.items() if name not in finishes and name not in later}
             places |= missing
             finishes |= self._passing(sub, missing, window)
-        present = _joined_up(_read_then(places), self._current)
-        return Finished(window, {name: finishes[name] for name in finishes if name in present}, present)
+        present = _joined_up(_without_unread(places), self._current)
+        return WindowFinishes(window, {name: finishes[name] for name in finishes if name in present}, present)
 
     def _passing(self, sub: str, missing: Collection[str], window: tuple[str, int, int]) -> dict[str, OperatorFinish]:
         """Returns how operators without a row finished *window*.
@@ -291,7 +291,7 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
 
-def _read_then(places: Mapping[str, OperatorPlace]) -> dict[str, OperatorPlace]:
+def _without_unread(places: Mapping[str, OperatorPlace]) -> dict[str, OperatorPlace]:
     """Removes sub-topologies that were not read with the window.
 
     They read other sub-topologies, whose places do not name them as readers.

@@ -20,7 +20,7 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row
-from tidemark.reports.paths.window_graph import WINDOW, Finished, OperatorFinish, Passed, windows_finished
+from tidemark.reports.paths.window_graph import WINDOW, OperatorFinish, PassedWindows, WindowFinishes, windows_finished
 from tidemark.reports.promises import Promises
 from tidemark.semantics import stram
 from tidemark.semantics.critical_path import (
@@ -57,14 +57,14 @@ class Paths(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Known:
+class DriverFacts:
     """Facts about drivers besides rows of windows.
 
     `passed` has the instants at which drivers passed windows. `first_ms` and `newest_ms` are the ends of the first and
     the newest window that each operator has finished, epoch ms.
     """
 
-    passed: Passed = field(default_factory=Passed)
+    passed: PassedWindows = field(default_factory=PassedWindows)
     first_ms: Mapping[str, int] = field(default_factory=dict)
     newest_ms: Mapping[str, int] = field(default_factory=dict)
 
@@ -85,7 +85,7 @@ def window_paths(
     topology: Topology,
     promises: Promises,
     interval: Interval,
-    drivers: Known,
+    drivers: DriverFacts,
 ) -> Paths:
     """Finds the critical paths of windows that end in *interval*.
 
@@ -98,7 +98,7 @@ def window_paths(
     """
     rows_by_table: dict[Table, list[Row]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATH_LEAVES: [], CRITICAL_PATHS: []}
     finish_rows: list[tuple[object, ...]] = []
-    paths = _Paths(topology, promises, drivers.newest_ms)
+    paths = _PathFinder(topology, promises, drivers.newest_ms)
     recent: deque[tuple[int, Iterable[PathStep]]] = deque()
     for finished in windows_finished(operator_windows, topology, drivers.passed, drivers.first_ms):
         end_ms, steps = finished.window[2], paths.measured(finished)
@@ -114,16 +114,16 @@ def window_paths(
     return Paths(tables, pl.DataFrame(finish_rows, schema=FINISHED, orient="row"))
 
 
-def _finish_rows(finished: Finished) -> Iterator[tuple[object, ...]]:
+def _finish_rows(finished: WindowFinishes) -> Iterator[tuple[object, ...]]:
     """Yields a row with columns FINISHED for each operator of a window."""
     for name, finish in finished.finishes.items():
         yield (*finished.window[1:], name, finish.ewt_ms, finish.began_ms, finish.skew_ms, finish.batch_id)
 
 
-class _Paths:
+class _PathFinder:
     """Finds the critical paths of single windows.
 
-    *promises* are those about *topology*, *newest_ms* as in Known.
+    *promises* are those about *topology*, *newest_ms* as in DriverFacts.
     """
 
     def __init__(self, topology: Topology, promises: Promises, newest_ms: Mapping[str, int]) -> None:
@@ -132,7 +132,7 @@ class _Paths:
             window_ms=topology.window_ms, throughput_calculation_max_samples=topology.max_outstanding_windows
         )
 
-    def measured(self, finished: Finished) -> dict[str, PathStep]:
+    def measured(self, finished: WindowFinishes) -> dict[str, PathStep]:
         """Measures the latency of every operator in a window."""
         upstreams, ewt_ms = finished.upstreams, finished.ewt_ms
         behind = {
@@ -153,7 +153,7 @@ class _Paths:
         return max(0, ahead_ms - own_ms) // self._limits.window_ms
 
     def of_window(
-        self, finished: Finished, steps: Mapping[str, PathStep], average_ms: Mapping[str, int]
+        self, finished: WindowFinishes, steps: Mapping[str, PathStep], average_ms: Mapping[str, int]
     ) -> dict[Table, list[Row]]:
         """Returns the rows about one window, by table.
 
@@ -183,7 +183,7 @@ class _Paths:
             CRITICAL_PATHS: [self._path(critical, averaged, spent, finished)],
         }
 
-    def _walks(self, finished: Finished, steps: Mapping[str, PathStep]) -> list[Path]:
+    def _walks(self, finished: WindowFinishes, steps: Mapping[str, PathStep]) -> list[Path]:
         """Returns the walks to terminal operators; none: the window is open."""
         walks = [path_to(name, steps) for name in finished.ends]
         settled = [walk for walk in walks if walk.steps[0].operator in finished.finishes and _is_settled(walk)]
@@ -212,7 +212,7 @@ class _Paths:
         worked_ms = None if waited_ms is None or queued_ms is None else of.worked_ms
         return {"waited_ms": waited_ms, "queued_ms": queued_ms, "worked_ms": worked_ms}
 
-    def _step(self, step: PathStep, critical: Path | None, slack: int | None, finished: Finished) -> Row:
+    def _step(self, step: PathStep, critical: Path | None, slack: int | None, finished: WindowFinishes) -> Row:
         walk = [each.operator for each in critical.steps] if critical else []
         place = walk.index(step.operator) if step.operator in walk else None
         at = finished.places[step.operator]
@@ -229,7 +229,7 @@ class _Paths:
             "promised_ms": self._promises.work_ms.get(step.operator),
         }
 
-    def _leaf(self, path: Path, critical: Path, finished: Finished) -> Row:
+    def _leaf(self, path: Path, critical: Path, finished: WindowFinishes) -> Row:
         return {
             "leaf": path.steps[-1].operator,
             "source": path.steps[0].operator,
@@ -238,7 +238,7 @@ class _Paths:
             "behind_ms": critical.latency_ms - path.latency_ms,
         }
 
-    def _path(self, critical: Path, averaged: Path, spent: Mapping[str, Row], finished: Finished) -> Row:
+    def _path(self, critical: Path, averaged: Path, spent: Mapping[str, Row], finished: WindowFinishes) -> Row:
         walk = [step.operator for step in critical.steps]
         timed = [step.operator for step in critical.steps if step.latency_ms is not None]
         before_source_ms, sla_ms = _before_source_ms(critical, finished), self._promises.end_to_end_ms.get(walk[-1])
@@ -280,7 +280,7 @@ def _averages(windows: Iterable[Iterable[PathStep]]) -> dict[str, int]:
     return {name: sum(of) // len(of) for name, of in samples_ms.items()}
 
 
-def _before_source_ms(path: Path, finished: Finished) -> int:
+def _before_source_ms(path: Path, finished: WindowFinishes) -> int:
     """Returns the age of a window when its source had finished it.
 
     The source is that of *path*; the age is ms.

@@ -37,7 +37,7 @@ from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tas
 from tidemark.reports.paths.window_parts import KeptWindows, WindowParts, WindowVerdicts
 from tidemark.reports.paths.window_paths import Paths
 from tidemark.reports.promises import Promises
-from tidemark.reports.report_tables import lies_in, opened, rows_in
+from tidemark.reports.report_tables import lies_in, open_report, rows_in
 from tidemark.semantics.blame import HISTORY_MS
 from tidemark.storage.warehouse import stream_tables
 from tidemark.stream.journal.unflushed import as_table, unflushed_of
@@ -74,7 +74,7 @@ def with_verdicts(
         promises,
         facts.of_batches(batches),
         facts.judged(promises, batches),
-        _kept(layout, topology, interval),
+        _kept_windows(layout, topology, interval),
     )
     # A window is over its SLA if it is over that of any of its operators.
     milliseconds = steps.with_columns(pl.col("window_start", "window_end").dt.epoch("ms"))
@@ -98,14 +98,16 @@ def with_verdicts(
     }
 
 
-def _kept(layout: Layout, topology: Topology, interval: Interval) -> KeptWindows:
+def _kept_windows(layout: Layout, topology: Topology, interval: Interval) -> KeptWindows:
     """Returns the windows of the day before *interval* that kept a promise."""
     day = lies_in("window_end", Interval(interval.start_ms - HISTORY_MS, interval.start_ms))
-    stored = opened(WINDOW_PARTS, layout.report_table(topology.name, WINDOW_PARTS.name))
+    stored = open_report(WINDOW_PARTS, layout.report_table(topology.name, WINDOW_PARTS.name))
     return KeptWindows(rows_in(stored, day & ~pc.field("over_sla")))
 
 
-def judged(buckets: pl.DataFrame, latencies: pl.DataFrame, promises: Promises, *, window_ms: int) -> WindowVerdicts:
+def judge_records(
+    buckets: pl.DataFrame, latencies: pl.DataFrame, promises: Promises, *, window_ms: int
+) -> WindowVerdicts:
     """Returns if records broke a promise, by operator and start of window.
 
     True: the records of the window broke the promise of the operator.
@@ -174,4 +176,4 @@ class _StreamReader:
         names = list(promises.records)
         where = lies_in("finished_at", over) & pc.field("operator").isin(pa.array(names, pa.string()))
         counts, ranges = (self.rows(table, where) for table in (LATENCY_BUCKETS, OPERATOR_LATENCY))
-        return judged(counts, ranges, promises, window_ms=self._topology.window_ms)
+        return judge_records(counts, ranges, promises, window_ms=self._topology.window_ms)

@@ -54,7 +54,8 @@ class Facts:
 
         They are minutes of the finish clock, epoch ms.
         """
-        had = min(self._had_by(rollup) for rollup in rollups)
+        # A crash between the commits of two rollups leaves one of them behind.
+        had = min(map(self._had_by, rollups))
         files = self._files(OPERATOR_LATENCY, pl.col("max.batch_id") > had)
         rows = self._rows(OPERATOR_LATENCY, files).filter(pl.col("batch_id") > had)
         minute = pl.col("finished_at").dt.truncate("1m").dt.epoch("ms").unique()
@@ -65,20 +66,21 @@ class Facts:
 
         Spark counts them if their files have more rows than *spark_above*. It is started then, and left running.
         """
-        least, largest = (pl.col(f"{bound}.finished_at").dt.epoch("ms") for bound in ("min", "max"))
         # The rows of a file finished between these two instants.
-        touch = ((largest >= minute.start_ms) & (least < minute.end_ms) for minute in minutes)
-        any_touches = pl.any_horizontal(pl.lit(value=False), *touch)
+        least, largest = pl.col("min.finished_at").dt.epoch("ms"), pl.col("max.finished_at").dt.epoch("ms")
+        touches = [(largest >= minute.start_ms) & (least < minute.end_ms) for minute in minutes]
+        any_touches = pl.any_horizontal(pl.lit(value=False), *touches)
         files = {table: self._files(table, any_touches) for table in TABLES}
-        if sum(of_table["num_records"].sum() for of_table in files.values()) > spark_above:
+        if pl.concat(files.values())["num_records"].sum() > spark_above:
             paths = {table: of_table["path"].to_list() for table, of_table in files.items()}
             # This imports pyspark, which most jobs do not need.
             from tidemark.reports.rollups import large_facts
 
             return large_facts.by_minute(paths, minutes, self.newest)
-        rows = (self._rows(table, of_table) for table, of_table in files.items())
-        facts = pl.concat([of_table.select(cs.by_name(*FACTS, require_all=False)) for of_table in rows], how="diagonal")
-        return by_minute(facts, minutes).collect(engine="streaming")
+        # Tables of an older version may lack some columns.
+        columns = cs.by_name(*FACTS, require_all=False)
+        rows = [self._rows(table, of_table).select(columns) for table, of_table in files.items()]
+        return by_minute(pl.concat(rows, how="diagonal"), minutes).collect(engine="streaming")
 
     def marks(self, rollup: DeltaTable, now: Collection[Facts]) -> dict[str, int]:
         """Returns the transactions by which *rollup* has counted these facts.

@@ -103,12 +103,12 @@ def what_if(
     if unknown := sorted(set(changed) - set(upstreams)):
         msg = f"there is no operator {', '.join(unknown)}; known: {', '.join(sorted(upstreams))}"
         raise InvalidArgument(msg)
-    closed = [_Closed(rows, upstreams, changed) for rows in _closed(operator_windows, upstreams)]
+    closed = [_WindowSavings(rows, upstreams, changed) for rows in _closed_windows(operator_windows, upstreams)]
     timetables = _timetables(batches, closed, trigger_ms)
     return [window.changed(timetables) for window in closed]
 
 
-def _closed(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[dict[str, dict[str, Any]]]:
+def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[dict[str, dict[str, Any]]]:
     """Yields the rows of each closed window by operator.
 
     Instants are epoch ms.
@@ -125,7 +125,7 @@ def _closed(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[di
             yield {name: by_operator[name] for name in upstreams}
 
 
-class _Closed:
+class _WindowSavings:
     """A closed window, and the time of work that *changes* save.
 
     *rows* has the row of each operator.
@@ -172,7 +172,7 @@ def _worked_ms(steps: Mapping[str, PathStep], name: str, rows: Mapping[str, Mapp
     return parts(step.latency_ms or 0, before_batch_ms=before_batch_ms, queued_ms=row["queued_ms"]).worked_ms
 
 
-def _timetables(batches: pl.DataFrame, closed: Iterable[_Closed], trigger_ms: int) -> dict[str, Timetable]:
+def _timetables(batches: pl.DataFrame, closed: Iterable[_WindowSavings], trigger_ms: int) -> dict[str, Timetable]:
     """Returns the timetable of each driver."""
     saved: dict[str, dict[int, int]] = {}
     for window in closed:

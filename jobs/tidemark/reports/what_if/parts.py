@@ -30,7 +30,7 @@ AGES = """
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class PartChange:
     """A bound of every source, or a trigger, of *length_ms*."""
 
     cause: AgeCause
@@ -44,7 +44,7 @@ class Setting:
 
 
 def what_if_setting(
-    tables: Tables, topology: Topology, setting: Setting, *, start_ms: int | None = None, end_ms: int | None = None
+    tables: Tables, topology: Topology, setting: PartChange, *, start_ms: int | None = None, end_ms: int | None = None
 ) -> Row:
     """Compares the closed windows of *topology* with and without *setting*.
 

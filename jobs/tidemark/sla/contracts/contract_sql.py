@@ -32,7 +32,7 @@ A row whose key exists twice counts as a duplicate only: its sum is not compared
 """
 
 
-def counting(table: Table, rows: str, parts: str | None) -> str:
+def counting_select(table: Table, rows: str, parts: str | None) -> str:
     """Returns a SELECT of one row about the contract of *table*.
 
     Its columns: the number of *rows*, the COUNTS of those that break the contract, key and culprit of one of these.

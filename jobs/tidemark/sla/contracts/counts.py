@@ -29,7 +29,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import BATCHES, CLOCK_SKEW, HEARTBEATS, HOP, TABLES, Column, Table
 from tidemark.model.topology import Topology
-from tidemark.sla.contracts.contract_sql import COUNTS, counted_of, counting
+from tidemark.sla.contracts.contract_sql import COUNTS, counted_of, counting_select
 from tidemark.storage.delta.current_view import changes_of, current_rows
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.tables import in_files
@@ -84,7 +84,7 @@ class ContractCounts:
         return self.is_readable and not self.schema["missing_columns"]
 
 
-def judged(layout: Layout, topology: Topology, over: Interval) -> list[ContractCounts]:
+def judge_contracts(layout: Layout, topology: Topology, over: Interval) -> list[ContractCounts]:
     """Counts the rows of each existing table of *topology*, for *over*."""
     by_table = _Folder(layout.reports(topology.name), _written_by("report"), None, over).judged()
     for sub in topology.sub_topologies:
@@ -205,11 +205,11 @@ class _Folder:
         )
 
     def _counted(self, table: Table) -> tuple[Any, ...]:
-        """Returns the row of `counting`."""
+        """Returns the row of `counting_select`."""
         whole, parts = SUMS.get(table.name), None
         if whole and self._is_sound(whole.of):
             parts = self._of_batches(_stored(whole.of)) if self._is_of_batches(table) else self._beside(table, whole.of)
-        return self._connection.execute(counting(table, self._rows(table), parts)).fetchall()[0]
+        return self._connection.execute(counting_select(table, self._rows(table), parts)).fetchall()[0]
 
     def _rows(self, table: Table) -> str:
         """Returns the text after FROM for the rows of *table* to judge."""
@@ -220,8 +220,8 @@ class _Folder:
         if _is_current(table):
             key = ", ".join(f'"{name}"' for name in table.key)
             since = f"batch_id >= {self._batches[0]}" if self._batches else "false"
-            judged = f'SELECT {key} FROM "{_stored(table.name)}" WHERE {since}'
-            return f'"{_stored(table.name)}" WHERE ({key}) IN ({judged})'
+            keys = f'SELECT {key} FROM "{_stored(table.name)}" WHERE {since}'
+            return f'"{_stored(table.name)}" WHERE ({key}) IN ({keys})'
         return self._of_batches(_stored(table.name))
 
     def _beside(self, table: Table, parts: str) -> str:

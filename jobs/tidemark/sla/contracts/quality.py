@@ -86,7 +86,7 @@ def _row(suite: str, result: Any) -> dict[str, Any]:
     return {
         "suite": suite,
         "expectation": expectation.type,
-        "column": _judged(expectation.kwargs),
+        "column": _judged_columns(expectation.kwargs),
         "severity": str(expectation.severity.value),
         "success": bool(result.success),
         "observed": json.dumps(observed, default=_plain),
@@ -94,7 +94,7 @@ def _row(suite: str, result: Any) -> dict[str, Any]:
     }
 
 
-def _judged(kwargs: Mapping[str, Any]) -> str | None:
+def _judged_columns(kwargs: Mapping[str, Any]) -> str | None:
     """Returns the columns that an expectation is about.
 
     Their names are separated by commas. None: it is about the frame.

@@ -33,7 +33,7 @@ def alert(change: Mapping[str, Any], *, notified_ms: int, link: str) -> dict[str
         `subject` is one line, `text` is several. `html` and `slack` have the same content, escaped. `message_id` is the
         same however often the alert of a change is sent.
     """
-    subject = _one_line(f"[{change['severity']}] {change['topology']}: {change['sla']} {_happened(change)}")
+    subject = _one_line(f"[{change['severity']}] {change['topology']}: {change['sla']} {_event_text(change)}")
     details = _details(change, notified_ms, link)
     lines = {name: _one_line(f"{name}: {value}" if name else value) for name, value in details}
     text = "\n".join(lines.values())
@@ -49,7 +49,7 @@ def alert(change: Mapping[str, Any], *, notified_ms: int, link: str) -> dict[str
     }
 
 
-def _happened(change: Mapping[str, Any]) -> str:
+def _event_text(change: Mapping[str, Any]) -> str:
     match Change(change["change"]):
         case Change.OPENED:
             return f"is broken ({change['verdict']})"
@@ -78,7 +78,7 @@ def _details(change: Mapping[str, Any], notified_ms: int, link: str) -> list[tup
         "Broken since" if is_open else "Was broken since": since,
         "Look at": change["culprit"],
         "Blocked by": change["held_by"],
-        "Error budget left": "" if budget_left is None else _left(budget_left),
+        "Error budget left": "" if budget_left is None else _remaining_text(budget_left),
         "Owner": change["owner"],
         "Runbook": change["runbook"],
         "Incident": change["incident"],
@@ -90,7 +90,7 @@ def _details(change: Mapping[str, Any], notified_ms: int, link: str) -> list[tup
     return [(name, value) for name, value in details.items() if value]
 
 
-def _left(budget: float) -> str:
+def _remaining_text(budget: float) -> str:
     """Formats the remaining part of an error *budget*.
 
     It is 1 at most; below 0 the budget is overspent.

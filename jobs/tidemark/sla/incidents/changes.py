@@ -84,7 +84,11 @@ def changes(
     for result in results:
         if result["quiet"] != PAST and result["severity"] is not None:
             by_sla[result["sla"]].append(result)
-    rows = [row for spec in specs for row in _of_one(spec, by_sla[spec.name], _by_checks(incidents, spec.name), gap_ms)]
+    rows = [
+        row
+        for spec in specs
+        for row in _changes_of_spec(spec, by_sla[spec.name], _is_by_checks(incidents, spec.name), gap_ms)
+    ]
     # CHECKS is never promised: any check resolves the incident of missed checks.
     promised = {*unusable, *(spec.name for spec in specs)} - {CHECKS}
     for last in open_incidents(incidents).values():
@@ -93,7 +97,7 @@ def changes(
     return rows
 
 
-def checks_missed(
+def missed_check(
     topology: Topology, last_ms: int | None, incidents: Sequence[Row], *, at_ms: int, is_due: bool = False
 ) -> list[dict[str, Any]]:
     """Returns a row that opens an incident if a check was missed.
@@ -159,7 +163,9 @@ def open_incidents(incidents: Sequence[Row]) -> dict[str, dict[str, Any]]:
     return newest
 
 
-def acknowledged(incidents: Sequence[Row], incident: str, *, by: str, note: str, at_ms: int) -> dict[str, Any] | None:
+def acknowledgement(
+    incidents: Sequence[Row], incident: str, *, by: str, note: str, at_ms: int
+) -> dict[str, Any] | None:
     """Returns the row that acknowledges *incident*.
 
     Args:
@@ -186,7 +192,7 @@ def acknowledged(incidents: Sequence[Row], incident: str, *, by: str, note: str,
     return {**still_open[incident], **change}
 
 
-def _by_checks(incidents: Sequence[Row], sla: str) -> list[Row]:
+def _is_by_checks(incidents: Sequence[Row], sla: str) -> list[Row]:
     rows = [row for row in incidents if row["sla"] == sla and row["change"] != Change.ACKNOWLEDGED]
     return sorted(rows, key=in_time)
 
@@ -197,7 +203,9 @@ def in_time(change: Row) -> tuple[int, str, int]:
     return change["at"], change["incident"], list(Change).index(Change(change["change"]))
 
 
-def _of_one(spec: SlaSpec, results: Sequence[Row], history: Sequence[Row], gap_ms: int) -> Iterator[dict[str, Any]]:
+def _changes_of_spec(
+    spec: SlaSpec, results: Sequence[Row], history: Sequence[Row], gap_ms: int
+) -> Iterator[dict[str, Any]]:
     """Yields the new changes of the incidents of *spec*.
 
     Args:

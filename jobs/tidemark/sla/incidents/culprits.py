@@ -68,7 +68,7 @@ def with_culprits(
         tables: of the warehouse.
         at_ms: the instant of the check, epoch ms.
     """
-    explaining = _Explaining(topology, layout, tables, at_ms)
+    explaining = _Explainer(topology, layout, tables, at_ms)
     for status in measured:
         if status.verdict not in BROKEN or status.spec.measure in WAITS_FOR_NOTHING:
             yield status
@@ -76,7 +76,7 @@ def with_culprits(
             yield explaining.explained(status)
 
 
-class _Explaining:
+class _Explainer:
     """Explains the broken SLAs of *topology* at *at_ms*.
 
     What several SLAs ask for is looked up once.
@@ -85,10 +85,10 @@ class _Explaining:
     def __init__(self, topology: Topology, layout: Layout, tables: Tables, at_ms: int) -> None:
         self._topology, self._layout, self._tables, self._at_ms = topology, layout, tables, at_ms
         # Several SLAs may ask about one subject or operator.
-        self._blamed = lru_cache(_unexplained(self._part_that_grew))
-        self._held_up = lru_cache(_unexplained(self._hold_up))
-        self._held_back = _unexplained(self._what_holds_back)
-        self._restarted = _unexplained(self._restarted_driver)
+        self._blamed = lru_cache(_none_on_error(self._part_that_grew))
+        self._held_up = lru_cache(_none_on_error(self._hold_up))
+        self._held_back = _none_on_error(self._what_holds_back)
+        self._restarted = _none_on_error(self._restarted_driver)
 
     @cached_property
     def _scene(self) -> Scene:
@@ -136,7 +136,7 @@ class _Explaining:
         return restarted_driver(self._topology, self._layout, operator, at_ms=self._at_ms, within_ms=spec.over_ms)
 
 
-def _unexplained(explain: Callable[P, T | None]) -> Callable[P, T | None]:
+def _none_on_error(explain: Callable[P, T | None]) -> Callable[P, T | None]:
     """Makes *explain* return None where it raises.
 
     An SLA is broken whether or not that can be explained.

@@ -18,16 +18,16 @@ from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS, SLA_RESULTS, Table
 from tidemark.model.topology import Topology
-from tidemark.reports.batch_job import AT_MOST_S, writing
-from tidemark.reports.report_tables import lies_in, opened, replace_in, replace_rows, rows_in
+from tidemark.reports.batch_job import AT_MOST_S, report_lock
+from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
 from tidemark.sla.incidents.changes import (
     PAST,
-    acknowledged,
+    acknowledgement,
     changes,
-    checks_missed,
     gap_ms,
     in_time,
     looks_back_ms,
+    missed_check,
     open_incidents,
 )
 from tidemark.storage.delta.datasets import dataset_of
@@ -76,7 +76,7 @@ def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pc.Expr
 
     They are those of *topology* for which *when* is true, with columns `checked_at` and `observed_ms`.
     """
-    results = _stored(SLA_RESULTS, layout, topology)
+    results = _read_stored(SLA_RESULTS, layout, topology)
     return rows_in(results, when & (pc.field("run_id") != run_id), columns=["checked_at", "observed_ms"])
 
 
@@ -102,13 +102,13 @@ def follow_up(
     Returns:
         The rows that were written. A second call writes and returns none.
     """
-    results = _stored(SLA_RESULTS, layout, topology.name)
+    results = _read_stored(SLA_RESULTS, layout, topology.name)
     # Intervals exclude their end.
     recent = lies_in("checked_at", Interval(at_ms - looks_back_ms(specs), at_ms + 1))
     checks, last_ms = _in_ms(rows_in(results, recent)), _last_check_ms(results, at_ms)
 
     def follow(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        missed = checks_missed(topology, last_ms, incidents, at_ms=at_ms)
+        missed = missed_check(topology, last_ms, incidents, at_ms=at_ms)
         rows = changes(specs, checks, [*incidents, *missed], at_ms=at_ms, gap_ms=gap_ms(topology), unusable=unusable)
         return [{**row, "run_id": run_id} for row in (*missed, *rows)]
 
@@ -121,10 +121,10 @@ def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, An
     A check is due at *at_ms*, epoch ms. Returns the rows that were written. There are none if a check was made, or the
     incident is open.
     """
-    results = _stored(SLA_RESULTS, layout, topology.name)
+    results = _read_stored(SLA_RESULTS, layout, topology.name)
     last_ms = _last_check_ms(results, at_ms)
     return _add(
-        layout, topology.name, lambda incidents: checks_missed(topology, last_ms, incidents, at_ms=at_ms, is_due=True)
+        layout, topology.name, lambda incidents: missed_check(topology, last_ms, incidents, at_ms=at_ms, is_due=True)
     )
 
 
@@ -148,7 +148,7 @@ def _add(
     """
 
     def write() -> list[dict[str, Any]]:
-        stored = _stored(INCIDENTS, layout, topology)
+        stored = _read_stored(INCIDENTS, layout, topology)
         rows = new_rows(_in_ms(rows_in(stored)))
         if rows:
             replace_in(stored, rows, INCIDENTS, where=_are_those(rows))
@@ -176,7 +176,7 @@ def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: 
     """
 
     def new_rows(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        row = acknowledged(incidents, incident, by=by, note=note, at_ms=at_ms)
+        row = acknowledgement(incidents, incident, by=by, note=note, at_ms=at_ms)
         return [] if row is None else [row]
 
     return bool(_add(layout, topology, new_rows))
@@ -187,7 +187,7 @@ def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
 
     They can be written as JSON: instants are text in ISO 8601.
     """
-    stored = _stored(INCIDENTS, layout, topology)
+    stored = _read_stored(INCIDENTS, layout, topology)
     rows = rows_in(stored, pc.field("run_id") == run_id).sort("at", "incident")
     return rows.with_columns(cs.datetime().dt.to_string("iso:strict")).to_dicts()
 
@@ -198,10 +198,10 @@ def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> l
     They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved incidents are
     left out if they are older than GIVE_UP_MS, so that a new channel does not deliver the changes of years.
     """
-    incidents = _in_ms(rows_in(_stored(INCIDENTS, layout, topology)))
+    incidents = _in_ms(rows_in(_read_stored(INCIDENTS, layout, topology)))
     still_open = open_incidents(incidents)
     recent = [row for row in incidents if row["incident"] in still_open or row["at"] >= now_ms - GIVE_UP_MS]
-    deliveries = rows_in(_stored(DELIVERIES, layout, topology), pc.field("channel") == channel.name)
+    deliveries = rows_in(_read_stored(DELIVERIES, layout, topology), pc.field("channel") == channel.name)
     delivered_changes = set(deliveries.select("incident", "change").iter_rows())
     matching = [row for row in recent if channel.tells(row)]
     undelivered = [row for row in matching if (row["incident"], row["change"]) not in delivered_changes]
@@ -209,7 +209,7 @@ def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> l
 
 
 @contextmanager
-def telling(layout: Layout, topology: str, channel: Channel) -> Iterator[None]:
+def channel_lock(layout: Layout, topology: str, channel: Channel) -> Iterator[None]:
     """Holds the lock of *channel* of *topology*.
 
     So one process at a time delivers to it.
@@ -217,9 +217,9 @@ def telling(layout: Layout, topology: str, channel: Channel) -> Iterator[None]:
     Raises:
         LockHeld: another process has held it for AT_MOST_S.
     """
-    with writing(layout, topology):
+    with report_lock(layout, topology):
         home = layout.report_control(topology)
-        # In an object store the lease of `writing` covers all channels.
+        # In an object store the lease of `report_lock` covers all channels.
         if isinstance(home, ObjectPath):
             yield
             return
@@ -228,7 +228,7 @@ def telling(layout: Layout, topology: str, channel: Channel) -> Iterator[None]:
             yield
 
 
-def told(layout: Layout, change: Mapping[str, Any], channel: Channel, *, at_ms: int, run_id: str) -> None:
+def record_delivery(layout: Layout, change: Mapping[str, Any], channel: Channel, *, at_ms: int, run_id: str) -> None:
     """Writes that *channel* has delivered *change*.
 
     Args:
@@ -248,8 +248,8 @@ def told(layout: Layout, change: Mapping[str, Any], channel: Channel, *, at_ms: 
     )
 
 
-def _stored(table: Table, layout: Layout, topology: str) -> DeltaTable:
-    return opened(table, layout.report_table(topology, table.name))
+def _read_stored(table: Table, layout: Layout, topology: str) -> DeltaTable:
+    return open_report(table, layout.report_table(topology, table.name))
 
 
 def _are_those(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -142,7 +142,7 @@ def facts(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms
     return tables.ask(f"WITH {KNOWN} {' UNION ALL '.join(parts)}", [topology.name, at_ms]).objects
 
 
-def reached(tables: Tables, topology: Topology, names: Collection[str], *, at_ms: int) -> list[Row]:
+def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], *, at_ms: int) -> list[Row]:
     """Returns facts about the newest record time of sinks.
 
     There is a fact per sink into one of the tables *names*. The record had reached that table at *at_ms*, epoch ms.
@@ -155,10 +155,10 @@ def reached(tables: Tables, topology: Topology, names: Collection[str], *, at_ms
     outcomes = _outcomes(tables, topology, at_ms=at_ms, since_ms=at_ms - REACHED_WITHIN_MS)
     newest = f"SELECT operator, max(newest_ms) AS newest_ms FROM ({outcomes}) AS t {BEFORE_LATER}"
     rows = tables.ask(f"WITH {KNOWN} {newest} GROUP BY operator", [topology.name, at_ms]).objects
-    return [told(sinks[row["operator"]], row["newest_ms"]) for row in rows if row["operator"] in sinks]
+    return [newest_fact(sinks[row["operator"]], row["newest_ms"]) for row in rows if row["operator"] in sinks]
 
 
-def told(table: str, newest_ms: int | None) -> dict[str, Any]:
+def newest_fact(table: str, newest_ms: int | None) -> dict[str, Any]:
     """Returns the fact that *newest_ms* is the newest record time in *table*.
 
     It is epoch ms.
@@ -181,13 +181,13 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
         yield from _watermarks()
     if any(spec.measure in JUDGED_BY_CLOCKS for spec in specs):
         yield _clocks(at_ms)
-        yield _begun()
+        yield _first_start_select()
     for over in overs(Measure.RECORDS):
         yield _records(over, outcomes)
     for over in overs(*QUANTILES, Measure.BURN_RATE):
         yield _latencies(over)
     for over in overs(*WORK_QUANTILES):
-        yield _added(over)
+        yield _buckets_select(over)
 
 
 def _watermarks() -> Iterator[str]:
@@ -219,7 +219,7 @@ def _clocks(at_ms: int) -> str:
     return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {lately} AND {of_drivers} GROUP BY host"
 
 
-def _begun() -> str:
+def _first_start_select() -> str:
     """Returns a SELECT of the start of the topology's first driver.
 
     It goes back as far as heartbeats and batches are kept.
@@ -250,7 +250,7 @@ def _latencies(over: Interval) -> str:
     return f"{counted} FROM latency_buckets WHERE {finished} GROUP BY operator, bucket"
 
 
-def _added(over: Interval) -> str:
+def _buckets_select(over: Interval) -> str:
     """Returns a SELECT of windows by operator and bucket of its work.
 
     The work is the time that the operator worked on the window. It counts the windows whose path was finished in the

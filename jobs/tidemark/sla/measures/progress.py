@@ -31,7 +31,7 @@ If a driver has sent no heartbeat for longer, the check uses the facts that exis
 POLL_S = 0.5
 
 
-def behind(
+def wait_for_facts(
     layout: Layout, topology: Topology, *, at_ms: int, clock: Clock, sleep_s: Callable[[float], None]
 ) -> frozenset[str]:
     """Waits for facts, and returns the sub-topologies that lack them.

@@ -216,7 +216,7 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accou
             if (ahead := facts.ahead(at_ms)) is not None:
                 return Status(spec, Verdict.AHEAD_OF_CLOCK, culprit=ahead)
             # Closed accounts are 0 ms old, and have no culprit.
-            open_since_ms, operator = min(_not_closed(accounts), default=(at_ms, None))
+            open_since_ms, operator = min(_open_accounts(accounts), default=(at_ms, None))
             return Status(spec, judge(at_ms - open_since_ms, sla), at_ms - open_since_ms, operator)
         case measure if measure in WORK_QUANTILES:
             added_ms = facts.quantile_ms(FactKind.ADDED, spec.subject, spec.over_ms, WORK_QUANTILES[measure])
@@ -273,7 +273,7 @@ def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
     return Status(spec, verdict, budget=long)
 
 
-def _not_closed(accounts: Rows) -> Iterator[tuple[int, str]]:
+def _open_accounts(accounts: Rows) -> Iterator[tuple[int, str]]:
     """Yields open accounts: since when, epoch ms, and the operator."""
     for row in accounts:
         if row["open_since_ms"] is not None:

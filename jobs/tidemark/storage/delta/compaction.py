@@ -1,11 +1,9 @@
 """Lists, replaces and removes the files of a Delta table.
 
 How it works: a commit takes the version right after the one that was read. If that is taken it reads the table again,
-and tries again. Besides the files it has the table's description, unchanged: delta-rs does not notice if two commits
-put the same rows into other files, which would be in the table twice then, but it refuses a commit that was begun
-before a new description. delta-rs cannot commit both together, so this module writes the commit itself. The files,
-which take long, are written before. So the stream that writes the table is hardly ever in the way, and never kept from
-writing.
+and tries again. Besides the files it has the table's description. delta-rs cannot commit both together, so this module
+writes the commit itself. The files, which take long, are written before. So the stream that writes the table is hardly
+ever in the way, and never kept from writing.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ PARTITION = "partition."
 """Prefix of delta-rs's columns with the partition of a file."""
 
 
-class Busy(TidemarkError):
+class TableBusy(TidemarkError):
     """Raised when a table's files cannot be changed; nothing is changed.
 
     Others changed the files meanwhile, or committed before each attempt, or the table needs more than these commits
@@ -97,27 +95,27 @@ def files_of(path: Path) -> list[DataFile]:
 def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Yields the rows of each of *files* of the table at *path*.
 
-    They have all *columns* unless some are named. Raises Busy if a file is no longer part of the table.
+    They have all *columns* unless some are named. Raises TableBusy if a file is no longer part of the table.
     """
     place = {file.name: number for number, file in enumerate(files)}
     dataset = in_files(DeltaTable(str(path)), place.get)
     fragments = list(dataset.get_fragments())
     if len(fragments) < len(files):
         msg = f"{path}: another writer changed {len(files) - len(fragments)} of {len(files)} files meanwhile"
-        raise Busy(msg)
+        raise TableBusy(msg)
     for fragment in fragments:
         yield fragment.to_table(dataset.schema, None if columns is None else list(columns))
 
 
 @dataclass(frozen=True)
-class Written:
+class NewFile:
     """A file in no commit yet, with its statistics (JSON)."""
 
     file: DataFile
     stats: str
 
 
-def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFile) -> Iterator[Written]:
+def write_files(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFile) -> Iterator[NewFile]:
     """Writes the rows of *parts* to files of some AT_MOST rows.
 
     Args:
@@ -135,23 +133,23 @@ def written(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: DataFil
         waiting.append(part)
         row_count += part.num_rows
         if row_count >= AT_MOST:
-            yield _written(path, pa.concat_tables(waiting), prefix, like)
+            yield _write_file(path, pa.concat_tables(waiting), prefix, like)
             waiting, row_count = [], 0
     if row_count:
-        yield _written(path, pa.concat_tables(waiting), prefix, like)
+        yield _write_file(path, pa.concat_tables(waiting), prefix, like)
 
 
-def _written(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> Written:
+def _write_file(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> NewFile:
     partition = dict(like.partition)
     rows = rows.drop_columns(list(partition))
     place = str(Path(like.place).with_name(f"{prefix}{uuid.uuid4().hex}.parquet"))
     size = write_parquet(path / place, rows)
     made = replace(like, place=place, bytes=size, rows=rows.num_rows)
-    return Written(made, json.dumps(stats_of(pl.DataFrame(rows))))
+    return NewFile(made, json.dumps(stats_of(pl.DataFrame(rows))))
 
 
 def replace_files(
-    path: Path, old: Sequence[DataFile], new: Iterable[Written], *, check: Callable[[], None] = lambda: None
+    path: Path, old: Sequence[DataFile], new: Iterable[NewFile], *, check: Callable[[], None] = lambda: None
 ) -> None:
     """Replaces files of a table by files with the same rows.
 
@@ -165,17 +163,18 @@ def replace_files(
         check: called just before the commit; raises a TidemarkError if it must not be made.
 
     Raises:
-        Busy: one of *old* is no longer part of the table.
+        TableBusy: one of *old* is no longer part of the table.
         TidemarkError: *new* has another number of rows than *old*.
     """
     _refuse_what_is_not_known(path, DeltaTable(str(path)), old, data_change=False)
-    made: list[Written] = []  # collected one by one, so that an error removes those before it
+    old_counts = [file.rows for file in old]
+    made: list[NewFile] = []  # collected one by one, so that an error removes those before it
     try:
         for part in new:
             made.append(part)
-        were, are = sum(file.rows for file in old), sum(part.file.rows for part in made)
+        were, are = sum(old_counts), sum(part.file.rows for part in made)
         # A file has 0 rows if the log does not have its number.
-        if were != are and all(file.rows for file in old):
+        if were != are and all(old_counts):
             msg = f"{path}: the row count is {are} in the new files instead of {were}; nothing was changed"
             raise TidemarkError(msg)
     except BaseException:
@@ -197,11 +196,11 @@ def put_together(
 
     The names of these begin with *prefix*.
     """
-    parts = written(path, rows_of_each(path, files), prefix=prefix, like=files[-1])
+    parts = write_files(path, rows_of_each(path, files), prefix=prefix, like=files[-1])
     replace_files(path, files, parts, check=check)
 
 
-def alike(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+def mergeable_groups(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
     """Yields groups of *files* that may be merged into one file.
 
     The files of a group have one partition, and one UTC day of writing. *files* are in the order of their age.
@@ -211,7 +210,7 @@ def alike(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         yield list(group)
 
 
-def _remove(path: Path, made: Iterable[Written]) -> None:
+def _remove(path: Path, made: Iterable[NewFile]) -> None:
     for part in made:
         (path / part.file.place).unlink(missing_ok=True)
 
@@ -219,7 +218,7 @@ def _remove(path: Path, made: Iterable[Written]) -> None:
 def remove_files(path: Path, old: Sequence[DataFile]) -> None:
     """Deletes the rows in *old* from the table at *path*.
 
-    Raises Busy if one of these files is no longer part of the table.
+    Raises TableBusy if one of these files is no longer part of the table.
     """
     _commit(path, old, [], data_change=True)
 
@@ -227,7 +226,7 @@ def remove_files(path: Path, old: Sequence[DataFile]) -> None:
 def _commit(
     path: Path,
     old: Sequence[DataFile],
-    new: Sequence[Written],
+    new: Sequence[NewFile],
     *,
     data_change: bool,
     check: Callable[[], None] = lambda: None,
@@ -237,25 +236,27 @@ def _commit(
         table = DeltaTable(str(path))
         if missing := gone - {Path(uri).name for uri in table.file_uris()}:
             msg = f"{path}: another writer changed {len(missing)} of {len(gone)} files meanwhile"
-            raise Busy(msg)
+            raise TableBusy(msg)
         _refuse_what_is_not_known(path, table, old, data_change=data_change)
+        # With the description, unchanged: delta-rs refuses a commit that was begun before a new description. Without
+        # it two OPTIMIZE of the same files would leave their rows in the table twice.
         actions: list[Action] = [_commit_info(data_change=data_change), _description(table)]
-        actions += [_moving(part) for part in new]
-        actions += [_removing(file, data_change=data_change) for file in old]
+        actions += map(_move_action, new)
+        actions += [_remove_action(file, data_change=data_change) for file in old]
         version = table.version() + 1
         content = "\n".join(map(json.dumps, actions)).encode()
         try:
             put_once(commit_file(path, version), content, check=check)
-        except FileExistsError:
+        except FileExistsError:  # another commit took the version
             continue
         checkpoint_if_due(path, version)
         return
     msg = f"{path}: another writer came first in all {TRIES} attempts to commit"
-    raise Busy(msg)
+    raise TableBusy(msg)
 
 
 def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[DataFile], *, data_change: bool) -> None:
-    """Raises Busy if commits of this module do not suffice for *table*.
+    """Raises TableBusy if commits of this module do not suffice for *table*.
 
     They would need other actions, or another form of the same.
     """
@@ -263,13 +264,13 @@ def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[Dat
         is_text = all(isinstance(value, str | None) for _, value in file.partition)
         if not is_text or quote(file.place, safe="/=") != file.place:
             msg = f"{path}: files not changed: the log has another form for {file.place} or its partition"
-            raise Busy(msg)
+            raise TableBusy(msg)
     if data_change and table.metadata().configuration.get("delta.appendOnly") == "true":
         msg = f"{path}: rows not deleted: the table has delta.appendOnly set"
-        raise Busy(msg)
+        raise TableBusy(msg)
     if unknown := unknown_features(table):
         msg = f"{path}: files not changed: the table has unsupported features: {', '.join(sorted(unknown))}"
-        raise Busy(msg)
+        raise TableBusy(msg)
 
 
 def _commit_info(*, data_change: bool) -> dict[str, Any]:
@@ -302,7 +303,7 @@ def _description(table: DeltaTable) -> dict[str, Any]:
     return {"metaData": {name: value for name, value in fields.items() if value is not None}}
 
 
-def _moving(part: Written) -> Action:
+def _move_action(part: NewFile) -> Action:
     """Returns the action that adds a file with rows of removed files."""
     file = part.file
     return add_action(
@@ -310,7 +311,7 @@ def _moving(part: Written) -> Action:
     )
 
 
-def _removing(file: DataFile, *, data_change: bool) -> dict[str, Any]:
+def _remove_action(file: DataFile, *, data_change: bool) -> dict[str, Any]:
     return {
         "remove": {
             "path": file.place,

@@ -43,7 +43,7 @@ AT_MOST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Closed:
+class ClosedRows:
     """The closed windows of a table.
 
     Their rows have at most *up_to_ms* (record time, epoch ms) in *column*.
@@ -77,7 +77,7 @@ def in_ms(schema: pl.Schema, column: str) -> pl.Expr:
     return pl.col(column) if schema[column] == pl.Int64() else pl.col(column).dt.epoch("ms")
 
 
-def closed_row(closed: Closed, schema: pa.Schema, batch_id: int) -> pa.Table:
+def closed_row(closed: ClosedRows, schema: pa.Schema, batch_id: int) -> pa.Table:
     """Returns the row that records the *closed* windows of a batch.
 
     It has the columns of *schema*, which are null except for `batch_id` and CLOSED_UP_TO.
@@ -86,7 +86,7 @@ def closed_row(closed: Closed, schema: pa.Schema, batch_id: int) -> pa.Table:
     return pa.table({field.name: row.get(field.name, pa.nulls(1, field.type)) for field in schema}, schema)
 
 
-def closed_by(rows: pl.DataFrame, column: str | None) -> Closed | None:
+def closed_by(rows: pl.DataFrame, column: str | None) -> ClosedRows | None:
     """Returns the windows that `closed_row` among *rows* closes.
 
     *column* has the ends of windows. None: there is no such row, or *column* is None.
@@ -94,11 +94,11 @@ def closed_by(rows: pl.DataFrame, column: str | None) -> Closed | None:
     if column is None or CLOSED_UP_TO not in rows.columns:
         return None
     up_to_ms = rows.select(in_ms(rows.schema, CLOSED_UP_TO).max()).item()
-    return None if up_to_ms is None else Closed(column, up_to_ms)
+    return None if up_to_ms is None else ClosedRows(column, up_to_ms)
 
 
-def replacing(
-    path: Path, table: DeltaTable, rows: pl.DataFrame | None, *, key: Sequence[str], closed: Closed | None = None
+def write_replacements(
+    path: Path, table: DeltaTable, rows: pl.DataFrame | None, *, key: Sequence[str], closed: ClosedRows | None = None
 ) -> tuple[list[File], set[str]]:
     """Writes files in which *rows* replace the rows with their keys.
 
@@ -123,30 +123,46 @@ def replacing(
         msg = f"{path}: the table is partitioned by {by}, and a sink with current rows cannot be; choose another table"
         raise Contradiction(msg)
     dataset = dataset_of(table)
+    schema = dataset.schema
     if rows is None:
-        rows = pl.DataFrame(dataset.schema.empty_table()).with_columns(deleted=pl.lit(value=False))
-    new = _typed(rows, dataset.schema)
-    possible = _possible(dataset, new, key) if new.height else ()
-    touched = [part for part in possible if _holds_one(part, dataset.schema, new, key)]
-    if closed is not None:
-        known_files = {part.path for part in touched}
-        settled = dataset.get_fragments(filter=closed.open_rows(dataset.schema))
-        touched += [part for part in settled if part.path not in known_files and _holds_open(part, dataset, closed)]
-    others = [name for name in dataset.schema.names if name not in rows.columns]
-    if others or SEEN_ONLY in new.columns:
-        old = (_rows(part, dataset.schema).join(new, on=key, how="semi", nulls_equal=True) for part in touched)
-        replaced = pl.concat([pl.DataFrame(dataset.schema.empty_table()), *old]).unique(key, keep="any")
-        new = new.join(replaced.select(*key, *others), on=key, how="left", nulls_equal=True, maintain_order="left")
+        rows = pl.DataFrame(schema.empty_table()).with_columns(deleted=pl.lit(value=False))
+    new = _with_table_types(rows, schema)
+    touched = _touched_files(dataset, new, key, closed)
+    kept_columns = [name for name in schema.names if name not in rows.columns]
+    if kept_columns or SEEN_ONLY in new.columns:
+        old = (_rows(part, schema).join(new, on=key, how="semi", nulls_equal=True) for part in touched)
+        # A key that is in the table twice would double its new row.
+        replaced = pl.concat([pl.DataFrame(schema.empty_table()), *old]).unique(key, keep="any")
+        kept_values = replaced.select(*key, *kept_columns)
+        new = new.join(kept_values, on=key, how="left", nulls_equal=True, maintain_order="left")
         new = merged_last_seen(new, replaced, key) if SEEN_ONLY in new.columns else new
-    # Generators: the replaced files are read one after the other, not all at once.
-    parts = (_rows(part, dataset.schema).join(new, on=key, how="anti", nulls_equal=True) for part in touched)
-    current = new.filter(~pl.col("deleted")).select(dataset.schema.names)
-    written = (closed.finished(part) if closed else part for part in _in_files([current], parts))
-    files = [write_file(path, part.to_arrow().cast(dataset.schema)) for part in written]
+    # A generator: the replaced files are read one after the other, not all at once.
+    others = (_rows(part, schema).join(new, on=key, how="anti", nulls_equal=True) for part in touched)
+    current = new.filter(~pl.col("deleted")).select(schema.names)
+    files = []
+    for content in _in_files([current], others):
+        final = closed.finished(content) if closed else content
+        # polars has text types of its own; the files have those of the table.
+        files.append(write_file(path, final.to_arrow().cast(schema)))
     return files, {Path(part.path).name for part in touched}
 
 
-def _typed(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
+def _touched_files(
+    dataset: ds.Dataset, new: pl.DataFrame, key: Sequence[str], closed: ClosedRows | None
+) -> list[ds.ParquetFileFragment]:
+    """Returns the files with a key of *new*, or with rows to be closed."""
+    possible = _possible(dataset, new, key) if new.height else ()
+    touched = [part for part in possible if _holds_one(part, dataset.schema, new, key)]
+    if closed is not None:
+        paths = {part.path for part in touched}
+        for part in dataset.get_fragments(filter=closed.open_rows(dataset.schema)):
+            # The filter only reads the bounds of a file; the file itself may have no such row.
+            if part.path not in paths and _holds_open(part, dataset, closed):
+                touched.append(part)
+    return touched
+
+
+def _with_table_types(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
     """Returns *rows* with the types of the table."""
     arrow = rows.to_arrow()
     fields = [schema.field(field.name) if field.name in schema.names else field for field in arrow.schema]
@@ -177,7 +193,7 @@ def _holds_one(part: ds.Fragment, schema: pa.Schema, new: pl.DataFrame, key: Seq
     return _rows(part, schema, key).join(new, on=key, how="semi", nulls_equal=True).height > 0
 
 
-def _holds_open(part: ds.Fragment, dataset: ds.Dataset, closed: Closed) -> bool:
+def _holds_open(part: ds.Fragment, dataset: ds.Dataset, closed: ClosedRows) -> bool:
     open_rows = part.to_table(dataset.schema, columns=[closed.column], filter=closed.open_rows(dataset.schema))
     return len(open_rows) > 0
 

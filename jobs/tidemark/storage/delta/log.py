@@ -127,6 +127,7 @@ class TableLog:
 
         Returns the action that adds the file.
         """
+        # Columns that *rows* lack are null for every reader of the file.
         fitted = rows.cast(pa.schema([(name, self._types[name]) for name in rows.column_names]))
         name = f"part-{uuid.uuid4().hex}.parquet"
         size = write_parquet(self._path / name, fitted)
@@ -161,7 +162,7 @@ class TableLog:
                 self._pass_over(version)
                 continue
             # Others may have removed this version, and those before it, after a checkpoint: then no reader sees this
-            # commit.
+            # commit, though the store accepted it as a new object.
             if not (self._is_fresh() or commit_file(self._path, version - 1).exists() or self._is_read(batch_id)):
                 break
             self._appended_to, self._seen_s = version, since_boot_s()
@@ -223,7 +224,7 @@ class TableLog:
         return newest is not None and newest >= batch_id
 
 
-def adding(table: Path, file: File) -> Action:
+def add_file(table: Path, file: File) -> Action:
     """Returns the action that adds a new *file* in the folder *table*.
 
     The folder may have moved since the file was written.
@@ -266,6 +267,7 @@ def checkpoint_if_due(table: Path, version: int, *, every: int = CHECKPOINT_EVER
 
     A failure is only logged: openers of the table then read more commits until the next checkpoint.
     """
+    # delta-rs makes its checkpoints at the same versions.
     if (version + 1) % every:
         return
     try:

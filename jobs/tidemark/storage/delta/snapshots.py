@@ -102,14 +102,15 @@ class _Actions:
         None: a reader of the table needs more than a list of its files.
         """
         columns = {each["name"]: each["type"] for each in json.loads(self.metadata["schemaString"])["fields"]}
-        is_text = all(columns[name] == "string" for name in self.metadata["partitionColumns"])
-        is_below = all(_is_below(name) for name in self.files)
-        if self.reader_version != 1 or not is_text or not is_below:
+        partition_types = {columns[name] for name in self.metadata["partitionColumns"]}
+        # Reader version 2 and later may rename columns, or delete rows without writing their file anew.
+        if self.reader_version != 1 or not partition_types <= {"string"} or not all(map(_is_below, self.files)):
             return None
         files: dict[Partition, list[str]] = {}
         for name, partition in self.files.items():
+            # The log has URL-encoded names.
             files.setdefault(partition, []).append(unquote(name))
-        return Snapshot(columns, {each: tuple(of) for each, of in files.items()}, self.transactions)
+        return Snapshot(columns, {each: tuple(names) for each, names in files.items()}, self.transactions)
 
 
 def _is_below(name: str) -> bool:
@@ -122,12 +123,18 @@ def _actions(log: Path) -> Iterator[Mapping[str, Any]]:
 
     Raises ValueError if a commit after the checkpoint is missing, or the checkpoint is of an unknown kind.
     """
-    names = [file.name for file in log.iterdir()]
-    since = max((int(match[1]) for match in map(CHECKPOINT.fullmatch, names) if match), default=-1)
-    commits = sorted(int(match[1]) for match in map(COMMIT.fullmatch, names) if match and int(match[1]) > since)
-    others = [name for name in names if ".checkpoint." in name and not CHECKPOINT.fullmatch(name)]
-    if others or commits != [*range(since + 1, since + 1 + len(commits))] or (since < 0 and not commits):
-        msg = f"{log}: it has {others or commits} after the checkpoint of version {since}"
+    checkpoints, versions, unknown = [], [], []
+    for file in log.iterdir():
+        if match := CHECKPOINT.fullmatch(file.name):
+            checkpoints.append(int(match[1]))
+        elif match := COMMIT.fullmatch(file.name):
+            versions.append(int(match[1]))
+        elif ".checkpoint." in file.name:  # in several parts, or of Delta's version 2
+            unknown.append(file.name)
+    since = max(checkpoints, default=-1)
+    commits = sorted(version for version in versions if version > since)
+    if unknown or commits != [*range(since + 1, since + 1 + len(commits))] or (since < 0 and not commits):
+        msg = f"{log}: it has {unknown or commits} after the checkpoint of version {since}"
         raise ValueError(msg)
     if since >= 0:
         file = pq.ParquetFile(log / f"{since:020d}.checkpoint.parquet")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -34,7 +35,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import Contradiction, InvalidArgument
-from tidemark.storage.delta.current_rows import Closed, replacing
+from tidemark.storage.delta.current_rows import ClosedRows, write_replacements
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.log import (
     CHECK,
@@ -44,7 +45,7 @@ from tidemark.storage.delta.log import (
     KEPT_LOG,
     LOG,
     TableLog,
-    adding,
+    add_file,
     commit_file,
 )
 from tidemark.storage.fence import Fence
@@ -150,17 +151,20 @@ def create(
             table.alter.set_table_properties({LOG: log})
         comments = {field.name: field.metadata for field in table.schema().fields}
         wanted = Schema.from_arrow(schema).fields
-        if lacking := [field for field in wanted if field.name not in comments]:
+        lacking = [field for field in wanted if field.name not in comments]
+        if lacking:
             table.alter.add_columns(lacking)
         for field in wanted:
             # delta-rs refuses rows whose schema has other comments than the table.
             if field.metadata and comments.get(field.name, field.metadata) != field.metadata:
                 table.alter.set_column_metadata(field.name, field.metadata)
         checked = {name.removeprefix(CHECK) for name in table.metadata().configuration if name.startswith(CHECK)}
-        outdated = sorted(name for name in checked - checks.keys() if name.startswith(OWN_CHECK))
-        for name in outdated:
-            table.alter.drop_constraint(name)
-        if missing := {name: checks[name] for name in checks.keys() - checked}:
+        for name in sorted(checked - checks.keys()):
+            if name.startswith(OWN_CHECK):
+                table.alter.drop_constraint(name)
+        # After the columns: a check may name a new one. delta-rs reads all rows to add it.
+        missing = {name: checks[name] for name in checks.keys() - checked}
+        if missing:
             table.alter.add_constraint(missing)
         return table
 
@@ -200,10 +204,11 @@ def read_before(path: Path, batch_id: int, columns: list[str], *, keep: Keep = l
     """
     dataset = in_files(DeltaTable(str(path)), lambda name: None if name.startswith(SUPERSEDED) else 0)
     names = ["batch_id", *columns]
-    none = pl.DataFrame(pa.schema([dataset.schema.field(name) for name in names]).empty_table())
-    batches = dataset.to_batches(columns=names, filter=pc.field("batch_id") < batch_id)
-    parts = [keep(pl.DataFrame(batch)) for batch in batches]
-    return pl.concat([none, *parts]).sort("batch_id", maintain_order=True)
+    # polars cannot concatenate no frames, and a table may have no such row.
+    parts = [pl.DataFrame(pa.schema(map(dataset.schema.field, names)).empty_table())]
+    for batch in dataset.to_batches(columns=names, filter=pc.field("batch_id") < batch_id):
+        parts.append(keep(pl.DataFrame(batch)))
+    return pl.concat(parts).sort("batch_id", maintain_order=True)
 
 
 def in_files(table: DeltaTable, place: Callable[[str], int | None]) -> ds.Dataset:
@@ -212,10 +217,14 @@ def in_files(table: DeltaTable, place: Callable[[str], int | None]) -> ds.Datase
     *place* maps the name of a file to its position; a file without one (None) is left out.
     """
     whole = dataset_of(table)
-    placed = [(place(Path(fragment.path).name), fragment) for fragment in whole.get_fragments()]
-    numbered = [(number, fragment) for number, fragment in placed if number is not None]
-    wanted = sorted(numbered, key=lambda pair: pair[0])
-    return ds.FileSystemDataset([fragment for _, fragment in wanted], whole.schema, whole.format, whole.filesystem)
+    numbered: list[tuple[int, ds.Fragment]] = []
+    for fragment in whole.get_fragments():
+        number = place(Path(fragment.path).name)
+        if number is not None:
+            numbered.append((number, fragment))
+    numbered.sort(key=itemgetter(0))
+    fragments = [fragment for _, fragment in numbered]
+    return ds.FileSystemDataset(fragments, whole.schema, whole.format, whole.filesystem)
 
 
 class Reference:
@@ -301,11 +310,12 @@ def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[in
     """
     newest = table.history(min(HISTORY, table.version() - since))
     versions = [c["version"] for c in newest if c.get("operation") in PUTS_ROWS and not OWN & c.keys()]
+    # Rows that were deleted since are no news, so the files of a commit are compared with those of today.
     there = {Path(file).name for file in table.file_uris()} if versions else set()
-    return [version for version in versions if there & _added(commit_file(path, version))]
+    return [version for version in versions if there & _added_files(commit_file(path, version))]
 
 
-def _added(commit: Path) -> set[str]:
+def _added_files(commit: Path) -> set[str]:
     """Returns the names of the data files that *commit* added.
 
     It is empty if the log has removed the commit.
@@ -390,9 +400,9 @@ class Committer:
 
         def add(log: TableLog, noted: Notes) -> None:
             if log.takes_appends:
-                log.append([adding(path, file) for file in files.files], batch_id, noted)
+                log.append([add_file(path, file) for file in files.files], batch_id, noted)
                 return
-            actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in files.files]
+            actions: list[AddAction | RemoveAction] = [_add_action(path, file) for file in files.files]
             log.table.create_write_transaction(
                 actions,
                 "append",
@@ -412,7 +422,7 @@ class Committer:
         *,
         key: Sequence[str],
         shown: Callable[[int], Notes] = lambda shown_at_ms: NOTHING,
-        closed: Closed | None = None,
+        closed: ClosedRows | None = None,
     ) -> int:
         """Replaces the rows at *path* that have the keys of *rows*.
 
@@ -433,9 +443,9 @@ class Committer:
 
         def replace(log: TableLog, noted: Notes) -> None:
             table = log.table
-            made, replaced = replacing(path, table, new, key=key, closed=closed)
-            actions: list[AddAction | RemoveAction] = [_adding(path, file) for file in made]
-            actions += _removing(table, replaced)
+            made, replaced = write_replacements(path, table, new, key=key, closed=closed)
+            actions: list[AddAction | RemoveAction] = [_add_action(path, file) for file in made]
+            actions += _remove_actions(table, replaced)
             shown_now = shown(self._fence.clock())
             table.create_write_transaction(
                 actions,
@@ -494,6 +504,7 @@ class Committer:
         if log.version - since <= own:
             return
         table = DeltaTable(str(path))
+        # A restore brings rows back, or takes away rows that this driver believes in.
         if any(commit.get("operation") == "RESTORE" for commit in table.history(table.version() - since)):
             msg = f"{path}: the table was restored while its stream was running; tidemark doctor lists the remedies"
             raise Contradiction(msg)
@@ -608,12 +619,16 @@ def _newest_batch_in(file: Path) -> int | None:
             footer = pq.read_metadata(content)
     except (pa.ArrowInvalid, FileNotFoundError):  # another process is writing it, or VACUUM has just removed it
         return None
-    places = [place for place in range(footer.num_columns) if footer.schema.column(place).path == "batch_id"]
-    groups = [footer.row_group(group).column(place) for place in places for group in range(footer.num_row_groups)]
-    return max((group.statistics.max for group in groups if group.statistics), default=None)
+    # Parquet numbers its columns; a nested one has several numbers.
+    paths = [footer.schema.column(place).path for place in range(footer.num_columns)]
+    if "batch_id" not in paths:
+        return None
+    place = paths.index("batch_id")
+    bounds = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
+    return max((of_group.max for of_group in bounds if of_group), default=None)
 
 
-def _removing(table: DeltaTable, names: Container[str]) -> Iterator[RemoveAction]:
+def _remove_actions(table: DeltaTable, names: Container[str]) -> Iterator[RemoveAction]:
     """Yields the actions that remove the files with *names* from *table*."""
     files = pl.DataFrame(table.get_add_actions(flatten=True)).select("path", "size_bytes")
     for place, size in files.iter_rows():
@@ -621,8 +636,8 @@ def _removing(table: DeltaTable, names: Container[str]) -> Iterator[RemoveAction
             yield RemoveAction(place, True, wall_clock_ms(), size, {})  # noqa: FBT003
 
 
-def _adding(table: Path, file: File) -> AddAction:
-    """Returns the action of `adding` in the form of delta-rs."""
-    added = adding(table, file)["add"]
+def _add_action(table: Path, file: File) -> AddAction:
+    """Returns the action of `add_file` in the form of delta-rs."""
+    added = add_file(table, file)["add"]
     place, written_at_ms = added["path"], added["modificationTime"]
     return AddAction(place, added["size"], added["partitionValues"], written_at_ms, True, added["stats"])  # noqa: FBT003

@@ -14,7 +14,7 @@ from tidemark.kernels import META
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.steps import MATCHED, pruned, table_updates, value_columns
 from tidemark.model.kinds.aggregate import Aggregate
-from tidemark.model.kinds.table import KeyedTable, NewestBy
+from tidemark.model.kinds.table import KeyedTable, NewestRule
 from tidemark.model.topology import Topology
 from tidemark.semantics.strategy import Strategy
 from tidemark.stream.journal.batch import Moment
@@ -35,7 +35,7 @@ class TableStep(KeyedStep[KeyedTable]):
 
     def __init__(self, operator: KeyedTable, shared: Shared) -> None:
         super().__init__(operator, shared)
-        self.by_time = operator.newest_by is NewestBy.EVENT_TIME
+        self.by_time = operator.newest_by is NewestRule.EVENT_TIME
 
     @staticmethod
     def mistakes(operator: KeyedTable, columns: Schema, *_: Expressions | Collection[str]) -> Iterable[ColumnMistake]:
@@ -45,7 +45,7 @@ class TableStep(KeyedStep[KeyedTable]):
     @staticmethod
     def meaning(operator: KeyedTable) -> dict[str, str]:
         """Returns its key, and which row is the newest."""
-        newest = ", the newest by event time" if operator.newest_by is NewestBy.EVENT_TIME else ""
+        newest = ", the newest by event time" if operator.newest_by is NewestRule.EVENT_TIME else ""
         return {f"operators.{operator.name}": f"a table by {', '.join(operator.key)}{newest}"}
 
     @staticmethod

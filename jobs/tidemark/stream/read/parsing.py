@@ -27,7 +27,7 @@ from tidemark.kernels.records.iso_times import instant_us
 from tidemark.kernels.records.json_fields import json_fields, json_of
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.source import NotANumber, Source
+from tidemark.model.kinds.source import NanPolicy, Source
 
 _PER_MS = {"us": 1_000, "ns": 1_000_000}
 _MS = {"s": 1_000, "ms": 1}
@@ -159,7 +159,7 @@ def _reason(source: Source) -> pl.Expr:
     deleted, event_time, time = pl.col("deleted"), pl.col("_event_time"), pl.col("timestamp_ms")
     empty, keyless = pl.col("value").is_null(), pl.col("key").is_null()
     doubles = [name for name, word in source.fields.items() if word == "double"]
-    asks_for_nan = source.nan is NotANumber.QUARANTINE and doubles
+    asks_for_nan = source.nan is NanPolicy.QUARANTINE and doubles
     is_nan = (pl.col(source.name).struct.field(name).is_nan().fill_null(value=False) for name in doubles)
     reasons = [
         (~keyless & ~pl.col("_is_key"), pl.lit("invalid_key")),

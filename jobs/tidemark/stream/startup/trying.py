@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.escaping import log_to_stderr
 from tidemark.model.kinds.source import Source
-from tidemark.model.project.connections import addressed
+from tidemark.model.project.connections import addressed_clusters
 from tidemark.model.topology import load
 from tidemark.spark_session import session
 from tidemark.stream.read.parts import Ranges
@@ -95,7 +95,7 @@ def main() -> int:
     asked = json.load(sys.stdin)
     topology = load(Path(asked["topology"]))
     given = [(name, address) for name, address in asked["bootstrap"]]
-    clusters = addressed(topology.clusters_used, topology.clusters, given, os.environ)
+    clusters = addressed_clusters(topology.clusters_used, topology.clusters, given, os.environ)
     sources = {o.topic: o for o in topology.operators.values() if isinstance(o, Source) and o.topic}
     spark = session("tidemark-trying")
     try:

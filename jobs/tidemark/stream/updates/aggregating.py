@@ -15,7 +15,7 @@ from tidemark.kernels.columns.values import key_text
 from tidemark.kernels.sql.expressions import PROBLEM, Expressions
 from tidemark.kernels.updates.emission import with_value
 from tidemark.model.kinds.aggregate import Aggregate
-from tidemark.model.settings.emission import Decide
+from tidemark.model.settings.emission import DecisionRate
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.keyed_rows import KeyedRows
@@ -137,7 +137,7 @@ class Aggregating:
         # Lateness depends on the order of records: an earlier one may have opened a session for a later one.
         any_late = bool(alone.select(ends_by(self._closed_ms(moment)).any()).item())
         emission = self._operator.emission
-        if emission.decide is Decide.BATCH or (emission.holds and not any_late):
+        if emission.decide is DecisionRate.BATCH or (emission.holds and not any_late):
             return self._merging(windows, earlier, records, moment, turn=pl.lit(0))
         assigned, rest = in_open_sessions(self.kernel, windows, earlier, records, self._closed_ms(moment))
         plain = self._each(assigned, records.clear())

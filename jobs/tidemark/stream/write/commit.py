@@ -42,7 +42,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.current_rows import CLOSED_UP_TO, NEWEST_MS, OF_REPLACING, Closed, closed_row
+from tidemark.storage.delta.current_rows import CLOSED_UP_TO, NEWEST_MS, OF_REPLACING, ClosedRows, closed_row
 from tidemark.storage.delta.current_view import KEPT_BY, kept_by
 from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG
 from tidemark.storage.delta.tables import NOTHING, Committer, Notes, bigint_columns, create
@@ -265,7 +265,7 @@ class Committing:
             return rows
         return pl.concat(frames(rows)).to_arrow()
 
-    def _with_closed(self, rows: Rows | None, table: str, closed: Closed | None, batch_id: int) -> Rows | None:
+    def _with_closed(self, rows: Rows | None, table: str, closed: ClosedRows | None, batch_id: int) -> Rows | None:
         """Returns *rows* with a row for the windows that are *closed*."""
         if closed is None:
             return rows

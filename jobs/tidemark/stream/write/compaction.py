@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidemark.errors import Contradiction
-from tidemark.storage.delta.compaction import Busy, DataFile, alike, files_of, put_together
+from tidemark.storage.delta.compaction import DataFile, TableBusy, files_of, mergeable_groups, put_together
 from tidemark.storage.delta.tables import NEEDED, SUPERSEDED, Committer
 from tidemark.storage.object_path import ObjectPath
 
@@ -66,7 +66,7 @@ class Compactor:
             return path if self._put_together(path) else None
         except Contradiction:
             raise
-        except Busy as busy:
+        except TableBusy as busy:
             log.info("%s", busy)
         except Exception as error:
             log.warning("%s: cannot merge its small files for now: %r", path, error)
@@ -90,4 +90,4 @@ def _small(files: Sequence[DataFile]) -> list[DataFile]:
     They are the oldest EVERY to AT_ONCE ones of one folder and UTC day that maintenance has not parted.
     """
     small = [file for file in files if file.bytes < SMALL_BYTES and not file.name.startswith((NEEDED, SUPERSEDED))]
-    return next((files[:AT_ONCE] for files in alike(small) if len(files) >= EVERY), [])
+    return next((files[:AT_ONCE] for files in mergeable_groups(small) if len(files) >= EVERY), [])

@@ -24,7 +24,7 @@ import polars as pl
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, newest_rows
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.topology import SubTopology
-from tidemark.storage.delta.compaction import Busy, files_of, remove_files
+from tidemark.storage.delta.compaction import TableBusy, files_of, remove_files
 from tidemark.storage.delta.current_rows import closed_by
 from tidemark.storage.delta.merges import merge_notes
 from tidemark.storage.delta.tables import Committer, scan
@@ -133,7 +133,7 @@ class CurrentTables:
         self._committer.check_lease()
         try:
             remove_files(changes, old)
-        except Busy as busy:
+        except TableBusy as busy:
             log.info("%s", busy)
         self._committer.open_anew(changes, own=1)
         self._fence.reached(f"removed from {changes.name}")

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from tidemark.kernels.updates.final_rows import WINDOW_FINAL
 from tidemark.model.kinds.sink import Sink
-from tidemark.storage.delta.current_rows import Closed, in_ms
+from tidemark.storage.delta.current_rows import ClosedRows, in_ms
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.files import Rows, frames
 
@@ -40,7 +40,7 @@ class OpenWindows:
         self._home = home
         self._open_ms: dict[str, set[int]] = {}
 
-    def closed(self, sink: Sink, watermark_ms: int | None) -> Closed | None:
+    def closed(self, sink: Sink, watermark_ms: int | None) -> ClosedRows | None:
         """Returns the rows of *sink* that become final at *watermark_ms*.
 
         None if there are none.
@@ -53,9 +53,9 @@ class OpenWindows:
         if sink.name not in self._open_ms:
             self._open_ms[sink.name] = {ms for rows in self._not_final(sink, column) for ms in _ends_ms(rows, column)}
         is_any_closed = any(ms <= up_to_ms for ms in self._open_ms[sink.name])
-        return Closed(column, up_to_ms) if is_any_closed else None
+        return ClosedRows(column, up_to_ms) if is_any_closed else None
 
-    def committed(self, sink: Sink, rows: Rows | None, closed: Closed | None) -> None:
+    def committed(self, sink: Sink, rows: Rows | None, closed: ClosedRows | None) -> None:
         """Remembers that the table of *sink* got *rows*.
 
         Those that are *closed* are final.

@@ -25,7 +25,7 @@ SLOW_AFTER_MS = 60_000
 
 def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields problems of the driver of *name*, then of upstream drivers."""
-    own = _replaced_meanwhile(scene, name) or _driver(scene, name) or _restarted(scene, name)
+    own = _replaced_meanwhile(scene, name) or _driver(scene, name) or _find_restart(scene, name)
     if own:
         yield own
     for operator in _upstreams(scene, name):
@@ -66,10 +66,10 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         if beat.is_short_of_memory:
             state, remedy = f"{state}; before, {_memory(beat)}", f"give it more memory: {remedy}"
         return scene.finding(Cause.DRIVER_DEAD, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
-    return _living(scene, name, beat)
+    return _explain_running(scene, name, beat)
 
 
-def _living(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
+def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
     """Returns why a running driver does no work; None: it works.
 
     It runs the operator *name*, and *beat* is its newest heartbeat.
@@ -135,7 +135,7 @@ def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[WhyFinding]
     They are drivers of the operator and of upstream sub-topologies that read nothing for a while. They were replaced or
     stood still, and read again in the last *within_ms*.
     """
-    own = _restarted(scene, name, within_ms=within_ms)
+    own = _find_restart(scene, name, within_ms=within_ms)
     if own:
         yield own
     for operator in _upstreams(scene, name):
@@ -150,10 +150,10 @@ def _replaced_meanwhile(scene: Scene, name: str) -> WhyFinding | None:
     It was being replaced, or it stood still, as later facts show.
     """
     restart = scene.of(name).restart
-    return None if restart is None or restart.to_ms <= scene.at_ms else _restarted(scene, name)
+    return None if restart is None or restart.to_ms <= scene.at_ms else _find_restart(scene, name)
 
 
-def _restarted(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_MS) -> WhyFinding | None:
+def _find_restart(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_MS) -> WhyFinding | None:
     """Returns a finding if the driver of *name* was replaced lately.
 
     Standing still counts, too. The interruption ended in the last *within_ms*.

@@ -20,10 +20,10 @@ from tidemark.semantics.watermark import Progress
 from tidemark.why.causes.producers import Producers
 from tidemark.why.causes.time_unit import plausible_unit
 from tidemark.why.causes.wrong_type import wrong_fields
-from tidemark.why.evidence.commands import LIVE, logs, quarantined, requeue, requeue_late, start
+from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late, start
 from tidemark.why.evidence.facts import LATELY, NewestWatermark
 from tidemark.why.evidence.findings import Cause, WhyFinding
-from tidemark.why.evidence.snapshot import Scene, first, shown
+from tidemark.why.evidence.snapshot import Scene, first, watermark_text
 
 QUIET_AFTER_MS = 60_000
 """A source without idle timeout and records for longer is quiet."""
@@ -181,7 +181,7 @@ class Inputs:
             )
             return self._scene.finding(Cause.WRONG_TIME_UNIT, source.name, seen, remedy, **where)
         seen = f"its newest {rows.height:,} records are quarantined ({reasons_of(source, rows)})"
-        look = quarantined(self._scene, source.name)
+        look = quarantine_query(self._scene, source.name)
         remedy = f"look at them: {look}; correct the producer or the topology; then {requeue(self._scene, source)}"
         return self._scene.finding(Cause.POISON_AT_HEAD, source.name, seen, remedy, **where)
 
@@ -206,8 +206,8 @@ class Inputs:
                 yield self._scene.finding(
                     Cause.ALIGNMENT_WAIT,
                     source.name,
-                    f"{held:,} records wait; at {shown(mark.watermark_ms)} it is more than {length(drift_ms)} "
-                    f"(max_drift) ahead of {name} partition {slowest} at {shown(lowest_ms)}{early}",
+                    f"{held:,} records wait; at {watermark_text(mark.watermark_ms)} it is more than {length(drift_ms)} "
+                    f"(max_drift) ahead of {name} partition {slowest} at {watermark_text(lowest_ms)}{early}",
                     f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
                     input=source.name,
                     partition=number,
@@ -285,12 +285,12 @@ def taken_in_again(rows: pl.DataFrame) -> str:
     return f"; {again:,} late records were processed again by closed windows" if again else ""
 
 
-def reasons_of(source: Source, quarantined: pl.DataFrame) -> str:
-    """Returns counts of *quarantined* records by reason.
+def reasons_of(source: Source, records: pl.DataFrame) -> str:
+    """Returns counts of quarantined *records* by reason.
 
     Fields with a wrong type are named.
     """
-    counts = Counter(quarantined["reason"].to_list()).most_common()
-    mistyped = wrong_fields(source, quarantined.filter(pl.col("reason") == "wrong_type")["value"].to_list())
+    counts = Counter(records["reason"].to_list()).most_common()
+    mistyped = wrong_fields(source, records.filter(pl.col("reason") == "wrong_type")["value"].to_list())
     fields = f" in {', '.join(mistyped)}" if mistyped else ""
     return ", ".join(f"{n:,} {reason}{fields if reason == 'wrong_type' else ''}" for reason, n in counts)

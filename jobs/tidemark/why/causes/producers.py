@@ -22,7 +22,7 @@ from tidemark.why.evidence.snapshot import Scene
 
 
 @dataclass(frozen=True)
-class _Ahead:
+class _FutureRecords:
     """Records of a partition that were ahead of the clock."""
 
     partition: int
@@ -74,7 +74,7 @@ class Producers:
         command = f"tidemark reset-time {place} {partition_at} --by NAME --reason TEXT"
         return f"; the time of the partition is ahead already: `{command}`"
 
-    def _accepted(self, source: Source) -> Iterator[_Ahead]:
+    def _accepted(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
         batches = facts.lately(source.name)["batch_id"]
         rows = facts.latencies(source.name).filter(
@@ -85,9 +85,9 @@ class Producers:
             least_ms, n = part["min_ms"].min(), part["negative_n"].sum()
             assert isinstance(least_ms, int)
             key = facts.key_ahead(partition, batches, by_more_than_ms=LEAST_CLOCK_ERROR_MS)
-            yield _Ahead(partition, -least_ms, n, part["finished_at"].min(), key, quarantined=False)  # type: ignore[arg-type]
+            yield _FutureRecords(partition, -least_ms, n, part["finished_at"].min(), key, quarantined=False)  # type: ignore[arg-type]
 
-    def _quarantined(self, source: Source) -> Iterator[_Ahead]:
+    def _quarantined(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
         newest = facts.reads.filter(pl.col("source") == source.name, pl.col("n") > 0)["batch_id"].unique().sort()
         rows = facts.quarantine.filter(
@@ -102,4 +102,4 @@ class Producers:
             by_ms = 0 if at_ms is None else round(at_ms) - last["finished_at"]
             key = last["key"]
             text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-            yield _Ahead(partition, by_ms, part.height, part["finished_at"].min(), text, quarantined=True)  # type: ignore[arg-type]
+            yield _FutureRecords(partition, by_ms, part.height, part["finished_at"].min(), text, quarantined=True)  # type: ignore[arg-type]

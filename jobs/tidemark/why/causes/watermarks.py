@@ -15,7 +15,7 @@ from tidemark.why.causes.inputs import Inputs
 from tidemark.why.evidence.commands import LIVE
 from tidemark.why.evidence.facts import NewestWatermark
 from tidemark.why.evidence.findings import Cause, WhyFinding
-from tidemark.why.evidence.snapshot import Scene, shown
+from tidemark.why.evidence.snapshot import Scene, watermark_text
 
 
 class Watermarks:
@@ -34,11 +34,11 @@ class Watermarks:
         leading = [o for o in sub.sources if o.name not in tables]
         names = {o.name for o in leading}
         all_idle = all(_is_idle(marks.get((o.name, None))) for o in leading)
-        ahead = any(_reached(mark, needed_ms) for (name, _), mark in marks.items() if name in names)
+        ahead = any(_has_reached(mark, needed_ms) for (name, _), mark in marks.items() if name in names)
         for source in leading:
             if isinstance(source, Source):
                 yield from self._source_holding(source, needed_ms, ahead=ahead)
-            elif not _reached(marks.get((source.name, None)), needed_ms):
+            elif not _has_reached(marks.get((source.name, None)), needed_ms):
                 mark = marks.get((source.name, None))
                 yield from self._inputs.hop(source) or self._hop_holding(source, mark, needed_ms, all_idle=all_idle)
 
@@ -57,7 +57,7 @@ class Watermarks:
                 Cause.UPSTREAM_IDLE,
                 source.name,
                 f"its upstream {source.repartition} is idle: nothing comes from {first.name}, and time stands at "
-                f"{shown(mark.watermark_ms if mark else None)}",
+                f"{watermark_text(mark.watermark_ms if mark else None)}",
                 f"check that the producer of {first.name} runs{f' ({LIVE})' if first.topic else ''}; if it may be "
                 f"silent, idle_advances = true for {first.name} lets time advance",
                 input=source.repartition,
@@ -66,7 +66,9 @@ class Watermarks:
 
     def _source_holding(self, source: Source, needed_ms: int, *, ahead: bool) -> Iterator[WhyFinding]:
         partitions = self._inputs.partitions(source.name)
-        behind = {n: m for n, m in partitions.items() if m.activity is not Activity.IDLE and not _reached(m, needed_ms)}
+        behind = {
+            n: m for n, m in partitions.items() if m.activity is not Activity.IDLE and not _has_reached(m, needed_ms)
+        }
         if behind and self._inputs.never_read(source.name):
             yield from self._inputs.empty(source)
             return
@@ -89,7 +91,7 @@ class Watermarks:
             return self._scene.finding(
                 Cause.PARTITION_BEHIND_HOLDS_BACK,
                 source.name,
-                f"it gives records, the newest of {shown(mark.max_timestamp_ms)}, while others are ahead",
+                f"it gives records, the newest of {watermark_text(mark.max_timestamp_ms)}, while others are ahead",
                 "speed up its producer, or wait until it has caught up",
                 input=source.name,
                 partition=number,
@@ -105,7 +107,7 @@ class Watermarks:
         return self._scene.finding(
             Cause.PARTITION_IDLE_HOLDS_BACK,
             source.name,
-            f"{history} and holds the watermark at {shown(mark.watermark_ms)}; {idle}",
+            f"{history} and holds the watermark at {watermark_text(mark.watermark_ms)}; {idle}",
             f'give {source.name} a shorter idle_after, such as "30 s", or send keep-alive records to the partition',
             input=source.name,
             partition=number,
@@ -125,5 +127,5 @@ def _is_idle(mark: NewestWatermark | None) -> bool:
     return mark is not None and mark.activity is Activity.IDLE
 
 
-def _reached(mark: NewestWatermark | None, needed_ms: int) -> bool:
+def _has_reached(mark: NewestWatermark | None, needed_ms: int) -> bool:
     return mark is not None and mark.watermark_ms is not None and mark.watermark_ms >= needed_ms

@@ -20,7 +20,7 @@ from tidemark.model.topology import SubTopology
 from tidemark.why.causes.inputs import QUIET_AFTER_MS, Inputs
 from tidemark.why.causes.watermarks import Watermarks
 from tidemark.why.evidence.findings import Cause, WhyFinding
-from tidemark.why.evidence.snapshot import Scene, shown
+from tidemark.why.evidence.snapshot import Scene, watermark_text
 
 
 class HeldWindows:
@@ -57,7 +57,7 @@ class HeldWindows:
     def _seen(self, sub: SubTopology, n: int, end_ms: int, needed_ms: int) -> str:
         return (
             f"{n:,} results wait, the first for a watermark of {iso(needed_ms)} (window end {iso(end_ms)}); "
-            f"it is at {shown(self._watermark_ms(sub))}"
+            f"it is at {watermark_text(self._watermark_ms(sub))}"
         )
 
     def _watermark_ms(self, sub: SubTopology) -> int | None:
@@ -135,7 +135,7 @@ class HeldWindows:
             Cause.ALLOWED_LATENESS_HOLDS,
             operator.name,
             f"the window that ended at {iso(end_ms)} is complete, and waits for late records until the watermark, "
-            f"now at {shown(watermark_ms)}, is at {iso(needed_ms)} (allowed_lateness = {allowed})",
+            f"now at {watermark_text(watermark_ms)}, is at {iso(needed_ms)} (allowed_lateness = {allowed})",
             "wait, shorten allowed_lateness, or choose strategy = on_change to get results before",
         )
 

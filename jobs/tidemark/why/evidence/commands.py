@@ -35,7 +35,7 @@ def logs(scene: Scene, name: str, options: str = "") -> str:
     return f"`tidemark logs {scene.topology.name}/{scene.sub(name).name}{options}`"
 
 
-def quarantined(scene: Scene, name: str) -> str:
+def quarantine_query(scene: Scene, name: str) -> str:
     """Returns the query for the records that an operator quarantined."""
     return f"`tidemark sql \"from quarantine where topology = '{scene.topology.name}' and source = '{name}'\"`"
 

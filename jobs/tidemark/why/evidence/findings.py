@@ -112,11 +112,11 @@ class Cause(StrEnum):
     """There are no results, and no other cause applies."""
 
 
-def _with(trait: Trait) -> frozenset[Cause]:
+def _causes_with(trait: Trait) -> frozenset[Cause]:
     return frozenset(cause for cause in Cause if trait in cause.traits)
 
 
-EVENT_TIME, QUIET, USUAL, SILENCE = map(_with, (Trait.EVENT_TIME, Trait.QUIET, Trait.USUAL, Trait.SILENCE))
+EVENT_TIME, QUIET, USUAL, SILENCE = map(_causes_with, (Trait.EVENT_TIME, Trait.QUIET, Trait.USUAL, Trait.SILENCE))
 _LAST = (Cause.SOURCE_QUIET, Cause.NOTHING_WRONG)
 
 

@@ -99,6 +99,6 @@ def first(rows: pl.DataFrame, word: str) -> int | None:
     return finished_ms.item() if finished_ms.len() else None
 
 
-def shown(at_ms: int | None) -> str:
+def watermark_text(at_ms: int | None) -> str:
     """Returns ISO text of a watermark."""
     return "none yet" if at_ms is None else iso(at_ms)
