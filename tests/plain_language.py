@@ -1,7 +1,7 @@
 """Checks the rules of plain language (CONTRIBUTING.md) that a machine can check.
 
-`make check` runs it over the whole product, the models in `tests/reference`, the docstrings and comments of all
-other tests, and the pages.
+`make check` runs it over the whole product, `tests/reference` and `tests/support`, the docstrings and comments of
+all other tests, and the pages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
 PRODUCT = ("jobs", "plugins", "dags")
-CHECKED = (*PRODUCT, "tests/reference", "tests/plain_language.py")
+CHECKED = (*PRODUCT, "tests/reference", "tests/support", "tests/plain_language.py")
 TESTS = "tests"
 """Folder in which docstrings, comments and names of tests are checked.
 

@@ -21,9 +21,9 @@ from zipfile import ZipFile
 
 import polars as pl
 import pytest
-from receiving import Inbox, Receiver
-from supervising import NUMBERS, SPARK, Stage, Supervised, staged
 
+from support.mail_and_webhook import Inbox, Receiver
+from support.supervised_streams import NUMBERS, SPARK, Stage, Supervised, staged
 from tidemark.control.process import free_port, wait_until
 from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import ENDED, AirflowApi

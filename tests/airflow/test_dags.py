@@ -17,10 +17,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException, DagRu
 from airflow.sdk.execution_time import macros
 from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import StrictUndefined, Template
-from typed import commands
 
 import tidemark_dags
 import tidemark_sla
+from support.typed_commands import commands
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.spark_settings import SparkSettings

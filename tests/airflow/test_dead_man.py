@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checkouts import PROJECT, own_checkout
 
+from support.airflow_checkout import PROJECT, own_checkout
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.embedded import airflow

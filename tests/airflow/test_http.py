@@ -17,9 +17,9 @@ from urllib.parse import parse_qs
 import httpx
 import pytest
 from airflow.sdk import Variable
-from flights_reported import ON_PATH, reported
 from starlette.middleware.gzip import GZipMiddleware
 
+from support.reported_window import ON_PATH, reported
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.main import _parser

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from supervising import Supervised, staged
 
+from support.supervised_streams import Supervised, staged
 from tidemark.control import process
 
 PROGRAMS = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path())

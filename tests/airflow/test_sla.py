@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
-from hostile import HOSTILE
-from receiving import Inbox, Receiver
 
 import tidemark_sla
+from support.hostile_strings import HOSTILE
+from support.mail_and_webhook import Inbox, Receiver
 from tidemark.clock import wall_clock_ms
 from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from supervising import STAND_IN, Stage, Supervised, staged
 
+from support.supervised_streams import STAND_IN, Stage, Supervised, staged
 from tidemark.control import process
 from tidemark.control.folder import digest
 from tidemark.embedded import airflow

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from streaming.laws import check_accounting
-from supervising import NUMBERS, SPARK, Stage, Supervised, staged
 
+from support.supervised_streams import NUMBERS, SPARK, Stage, Supervised, staged
 from tidemark.control import process
 from tidemark.control.folder import digest
 from tidemark.embedded import airflow

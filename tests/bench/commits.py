@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 
 from bench.ratios import Figure
 from deltalake import DeltaTable
-from playing import NOON, Play
 
+from support.play import NOON, Play
 from tidemark.model.project.files import CHECKOUT as PROJECT
 
 SECONDS = 60

@@ -17,8 +17,9 @@ import polars as pl
 import pyarrow as pa
 from bench.ratios import Figure
 from deltalake import DeltaTable, write_deltalake
-from playing import NEWEST, NOON, Play
 
+from support.play import NOON, Play
+from support.topologies import NEWEST
 from tidemark.storage.delta.compaction import files_of
 
 SMALL, LARGE = 100_000, 5_000_000

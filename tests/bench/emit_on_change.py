@@ -14,10 +14,11 @@ import numpy as np
 import polars as pl
 from bench.ratios import Figure, by_turns, ratios
 from delta.tables import DeltaTable
-from playing import RAW, Silence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from support.play import RAW
+from support.quiet_broker import Silence
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import parse

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 
 from bench.ratios import Figure
 from deltalake import write_deltalake
-from flights_day import play_day
 
+from support.flights_day import play_day
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import polars as pl
-from apart import Apart
 from bench.ratios import Figure
 from bench.records import PARTITIONS, counted, raw_rows
-from playing import Silence
 from pyspark import cloudpickle
 
+from support.quiet_broker import Silence
+from support.separate_executors import Apart
 from tidemark.model.stream import Stream
 from tidemark.storage.delta.tables import Reference
 from tidemark.stream.distributed.resharding import remember

@@ -9,7 +9,9 @@ from statistics import fmean, median
 from tempfile import TemporaryDirectory
 
 from bench.ratios import Figure
-from playing import NEWEST, Play
+
+from support.play import Play
+from support.topologies import NEWEST
 
 BATCHES, WARM, SHOWN = 2_000, 200, 200
 NOON_MS = 1_400_000_000_000

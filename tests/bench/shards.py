@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 
 from bench.ratios import Figure, by_turns, ratios
 from bench.records import PARTITIONS, counted, raw_partition
-from playing import Silence
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from support.quiet_broker import Silence
 from tidemark.model.stream import Stream
 from tidemark.spark_session import session
 from tidemark.stream.distributed.on_spark import SparkExecutors

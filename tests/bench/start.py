@@ -15,8 +15,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import polars as pl
 from bench.ratios import Figure
-from playing import NEWEST, Silence
 
+from support.quiet_broker import Silence
+from support.topologies import NEWEST
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream

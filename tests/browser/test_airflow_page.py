@@ -7,9 +7,9 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from flights_reported import ON_PATH, reported
 from playwright.sync_api import Browser, Page, expect
 
+from support.reported_window import ON_PATH, reported
 from tidemark.control import process
 from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import AirflowApi

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile import HOSTILE
 from playwright.sync_api import Browser, Page
 
+from support.hostile_strings import HOSTILE
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink

@@ -11,8 +11,9 @@ from typing import Any
 from chaos.__main__ import run
 from chaos.faults import STEPS, Draw, broker_killed, killed_again_at_recovery, killed_at_random
 from chaos.stage import Stage
-from playing import Play, Row
 from streaming.drivers import PROJECT
+
+from support.play import Play, Row
 
 SEED = 4
 KINDS = (killed_again_at_recovery, broker_killed, killed_at_random)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from planted import TestWarehouse
 
+from support.report_warehouse import TestWarehouse
 from tidemark.model.project.layout import Layout
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from playing import NOON, Play, ms
-
+from support.play import NOON, Play, ms
 from tidemark.model.topology import on_processing_time
 from tidemark.semantics.buckets import value_of
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from playing import NOON, Crash, Play, crash_at
 
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play
 from tidemark.cli.project.check import check
 from tidemark.errors import InvalidSpec
 from tidemark.model.tables.catalog import BECAME, CAME_IN

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playing import Ends, Play
 
+from support.play import Play
+from support.quiet_broker import Ends
 from tidemark.cli.explain.bound import bound_rows
 from tidemark.errors import InvalidArgument
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from bench.long_run import KEYS, TOPOLOGY, play_batch
 from deltalake import DeltaTable
-from playing import Play
 
+from support.play import Play
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta import tables
 from tidemark.storage.delta.log import TableLog

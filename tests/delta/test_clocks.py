@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import NEWEST_SENT, Play, Silence
 
 import critical_path
+from support.play import Play
+from support.quiet_broker import Silence
+from support.topologies import NEWEST_SENT
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval

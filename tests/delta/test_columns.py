@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
-from playing import Play
 
+from support.play import Play
 from tidemark.errors import InvalidRow
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.checks import CHECKS

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from playing import NEWEST, Crash, Play, crash_at
 
+from support.crashes import Crash, crash_at
+from support.play import Play
+from support.topologies import NEWEST
 from tidemark.control.folder import LeaseLost
 from tidemark.errors import Contradiction
 from tidemark.model.settings.retention import DAY_MS

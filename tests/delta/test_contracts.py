@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 from deltalake import write_deltalake
-from playing import NOON, Play
 
+from support.play import NOON, Play
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
 from tidemark.model import topology

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 from deltalake import DeltaTable
-from planted import WINDOW_MS, reading
 
 import critical_path as job
+from support.report_warehouse import WINDOW_MS, reading
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import Measure, SlaSpec

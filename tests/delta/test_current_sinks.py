@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from playing import NEWEST, Play, Row, ms
 
+from support.play import Play, Row, ms
+from support.topologies import NEWEST
 from tidemark.errors import Contradiction
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import parse

@@ -13,8 +13,10 @@ import duckdb
 import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
-from playing import BOARD, NOON, WINDOW_BOARD, Crash, Play, crash_at, ms
 
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play, ms
+from support.topologies import BOARD, WINDOW_BOARD
 from tidemark.errors import TidemarkError
 from tidemark.model.kinds.sink import Sink
 from tidemark.query.sql import Warehouse

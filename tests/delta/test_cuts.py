@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import Play
 
+from support.play import Play
 from tidemark.cli.project.check import check
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import load

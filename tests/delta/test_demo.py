@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planted import TestWarehouse
-
+from support.report_warehouse import TestWarehouse
 from tidemark.cli.stack.demo import Demo, DemoSettings
 from tidemark.cli.stack.story import Story
 from tidemark.embedded.conductor import Conductor

@@ -17,9 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from playing import NEWEST_SENT, Crash, Play
-from small_disk import SmallDisk, small_disk
 
+from support.crashes import Crash
+from support.play import Play
+from support.small_disk import SmallDisk, small_disk
+from support.topologies import NEWEST_SENT
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.storage.delta.tables import SETTINGS, Committer, create, scan
 from tidemark.storage.disk import Disk

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from apart import Apart
-from playing import NEWEST, NEWEST_SENT, NOON, Ends, Play, ms
 
+from support.play import NOON, Play, ms
+from support.quiet_broker import Ends
+from support.separate_executors import Apart
+from support.topologies import NEWEST, NEWEST_SENT
 from tidemark.semantics.idleness import Activity
 
 IDLE = NEWEST.replace('bound = "1 s"', 'bound = "1 s"\nidle_after = "30 s"')

@@ -17,8 +17,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from playing import RAW, Crash, Silence, crash_at
 
+from support.crashes import Crash, crash_at
+from support.play import RAW
+from support.quiet_broker import Silence
 from tidemark.errors import Contradiction
 from tidemark.model.kinds.operator import Level
 from tidemark.model.project.layout import Layout

@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 from bench.commits import commits as count_commits
 from deltalake import DeltaTable
-from playing import MEASURED, Crash, Play, Row, crash_at, ms
 
+from support.crashes import Crash, crash_at
+from support.play import MEASURED, Play, Row, ms
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.control.process import wait_until
 from tidemark.kernels.columns.buckets import value_of

@@ -19,10 +19,11 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from playing import NOON, Ends, Play, Row, bad, ms, record, tell
-from typed import can_be_typed, commands
 
 import critical_path
+from support.play import NOON, Play, Row, bad, ms, record, tell
+from support.quiet_broker import Ends
+from support.typed_commands import can_be_typed, commands
 from tidemark.cli.explain.bound import bound_rows
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.files import CHECKOUT as PROJECT

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import EVENTS, NEWEST, Ends, Play
 
+from support.play import Play
+from support.quiet_broker import Ends
+from support.topologies import EVENTS, NEWEST
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse

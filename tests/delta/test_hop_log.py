@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from playing import EVENTS, Play, ms
 
+from support.play import Play, ms
+from support.topologies import EVENTS
 from tidemark.cli.repair.accept_loss import accept_loss
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import polars as pl
 import pytest
-from apart import OneWorker
-from playing import Play
 
 import critical_path
+from support.play import Play
+from support.separate_executors import OneWorker
 from tidemark.cli.explain.path import document
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval

@@ -26,9 +26,10 @@ from unicodedata import category
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from hostile import FORGED, HOSTILE
-from playing import NEWEST_SENT, Play
 
+from support.hostile_strings import FORGED, HOSTILE
+from support.play import Play
+from support.topologies import NEWEST_SENT
 from tidemark.cli.main import main
 from tidemark.cli.stack.summary import summary
 from tidemark.errors import InvalidArgument, InvalidSpec

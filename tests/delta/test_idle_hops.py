@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from playing import NOON, Play, Row, ms
-
+from support.play import NOON, Play, Row, ms
 from tidemark.model.project.layout import Layout
 from tidemark.semantics.idleness import Activity
 from tidemark.why.evidence.findings import Cause

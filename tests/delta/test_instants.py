@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from playing import NOON, Play, ms
-
+from support.play import NOON, Play, ms
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.journal.entries import Entry, packed, unpacked

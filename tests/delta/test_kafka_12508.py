@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playing import Crash, Play, Row, crash_at
+
+from support.crashes import Crash, crash_at
+from support.play import Play, Row
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "data" / "kafka_emit_on_change.json"
 T = 1_400_000_000_000

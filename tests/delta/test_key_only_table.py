@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from playing import NOON, Play
+
+from support.play import NOON, Play
 
 SEEN = """
 name = "seen"

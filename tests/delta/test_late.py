@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import Play
 
+from support.play import Play
 from tidemark.errors import InvalidSpec
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 

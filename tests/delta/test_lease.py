@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from playing import NEWEST_SENT, Play
 
+from support.play import Play
+from support.topologies import NEWEST_SENT
 from tidemark.control.folder import SILENT_AFTER_MS, Control, Heartbeat, LeaseLost, StreamState
 from tidemark.control.process import wait_until
 from tidemark.errors import Contradiction

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playing import NEWEST_SENT, NOON, Crash, Play, Row, crash_at, ms
 
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play, Row, ms
+from support.topologies import NEWEST_SENT
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.records.limits import Limits
 

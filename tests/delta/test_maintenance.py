@@ -12,9 +12,11 @@ import polars as pl
 import pytest
 from bench import long_run
 from deltalake import DeltaTable
-from playing import NEWEST, Crash, Play, crash_at
 
 import maintain
+from support.crashes import Crash, crash_at
+from support.play import Play
+from support.topologies import NEWEST
 from tidemark.clock import wall_clock_ms
 from tidemark.maintenance import upkeep
 from tidemark.maintenance.live_rows import needed_of_hop

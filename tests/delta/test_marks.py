@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from playing import NEWEST, NOON, Crash, Play, Row, crash_at, ms
 
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play, Row, ms
+from support.topologies import NEWEST
 from tidemark.control.folder import TimeReset
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.records.marks import mark_text

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from playing import Play, Silence
-
+from support.play import Play
+from support.quiet_broker import Silence
 from tidemark.model.kinds.source import Source
 
 T = 1_400_000_000_000

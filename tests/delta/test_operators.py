@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import Crash, Play, crash_at
 
+from support.crashes import Crash, crash_at
+from support.play import Play
 from tidemark.errors import InvalidSpec
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import on_processing_time

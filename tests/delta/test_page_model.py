@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from deltalake import write_deltalake
-from flights_reported import reported
-from playing import NEWEST, Play, bad, ms, tell
 
 from critical_path import run
+from support.play import Play, bad, ms, tell
+from support.reported_window import reported
+from support.topologies import NEWEST
 from tidemark.cli.explain import path as path_command
 from tidemark.control.folder import StreamState
 from tidemark.kernels.columns.schemas import rows_of

@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from apart import Apart
-from playing import NOON, Crash, Play, Row, crash_at, ms
 
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play, Row, ms
+from support.separate_executors import Apart
 from tidemark.errors import Contradiction
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import parse

@@ -1,6 +1,6 @@
 """Compares random topologies and inputs with a calculation in plain Python.
 
-Inputs are late, ahead of the clock, idle, unkeyed and suppressed; `plain.py` has the rules.
+Inputs are late, ahead of the clock, idle, unkeyed and suppressed; `plain_topology.py` has the rules.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain import MAX_AHEAD_MS, Event, PlainTopology, Shape
-from playing import Play
 from streaming.oracle_parts import Place
 
+from support.plain_topology import MAX_AHEAD_MS, Event, PlainTopology, Shape
+from support.play import Play
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 
 START = 1_400_000_000_000

@@ -9,8 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from playing import Play, Row, ms
-
+from support.play import Play, Row, ms
 from tidemark.cli.project.check import check
 
 DOCS = Path(__file__).parents[2] / "docs"

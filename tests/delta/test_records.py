@@ -7,7 +7,8 @@ from typing import Any
 
 import polars as pl
 from deltalake import write_deltalake
-from playing import Play
+
+from support.play import Play
 
 T = 1_400_000_000_000
 SOURCE = """

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from playing import NOON, Crash, Play, Row, crash_at, ms
 
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play, Row, ms
 from tidemark.cli.repair.requeue import add_options, requeue
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import TimeReset, WindowReopening

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from playing import Play
+
+from support.play import Play
 
 T = 1_770_033_600_000
 TICKING = """

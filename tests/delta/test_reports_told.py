@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from deltalake import write_deltalake
-from playing import Play
 
+from support.play import Play
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain import whatif as whatif_command

@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 
 import pytest
-from apart import Apart
-from playing import NEWEST, NOON, Crash, Play, crash_at, ms
 
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play, ms
+from support.separate_executors import Apart
+from support.topologies import NEWEST
 from tidemark.cli.repair.reset_time import add_options, reset_time
 from tidemark.errors import InvalidArgument
 from tidemark.stream.journal.entries import Journal

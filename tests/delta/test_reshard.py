@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apart import Apart
-from playing import EVENTS, Play, ms
 
+from support.play import Play, ms
+from support.separate_executors import Apart
+from support.topologies import EVENTS
 from tidemark.cli.repair.reshard import reshard_streams
 from tidemark.control.folder import AlreadyRunning, Control
 from tidemark.errors import InvalidArgument, TidemarkError

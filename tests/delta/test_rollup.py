@@ -13,10 +13,11 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from measuring import facts
-from playing import NEWEST_SENT, Play
 
 import rollup
+from support.latency_facts import facts
+from support.play import Play
+from support.topologies import NEWEST_SENT
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.kernels.reports.rollups import NO_OUTLINE, Outline

@@ -14,10 +14,11 @@ from typing import Any
 import polars.selectors as cs
 import pytest
 from _pytest.mark import ParameterSet
-from apart import Apart, OneWorker, Workers
-from playing import Crash, Play, Row, crash_at
 
 import critical_path
+from support.crashes import Crash, crash_at
+from support.play import Play, Row
+from support.separate_executors import Apart, OneWorker, Workers
 from tidemark.cli.repair.reshard import reshard_streams
 from tidemark.control.folder import Control, WindowReopening
 from tidemark.model.kinds.sink import CHANGES_OF

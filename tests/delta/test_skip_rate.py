@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from playing import NEWEST, Play
+from support.play import Play
+from support.topologies import NEWEST
 
 T = 1_770_033_600_000
 

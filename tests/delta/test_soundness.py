@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from playing import NEWEST, Crash, Play, crash_at
 
+from support.crashes import Crash, crash_at
+from support.play import Play
+from support.topologies import NEWEST
 from tidemark.cli.repair.doctor import doctor
 from tidemark.control.folder import AlreadyRunning, Control
 from tidemark.model.project.layout import Layout

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import NOON, Crash, Play, crash_at
 
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 
 SOURCE = """

@@ -6,8 +6,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from playing import EVENTS, NOON, Play, Row
 
+from support.play import NOON, Play, Row
+from support.topologies import EVENTS
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.stream.journal.entries import Journal

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playing import NEWEST, NOON, Crash, Play, crash_at, ms, tell
 
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play, ms, tell
+from support.topologies import NEWEST
 from tidemark.cli.repair.doctor import undecided_batches
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apart import Apart
-from playing import Play
 
+from support.play import Play
+from support.separate_executors import Apart
 from tidemark.cli.repair.reshard import reshard_streams
 from tidemark.clock import wall_clock_ms
 from tidemark.maintenance.upkeep import maintain_stream

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import NEWEST, Crash, Play, crash_at
 
+from support.crashes import Crash, crash_at
+from support.play import Play
+from support.topologies import NEWEST
 from tidemark.clock import wall_clock_ms
 
 T = 1_770_033_600_000

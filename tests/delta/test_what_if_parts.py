@@ -1,8 +1,8 @@
 """Effects of another bound or trigger on stored ages."""
 
 import pytest
-from planted import WINDOW_MS, reading
 
+from support.report_warehouse import WINDOW_MS, reading
 from tidemark.errors import InvalidArgument
 from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
 from tidemark.query.sql import Warehouse

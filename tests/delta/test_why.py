@@ -12,9 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from playing import Ends, Play, Row, bad, ms, record, tell
-from typed import can_be_typed, commands
 
+from support.play import Play, Row, bad, ms, record, tell
+from support.quiet_broker import Ends
+from support.typed_commands import can_be_typed, commands
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout

@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from playing import NEWEST, NOON, Ends, Play, ms, tell
 
 import critical_path
+from support.play import NOON, Play, ms, tell
+from support.quiet_broker import Ends
+from support.topologies import NEWEST
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import Play, ms
 
 import critical_path as job
+from support.play import Play, ms
 from tidemark.cli.explain.topology import document
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval

@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from playing import EVENTS, Crash, Play, crash_at, ms
 
+from support.crashes import Crash, crash_at
+from support.play import Play, ms
+from support.topologies import EVENTS
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import create, scan

@@ -14,8 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from playing import NEWEST_SENT, Crash, Play, crash_at
 
+from support.crashes import Crash, crash_at
+from support.play import Play
+from support.topologies import NEWEST_SENT
 from tidemark.cli.explain import topology
 from tidemark.cli.repair import accept_loss, doctor
 from tidemark.clock import wall_clock_ms

@@ -10,8 +10,8 @@ from statistics import median
 from bench.commits import TOPOLOGY, batches
 from deltalake import DeltaTable
 from objectstore.counting import GET, LIST, PUT, Requests
-from playing import Play
 
+from support.play import Play
 from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flights_day import STARTED_AT_MS, TOPOLOGY, FlightsDay, play_day
-from one_spark import one_spark
-from planted import TestWarehouse
 from pyspark.sql import SparkSession
 
 import critical_path
 import maintain
 import rollup
+from support.flights_day import STARTED_AT_MS, TOPOLOGY, FlightsDay, play_day
+from support.report_warehouse import TestWarehouse
+from support.shared_spark import one_spark
 from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval

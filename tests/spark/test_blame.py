@@ -10,9 +10,9 @@ from importlib.resources import files
 
 import polars as pl
 import pytest
-from playing import Play
 
 import critical_path as job
+from support.play import Play
 from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval

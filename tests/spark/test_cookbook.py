@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from asking import Asked, Rows
-from flights_day import Arrived, FlightsDay
 
+from support.both_engines import Asked, Rows
+from support.flights_day import Arrived, FlightsDay
 from tidemark.feed.feed_record import FLIGHT_EVENTS, RecordKind
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan

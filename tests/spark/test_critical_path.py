@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from planted import WINDOW_MS, reading
 
 import critical_path as job
+from support.report_warehouse import WINDOW_MS, reading
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import BOARD, NOON, WINDOW_BOARD, Play, ms
 from pyspark.sql import SparkSession
 
+from support.play import NOON, Play, ms
+from support.topologies import BOARD, WINDOW_BOARD
 from tidemark.model.project.layout import Layout
 from tidemark.query.spark import register
 from tidemark.query.sql import Warehouse

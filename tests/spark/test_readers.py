@@ -12,10 +12,11 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from asking import Rows, in_order, plain
 from deltalake import DeltaTable, write_deltalake
-from playing import NEWEST, Play
 
+from support.both_engines import Rows, in_order, plain
+from support.play import Play
+from support.topologies import NEWEST
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.tables.catalog import HOP, TABLES
 from tidemark.query.spark import read

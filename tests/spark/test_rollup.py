@@ -8,9 +8,9 @@ from itertools import product
 
 import pytest
 from deltalake import write_deltalake
-from measuring import facts
 
 import rollup
+from support.latency_facts import facts
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, instant_ms

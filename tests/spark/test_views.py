@@ -6,8 +6,8 @@ They are those that follow from the tables by hand.
 from __future__ import annotations
 
 import pytest
-from asking import Asked
 
+from support.both_engines import Asked
 from tidemark.clock import wall_clock_ms
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from one_spark import one_spark
 from pyspark.sql import SparkSession
 
+from support.shared_spark import one_spark
 from tidemark.embedded import broker as embedded
 
 AUTHORIZER = """\

@@ -8,10 +8,10 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from small_disk import small_disk
 from streaming.drivers import OnlyDriver
 from streaming.sending import passing, send_numbers
 
+from support.small_disk import small_disk
 from tidemark.embedded import broker as embedded
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream

@@ -15,12 +15,14 @@ from pathlib import Path
 import confluent_kafka
 import polars as pl
 import pytest
-from apart import Apart
 from confluent_kafka import Consumer, Message, TopicPartition
-from playing import NOON, Crash, Play, Row, Silence, crash_at
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import SparkSession
 
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play, Row
+from support.quiet_broker import Silence
+from support.separate_executors import Apart
 from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
 from tidemark.kernels.records.limits import Limits

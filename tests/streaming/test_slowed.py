@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from receiving import Inbox
 from streaming.drivers import PROJECT
 
+from support.mail_and_webhook import Inbox
 from tidemark.control import process
 from tidemark.embedded import airflow, stack
 from tidemark.embedded.airflow_api import ENDED

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from checkouts import own_checkout
 from streaming.drivers import PROJECT, ends_of
 
+from support.airflow_checkout import own_checkout
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import StreamState

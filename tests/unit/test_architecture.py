@@ -269,6 +269,13 @@ def test_semantics_holds_only_what_the_product_runs():
                 assert used[node.name] > own[node.name], f"{path.stem}.{node.name} belongs in tests/reference"
 
 
+def test_each_helper_of_tests_has_one_line():
+    folder = PROJECT / "tests" / "support"
+    lines = (ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "").splitlines()
+    described = [line.split("`")[1] for line in lines if line.startswith("| `")]
+    assert sorted(described) == sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+
+
 def names_read(tree: Iterable[ast.AST]) -> Iterator[str]:
     """Yields each name and attribute that the code reads."""
     for node in tree:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
-from playing import HOP as ROW
 
+from support.play import HOP as ROW
 from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.kernels.records.arrivals import hop_arrivals
 from tidemark.model.kinds.repartition import HopSource

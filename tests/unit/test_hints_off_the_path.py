@@ -1,8 +1,8 @@
 """Hints name operators off the path that occupy a driver."""
 
 import polars as pl
-from planted import reading
 
+from support.report_warehouse import reading
 from tidemark.reports.what_if.estimates import hints
 
 TOPOLOGY = reading({"src": (), "path": ("src",), "busy": ("src",), "idle": ("src",)})

@@ -2,8 +2,7 @@
 
 import tomllib
 
-from playing import NEWEST
-
+from support.topologies import NEWEST
 from tidemark.model import sla_spec
 from tidemark.model.topology import parse
 from tidemark.reports.promises import cannot_be_kept

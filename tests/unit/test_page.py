@@ -4,8 +4,8 @@ import re
 from html import escape
 
 import pytest
-from hostile import HOSTILE
 
+from support.hostile_strings import HOSTILE
 from tidemark.escaping import inert
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Level

@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from planted import reading
 
+from support.report_warehouse import reading
 from tidemark.cli.project.check import check
 from tidemark.model.project.files import Project
 from tidemark.model.schedules import cores_taken, too_many

@@ -43,7 +43,7 @@ def can_be_typed(finding: WhyFinding, topology: Topology) -> None:
 def means(options: dict[str, Any], topology: Topology) -> None:
     """Assert that what *options* name is in *topology*."""
     subs = {sub.name for sub in topology.sub_topologies}
-    known = {
+    names = {
         "topology": {topology.name},
         "topologies": {topology.name},
         "stream": {f"{topology.name}/{sub}" for sub in subs},
@@ -51,6 +51,6 @@ def means(options: dict[str, Any], topology: Topology) -> None:
         "source": {*topology.operators},
         "operator": {*topology.operators},
     }
-    for key in known.keys() & options.keys():
+    for key in names.keys() & options.keys():
         given = options[key] if isinstance(options[key], list) else [options[key]]
-        assert {*given} <= known[key] | {None}, (key, given)
+        assert {*given} <= names[key] | {None}, (key, given)

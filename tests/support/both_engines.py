@@ -34,8 +34,8 @@ class Asked:
 
     def of_spark(self, text: str) -> Rows:
         """The rows that Spark gives, in its order."""
-        found = self._spark.sql(text).toArrow()
-        return plain(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        table = self._spark.sql(text).toArrow()
+        return plain(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
     def of_duckdb(self, text: str) -> Rows:
         """The rows that DuckDB gives, in its order."""

@@ -9,20 +9,18 @@ import platform
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import polars as pl
 import polars.selectors as cs
 from deltalake import DeltaTable
 
+from support.quiet_broker import Row, Silence
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import HEADERS, record_schema
-from tidemark.kernels.records.limits import Limits
 from tidemark.model.kinds.repartition import HopSource
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
@@ -31,180 +29,22 @@ from tidemark.model.topology import EVERY, Topology, parse
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import WriteRepeater, at_once
 from tidemark.storage.fence import Fence
-from tidemark.storage.files import frames
 from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, Queued
-from tidemark.stream.kafka.broker import Refused
-from tidemark.stream.kafka.encoding import to_send
-from tidemark.stream.kafka.limits import undeliverable_rows
-from tidemark.stream.kafka.outgoing import Outgoing
-from tidemark.stream.kafka.publishing import partition_of
 from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
 
-Row = dict[str, Any]
 NOON = 1_399_982_400_000
 """2014-05-13 12:00 UTC: the times of a play are seconds after it."""
-
-
-EVENTS = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-"""
-"""A source of ids and values."""
-
-BOARD = f"""{EVENTS}[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-key = ["id"]
-"""
-"""The newest value of each id, in `changes` and as current rows.
-
-Current rows are merged once a minute.
-"""
-
-NEWEST = BOARD.replace('mode = "current"\n', 'mode = "current"\nrefresh = "0 s"\n')
-"""The same, merged with each batch."""
-
-WINDOW_BOARD = f"""{EVENTS}[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = {{ tumbling = "10 s" }}
-aggregates = {{ n = "count(*)" }}
-select = {{ v = "n" }}
-[operators.board]
-kind = "sink"
-input = "counts"
-table = "board"
-mode = "current"
-key = ["id", "window_start"]
-"""
-"""The number of records of each id and window, as current rows."""
-
-NEWEST_SENT = f"""{NEWEST}
-[operators.out]
-kind = "sink"
-input = "newest"
-topic = "out"
-"""
-"""The same, and in a topic."""
 
 MEASURED = {
     "epoch", "started_at", "batch_started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
     "min_ms", "max_ms", "sum_ms", "negative_n", "recovered",
 }  # fmt: skip
 """Columns with clock times and writers."""
-
-
-class Silence:
-    """A broker that ends where it was read and remembers publications."""
-
-    def __init__(self, partitions: int | Mapping[str, int] = 1) -> None:
-        self._partitions = partitions
-        self._ends: dict[tuple[str, int], int] = defaultdict(int)
-        self.published: list[tuple[str, Row]] = []
-        self.sent_by_tasks: list[Outgoing] = []
-        self.earliest = 0
-        self.marked: list[tuple[str, int | None, bool]] = []
-        self.topic_limits: dict[str, Limits] = {}
-        self.refuses: Callable[[Row], bool] = lambda row: False
-
-    def partitions(self, at: Source | Sink) -> int:
-        return self._partitions if isinstance(self._partitions, int) else self._partitions[at.topic or ""]
-
-    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        return {number: (self.earliest, self._ends[source.topic or "", number]) for number in partitions}
-
-    def read_to(self) -> dict[str, dict[int, int]]:
-        """Where each partition ends, by topic."""
-        found: dict[str, dict[int, int]] = defaultdict(dict)
-        for (topic, number), end in self._ends.items():
-            found[topic][number] = end
-        return found
-
-    def have(self, topic: str, rows: Sequence[Row]) -> None:
-        """Have *topic* end behind its *rows*."""
-        for row in rows:
-            place = (topic, row["partition"])
-            self._ends[place] = max(self._ends[place], row["offset"] + 1)
-
-    def limits(self, sink: Sink) -> Limits:
-        """Returns `topic_limits`; without them a topic accepts everything."""
-        return self.topic_limits.get(sink.topic or "", Limits())
-
-    def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
-        self.marked.append((sink.topic or "", watermark_ms, idle))
-
-    def publish(self, outgoing: Outgoing) -> list[pl.DataFrame]:
-        return Remembering(self, outgoing, tasks=1)(0)
-
-    def publishing(self, outgoing: Outgoing) -> Remembering:
-        self.sent_by_tasks.append(outgoing)
-        return Remembering(self, outgoing, tasks=outgoing.tasks)
-
-    def __reduce__(self) -> tuple[Callable[[int], Silence], tuple[int]]:
-        """Returns the broker in place of another process's client."""
-        _BROKERS[id(self)] = self
-        return _broker, (id(self),)
-
-
-_BROKERS: WeakValueDictionary[int, Silence] = WeakValueDictionary()
-
-
-def _broker(number: int) -> Silence:
-    return _BROKERS[number]
-
-
-@dataclass(frozen=True)
-class Remembering:
-    """Makes *broker* remember what *tasks* send; each has some keys."""
-
-    broker: Silence
-    outgoing: Outgoing
-    tasks: int
-
-    def __call__(self, task: int) -> list[pl.DataFrame]:
-        sink, undeliverable = self.outgoing.sink, []
-        for rows in frames(self.outgoing.rows):
-            mine = [partition_of(key, number, self.tasks) == task for number, key in enumerate(rows["_key"])]
-            own = rows.filter(pl.Series(mine, dtype=pl.Boolean))
-            _, refused = to_send(sink, own)
-            refused += [
-                Refused(number, "refused") for number, row in enumerate(own.to_dicts()) if self.broker.refuses(row)
-            ]
-            places = {place.row for place in refused}
-            self.broker.published += [(sink.topic or "", r) for n, r in enumerate(own.to_dicts()) if n not in places]
-            undeliverable += [undeliverable_rows(sink, own, refused)] if refused else []
-        return undeliverable
-
-
-class Ends(Silence):
-    """A broker whose partitions may have unread records: up to these offsets."""
-
-    def __init__(self, partitions: int) -> None:
-        super().__init__(partitions)
-        self.ends: dict[int, int] = {}
-
-    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        known = super().offsets(source, partitions)
-        return {number: (0, max(end, self.ends.get(number, 0))) for number, (_, end) in known.items()}
 
 
 class Play:
@@ -512,17 +352,3 @@ def tell(
     """
     beat = Heartbeat(state=state, epoch=epoch, launch_id="", at_ms=ms(at_s), pid=1, reason=reason)
     history.tell(beat, thread_id="t", batch_started_at_ms=None if batch_s is None else ms(batch_s))
-
-
-class Crash(Exception):
-    """The driver is gone."""
-
-
-def crash_at(step: str) -> Callable[[str], None]:
-    """Ends a driver when it reaches *step*."""
-
-    def reached(name: str) -> None:
-        if name == step:
-            raise Crash(step)
-
-    return reached

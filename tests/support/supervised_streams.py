@@ -92,10 +92,10 @@ class Stage:
     def kill(self, *components: str) -> None:
         """`kill -9` of *components* of Airflow, their children not."""
         for name in components:
-            found = process.find(self.home / "airflow", name)
-            assert found is not None
-            os.kill(found.pid, signal.SIGKILL)
-            process.wait_until(lambda found=found: not process.is_alive(found), f"the end of {name}", 10)  # type: ignore[misc]
+            component = process.find(self.home / "airflow", name)
+            assert component is not None
+            os.kill(component.pid, signal.SIGKILL)
+            process.wait_until(lambda component=component: not process.is_alive(component), f"the end of {name}", 10)  # type: ignore[misc]
 
     @property
     def api(self) -> AirflowApi:
@@ -180,14 +180,14 @@ class Supervised:
 
     def drivers(self) -> list[int]:
         """Returns the pids of all drivers of this stream, by any starter."""
-        found = []
+        pids = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):  # no process, or it has ended
                 program, *words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 is_ours = any(word.startswith(f"{self.warehouse}/") for word in words)
                 if "python" in program and is_ours and words[0].endswith(self.kind.program):
-                    found.append(int(entry.name))
-        return found
+                    pids.append(int(entry.name))
+        return pids
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
         """Send *number* to the running driver; its pid."""

@@ -62,10 +62,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        posted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         status = self.server.answers.pop(0) if self.server.answers else 200
         if status == 200:
-            self.server.taken.append(said["text"])
+            self.server.taken.append(posted["text"])
         self.send_response(status)
         self.end_headers()
         self.wfile.write(b"ok")

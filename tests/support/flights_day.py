@@ -13,8 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from playing import Play, Row
-
+from support.play import Play, Row
 from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, FeedFault, FeedRecord, Timeline, encode
 from tidemark.feed.flights import midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
@@ -25,7 +24,7 @@ NEXT_DAY = date(2013, 6, 28)
 STARTED_AT_MS = 1_772_359_200_000  # 2026-03-01T10:00:00Z
 BATCH_MS = 10 * 60_000
 CARRIERS_AFTER_MS = 2_000
-TOPOLOGY = Path(__file__).parents[1] / "jobs" / "topologies" / "flights.toml"
+TOPOLOGY = Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml"
 STRICT = TOPOLOGY.read_text().replace("idle_advances = true", 'idle_advances = true\nallowed_lateness = "0 ms"')
 """The flights topology with a source that refuses records behind its watermark."""
 REASONS = {

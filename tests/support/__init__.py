@@ -1,0 +1,23 @@
+"""Helpers of all tests, one line each.
+
+| module | gives tests |
+|---|---|
+| `topologies` | the topology texts that many tests share |
+| `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
+| `quiet_broker` | `Silence`: a broker in memory that keeps what is published |
+| `crashes` | `crash_at`: the end of a driver at a named step of its batch |
+| `separate_executors` | `Apart`, `OneWorker`, `Workers`: executors for shards that share nothing but files |
+| `plain_topology` | the expected results of a drawn topology, record by record |
+| `report_warehouse` | `TestWarehouse`: rows of any table, written as a stream or a report would |
+| `latency_facts` | the facts about latency that one batch leaves |
+| `reported_window` | a warehouse with one reported window of `flights` |
+| `flights_day` | a day of flights, played twelve times as fast, and its expected records |
+| `hostile_strings` | `HOSTILE`: strings that programs may obey |
+| `typed_commands` | the commands in a text, checked against the real command line |
+| `small_disk` | `small_disk`: a disk of some megabytes that can be filled |
+| `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |
+| `shared_spark` | `one_spark`: one Spark session for a process |
+| `both_engines` | `Asked`: one query, asked of Spark and of DuckDB, with equal results |
+| `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |
+| `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
+"""

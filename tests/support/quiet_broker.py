@@ -1,0 +1,117 @@
+"""A broker in memory, which keeps the records that are published."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+import polars as pl
+
+from tidemark.kernels.records.limits import Limits
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.storage.files import frames
+from tidemark.stream.kafka.broker import Refused
+from tidemark.stream.kafka.encoding import to_send
+from tidemark.stream.kafka.limits import undeliverable_rows
+from tidemark.stream.kafka.outgoing import Outgoing
+from tidemark.stream.kafka.publishing import partition_of
+
+Row = dict[str, Any]
+
+
+class Silence:
+    """A broker that ends where it was read and remembers publications."""
+
+    def __init__(self, partitions: int | Mapping[str, int] = 1) -> None:
+        self._partitions = partitions
+        self._ends: dict[tuple[str, int], int] = defaultdict(int)
+        self.published: list[tuple[str, Row]] = []
+        self.sent_by_tasks: list[Outgoing] = []
+        self.earliest = 0
+        self.marked: list[tuple[str, int | None, bool]] = []
+        self.topic_limits: dict[str, Limits] = {}
+        self.refuses: Callable[[Row], bool] = lambda row: False
+
+    def partitions(self, at: Source | Sink) -> int:
+        return self._partitions if isinstance(self._partitions, int) else self._partitions[at.topic or ""]
+
+    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        return {number: (self.earliest, self._ends[source.topic or "", number]) for number in partitions}
+
+    def read_to(self) -> dict[str, dict[int, int]]:
+        """Where each partition ends, by topic."""
+        ends: dict[str, dict[int, int]] = defaultdict(dict)
+        for (topic, number), end in self._ends.items():
+            ends[topic][number] = end
+        return ends
+
+    def have(self, topic: str, rows: Sequence[Row]) -> None:
+        """Have *topic* end behind its *rows*."""
+        for row in rows:
+            place = (topic, row["partition"])
+            self._ends[place] = max(self._ends[place], row["offset"] + 1)
+
+    def limits(self, sink: Sink) -> Limits:
+        """Returns `topic_limits`; without them a topic accepts everything."""
+        return self.topic_limits.get(sink.topic or "", Limits())
+
+    def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
+        self.marked.append((sink.topic or "", watermark_ms, idle))
+
+    def publish(self, outgoing: Outgoing) -> list[pl.DataFrame]:
+        return Remembering(self, outgoing, tasks=1)(0)
+
+    def publishing(self, outgoing: Outgoing) -> Remembering:
+        self.sent_by_tasks.append(outgoing)
+        return Remembering(self, outgoing, tasks=outgoing.tasks)
+
+    def __reduce__(self) -> tuple[Callable[[int], Silence], tuple[int]]:
+        """Returns the broker in place of another process's client."""
+        _BROKERS[id(self)] = self
+        return _broker, (id(self),)
+
+
+_BROKERS: WeakValueDictionary[int, Silence] = WeakValueDictionary()
+
+
+def _broker(number: int) -> Silence:
+    return _BROKERS[number]
+
+
+@dataclass(frozen=True)
+class Remembering:
+    """Makes *broker* remember what *tasks* send; each has some keys."""
+
+    broker: Silence
+    outgoing: Outgoing
+    tasks: int
+
+    def __call__(self, task: int) -> list[pl.DataFrame]:
+        sink, undeliverable = self.outgoing.sink, []
+        for rows in frames(self.outgoing.rows):
+            mine = [partition_of(key, number, self.tasks) == task for number, key in enumerate(rows["_key"])]
+            own = rows.filter(pl.Series(mine, dtype=pl.Boolean))
+            _, refused = to_send(sink, own)
+            refused += [
+                Refused(number, "refused") for number, row in enumerate(own.to_dicts()) if self.broker.refuses(row)
+            ]
+            places = {place.row for place in refused}
+            self.broker.published += [(sink.topic or "", r) for n, r in enumerate(own.to_dicts()) if n not in places]
+            undeliverable += [undeliverable_rows(sink, own, refused)] if refused else []
+        return undeliverable
+
+
+class Ends(Silence):
+    """A broker whose partitions may have unread records: up to these offsets."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__(partitions)
+        self.ends: dict[int, int] = {}
+
+    def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
+        offsets = super().offsets(source, partitions)
+        return {number: (0, max(end, self.ends.get(number, 0))) for number, (_, end) in offsets.items()}
