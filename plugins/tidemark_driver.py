@@ -384,8 +384,10 @@ class Driver:
     def _end_older_command(self) -> None:
         """Drains and ends a process that another command started."""
         controls = [Control(Path(home)) for home in self._folder.launches().values()]
-        if any(control.home.parent != self.home.parent for control in controls):
-            names = ", ".join(sorted({control.home.parent.name for control in controls} - {self.home.parent.name}))
+        # Only streams of the own topology are drained here: no command changes those of others.
+        topologies = {control.home.parent for control in controls}
+        if others := topologies - {self.home.parent}:
+            names = ", ".join(sorted(home.name for home in others))
             msg = (
                 f"{self.process_home}: streams of one driver need the same [spark] and version of Tidemark, but those "
                 f"of {names} were started with others; give this topology another driver, or drain those first"
