@@ -61,7 +61,8 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
     run = runs[0] if runs else None
     parameters = [topology, run["run_id"] if run else None]
     slas = sorted(tables.ask(SLAS, parameters).objects, key=lambda row: WORST_FIRST.get(row["verdict"], 0))
-    expectations, on_tables = [], []
+    expectations: list[Row] = []
+    on_tables: list[Row] = []
     for row in tables.ask(EXPECTED, parameters).objects:
         # Only contracts are about tables.
         (expectations if row["table"] is None else on_tables).append(row)
