@@ -86,7 +86,7 @@ def _kafka_key(
     keyed: Sequence[tuple[bytes | None, dict[str, Any]]],
     types: dict[str, tuple[str, str]],
 ) -> Key:
-    """Returns Kafka's key as the key of rows, or the field that repeats it.
+    """Returns Kafka's key, or the field that repeats it.
 
     *keyed* has key and fields of all records that are JSON objects.
     """
