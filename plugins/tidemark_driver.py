@@ -401,7 +401,7 @@ class Driver:
         for control in controls:
             control.request_drain(by=BY_CHANGE, now_ms=wall_clock_ms())
         deadline = time.monotonic() + self._patience.drain_within_s
-        while any(control.is_held() for control in controls):
+        while any(map(Control.is_held, controls)):
             if time.monotonic() > deadline:
                 names = ", ".join("/".join(control.home.parts[-2:]) for control in controls)
                 msg = f"{self.process_home}: a new command needs a new process; {names} must drain first: try again"

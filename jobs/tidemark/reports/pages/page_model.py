@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any
 
 from tidemark.errors import InvalidArgument
@@ -116,7 +117,7 @@ def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int
         "topology": topology.name,
         "at": utc(at_ms),
         "verdict": _topology_verdict(streams, slas, findings),
-        "state": worst(stream["state"] for stream in streams),
+        "state": worst(map(itemgetter("state"), streams)),
         **_newest_result(tables, topology, at_ms),
         "cause": first.row if first else None,
         "causes": [finding.row for finding in findings],

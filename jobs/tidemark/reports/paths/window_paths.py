@@ -179,9 +179,9 @@ class _PathFinder:
             averaged = stram.critical_path(upstreams, slowest, average_ms)
             path = self._path(critical, averaged, spent, finished)
             leaves = [self._leaf(walk, critical, finished) for walk in walks]
-        step_rows = [
-            self._step(step, critical, slack.get(name), finished) | spent[name] for name, step in steps.items()
-        ]
+        step_rows = []
+        for name, step in steps.items():
+            step_rows.append(self._step(step, critical, slack.get(name), finished) | spent[name])
         return {CRITICAL_PATH_STEPS: step_rows, CRITICAL_PATH_LEAVES: leaves, CRITICAL_PATHS: [path]}
 
     def _walks(self, finished: WindowFinishes, steps: Mapping[str, PathStep]) -> list[Path]:

@@ -49,7 +49,8 @@ def what_if_facts(
     began = operator_windows["batch_started_at"]
     batches = _frame(tables.ask(BATCHES, [topology.name, began.min(), began.max()]))
     windows = what_if(operator_windows, batches, topology.upstreams, [change], trigger_ms=topology.trigger_ms)
-    start, end = (None if at_ms is None else iso(at_ms) for at_ms in (start_ms, end_ms))
+    start = None if start_ms is None else iso(start_ms)
+    end = None if end_ms is None else iso(end_ms)
     if not windows:
         interval = (f" from {start}" if start else "") + (f" to {end}" if end else "")
         msg = (
