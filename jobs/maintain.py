@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from operator import itemgetter
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.clock import wall_clock_ms
@@ -32,7 +33,7 @@ def main() -> None:
     log_to_stderr()
     given = parser(__doc__).parse_args()
     rows = run(given.warehouse, given.topology, now_ms=wall_clock_ms())
-    sys.stdout.write(format_table(COLUMNS, [[row[column] for column in COLUMNS] for row in rows]) + "\n")
+    sys.stdout.write(format_table(COLUMNS, list(map(itemgetter(*COLUMNS), rows))) + "\n")
 
 
 def run(

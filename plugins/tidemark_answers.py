@@ -89,6 +89,7 @@ class PageAnswers:
         """
         answer = asyncio.wrap_future(self._computed(request, compute))
         try:
+            # Shielded, since others may wait for the same answer.
             return await asyncio.wait_for(asyncio.shield(answer), WAITS_S)
         except TimeoutError:
             if answer.done():  # *compute* itself raised it

@@ -224,6 +224,7 @@ async def first_page() -> Response:
     It shows at once what is known.
     """
     names = await asyncio.to_thread(lambda: sorted({*_known(), *_broken()}))
+    # Without a warehouse the page is refused; its lines would only lack their contents.
     await asyncio.to_thread(_warehouse)
     lines = await asyncio.gather(
         *(ANSWERS.soon(("line", name), partial(_line, name), within_s=LINES_WITHIN_S) for name in names)

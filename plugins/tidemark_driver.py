@@ -132,6 +132,7 @@ class Driver:
     def __init__(self, home: Path, patience: Patience, *, host: str | None = None, shared: Path | None = None) -> None:
         self.home, self.shared = home, shared
         self.control = Control(home)
+        # At least three beats, in seconds: beats in an object store are 20 s apart.
         self._patience = replace(patience, stale_after_s=max(patience.stale_after_s, 3e-3 * beats_every_ms(home)))
         self._host = platform.node() if host is None else host
         self.process_home = home if shared is None else shared / self._host
@@ -174,6 +175,8 @@ class Driver:
             self._kill()
             self.control.forget_drain()
             self._drain_reported.unlink(missing_ok=True)
+            # Written before the start: a worker that dies in between leaves a launch that counts as dead, instead of a
+            # driver that no task knows.
             launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote))
             start = StartRequest(launch_id, str(self.home), (*arguments, *self._take_over()))
             self._start([*command, "--driver", str(self.process_home)], env, start)
@@ -221,6 +224,7 @@ class Driver:
         """
         with self._launching():
             if self._is_newest(launch_id):
+                # The other streams of the process die too, and must not count that as their failure.
                 for other, home in self._folder.launches().items():
                     if other != launch_id:
                         Control(Path(home)).kill_for(other, "/".join(self.home.parts[-2:]))
@@ -272,6 +276,7 @@ class Driver:
         """
         before, launch = self.failures(), self.launch()
         launch_id = launch.launch_id if launch is not None else ""
+        # Two tries of a task may see the same failure.
         if before is not None and before.launch_id == launch_id:
             return before.n
         follows = before is not None and before.kind == kind and not before.told and not got_on
@@ -384,8 +389,10 @@ class Driver:
     def _end_older_command(self) -> None:
         """Drains and ends a process that another command started."""
         controls = [Control(Path(home)) for home in self._folder.launches().values()]
-        if any(control.home.parent != self.home.parent for control in controls):
-            names = ", ".join(sorted({control.home.parent.name for control in controls} - {self.home.parent.name}))
+        # Only streams of the own topology are drained here: no command changes those of others.
+        topologies = {control.home.parent for control in controls}
+        if others := topologies - {self.home.parent}:
+            names = ", ".join(sorted(home.name for home in others))
             msg = (
                 f"{self.process_home}: streams of one driver need the same [spark] and version of Tidemark, but those "
                 f"of {names} were started with others; give this topology another driver, or drain those first"
@@ -394,7 +401,7 @@ class Driver:
         for control in controls:
             control.request_drain(by=BY_CHANGE, now_ms=wall_clock_ms())
         deadline = time.monotonic() + self._patience.drain_within_s
-        while any(control.is_held() for control in controls):
+        while any(map(Control.is_held, controls)):
             if time.monotonic() > deadline:
                 names = ", ".join("/".join(control.home.parts[-2:]) for control in controls)
                 msg = f"{self.process_home}: a new command needs a new process; {names} must drain first: try again"

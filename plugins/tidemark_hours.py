@@ -20,8 +20,7 @@ class FirstReport(BaseOperator):
     """Triggers a run of *reports* SOON after a start of streams.
 
     The run is about the hour of that time. The operator ends at once: the run waits for its time. The rows and the page
-    of the whole hour replace those of this report. With the param `first_report` false it triggers nothing. It is not
-    Airflow's TriggerDagRunOperator, for which every parser of DAGs would import 14 modules.
+    of the whole hour replace those of this report. With the param `first_report` false it triggers nothing.
     """
 
     def __init__(self, *, reports: str, **kwargs: Any) -> None:
@@ -35,6 +34,8 @@ class FirstReport(BaseOperator):
             raise AirflowSkipException(msg)
         due = context["dag_run"].run_after + SOON
         hour = due.replace(minute=0, second=0, microsecond=0)
+        # This is what Airflow's TriggerDagRunOperator raises. For the operator itself every parser of DAGs would import
+        # 14 modules.
         raise DagRunTriggerException(
             trigger_dag_id=self.reports,
             dag_run_id=f"first__{due.isoformat()}",

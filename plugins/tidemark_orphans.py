@@ -34,10 +34,8 @@ class OrphanListener:
 
     @hookimpl
     def on_starting(self, component: Any) -> None:
-        """Ends orphans if the part of Airflow that starts is a triggerer.
-
-        *component* is a job whose kind is not set yet.
-        """
+        """Ends orphans if the part of Airflow that starts is a triggerer."""
+        # *component* is a job whose kind Airflow has not set yet.
         if "triggerer" not in sys.argv:
             return
         for trigger in orphans():

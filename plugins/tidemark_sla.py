@@ -111,6 +111,7 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
         context: of the Airflow task.
         run_id: is recorded with each delivery.
     """
+    # Parsers of DAGs import this module, and need no polars.
     from tidemark.sla.incidents.tables import channel_lock, record_delivery, untold
 
     with channel_lock(layout, topology, channel):

@@ -86,6 +86,7 @@ def forget_archives() -> None:
 
     Otherwise it reads the directories of all archives on its path again for its next task.
     """
+    # A list, since the cache is changed in the loop.
     for path, importer in [*sys.path_importer_cache.items()]:
         if type(importer).__name__ == "zipimporter":
             del sys.path_importer_cache[path]

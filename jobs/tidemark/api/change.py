@@ -64,6 +64,7 @@ class State:
         Raises:
             Contradiction: the batch was judged before, and sent other updates on then.
         """
+        # After a start, a repeated batch, or a batch of another process the state in memory is of another batch.
         sent_before = self._load(batch_id) if self._batch_id != batch_id - 1 else None
         result = judged(updates, self._stored.of(updates["_key"]), self._rule)
         emitted = result.emitted.select(key="_key", value_hash="_identity")
@@ -170,6 +171,7 @@ def changed(
         updates = _updates(records, columns, timestamp)
         result = state.judge(updates, batch_id)
         yield _without(rows, order, updates.join(result.emitted, on=["_partition", "_offset"], how="anti"))
+        # After the output: a crash in between runs the batch again. The other way round it would lose its updates.
         state.move(result, batch_id, passed=records.height - updates.height)
 
 

@@ -112,6 +112,7 @@ class _Meter:
             entry = Entry(batch_id, self._facts(rows, batch_id, started_at_ms, finished_at_ms))
             if not entry.tables:
                 return
+            # Before any table, so that a batch that is run again keeps the clock that was read first.
             journal.write(entry)
         self._writer.append(entry.tables, batch_id)
 

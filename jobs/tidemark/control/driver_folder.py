@@ -140,6 +140,7 @@ class DriverFolder:
         threads, said_ms = _Threads(run), 0
         while threads.controls or not self._has_nothing_to_run():
             starts, has_ended = self._asked(), threads.forget_ended()
+            # A launch is listed before its request is removed, so that a launcher finds it in one of the two.
             threads.controls |= {start.launch_id: start.control for start in starts}
             if starts or has_ended or wall_clock_ms() - said_ms >= SAID_EVERY_MS:
                 said_ms = wall_clock_ms()

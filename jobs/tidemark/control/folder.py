@@ -210,6 +210,7 @@ class Control:
             self._epoch = self._acquired(self._lease, silent_after_ms)
             return self._epoch
         own_folder(self.home)
+        # Two processes that replaced the lock of a silent driver would each hold a file of its own.
         with self._acquiring():
             lock = open_lock(self.home / "driver.lock")
             # `is_held` of another process holds the lock for an instant, so the first refusal proves nothing.
@@ -258,7 +259,7 @@ class Control:
         except BlockingIOError:
             return True
         finally:
-            os.close(lock)
+            os.close(lock)  # gives back the lock that this look took
         return False
 
     def release(self) -> None:
@@ -438,6 +439,7 @@ class Control:
         written = self.home / f"reopen_{id_}.written"
         if not self._answer(written.name, written.is_file):
             return False
+        # In this order: a crash in between leaves a permission without a request, which has no effect.
         (self.home / f"reopen_{id_}.json").unlink(missing_ok=True)
         written.unlink(missing_ok=True)
         self._spread_news()
@@ -498,6 +500,7 @@ class Control:
         claims = {int(claim.name.rpartition(".")[2]): claim for claim in self.home.glob("epoch.claim.*")}
         # A driver that died after its claim has not written its epoch to the file `epoch`.
         epoch = max([self.epoch(), *claims]) + 1
+        # The lock of another host may not be visible here; an exclusive create is, on NFS too.
         msg = f"{self.home}: another driver of this stream has just taken epoch {epoch}; wait for it, or drain it"
         try:
             (self.home / f"epoch.claim.{epoch}").touch(exist_ok=False)
@@ -579,7 +582,7 @@ def _overwrite(path: Path, text: str) -> None:
     content = text.encode()
     if path.stat().st_size != len(content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    file = os.open(path, os.O_WRONLY)
+    file = os.open(path, os.O_WRONLY)  # not truncated, so the file keeps its blocks on a full disk
     try:
         os.write(file, content)
     finally:

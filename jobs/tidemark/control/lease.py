@@ -125,6 +125,7 @@ class Lease:
         return None if sign["released"] or self._clock() - heard_ms >= silent_after_ms else heard_ms
 
     def _refuse_unless_made_once(self, epoch: int) -> None:
+        # Some stores ignore `If-None-Match`, and accept this second put.
         try:
             put_once(self._path(epoch), self._sign().encode())
         except FileExistsError:

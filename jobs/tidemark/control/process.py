@@ -79,6 +79,7 @@ def launch(name: str, command: Sequence[str], *, home: Path, env: Mapping[str, s
     """
     if (running := find(home, name)) is not None:
         return running
+    # What a dead leader left behind may hold its port or its lock.
     stop(home, name)
     program = shutil.which(command[0], path=env.get("PATH", os.defpath))
     if program is None:
@@ -141,6 +142,7 @@ def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
 
 def free_port() -> int:
     """Returns a TCP port of 127.0.0.1 on which nothing listens now."""
+    # Another process may take the port before its user listens; then that one fails, and says so.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -183,6 +185,7 @@ def _spawn(program: str, command: Sequence[str], log: Path, env: Mapping[str, st
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
         setsid=True,
+        # The mask above is inherited, and so is SIGPIPE, which Python ignores.
         setsigmask=(),
         setsigdef=DEFERRED | {signal.SIGPIPE},
     )
@@ -229,6 +232,7 @@ def _family(process: Process) -> set[_Member]:
     if leader is not None and leader.started != process.started:
         return set()
     family = {pid for pid, stat in stats.items() if stat.session == process.pid}
+    # Descendants with a session of their own are found by their parents.
     while more := {pid for pid, stat in stats.items() if stat.parent in family} - family:
         family |= more
     return {_Member(pid, stats[pid].started) for pid in family}

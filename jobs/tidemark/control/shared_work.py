@@ -99,6 +99,7 @@ def _do_all(own: Callable[[], None], folder: Path) -> None:
     It goes on after failures, and raises that of *own* at the end.
     """
     failure = _failure(own)
+    # Others may ask as long as this process has the lock.
     while waiting := [*folder.glob(f"*{WORK}")]:
         for file in waiting:
             _do_waiting(file)

@@ -145,9 +145,10 @@ def environment(
     url = f"http://127.0.0.1:{secrets_of_home.port}"
     binaries = Path(sys.executable).parent
     inherited = process.without_airflow(os.environ)
+    # A caller's own modules or Spark would come before those of this installation.
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "SPARK_HOME"):
         inherited.pop(name, None)
-    return {
+    env = {
         **inherited,
         "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYSPARK_PYTHON": sys.executable,
@@ -159,12 +160,12 @@ def environment(
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(
             {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
         ),
-        **{f"AIRFLOW_VAR_{name.upper()}": value for name, value in variables.items()},
-        **{
-            f"AIRFLOW__{name}": value
-            for name, value in {**_settings(home, secrets_of_home, root, url), **settings}.items()
-        },
     }
+    for name, value in variables.items():
+        env[f"AIRFLOW_VAR_{name.upper()}"] = value
+    for name, value in {**_settings(home, secrets_of_home, root, url), **settings}.items():
+        env[f"AIRFLOW__{name}"] = value
+    return env
 
 
 def _settings(home: Path, secrets_of_home: Secrets, root: Path, url: str) -> dict[str, str]:
@@ -211,6 +212,7 @@ def _with_free_port(home: Path) -> Secrets:
     """Returns the secrets of *home*, with a port that is free."""
     secrets_of_home = _secrets(home)
     with socket.socket() as probe:
+        # As servers do: connections of the one before, which linger, do not occupy its port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", secrets_of_home.port))
@@ -221,6 +223,7 @@ def _with_free_port(home: Path) -> Secrets:
 
 
 def _write_private(file: Path, text: str) -> None:
+    # An older file would keep its mode, which others may be able to read.
     file.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as opened:
@@ -228,11 +231,9 @@ def _write_private(file: Path, text: str) -> None:
 
 
 def _migrate(home: Path, env: Mapping[str, str]) -> None:
-    """Creates or upgrades the database.
-
-    That takes seconds, and an empty database of a version of Airflow is the same everywhere. So a new one is a copy of
-    the first that this installation has made.
-    """
+    """Creates or upgrades the database."""
+    # A migration takes seconds, and an empty database of a version of Airflow is the same everywhere. So a new one is a
+    # copy of the first that this installation has made.
     database, log = home / "airflow.db", home / "migrate.log"
     first = Path(sys.prefix) / f"airflow-{version('apache-airflow')}.db"
     is_new = env[SQL_ALCHEMY_CONN] == _sqlite(database) and not database.exists()

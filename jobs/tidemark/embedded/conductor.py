@@ -58,6 +58,7 @@ class Conductor:
 
         It returns once both are up and the DAGs are parsed.
         """
+        # The address is fixed before the broker starts, so that Airflow can start beside it.
         bootstrap = broker.address(self.home.broker)
         with self.step("starting Kafka and Airflow"), ThreadPoolExecutor(1) as pool:
             kafka = pool.submit(stack.start_broker, self.home, self.topology)
@@ -276,4 +277,5 @@ def _runs(control: Control, *, warm: bool = True) -> bool:
     """Returns True if a driver runs and, with *warm*, finished a batch."""
     beat = control.heartbeat()
     is_running = control.is_held() and beat is not None and beat.state is StreamState.RUNNING
+    # The checkpoint has a file in `commits` for each finished batch.
     return is_running and (not warm or any((control.home / "checkpoint" / "commits").glob("[0-9]*")))

@@ -106,16 +106,18 @@ def drain(home: Home, *, by: str, topologies: Collection[str] | None = None) -> 
 def stop(home: Home) -> None:
     """Stops everything that runs here.
 
-    Airflow is stopped first, since it would launch drivers again, and the broker last. Further signals that request a
-    stop do not interrupt it.
+    Further signals that request a stop do not interrupt it.
     """
+    # A second Ctrl-C would leave processes behind.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for control in home.controls():
         control.request_drain(by="tidemark", now_ms=wall_clock_ms())
     process.stop(home.path, "replay")
+    # Before the drivers: Airflow would launch them again.
     airflow.stop(home.airflow)
     drain(home, by="tidemark")
     for driver in home.drivers():
         process.stop(driver, DRIVER, grace_s=5)
+    # Last: drivers need it to finish their batches.
     broker.stop(home.broker)

@@ -139,6 +139,7 @@ def _held_back(records: list[FeedRecord], share: float, random: Random) -> list[
     happened.pop(NO_AIRCRAFT, None)
     number = max(1, round(share * len(happened))) if share and happened else 0
     offline = {}
+    # Sorted, so that the same seed chooses the same aircraft.
     for aircraft in random.sample(sorted(happened), number):
         start_ms = random.choice(happened[aircraft])
         offline[aircraft] = range(start_ms, start_ms + random.randint(*OFFLINE_MS))
@@ -159,6 +160,7 @@ def _delay(records: Sequence[FeedRecord], random: Random) -> list[FeedRecord]:
 
     An aircraft that reconnects sends all it has in one burst, without delay.
     """
+    # Drawn for every record, so that another share of offline aircraft leaves the delays of the others.
     drawn = (min(DELAY_LIMIT_MS, round(random.expovariate(1 / DELAY_MEAN_MS))) for _ in records)
     return [
         record if record.was_held_back else replace(record, delay_ms=delay_ms)
@@ -172,6 +174,7 @@ def _bad_records(records: Sequence[FeedRecord], number: int) -> list[FeedRecord]
     They are evenly spread over *records*, one fault after the other.
     """
     sound = [record for record in records if record.topic == FLIGHT_EVENTS]
+    # The middle record of each of *number* equal parts.
     chosen = (sound[(2 * place + 1) * len(sound) // (2 * number)] for place in range(number))
     return [
         replace(record, kind=RecordKind.BAD, fault=fault)

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tidemark.embedded.broker import create_topics
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.feed.feed_record import PARTITIONS, WEATHER, FeedRecord, RecordKind, Timeline, encode
+from tidemark.feed.feed_record import PARTITIONS, WEATHER, FeedFault, FeedRecord, RecordKind, Timeline, encode
 from tidemark.feed.flights import NEW_YORK, midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
@@ -233,16 +233,29 @@ def summary_of(records: Sequence[FeedRecord], timeline: Timeline) -> dict[str, o
 
     It has the span of the sound ones' event times, too (epoch ms).
     """
-    event_times = [timeline.event_time_ms(record) for record in records if record.kind is not RecordKind.BAD]
+    topics: Counter[str] = Counter()
+    kinds: Counter[RecordKind] = Counter()
+    faults: Counter[FeedFault] = Counter()
+    event_times_ms: list[int] = []
+    held_back = 0
+    for record in records:
+        topics[record.topic] += 1
+        kinds[record.kind] += 1
+        held_back += record.was_held_back
+        if record.fault is not None:
+            faults[record.fault] += 1
+        # The payload of a bad record need not have an event time.
+        if record.kind is not RecordKind.BAD:
+            event_times_ms.append(timeline.event_time_ms(record))
     return {
         "records": len(records),
-        "topics": Counter(record.topic for record in records),
-        "kinds": Counter(record.kind for record in records),
-        "faults": Counter(record.fault for record in records if record.fault is not None),
-        "held_back": sum(record.was_held_back for record in records),
+        "topics": topics,
+        "kinds": kinds,
+        "faults": faults,
+        "held_back": held_back,
         "started_at_ms": timeline.started_at_ms,
-        "first_event_time_ms": min(event_times),
-        "last_event_time_ms": max(event_times),
+        "first_event_time_ms": min(event_times_ms),
+        "last_event_time_ms": max(event_times_ms),
     }
 
 

@@ -28,6 +28,8 @@ def remove_unused(path: Path, kept_ms: int, *, since_ms: int | None = None, done
         The number of removed files.
     """
     table = DeltaTable(str(path))
+    # delta-rs only lists them: it knows nothing of files that a driver is about to commit. By default it refuses to
+    # list files that a table named in the last week.
     listed = table.vacuum(kept_ms // HOUR_MS, dry_run=True, enforce_retention_duration=False, full=True)
     removed = 0
     for file in (path / name for name in listed):

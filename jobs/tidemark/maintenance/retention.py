@@ -144,5 +144,6 @@ def _read_by_all(stream: Stream, repartition: Repartition) -> int:
 
     They read the hop of *repartition*.
     """
+    # A hop whose reader never ran keeps all rows.
     come = [(read_progress(reader), operator) for reader, operator in readers(stream, repartition.name)]
     return min((at.read_of(operator.name) if at else 0 for at, operator in come), default=0)

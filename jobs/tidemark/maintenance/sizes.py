@@ -54,6 +54,8 @@ def _tables(layout: Layout, topology: Topology) -> Iterator[tuple[TablePlace, Pa
 
 def _size(path: Path) -> Size:
     files = files_of(path)
-    there = sum(1 for file in path.rglob("*.parquet") if file.relative_to(path).parts[0][0] != "_")
-    log_files = sum(1 for _ in (path / "_delta_log").iterdir())
-    return Size(len(files), sum(f.bytes for f in files), sum(f.rows for f in files), log_files, there - len(files))
+    # Checkpoints are Parquet files too; they lie in `_delta_log`.
+    there = [file for file in path.rglob("*.parquet") if file.relative_to(path).parts[0][0] != "_"]
+    size = sum(file.bytes for file in files)
+    rows = sum(file.rows for file in files)
+    return Size(len(files), size, rows, len([*(path / "_delta_log").iterdir()]), len(there) - len(files))

@@ -101,6 +101,7 @@ def _maintain(table: RetainedTable, *, now_ms: int, closed_after_ms: int) -> Non
         return
     for _ in range(TRIES):
         try:
+            # Each step changes the files, so they are listed anew.
             while do := _next(table, files_of(table.path), now_ms, now_ms - closed_after_ms):
                 do()
         except TableBusy as busy:
@@ -114,6 +115,7 @@ def _next(table: RetainedTable, files: Sequence[DataFile], now_ms: int, until_ms
 
     *files* are those of the table. Files that were written before *until_ms* are closed.
     """
+    # Old files go first, so that their rows are not written again before that.
     if old := _too_old(table, files, now_ms):
         return partial(remove_files, table.path, old)
     closed = [file for file in files if file.written_at_ms < until_ms]
@@ -153,6 +155,7 @@ def _mixed_files(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataF
 
 def _part(table: RetainedTable, needed: NeededRows, files: Sequence[DataFile]) -> None:
     """Parts the rows of *files* that are *needed* from the others."""
+    # First the columns that decide, of all files together; the whole rows are then read and written file by file.
     keys = pl.concat([pl.DataFrame(rows) for rows in rows_of_each(table.path, files, needed.columns)])
     is_needed = needed.of(keys).fill_null(value=True)  # a row without a key stays: none supersedes it
     new = chain.from_iterable(

@@ -113,6 +113,13 @@ def _all(*parts: Conditions) -> Conditions:
     return reduce(both, parts, {})
 
 
+def _by_name(conditions: Conditions) -> dict[str, str]:
+    by_name: dict[str, str] = {}
+    for of_kind in conditions.values():
+        by_name |= of_kind
+    return by_name
+
+
 _SLA = _all(is_one_of("measure", Measure), is_one_of("verdict", Verdict), is_one_of("severity", Severity))
 _OF_KIND = is_one_of("kind", KINDS)
 _SHARE = _fit(share_up_to_1="share is null or share between 0 and 1")
@@ -174,10 +181,7 @@ _OF_STREAMS: Mapping[str, Conditions] = {
 CONDITIONS: Mapping[str, Conditions] = MappingProxyType({**_OF_REPORTS, **_OF_STREAMS})
 """By table; other tables have none."""
 CHECKS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        table: {name: condition for named in of_table.values() for name, condition in named.items()}
-        for table, of_table in _OF_REPORTS.items()
-    }
+    {table: _by_name(conditions) for table, conditions in _OF_REPORTS.items()}
 )
 """By report, name and condition of each constraint in Delta."""
 

@@ -40,6 +40,7 @@ def unknown_inputs(file: str, operators: Mapping[str, Operator], names: Collecti
 def with_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     """Returns the *operators* whose inputs all exist, directly and further up."""
     whole = dict(operators)
+    # Each round may take away an input of other operators.
     while cut := [name for name, operator in whole.items() if not whole.keys() >= {*operator.inputs}]:
         whole = {name: operator for name, operator in whole.items() if name not in cut}
     return whole
@@ -56,6 +57,7 @@ def without_cycles(file: str, operators: Mapping[str, Operator]) -> tuple[Mappin
             return in_order(file, operators), mistakes
         except InvalidSpec as error:
             mistakes.append(error)
+            # A CycleError has one cycle, in its second argument; there may be more.
             cycle = error.__cause__.args[1] if error.__cause__ else ()
             operators = with_inputs({name: o for name, o in operators.items() if name not in cycle})
 
@@ -157,5 +159,6 @@ def completed(ordered: Iterable[Operator]) -> list[Operator]:
         read = {name: complete[name] for name in operator.inputs}
         columns_read = [columns[name] for name in operator.inputs]
         complete[operator.name] = operator.completed(read, operator.window_columns(columns_read))
+        # Asked again: an aggregate behind a repartition has its key only now, and its bounds follow from the key.
         columns[operator.name] = complete[operator.name].window_columns(columns_read)
     return list(complete.values())

@@ -288,6 +288,7 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
     if measure is Measure.STALENESS:
         return (*sinks, CHANGES.name)
     if measure is Measure.CONTRACT:
+        # The other tables of operators are those of hops.
         others = (o.output_table for o in operators if o.output_table and o.output_table not in sinks)
         return (ALL_TABLES, *sinks, *others, *TABLES)
     if measure is Measure.WATERMARK_LAG:
@@ -317,7 +318,7 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
 
 
 def _at_least(keys: Keys) -> AtLeast:
-    warn, error = (keys.count(key, "100", None) for key in ("warn_below", "error_below"))
+    warn, error = keys.count("warn_below", "100", None), keys.count("error_below", "100", None)
     try:
         return AtLeast(warn_below=warn, error_below=error)
     except InvalidArgument:
@@ -331,10 +332,9 @@ def _at_least(keys: Keys) -> AtLeast:
 
 def _burn_rate(keys: Keys) -> BurnRate:
     threshold_ms = keys.duration("threshold", "30 s")
-    target, warn, error = (
-        keys.number(key, example, default)
-        for key, example, default in (("target", "0.99", ...), ("warn_at", "1", 1), ("error_at", "14.4", 14.4))
-    )
+    target = keys.number("target", "0.99", ...)
+    # At a rate of 14.4 an hour uses up a fiftieth of a budget of 30 days.
+    warn, error = keys.number("warn_at", "1", 1), keys.number("error_at", "14.4", 14.4)
     try:
         objective = Objective(threshold_ms=threshold_ms, target=target)
     except InvalidArgument:
@@ -347,7 +347,7 @@ def _burn_rate(keys: Keys) -> BurnRate:
 
 
 def _lengths(keys: Keys) -> Sla:
-    warn_ms, error_ms = (keys.duration(key, "30 s", None) for key in ("warn_after", "error_after"))
+    warn_ms, error_ms = keys.duration("warn_after", "30 s", None), keys.duration("error_after", "30 s", None)
     try:
         return Sla(warn_after_ms=warn_ms, error_after_ms=error_ms)
     except InvalidArgument:

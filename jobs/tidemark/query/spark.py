@@ -70,6 +70,7 @@ def no_rows(spark: SparkSession, table: Table) -> DataFrame:
 
     Spark's planner knows that it is empty.
     """
+    # Not createDataFrame: this is an empty relation, which the planner removes.
     columns = (f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in table.columns)
     return spark.sql(f"SELECT {', '.join(columns)} WHERE false")
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 TARGET = 0.99
 """Least share of the sampled records that a proposed bound covers."""
 ROUND_MS = (
-    *(1_000 * s for s in (1, 2, 3, 5, 10, 15, 20, 30)),
-    *(60_000 * m for m in (1, 2, 3, 5, 10, 15, 20, 30)),
-    *(3_600_000 * h for h in (1, 2, 3, 6, 12, 24)),
-)
+    1_000, 2_000, 3_000, 5_000, 10_000, 15_000, 20_000, 30_000,
+    60_000, 120_000, 180_000, 300_000, 600_000, 900_000, 1_200_000, 1_800_000,
+    3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000,
+)  # fmt: skip
 """Bounds that are proposed."""
 
 
@@ -26,6 +26,7 @@ def behind_ms(times: Iterable[tuple[int, int]], now_ms: int) -> list[int]:
     for partition, time_ms in times:
         before_ms = newest.get(partition, time_ms)
         distances_ms.append(max(0, before_ms - time_ms))
+        # A record from the future would make all records after it late.
         newest[partition] = max(before_ms, min(time_ms, now_ms))
     return distances_ms
 

@@ -205,7 +205,8 @@ def _type(values: Sequence[Any], of: int) -> tuple[str, str]:
     """
     if not values:
         return "string", "always null"
-    kinds = Counter(_kind(value) for value in values)
+    kinds = Counter(map(_kind, values))
+    # Some producers write a double without a fraction as a whole number.
     if kinds["double"]:
         kinds["double"] += kinds.pop("bigint", 0)
     ((kind, n),) = kinds.most_common(1)

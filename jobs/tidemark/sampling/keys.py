@@ -57,31 +57,47 @@ def key_of(
             msg = f"--key: no record has a field {named!r}; they have {', '.join(types)}"
             raise InvalidArgument(msg)
         return Key(named, from_kafka=False, seen="named with --key")
-    deletes = any(record.value is None and record.key is not None for record in records)
-    keyed = [(record.key, each) for record, each in read if record.key is not None]
+    keyed = [(record.key, fields) for record, fields in read if record.key is not None]
     if len(keyed) == len(read):
-        same = [name for name in types if _repeats_key(name, keyed)]
-        seen = f"Kafka's key of all {len(read)} records"
-        if same:
-            more = "; records without a value delete it" if deletes else ""
-            return Key(same[0], from_kafka=deletes, seen=f"the same as {seen}{more}")
-        return Key(KAFKA_KEY, from_kafka=True, seen=f"{seen}, which no field repeats")
-    texts = [name for name, (kind, _) in types.items() if kind == "string" and (at is None or name != at.name)]
+        return _kafka_key(records, keyed, types)
+    # At most half as many values as records: a field with more is about single records.
+    most_values = max(1, len(read) // 2)
     values: dict[str, int] = {}
-    for name in texts:
-        of_field = [each.get(name) for _, each in read]
-        if all(map(_is_text, of_field)):
+    for name, (kind, _) in types.items():
+        if kind != "string" or (at is not None and name == at.name):
+            continue
+        of_field = [fields.get(name) for _, fields in read]
+        if all(map(_is_text, of_field)) and len(set(of_field)) <= most_values:
             values[name] = len(set(of_field))
-    repeated = [name for name, n in values.items() if n <= max(1, len(read) // 2)]
-    if not repeated:
-        missing = (
-            f"{len(read) - len(keyed)} of {len(read)} records have no key, and no text field has values that repeat"
+    without_key = f"{len(read) - len(keyed)} of {len(read)} records have no key"
+    if not values:
+        msg = (
+            f"{address}: {without_key}, and no text field has values that repeat; name the field that identifies the "
+            "subject of a record with --key FIELD"
         )
-        msg = f"{address}: {missing}; name the field that identifies the subject of a record with --key FIELD"
         raise InvalidArgument(msg)
-    best = max(repeated, key=lambda name: (name.endswith("id"), values[name]))
-    seen = f"{len(read) - len(keyed)} of {len(read)} records have no key in Kafka; this field has {values[best]} values"
+    best = max(values, key=lambda name: (name.endswith("id"), values[name]))
+    seen = f"{without_key} in Kafka; this field has {values[best]} values"
     return Key(best, from_kafka=False, seen=f"{seen}: correct it if rows are about something else")
+
+
+def _kafka_key(
+    records: Sequence[SampledRecord],
+    keyed: Sequence[tuple[bytes | None, dict[str, Any]]],
+    types: dict[str, tuple[str, str]],
+) -> Key:
+    """Returns Kafka's key, or the field that repeats it.
+
+    *keyed* has key and fields of all records that are JSON objects.
+    """
+    # A record without a value deletes its key. It has no fields, so only Kafka's key says which.
+    deletes = any(record.value is None and record.key is not None for record in records)
+    seen = f"Kafka's key of all {len(keyed)} records"
+    for name in types:
+        if _repeats_key(name, keyed):
+            more = "; records without a value delete it" if deletes else ""
+            return Key(name, from_kafka=deletes, seen=f"the same as {seen}{more}")
+    return Key(KAFKA_KEY, from_kafka=True, seen=f"{seen}, which no field repeats")
 
 
 def _repeats_key(name: str, keyed: Sequence[tuple[bytes | None, dict[str, Any]]]) -> bool:

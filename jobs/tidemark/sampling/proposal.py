@@ -188,6 +188,7 @@ def _measure(
     times: list[tuple[int, int]] = []
     delays_ms: list[int] = []
     for record, fields in read:
+        # A number in another unit would be decades away from the others.
         if at is None or unit_of(fields.get(at.name)) == (at.unit or ""):
             time_of_record = _time(record, fields, at)
             times.append((record.partition, time_of_record))
@@ -217,13 +218,17 @@ def _source(
     """Returns the lines of the source."""
     idle_ms, quiet = _idle(sample, measured.bound_ms)
     covers = f"covers {measured.covers:g} % of the sample; the furthest record is {length(measured.furthest_ms)}"
+    comments, declared = [], []
+    for field, (kind, seen) in types.items():
+        comments.append(f"# {field} {kind}: {_plain(seen)}")
+        declared.append(f"{field} {kind}")
     return [
         "",
         f"[operators.{name}]",
         'kind = "source"',
         f'topic = "{sample.topic}"',
-        *(f"# {field} {kind}: {_plain(seen)}" for field, (kind, seen) in types.items()),
-        f'fields = "{", ".join(f"{field} {kind}" for field, (kind, _) in types.items())}"',
+        *comments,
+        f'fields = "{", ".join(declared)}"',
         *_time_lines(at),
         f'bound = "{_toml(measured.bound_ms)}"  # {covers} behind a newer one of its partition',
         f'idle_after = "{_toml(idle_ms)}"  # {quiet}',
@@ -280,13 +285,16 @@ def _idle(sample: TopicSample, bound_ms: int) -> tuple[int, str]:
     for times_ms in arrivals.values():
         gaps += [max(0, after - before) for before, after in pairwise(times_ms)]
     usual_ms = covering_ms(gaps)
+    # Three usual pauses, but half a minute at least, and ten minutes at most: a silent partition delays all results.
     idle_ms = min(600_000, max(30_000, rounded_up(3 * usual_ms)))
-    newest = {number: max(each) for number, each in arrivals.items()}
-    last_ms = max(newest.values())
-    empty = [n for n in sample.ends if n not in newest]
-    silent = [n for n, at_ms in newest.items() if last_ms - at_ms > max(idle_ms, bound_ms)]
-    quiet = [f"without records: partition {', '.join(map(str, empty))}"] if empty else []
-    quiet += [f"silent before the others: partition {', '.join(map(str, silent))}"] if silent else []
+    last_ms = max(map(max, arrivals.values()))
+    empty = sorted(sample.ends.keys() - arrivals.keys())
+    silent = [str(n) for n, times_ms in arrivals.items() if last_ms - max(times_ms) > max(idle_ms, bound_ms)]
+    quiet = []
+    if empty:
+        quiet.append(f"without records: partition {', '.join(map(str, empty))}")
+    if silent:
+        quiet.append(f"silent before the others: partition {', '.join(silent)}")
     pauses = f"99 % of the pauses of a partition are at most {length(usual_ms)}" if gaps else "no pause was seen"
     return idle_ms, "; ".join([pauses, *(quiet or ["no partition was idle"])])
 

@@ -69,37 +69,39 @@ def run(
     # Queries read many tables: a single unreadable one would make all of them fail.
     tables = Warehouse(layout.warehouse, only=readable)
     later = sla_facts.later(tables, topology.name, at_ms=at_ms)
+    facts = sla_facts.facts(tables, topology, specs, at_ms=at_ms)
     # Tables whose record times SLAs of staleness ask for.
-    timed_tables = [
-        (table, path) for table, path in _staleness_tables(layout, topology.name, specs) if path in readable
-    ]
-    names = {table for table, _ in timed_tables}
-    facts = [
-        *sla_facts.facts(tables, topology, specs, at_ms=at_ms),
-        *sla_facts.newest_of_sinks(tables, topology, names, at_ms=at_ms),
-        *(_newest_fact(table, path, later) for table, path in timed_tables),
-        *merged_facts(layout, topology, specs, readable, at_ms=at_ms),
-    ]
+    timed_tables = set()
+    for name, path in _staleness_tables(layout, topology.name, specs):
+        if path in readable:
+            timed_tables.add(name)
+            facts.append(_newest_fact(name, path, later))
+    facts += sla_facts.newest_of_sinks(tables, topology, timed_tables, at_ms=at_ms)
+    facts += merged_facts(layout, topology, specs, readable, at_ms=at_ms)
     # An account stays open until it closes, so batches are read from the oldest open one on.
     open_ms = open_account_before(layout, topology.name, at_ms, run_id)
     accounts_ms = min(since.start_ms - _longest_ms(specs), at_ms if open_ms is None else open_ms)
     accounts = sla_facts.accounts(tables, topology, at_ms=at_ms, since_ms=accounts_ms)
     judged_now = statuses(specs, topology, facts, accounts, contracts, at_ms=at_ms)
     measured = [unknown_if_behind(status, topology, behind) for status in judged_now]
-    final = list(with_culprits(measured, topology, layout, tables, at_ms=at_ms))
-    frame = pd.DataFrame([{**sla_row(s), "idle": s.idle, "measured": s.is_measured} for s in final])
+    # A check for an instant before one that was checked changes no incident.
+    is_past = is_checked_after(layout, topology.name, at_ms, run_id)
+    results, judged_rows = [], []
+    for status in with_culprits(measured, topology, layout, tables, at_ms=at_ms):
+        row = sla_row(status)
+        results.append({**row, "quiet": quiet(status.spec, at_ms, is_past=is_past)})
+        judged_rows.append({**row, "idle": status.idle, "measured": status.is_measured})
     expected = [
-        *quality.check("sla_status", frame, slas=len(specs)),
+        # The suite fails if an SLA has no row: nothing to judge is not a success.
+        *quality.check("sla_status", pd.DataFrame(judged_rows), slas=len(specs)),
         *quality.check("outcomes", pd.DataFrame(accounts, columns=list(sla_facts.ACCOUNT)), kinds=[*KINDS]),
         *contracts,
     ]
-    # A check for an instant before one that was checked changes no incident.
-    is_past = is_checked_after(layout, topology.name, at_ms, run_id)
     of_check = {"topology": topology.name, "checked_at": at_ms, "run_id": run_id}
-    results = [{**sla_row(status), "quiet": quiet(status.spec, at_ms, is_past=is_past)} for status in final]
     for table, rows in ((SLA_RESULTS, results), (DQ_RESULTS, expected)):
         path = layout.report_table(topology.name, table.name)
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
+    # Incidents follow from the written results: a check that dies before this is repeated, and writes both.
     if not is_past:
         follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id, unusable=unusable)
     write_sla_page(layout, topology.name)

@@ -61,7 +61,11 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
     run = runs[0] if runs else None
     parameters = [topology, run["run_id"] if run else None]
     slas = sorted(tables.ask(SLAS, parameters).objects, key=lambda row: WORST_FIRST.get(row["verdict"], 0))
-    expected = tables.ask(EXPECTED, parameters).objects
+    expectations: list[Row] = []
+    on_tables: list[Row] = []
+    for row in tables.ask(EXPECTED, parameters).objects:
+        # Only contracts are about tables.
+        (expectations if row["table"] is None else on_tables).append(row)
     return template("sla/page.html.j2").render(
         topology=topology,
         model={"cause": None, **model} if model else None,
@@ -73,8 +77,8 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
         broken=[row for row in slas if row["verdict"] in BROKEN],
         unknown=[row for row in slas if row["verdict"] == "unknown"],
         incidents=tables.ask(INCIDENTS_OF, [topology]).objects,
-        expectations=[row for row in expected if row["table"] is None],
-        contracts=_contracts([row for row in expected if row["table"] is not None]),
+        expectations=expectations,
+        contracts=_contracts(on_tables),
     )
 
 

@@ -124,6 +124,7 @@ class _Walk:
     def about(self, name: str) -> list[WhyFinding]:
         """Returns why the operator *name* gives nothing; never empty."""
         findings = list(drivers(self._scene, name))
+        # Without a batch there is no table to reason from.
         if not self._scene.of(name).batches.height:
             return findings
         findings += [*self._walk(name), *self._slow(name)]
@@ -194,6 +195,7 @@ class _Walk:
         since_ms = first(self._scene.of(operator.name).since_last_result(operator.name), "held_after")
         emission = operator.emission
         if emission is not None and emission.interval_ms is not None:
+            # Intervals begin at the multiples of their length since the epoch.
             due_ms = (newest["decided_at"].item() // emission.interval_ms + 1) * emission.interval_ms
             yield self._scene.finding(
                 Cause.HELD_UNTIL_INTERVAL,

@@ -57,6 +57,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _is_asked(options: argparse.Namespace, path: Path, topology: object) -> bool:
+    # A file that cannot be read is asked for by its own name.
     names = {path.stem, topology.name if isinstance(topology, Topology) else path.stem}
     return not options.topologies or bool(names & {*options.topologies})
 

@@ -28,16 +28,17 @@ def good_file(
         clusters: the Kafka clusters that have an address.
         asked: the clusters of which partitions are shown, too.
     """
-    operators = topology.operators.values()
-    topics = [
-        f"{'reads' if isinstance(o, Source) else 'writes'} {o.topic} at {_place(o, clusters, asked)}"
-        for o in operators
-        if isinstance(o, KafkaEnd) and o.topic
-    ]
+    topics, tables = [], []
+    for operator in topology.operators.values():
+        if isinstance(operator, KafkaEnd) and operator.topic:
+            verb = "reads" if isinstance(operator, Source) else "writes"
+            topics.append(f"{verb} {operator.topic} at {_place(operator, clusters, asked)}")
+        if isinstance(operator, Sink) and operator.table:
+            tables.append(operator.table)
     parts = {
         "streams": [sub.name for sub in topology.sub_topologies],
         "topics": topics,
-        "tables": [sink.table for sink in operators if isinstance(sink, Sink) and sink.table],
+        "tables": tables,
         "SLAs": [f"{spec.name} ({spec.measure} of {spec.subject})" for spec in specs],
         "DAGs": [dag_id(topology.name, part) for part in PARTS],
     }

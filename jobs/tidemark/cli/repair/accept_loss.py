@@ -70,12 +70,9 @@ def _position(home: Path, source: str, partition: int) -> int:
     """
     entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
     inputs = entry.notes.decision.progress.inputs if entry else {}
-    offsets = {(name, number): part.until_offset for name, i in inputs.items() for number, part in i.partitions.items()}
-    if (source, partition) not in offsets:
-        places = (
-            ", ".join(f"{name}/{number}" for name, number in sorted(offsets))
-            or "none (the stream has read no records yet)"
-        )
-        msg = f"{home}: the stream does not read this partition, got {source}/{partition}; known: {places}"
-        raise InvalidArgument(msg)
-    return offsets[source, partition]
+    if source in inputs and partition in inputs[source].partitions:
+        return inputs[source].partitions[partition].until_offset
+    places = [f"{name}/{number}" for name in sorted(inputs) for number in sorted(inputs[name].partitions)]
+    listed = ", ".join(places) or "none (the stream has read no records yet)"
+    msg = f"{home}: the stream does not read this partition, got {source}/{partition}; known: {listed}"
+    raise InvalidArgument(msg)

@@ -69,9 +69,10 @@ def reopen(asked: argparse.Namespace, topology: Topology, layout: Layout, clock:
     chosen, refused = [], []
     for sub in topology.sub_topologies:
         late = _late(asked, topology, sub, layout)
-        for name in [asked.operator] if asked.operator else sorted(late["operator"].unique()):
-            if name not in {o.name for o in sub.operators}:
-                continue
+        own = {operator.name for operator in sub.operators}
+        names = {asked.operator} if asked.operator else {*late["operator"].unique()}
+        # An operator that moved to another sub-topology has late records in both, but only one driver.
+        for name in sorted(own & names):
             if why := _refusal(topology.operators[name]):
                 refused.append(f"operators.{name}: {why}")
             else:
@@ -80,18 +81,19 @@ def reopen(asked: argparse.Namespace, topology: Topology, layout: Layout, clock:
         windowed = [o.name for o in topology.operators.values() if _refusal(o) is None]
         msg = f"--operator {asked.operator}: is not an operator of {topology.name}; known: {', '.join(windowed)}"
         raise InvalidArgument(msg)
-    refused += [line for each in chosen for line in _forgotten_lines(each)]
+    verb = "would be" if asked.dry_run else "are"
+    lines = []
+    for each in chosen:
+        refused += _forgotten_lines(each)
+        lines.append(
+            f"{each.operator}: {each.taken.height} of {each.n} late records {verb} taken in again with the next batch "
+            f"of {each.sub.name}"
+        )
     if refused and not any(each.taken.height for each in chosen):
         raise InvalidArgument("\n".join(refused))
     if not asked.dry_run:
         for each in chosen:
             _request(topology, each, layout, clock)
-    verb = "would be" if asked.dry_run else "are"
-    lines = [
-        f"{each.operator}: {each.taken.height} of {each.n} late records {verb} taken in again with the next batch of "
-        f"{each.sub.name}"
-        for each in chosen
-    ]
     return "\n".join([*lines, *refused]) or "no late records"
 
 

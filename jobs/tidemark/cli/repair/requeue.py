@@ -129,6 +129,7 @@ def _requeued(
     for cluster, of_cluster in parts:
         there = with_bytes(of_cluster, cluster) if asked.late else of_cluster
         for part in there.iter_slices(AT_ONCE):
+            # Recorded after each part, so that an interrupted run sends at most one part twice.
             accepted, failed = _send(part, cluster)
             requeued_rows = accepted.select("sub_topology", "source", *PLACE, "reason")
             append(path, rows_of(REQUEUED, requeued_rows, topology=asked.topology, requeued_at=clock()))

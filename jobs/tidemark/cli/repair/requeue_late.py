@@ -40,11 +40,16 @@ def _late_rows_of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame 
     late = with_decided_at(path)
     requested = asked_before(topology, sub, layout)
     late = late.join(requested, on=requested.columns, how="anti")
-    sources = {name: source_of(topology, name) for name in late["operator"].unique()}
+    source_names: dict[str, str] = {}
+    topics: dict[str, str | None] = {}
+    for name in late["operator"].unique():
+        source = source_of(topology, name)
+        source_names[name], topics[name] = source.name, source.topic
     return late.with_columns(
-        source=pl.col("operator").replace_strict({n: s.name for n, s in sources.items()}, return_dtype=pl.String),
-        topic=pl.col("operator").replace_strict({n: s.topic for n, s in sources.items()}, return_dtype=pl.String),
-        kept=pl.col("operator").is_in([name for name, source in sources.items() if name == source.name]),
+        source=pl.col("operator").replace_strict(source_names, return_dtype=pl.String),
+        topic=pl.col("operator").replace_strict(topics, return_dtype=pl.String),
+        # A source keeps the bytes of its late records; other operators had their columns only.
+        kept=pl.col("operator").is_in(list(source_names.values())),
         key=pl.col("key").cast(pl.Binary),
         reason=pl.lit(REASON),
     ).select(COLUMNS)

@@ -73,7 +73,8 @@ def reshard_streams(
     names = [name] if name else [sub.name for sub in topology.sub_topologies]
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
     streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]
-    by = [_sharding_of(stream) for stream in streams]
+    # All streams are checked before the first is changed.
+    by = list(map(_sharding_of, streams))
     for stream in streams:
         if Control(stream.control).is_held():
             msg = f"{_name(stream)}: its driver is running; drain it first"

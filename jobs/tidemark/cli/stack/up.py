@@ -167,6 +167,7 @@ class StackStart:
                 waiting = {name: each for name, each in waiting.items() if not self._has_dags(api, each)}
                 time.sleep(POLL_S if waiting else 0)
         for name in waiting:
+            # The last line of a traceback has the error.
             why = "; ".join(error.strip().splitlines()[-1] for error in api.import_errors().values())
             self.problems[name] = f"Airflow has not read its DAGs within {PARSED_WITHIN_S:g} s: {why or 'no error'}"
         return self._usable(topologies)
@@ -197,6 +198,7 @@ class StackStart:
         waiting, began, is_due = dict(runs), time.monotonic(), once_every(TELL_EVERY_S)
         with self._step("waiting for the first results"):
             while waiting and time.monotonic() - began < RESULTS_WITHIN_S:
+                # A copy, since topologies leave `waiting` in the loop.
                 for name, (conductor, run_id) in list(waiting.items()):
                     try:
                         waiting[name] = (
@@ -217,9 +219,9 @@ class StackStart:
     def check(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> None:
         """Unpauses the DAGs with a schedule, and has SLAs checked now.
 
-        DAGs that a person paused stay so. It comes after the first results: without them each missing table would break
-        an SLA, and the streams need the slots.
+        DAGs that a person paused stay so.
         """
+        # After the first results: before them each missing table would break an SLA, and the streams need the slots.
         for each, part in product(topologies.values(), PARTS):
             dag = self._conductor(each).dag(part)
             if part != "streams" and self._let_go(api, dag) and part in RUN_AT_ONCE:

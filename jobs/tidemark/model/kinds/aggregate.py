@@ -59,10 +59,13 @@ class Aggregate(DeclaredOperator):
         """Returns bounds of its own windows, and kept ones of its input."""
         bounds = read[0].bounds
         kept = bounds_among(self.key, bounds)
-        calls = self.aggregates.items()
-        values = {name: of for name, (function, of) in calls if AGGREGATE_FUNCTIONS[function].is_a_value}
-        of_values = {name: bounds[of] for name, of in values.items() if of in bounds}
+        # The smallest or newest bound is a bound itself; a sum of bounds is not.
+        of_values = {}
+        for name, (function, column) in self.aggregates.items():
+            if column in bounds and AGGREGATE_FUNCTIONS[function].is_a_value:
+                of_values[name] = bounds[column]
         own = {START: START, END: END} if self.windows else {}
+        # Results always have their window_start, and its end only if `select` names it.
         shown = {START: START} if self.windows else {}
         emitted = kept | shown | selected_bounds(self.select, kept | of_values | own)
         return WindowColumns(emitted, ResultWindows(self.windows, self.emission.strategy) if self.windows else None)
@@ -72,6 +75,7 @@ class Aggregate(DeclaredOperator):
         of = read[self.inputs[0]]
         yield from self._key_refusals(of)
         if of.name in updates:
+            # It would add each update to the value that the update replaces.
             remedy = "put a repartition with an id between them, so that old values are retracted"
             yield Refusal("input", f"reads the updates of {of.name!r}", remedy)
         if isinstance(of, Repartition) and of.id:

@@ -61,7 +61,8 @@ class Join(DeclaredOperator):
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
         """Reads a join from its table of the file."""
         place = keys.one_of({"table": "weather_now", "delta": "reference/airports"})
-        inputs = (keys.text("input", "events"), *(place[k] for k in ("table",) if k in place))
+        # A Delta table is no operator, and so no input.
+        inputs = (keys.text("input", "events"), *filter(None, [place.get("table")]))
         how = keys.text("how", "left", "left")
         if how not in {"left", "inner"}:
             remedy = "use left (columns without a match are null) or inner (the record is dropped)"

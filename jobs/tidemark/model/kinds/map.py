@@ -41,6 +41,7 @@ class Map(DeclaredOperator):
             return read
         if self.emission is not None:
             return frozenset({KAFKA_KEY, *self.key})
+        # A column that is only renamed keeps its order. Other SQL may make one value of two, whose orders differ.
         return frozenset(name for name, sql in self.select.items() if sql.strip() in read) | (read & {KAFKA_KEY})
 
     def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:

@@ -103,6 +103,7 @@ class Sink(KafkaEnd):
         table = place.get("table")
         if table is not None and not IDENTIFIER.fullmatch(table):
             keys.fail("table", f"is {table!r}", "use a lower-case letter, then lower-case letters, digits and _")
+        # The tables of sinks lie in one folder with the engine's own.
         if table in TABLES or (table or "").startswith(("hop_", CHANGES_OF)):
             keys.fail("table", f"is {table!r}, which is reserved for Tidemark's tables", "choose another name")
         mode = keys.text("mode", "append", "append") if table else "append"

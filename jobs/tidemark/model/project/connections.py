@@ -174,6 +174,7 @@ def with_address(
     clusters: dict[str, Cluster] = {}
     for name in names:
         local = otherwise if name == DEFAULT else None
+        # What is nearer to the start of a driver counts: its command line, its environment, then files.
         written = configured[name].bootstrap if name in configured else local
         if address := given.get(name) or environ.get(f"{VARIABLE}{name.upper()}") or written:
             clusters[name] = Cluster(address)

@@ -55,6 +55,7 @@ class Project:
     def of(cls, topologies: Path) -> Project | None:
         """Returns the project whose topologies lie in *topologies*, or None."""
         resolved = topologies.resolve()
+        # Its topologies lie one folder below a project, and two below the checkout.
         candidates = (cls(folder) for folder in resolved.parents[:2])
         return next((project for project in candidates if project.topologies == resolved), None)
 

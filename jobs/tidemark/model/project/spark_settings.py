@@ -84,6 +84,7 @@ def driver_settings(project: Path) -> dict[str, str]:
     """
     properties = dict(settings(project / "docker" / "spark-defaults.conf"))
     archive = project / ".jars" / "classes.jsa"
+    # Java options are separated by blanks, and a path in them cannot be quoted.
     if archive.is_file() and " " not in str(archive):
         properties[JAVA_OPTIONS] += f" -XX:SharedArchiveFile={archive} {WITHOUT_A_WORD}"
     return properties

@@ -73,10 +73,8 @@ class Interval:
         return Interval(self.start_ms // length * length, -(-self.end_ms // length) * length)
 
     def holds(self, column: str) -> str:
-        """Returns a predicate: the timestamp *column* lies in this interval.
-
-        Its bounds are text, since delta-rs refuses to compare a column of µs with a TIMESTAMP literal, which has ns.
-        """
+        """Returns a predicate: the timestamp *column* lies in this interval."""
+        # The bounds are text: delta-rs refuses to compare a column of µs with a TIMESTAMP literal, which has ns.
         return f"({column} >= '{iso(self.start_ms)}' and {column} < '{iso(self.end_ms)}')"
 
 
@@ -90,8 +88,9 @@ def join_intervals(starts_ms: Iterable[int], grain: Grain) -> list[Interval]:
     """
     intervals: list[Interval] = []
     for start_ms in sorted(set(starts_ms)):
-        before = [intervals.pop()] if intervals and intervals[-1].end_ms == start_ms else []
-        intervals.append(Interval(before[0].start_ms if before else start_ms, start_ms + grain.length_ms))
+        touches = bool(intervals) and intervals[-1].end_ms == start_ms
+        first_ms = intervals.pop().start_ms if touches else start_ms
+        intervals.append(Interval(first_ms, start_ms + grain.length_ms))
     return intervals
 
 

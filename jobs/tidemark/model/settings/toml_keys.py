@@ -108,10 +108,12 @@ def read_whole(
         try:
             result = read(keys)
             keys.done()
+            # A misspelt key has a mistake of its own, which explains the missing one.
             missing = [f"{at}.{key}" if at else key for key in keys.misspelt(written)]
             return result, [mistake for key, mistake in mistakes.items() if key not in missing]
         except InvalidSpec as error:
             place = error.key.removeprefix(f"{at}.").split(".")
+            # The place again, or one beside it, only shows that the repair was not good enough.
             wrong = {name.removeprefix(f"{at}.").split(".")[0] for name in tried}
             if error.key not in tried and not wrong.intersection(error.beside):
                 mistakes[error.key] = error
@@ -152,6 +154,7 @@ class Keys:
                 self.fail(key, "is missing", f"write {key} = {example}")
             return default
         value = self.content[key]
+        # For Python a bool is an int.
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is int):
             self.fail(key, f"is {value!r}", f"write {key} = {example}")
         return value
@@ -274,8 +277,10 @@ class Keys:
 
     def one_of(self, examples: Mapping[str, str]) -> dict[str, Any]:
         """Returns the only key of *examples* that is present, with its text."""
-        texts = {key: self.text(key, example, None) for key, example in examples.items()}
-        present = {key: text for key, text in texts.items() if text is not None}
+        present = {}
+        for key, example in examples.items():
+            if (text := self.text(key, example, None)) is not None:
+                present[key] = text
         if len(present) != 1:
             choices = " or ".join(f'{key} = "{example}"' for key, example in examples.items())
             problem = f"is set together with {list(present)[1]}" if present else "is missing"

@@ -53,12 +53,13 @@ PARTS = {
     "worked_ms": ("worked", BLUE),
 }
 """Parts of a window's time: name and colour, by column."""
+_HOURS = (1, 2, 3, 6, 12, 24, 48, 120, 240, 720, 2_400, 8_760)
 STEPS_MS = (
-    *(n * size for size in (1, 10, 100) for n in (1, 2, 5)),
-    *(n * 1_000 for n in (1, 2, 5, 10, 15, 30)),
-    *(n * 60_000 for n in (1, 2, 5, 10, 15, 30)),
-    *(n * 3_600_000 for n in (1, 2, 3, 6, 12, 24, 48, 120, 240, 720, 2_400, 8_760)),
-)
+    1, 2, 5, 10, 20, 50, 100, 200, 500,
+    1_000, 2_000, 5_000, 10_000, 15_000, 30_000,
+    60_000, 120_000, 300_000, 600_000, 900_000, 1_800_000,
+    *(hours * 3_600_000 for hours in _HOURS),
+)  # fmt: skip
 """Lengths that may lie between two ticks of an axis, ms."""
 MOST_TICKS = 5
 _AXIS = {"labelColor": PALE, "gridColor": GRID, "domainColor": PALE, "tickColor": PALE}

@@ -8,8 +8,10 @@ The names of the fields are a promise: docs/reports.md lists them. Lengths are m
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any
 
 from tidemark.errors import InvalidArgument
@@ -105,17 +107,19 @@ def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int
     """
     at = scene(topology, layout, at_ms)
     findings = explain(at)
-    late = [finding for finding in findings if finding.cause not in QUIET | USUAL]
     streams = [_stream(at.facts[sub.name], sub.name) for sub in topology.sub_topologies]
     slas = _slas(tables, topology, at_ms)
-    causes = late or [finding for finding in findings if finding.cause is not Cause.NOTHING_WRONG]
+    # Findings come in the order of importance, but what is usual explains less than what is late.
+    reasons = [finding for finding in findings if finding.cause is not Cause.NOTHING_WRONG]
+    late = [finding for finding in reasons if finding.cause not in QUIET | USUAL]
+    first = next(iter(late or reasons), None)
     return {
         "topology": topology.name,
         "at": utc(at_ms),
         "verdict": _topology_verdict(streams, slas, findings),
-        "state": worst(stream["state"] for stream in streams),
+        "state": worst(map(itemgetter("state"), streams)),
         **_newest_result(tables, topology, at_ms),
-        "cause": causes[0].row if causes else None,
+        "cause": first.row if first else None,
         "causes": [finding.row for finding in findings],
         "streams": streams,
         "operators": _operators(topology, streams, slas, findings),
@@ -132,12 +136,11 @@ def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
     It has the *error* of the file and the streams at *at_ms*, epoch ms.
     """
     # Without the file, the streams are known from the control folders of their drivers.
-    names = sorted(path.name for path in layout.control(topology, "").glob("*") if not path.name.startswith("."))
-    facts = {
-        name: StreamFacts(layout.stream(topology, name), layout.control(topology, name), at_ms, trigger_ms=0)
-        for name in names
-    }
-    streams = [_stream(of, name) for name, of in facts.items()]
+    streams = []
+    for path in sorted(layout.control(topology, "").glob("*")):
+        if not path.name.startswith("."):
+            facts = StreamFacts(layout.stream(topology, path.name), path, at_ms, trigger_ms=0)
+            streams.append(_stream(facts, path.name))
     return {
         "topology": topology,
         "at": utc(at_ms),
@@ -199,15 +202,15 @@ def _slas(tables: Tables, topology: Topology, at_ms: int) -> Row:
     for row in rows[1:]:
         del row["checked_at"]
     age_ms = None if checked_at is None else at_ms - round(checked_at.timestamp() * 1000)
-    return {
-        "checked_at": checked_at,
-        "is_overdue": age_ms is None or age_ms > CHECKS_MISSED * topology.check_every_ms,
-        "n": len(rows),
-        "broken": sum(row["verdict"] in BROKEN - {Verdict.WARN} for row in rows),
-        "warned": sum(row["verdict"] == Verdict.WARN for row in rows),
-        "unknown": sum(row["verdict"] == Verdict.UNKNOWN for row in rows),
-        "rows": rows,
-    }
+    is_overdue = age_ms is None or age_ms > CHECKS_MISSED * topology.check_every_ms
+    return {"checked_at": checked_at, "is_overdue": is_overdue, **_counts(rows), "rows": rows}
+
+
+def _counts(rows: Sequence[Row]) -> dict[str, int]:
+    """Counts SLAs by their verdict."""
+    counts = Counter(row["verdict"] for row in rows)
+    broken = sum(counts[verdict] for verdict in BROKEN - {Verdict.WARN})
+    return {"n": len(rows), "broken": broken, "warned": counts[Verdict.WARN], "unknown": counts[Verdict.UNKNOWN]}
 
 
 def _topology_verdict(streams: Sequence[Row], slas: Row, findings: Sequence[WhyFinding]) -> str:
@@ -235,12 +238,13 @@ def _operators(topology: Topology, streams: Sequence[Row], slas: Row, findings: 
     by_operator: dict[str, Row] = {}
     for sub in topology.sub_topologies:
         for operator in sub.operators:
-            subjects = {operator.name, operator.table} if isinstance(operator, Sink) else {operator.name}
             # An SLA of staleness is about the table of a sink.
+            subjects = {operator.name, operator.table} if isinstance(operator, Sink) else {operator.name}
             own = [row for row in slas["rows"] if row["subject"] in subjects]
-            here = [
-                f for f in findings if operator.name in (f.operator, f.input) and f.cause is not Cause.NOTHING_WRONG
-            ]
+            here = []
+            for finding in findings:
+                if operator.name in (finding.operator, finding.input) and finding.cause is not Cause.NOTHING_WRONG:
+                    here.append(finding)
             by_operator[operator.name] = {
                 "verdict": _operator_verdict(states[sub.name], own, here),
                 "state": states[sub.name],
@@ -256,14 +260,7 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
     *state* is that of its stream, *slas* are about it, and *findings* name it.
     """
     # An operator follows the rules of a topology with one stream.
-    stream = {"state": state}
-    verdicts = [row["verdict"] for row in slas]
-    counts = {
-        "broken": sum(verdict in BROKEN - {Verdict.WARN} for verdict in verdicts),
-        "warned": verdicts.count(Verdict.WARN),
-        "unknown": verdicts.count(Verdict.UNKNOWN),
-    }
-    return _topology_verdict([stream], {"n": len(slas), "is_overdue": False, **counts}, findings)
+    return _topology_verdict([{"state": state}], {"is_overdue": False, **_counts(slas)}, findings)
 
 
 def _path(tables: Tables, topology: Topology, at_ms: int) -> Row | None:

@@ -8,6 +8,7 @@ The names of the fields are a promise: docs/reports.md has them. Lengths are ms,
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import itemgetter
 from typing import Any
 
 from tidemark.control.folder import ALIVE, SILENT_AFTER_MS
@@ -156,17 +157,20 @@ class _Facts:
 
         Operators that were added later are left out. Operators that were removed since are included.
         """
-        ran = {(row["sub_topology"], row["operator"]): row for row in self._ask(RAN)}
-        here = [(sub.name, o.name) for sub in self._topology.sub_topologies for o in sub.operators]
-        added = {place for place, row in ran.items() if not row["was_known"]}
+        added = set()
+        removed = []
         # Only the table of windows has operators that were removed.
-        gone = [
-            place
-            for place, row in sorted(ran.items())
-            if row["ran"] and row["has_more"] and place[1] not in self._topology.operators
-        ]
-        rows = [self.operator(name, sub) for sub, name in here if (sub, name) not in added]
-        return rows + [self._gone(name, sub, ran[sub, name]["kind"]) for sub, name in gone]
+        for row in sorted(self._ask(RAN), key=itemgetter("sub_topology", "operator")):
+            sub, name = row["sub_topology"], row["operator"]
+            if not row["was_known"]:
+                added.add((sub, name))
+            # It ran at the instant, its driver went on since, and the file has it no more.
+            if row["ran"] and row["has_more"] and name not in self._topology.operators:
+                removed.append(self._gone(name, sub, row["kind"]))
+        rows = []
+        for part in self._topology.sub_topologies:
+            rows += [self.operator(o.name, part.name) for o in part.operators if (part.name, o.name) not in added]
+        return rows + removed
 
     def _gone(self, name: str, sub_topology: str, kind: str) -> Row:
         driver, counts = self.driver(sub_topology), self._counts[name]

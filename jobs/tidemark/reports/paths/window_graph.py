@@ -297,14 +297,24 @@ def _without_unread(places: Mapping[str, OperatorPlace]) -> dict[str, OperatorPl
     They read other sub-topologies, whose places do not name them as readers.
     """
     read_places = dict(places)
-    for sub in dict.fromkeys(place.sub_topology for place in places.values()):
-        own = {name: place for name, place in read_places.items() if place.sub_topology == sub}
-        sources = {name: place.waits_for for name, place in own.items() if place.kind == Source.kind}
-        edges = [(name, up) for name, ups in sources.items() for up in ups if up in read_places]
-        read = [name in read_places[up].read_by for name, up in edges]
-        if sources and all(sources.values()) and not any(read):
-            read_places = {name: place for name, place in read_places.items() if name not in own}
+    names_by_sub: dict[str, list[str]] = defaultdict(list)
+    for name, place in places.items():
+        names_by_sub[place.sub_topology].append(name)
+    # In the order of `places`: a sub-topology that is removed is no upstream of those after it.
+    for names in names_by_sub.values():
+        sources = [name for name in names if places[name].kind == Source.kind]
+        # A source that waits for nothing reads from outside, and needs no upstream to name it.
+        reads_hops_alone = bool(sources) and all(places[name].waits_for for name in sources)
+        if reads_hops_alone and not any(_is_read_by(read_places, name) for name in sources):
+            for name in names:
+                del read_places[name]
     return read_places
+
+
+def _is_read_by(places: Mapping[str, OperatorPlace], source: str) -> bool:
+    """Returns True if one of its upstreams names *source* as a reader."""
+    upstreams = [places[name] for name in places[source].waits_for if name in places]
+    return any(source in upstream.read_by for upstream in upstreams)
 
 
 def _joined_up(places: Mapping[str, OperatorPlace], current: Mapping[str, OperatorPlace]) -> dict[str, OperatorPlace]:

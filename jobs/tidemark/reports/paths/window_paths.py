@@ -166,22 +166,23 @@ class _PathFinder:
         """
         spent = {name: self._spent(step, finished.finishes) for name, step in steps.items()}
         walks = self._walks(finished, steps)
-        if not walks:
-            each = [self._step(step, None, None, finished) | spent[name] for name, step in steps.items()]
-            # A row without path marks an open window; a later run replaces it.
-            path: Row = dict.fromkeys(CRITICAL_PATHS.names[len(WINDOW) :]) | {"state": LatencyState.NO_WINDOW_YET.value}
-            return {CRITICAL_PATH_STEPS: each, CRITICAL_PATH_LEAVES: [], CRITICAL_PATHS: [path]}
-        upstreams = leading_to((walk.steps[-1].operator for walk in walks), finished.upstreams)
-        critical, slack = critical_path(upstreams, steps), slack_ms(upstreams, finished.ewt_ms, steps)
-        slowest = {name: up for name in upstreams if (up := steps[name].slowest_upstream)}
-        averaged = stram.critical_path(upstreams, slowest, average_ms)
-        return {
-            CRITICAL_PATH_STEPS: [
-                self._step(step, critical, slack.get(name), finished) | spent[name] for name, step in steps.items()
-            ],
-            CRITICAL_PATH_LEAVES: [self._leaf(walk, critical, finished) for walk in walks],
-            CRITICAL_PATHS: [self._path(critical, averaged, spent, finished)],
-        }
+        critical: Path | None = None
+        slack: Mapping[str, int | None] = {}
+        # A row without path marks an open window; a later run replaces it.
+        path: Row = dict.fromkeys(CRITICAL_PATHS.names[len(WINDOW) :]) | {"state": LatencyState.NO_WINDOW_YET.value}
+        leaves: list[Row] = []
+        if walks:
+            # Operators that lead only to flows that stand still are on no path.
+            upstreams = leading_to((walk.steps[-1].operator for walk in walks), finished.upstreams)
+            critical, slack = critical_path(upstreams, steps), slack_ms(upstreams, finished.ewt_ms, steps)
+            slowest = {name: up for name in upstreams if (up := steps[name].slowest_upstream)}
+            averaged = stram.critical_path(upstreams, slowest, average_ms)
+            path = self._path(critical, averaged, spent, finished)
+            leaves = [self._leaf(walk, critical, finished) for walk in walks]
+        step_rows = []
+        for name, step in steps.items():
+            step_rows.append(self._step(step, critical, slack.get(name), finished) | spent[name])
+        return {CRITICAL_PATH_STEPS: step_rows, CRITICAL_PATH_LEAVES: leaves, CRITICAL_PATHS: [path]}
 
     def _walks(self, finished: WindowFinishes, steps: Mapping[str, PathStep]) -> list[Path]:
         """Returns the walks to terminal operators; none: the window is open."""
@@ -239,21 +240,29 @@ class _PathFinder:
         }
 
     def _path(self, critical: Path, averaged: Path, spent: Mapping[str, Row], finished: WindowFinishes) -> Row:
-        walk = [step.operator for step in critical.steps]
-        timed = [step.operator for step in critical.steps if step.latency_ms is not None]
-        before_source_ms, sla_ms = _before_source_ms(critical, finished), self._promises.end_to_end_ms.get(walk[-1])
+        waits_ms: list[int | None] = []
+        queues_ms: list[int | None] = []
+        finishes: list[OperatorFinish] = []
+        for step in critical.steps:
+            # A driver that stands still may have no latency: nothing is known to estimate it from.
+            if step.latency_ms is not None:
+                waits_ms.append(spent[step.operator]["waited_ms"])
+                queues_ms.append(spent[step.operator]["queued_ms"])
+            if step.operator in finished.finishes:
+                finishes.append(finished.finishes[step.operator])
+        leaf = critical.steps[-1].operator
         return {
             "latency_ms": critical.latency_ms,
-            "queued_ms": _sum(spent[name]["queued_ms"] for name in timed),
-            "before_source_ms": before_source_ms,
-            "leaf": walk[-1],
+            "queued_ms": _sum(queues_ms),
+            "before_source_ms": _before_source_ms(critical, finished),
+            "leaf": leaf,
             "path": str(critical),
             "state": critical.state.value,
-            "waited_ms": _sum(spent[name]["waited_ms"] for name in timed),
-            "sla_ms": sla_ms,
+            "waited_ms": _sum(waits_ms),
+            "sla_ms": self._promises.end_to_end_ms.get(leaf),
             # `window_verdicts` judges windows later.
             "over_sla": None,
-            "skew_error_ms": _skew_error_ms([finished.finishes[name] for name in walk if name in finished.finishes]),
+            "skew_error_ms": _skew_error_ms(finishes),
             "moving_average_ms": averaged.latency_ms,
             "moving_average_path": str(averaged),
         }

@@ -45,30 +45,34 @@ def what_if_facts(
     Raises:
         InvalidArgument: there is no such window, or no such operator; the message has the remedy.
     """
-    rows = _frame(tables.ask(WINDOWS, [topology.name, start_ms, end_ms]))
-    began = rows["batch_started_at"]
+    operator_windows = _frame(tables.ask(WINDOWS, [topology.name, start_ms, end_ms]))
+    began = operator_windows["batch_started_at"]
     batches = _frame(tables.ask(BATCHES, [topology.name, began.min(), began.max()]))
-    windows = what_if(rows, batches, topology.upstreams, [change], trigger_ms=topology.trigger_ms)
+    windows = what_if(operator_windows, batches, topology.upstreams, [change], trigger_ms=topology.trigger_ms)
+    start = None if start_ms is None else iso(start_ms)
+    end = None if end_ms is None else iso(end_ms)
     if not windows:
-        bounds = [f"{word} {iso(at_ms)}" for word, at_ms in (("from", start_ms), ("to", end_ms)) if at_ms is not None]
+        interval = (f" from {start}" if start else "") + (f" to {end}" if end else "")
         msg = (
-            f"what-if compares closed streaming windows, but {topology.name} has {' '.join(['none', *bounds])}; "
+            f"what-if compares closed streaming windows, but {topology.name} has none{interval}; "
             f"ask for another interval, or see with `tidemark why {topology.name}` what each operator waits for"
         )
         raise InvalidArgument(msg)
     steps = _frame(tables.ask(STEPS, [topology.name, start_ms, end_ms]))
     tasks = tasks_of(_frame(tables.ask(TASKS, [topology.name])))
+    rows = [_row(window) for window in windows]
     return {
         "topology": topology.name,
         **asdict(change),
-        "from": None if start_ms is None else iso(start_ms),
-        "to": None if end_ms is None else iso(end_ms),
+        "from": start,
+        "to": end,
         "compared": len(windows),
-        "before": _spread([window.was for window in windows]),
-        "after": _spread([window.then for window in windows]),
-        "other_path": sum(_names(window.was) != _names(window.then) for window in windows),
-        "hints": [asdict(hint) for hint in hints(steps, topology, tasks)] if len(steps) else [],
-        "windows": [_row(window) for window in windows],
+        "before": _spread([row["latency_ms"] for row in rows]),
+        "after": _spread([row["then_latency_ms"] for row in rows]),
+        "other_path": sum(row["path"] != row["then_path"] for row in rows),
+        # The driver writes windows; their steps come with the next report.
+        "hints": list(map(asdict, hints(steps, topology, tasks))) if len(steps) else [],
+        "windows": rows,
     }
 
 
@@ -76,10 +80,10 @@ def _frame(answer: Rows) -> pl.DataFrame:
     return pl.DataFrame(answer.rows, schema=list(answer.columns), orient="row", infer_schema_length=None)
 
 
-def _spread(paths: list[Path]) -> Row:
-    """Returns median and 90th percentile of the latencies of *paths*."""
+def _spread(latencies_ms: list[int]) -> Row:
+    """Returns median and 90th percentile of *latencies_ms*."""
     # Of two neighbours the lower one counts, as in the rollups.
-    ordered = sorted(path.latency_ms for path in paths)
+    ordered = sorted(latencies_ms)
     median_ms, p90_ms = (ordered[math.floor(q * (len(ordered) - 1))] for q in (0.5, 0.9))
     return {"median_ms": median_ms, "p90_ms": p90_ms}
 

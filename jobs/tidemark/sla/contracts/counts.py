@@ -162,6 +162,7 @@ class _Folder:
         if changes is None:
             self._connection.register(name, _all_rows(stored, table))
             return
+        # Names with a blank: no table of a sink can have them.
         names = {path: _named(f"merged {name}"), changes: _named(f"since {name}")}
         self._connection.register(f"merged {name}", _all_rows(stored, table))
         self._connection.register(f"since {name}", dataset_of(DeltaTable(str(changes))))

@@ -84,11 +84,9 @@ def changes(
     for result in results:
         if result["quiet"] != PAST and result["severity"] is not None:
             by_sla[result["sla"]].append(result)
-    rows = [
-        row
-        for spec in specs
-        for row in _changes_of_spec(spec, by_sla[spec.name], _is_by_checks(incidents, spec.name), gap_ms)
-    ]
+    rows: list[dict[str, Any]] = []
+    for spec in specs:
+        rows += _changes_of_spec(spec, by_sla[spec.name], _is_by_checks(incidents, spec.name), gap_ms)
     # CHECKS is never promised: any check resolves the incident of missed checks.
     promised = {*unusable, *(spec.name for spec in specs)} - {CHECKS}
     for last in open_incidents(incidents).values():
@@ -140,6 +138,7 @@ def missed_check(
         "said": text,
         "owner": topology.owner,
     }
+    # The incident is named after its beginning: one of this name was opened, and resolved, before.
     return [] if any(row["incident"] == opened["incident"] for row in incidents) else [opened]
 
 

@@ -173,13 +173,16 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
     """
 
     def overs(*measures: Measure) -> Iterator[Interval]:
+        # One query for all SLAs over the same interval.
         lengths = {length for spec in specs if spec.measure in measures for length in spec.lengths_ms}
-        return (Interval(at_ms - over_ms, at_ms) for over_ms in sorted(lengths))
+        for over_ms in sorted(lengths):
+            yield Interval(at_ms - over_ms, at_ms)
 
-    of_watermarks = {Measure.WATERMARK_LAG, Measure.COMPLETENESS}
-    if any(spec.ignore_when_idle or spec.measure in of_watermarks for spec in specs):
+    used = {spec.measure for spec in specs}
+    # Idle sources are known by the watermarks, too.
+    if used & {Measure.WATERMARK_LAG, Measure.COMPLETENESS} or any(spec.ignore_when_idle for spec in specs):
         yield from _watermarks()
-    if any(spec.measure in JUDGED_BY_CLOCKS for spec in specs):
+    if not used.isdisjoint(JUDGED_BY_CLOCKS):
         yield _clocks(at_ms)
         yield _first_start_select()
     for over in overs(Measure.RECORDS):

@@ -33,9 +33,14 @@ def merged_facts(
         readable: paths of tables that can be read. The others are skipped.
         at_ms: the instant of the check, epoch ms.
     """
-    of_tables = [spec for spec in specs if spec.place is ResultPlace.TABLE]
-    places = [(spec, path) for spec in of_tables for path in _tables(layout, topology, spec) if path in readable]
-    return [fact for spec, path in places for fact in _facts(path, spec, at_ms)]
+    facts: list[dict[str, Any]] = []
+    for spec in specs:
+        if spec.place is not ResultPlace.TABLE:
+            continue
+        for path in _tables(layout, topology, spec):
+            if path in readable:
+                facts += _facts(path, spec, at_ms)
+    return facts
 
 
 def _facts(path: Path, spec: SlaSpec, at_ms: int) -> Iterator[dict[str, Any]]:

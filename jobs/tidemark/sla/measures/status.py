@@ -233,10 +233,15 @@ def _contract(spec: SlaSpec, contracts: Rows) -> Status:
 
     *contracts* are verdicts of great-expectations on its parts.
     """
-    rows = [row for row in contracts if spec.subject in (ALL_TABLES, row["table"])]
-    # Columns that an older version's table lacks are not critical, and break nothing.
-    broken = [row for row in rows if not row["success"] and row["severity"] == Severity.CRITICAL]
-    verdict = judge_contract(is_broken=bool(broken), is_judged=any(row["rows"] for row in rows))
+    broken = []
+    is_judged = False
+    for row in contracts:
+        if spec.subject in (ALL_TABLES, row["table"]):
+            is_judged = is_judged or bool(row["rows"])
+            # Columns that an older version's table lacks are not critical, and break nothing.
+            if not row["success"] and row["severity"] == Severity.CRITICAL:
+                broken.append(row)
+    verdict = judge_contract(is_broken=bool(broken), is_judged=is_judged)
     if not broken:
         return Status(spec, verdict)
     # Rows come in the order of the check: schemas before counts.
@@ -247,6 +252,7 @@ def _contract(spec: SlaSpec, contracts: Rows) -> Status:
     ]
     if more := len(broken) - len(breaks):
         breaks.append(f"and {more} more")
+    # What a check of a schema observed is no number of rows.
     rows_n = sum(int(row["observed"]) for row in broken if row["rows"])
     return Status(spec, verdict, culprit=culprit, records=rows_n, breaks="; ".join(breaks))
 
@@ -317,8 +323,11 @@ def _is_written_no_more(table: str, topology: Topology, facts: _SlaFacts) -> boo
     Then every sub-topology that writes it is at rest. All of them write a table that no sink has.
     """
     sinks = {o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == table}
-    writers = (sub for sub in topology.sub_topologies if not sinks or any(o.name in sinks for o in sub.operators))
-    return all(_is_at_rest(sub, topology, facts) for sub in writers)
+    for sub in topology.sub_topologies:
+        is_writer = not sinks or not sinks.isdisjoint(operator.name for operator in sub.operators)
+        if is_writer and not _is_at_rest(sub, topology, facts):
+            return False
+    return True
 
 
 def _is_at_rest(sub: SubTopology, topology: Topology, facts: _SlaFacts) -> bool:

@@ -173,7 +173,7 @@ def _find_restart(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_
 
 def _upstreams(scene: Scene, name: str) -> dict[str, None]:
     """Returns *name* and the operators of its sub-topology that it needs."""
-    needed = {name: None}
+    needed = {name: None}  # a dict keeps their order: the nearest come first
     for upstream in scene.operator(name).inputs:
         needed |= _upstreams(scene, upstream)
     return needed

@@ -217,6 +217,7 @@ class Inputs:
     def _group(self, source: Source) -> dict[tuple[str, int], Progress]:
         """Returns all partitions that wait for each other with *source*."""
         sub = self._scene.sub(source.name)
+        # A source that only feeds the tables of joins is read as fast as it can be.
         names = {o.name for o in sub.operators if isinstance(o, Source)} - sub.table_inputs()
         return {
             (name, number): Progress(watermark_ms=mark.watermark_ms, activity=mark.activity or Activity.ACTIVE)
@@ -258,6 +259,7 @@ class Inputs:
         They were sent on more than UNREAD_AFTER_MS ago.
         """
         handed = self._scene.of(source.repartition).handed_on(source.repartition)
+        # The offsets of a hop are batches of its writer. The sum is 0 where the hop was never read.
         until = self._scene.of(source.name).of_partition(source.name, 0).tail(1)["until_offset"].sum()
         unread = self._scene.of(source.repartition).batches.filter(pl.col("batch_id").is_between(until, handed))
         since_ms = unread["finished_at"].min()

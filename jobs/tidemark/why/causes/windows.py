@@ -40,6 +40,7 @@ class HeldWindows:
         if not isinstance(end_ms, int):
             return
         sub = self._scene.sub(operator.name)
+        # A watermark passes a window when it reaches its last millisecond.
         needed_ms = end_ms - 1 + windows.allowed_lateness_ms
         blocked = list(self._watermarks.holding(sub, needed_ms))
         yield from blocked

@@ -354,6 +354,7 @@ class StreamFacts:
         none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
         unflushed, path = self._unflushed, self._home / (name or table.name)
         rows = unflushed.scan(path) if DeltaTable.is_deltatable(str(path)) else none
+        # A table of an older version lacks columns until a driver of this version opens it.
         later = [
             pl.lit(None).cast(kind).alias(column)
             for column, kind in none.collect_schema().items()
