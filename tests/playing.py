@@ -35,11 +35,11 @@ from tidemark.storage.files import frames
 from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.engine import Engine
-from tidemark.stream.journal.batch import NOT_QUEUED, Queued
-from tidemark.stream.kafka.broker import Refused
+from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
+from tidemark.stream.kafka.broker import RefusedRecord
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
-from tidemark.stream.kafka.outgoing import Outgoing
+from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import partition_of
 from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
 from tidemark.stream.wiring import build_engine
@@ -120,7 +120,7 @@ class Silence:
         self._partitions = partitions
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
-        self.sent_by_tasks: list[Outgoing] = []
+        self.sent_by_tasks: list[OutgoingRows] = []
         self.earliest = 0
         self.marked: list[tuple[str, int | None, bool]] = []
         self.topic_limits: dict[str, Limits] = {}
@@ -152,10 +152,10 @@ class Silence:
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
         self.marked.append((sink.topic or "", watermark_ms, idle))
 
-    def publish(self, outgoing: Outgoing) -> list[pl.DataFrame]:
+    def publish(self, outgoing: OutgoingRows) -> list[pl.DataFrame]:
         return Remembering(self, outgoing, tasks=1)(0)
 
-    def publishing(self, outgoing: Outgoing) -> Remembering:
+    def publishing(self, outgoing: OutgoingRows) -> Remembering:
         self.sent_by_tasks.append(outgoing)
         return Remembering(self, outgoing, tasks=outgoing.tasks)
 
@@ -177,7 +177,7 @@ class Remembering:
     """Makes *broker* remember what *tasks* send; each has some keys."""
 
     broker: Silence
-    outgoing: Outgoing
+    outgoing: OutgoingRows
     tasks: int
 
     def __call__(self, task: int) -> list[pl.DataFrame]:
@@ -187,7 +187,9 @@ class Remembering:
             own = rows.filter(pl.Series(mine, dtype=pl.Boolean))
             _, refused = to_send(sink, own)
             refused += [
-                Refused(number, "refused") for number, row in enumerate(own.to_dicts()) if self.broker.refuses(row)
+                RefusedRecord(number, "refused")
+                for number, row in enumerate(own.to_dicts())
+                if self.broker.refuses(row)
             ]
             places = {place.row for place in refused}
             self.broker.published += [(sink.topic or "", r) for n, r in enumerate(own.to_dicts()) if n not in places]
@@ -238,7 +240,7 @@ class Play:
         self.executors: Callable[[pl.DataFrame], Executors] | None = None
         self.slow_ms: dict[str, int] = {}
         self.hosts: dict[str, Host] = {}
-        self.queued: Callable[[int], Queued] = lambda since_ms: NOT_QUEUED
+        self.queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED
         self.reading_ms = self.write_ms = 0
 
     def in_shards(self, n: int, executors: Callable[[pl.DataFrame], Executors]) -> Play:

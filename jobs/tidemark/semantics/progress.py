@@ -16,7 +16,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.skip_rate import Skips
 
 
-class Sent(NamedTuple):
+class WriterPosition(NamedTuple):
     """The last record of a writer that numbers what it sends.
 
     `epoch` is its highest, `batch` and `sequence` are those of its last record in order.
@@ -27,7 +27,7 @@ class Sent(NamedTuple):
     sequence: int
 
 
-class Marked(NamedTuple):
+class SentMark(NamedTuple):
     """The newest mark of time that a sink sent.
 
     `at_ms` is the decision time of its batch.
@@ -63,7 +63,7 @@ class PartitionProgress:
     until_offset: int = 0
     done_until_offset: int = 0
     activity: Activity = Activity.ACTIVE
-    writers: Mapping[str, Sent] = field(default_factory=dict)
+    writers: Mapping[str, WriterPosition] = field(default_factory=dict)
     told_idle: bool = False
     newest_ms: int | None = None
     set_back_from_ms: int | None = None
@@ -88,7 +88,7 @@ class InputProgress:
     held_by: str | None = None
     idle: bool = False
 
-    def with_writers(self, writers: Mapping[int, Mapping[str, Sent]]) -> InputProgress:
+    def with_writers(self, writers: Mapping[int, Mapping[str, WriterPosition]]) -> InputProgress:
         """Returns this progress with the *writers* of each partition."""
         partitions = {
             number: replace(part, writers=writers.get(number, {})) for number, part in self.partitions.items()
@@ -137,7 +137,7 @@ class StreamProgress:
     records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped_lately: Mapping[str, Skips] = field(default_factory=dict)
-    marks: Mapping[str, Marked] = field(default_factory=dict)
+    marks: Mapping[str, SentMark] = field(default_factory=dict)
     resets: Mapping[str, int] = field(default_factory=dict)
     stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     forgotten: Mapping[str, int] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class StreamProgress:
         # JSON has lists where progress has tuples, and progress is compared for equality.
         lately = content.get("skipped_lately", {}).items()
         counted |= {"skipped_lately": {name: tuple(map(tuple, skips)) for name, skips in lately}}
-        marks = {name: Marked(*mark) for name, mark in content.get("marks", {}).items()}
+        marks = {name: SentMark(*mark) for name, mark in content.get("marks", {}).items()}
         closed = {name: tuple(map(tuple, windows)) for name, windows in content.get("stay_closed", {}).items()}
         # Older versions kept no `ended`: it is the same unless time was set back.
         ended = content.get("ended", {} if content.get("resets") else content.get("forgotten", {}))
@@ -207,6 +207,6 @@ def _input(content: Mapping[str, Any]) -> InputProgress:
 
 
 def _partition(content: Mapping[str, Any]) -> PartitionProgress:
-    writers = {name: Sent(*sent) for name, sent in content.get("writers", {}).items()}
+    writers = {name: WriterPosition(*sent) for name, sent in content.get("writers", {}).items()}
     newest = {"newest_ms": content.get("newest_ms", content["max_timestamp_ms"])}  # older versions had one time only
     return PartitionProgress(**{**content, **newest, "activity": Activity(content["activity"]), "writers": writers})

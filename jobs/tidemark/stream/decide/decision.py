@@ -28,12 +28,12 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP, TABLES
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics import skip_rate
-from tidemark.semantics.event_time import Seen, combined
-from tidemark.semantics.progress import STREAMING, InputProgress, Marked, StreamProgress
+from tidemark.semantics.event_time import PartitionReading, combined
+from tidemark.semantics.progress import STREAMING, InputProgress, SentMark, StreamProgress
 from tidemark.semantics.skip_rate import Skips
 from tidemark.semantics.watermark import is_window_late
 from tidemark.storage.files import Rows
-from tidemark.stream.decide.due import Due, next_mark_at_ms
+from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
 from tidemark.stream.journal.batch import MicroBatch, Moment
@@ -42,7 +42,7 @@ from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, 
 from tidemark.stream.journal.streaming_windows import ClosedWindow, StreamingWindows
 from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.data_loss import Intact
+from tidemark.stream.read.data_loss import LossCheck
 from tidemark.stream.read.intake import Intake, Reader
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.state.memory import Moves
@@ -115,7 +115,7 @@ class Tally:
         )
 
 
-class ForTables:
+class RunTables:
     """Turns the runs of the operators of *sub* into rows of tables.
 
     It knows which operators are measured.
@@ -190,10 +190,10 @@ class Decider:
         self.reopenings = reopenings
         self.window_ms = topology.window_ms
         self.windows = StreamingWindows(topology.window_ms, topology.max_outstanding_windows)
-        self.for_tables = ForTables(topology, sub)
+        self.for_tables = RunTables(topology, sub)
         self._table_inputs = sub.table_inputs()
         self.sources = sub.sources
-        self._due = Due(topology, sub, steps.keeps_states)
+        self._due = DueTimes(topology, sub, steps.keeps_states)
         self._leading = self._due.leading
         self._judging = {o.name for o in sub.operators if o.emission}
 
@@ -216,7 +216,7 @@ class Decider:
         stream: Stream,
         steps: Steps,
         broker: Answers,
-        intact: Intact,
+        intact: LossCheck,
         table_marks: NewestMarks,
         clock: Clock,
         *,
@@ -275,7 +275,7 @@ class Decider:
         batch: MicroBatch,
         was: StreamProgress,
         now: StreamProgress,
-        seen: Mapping[str, Mapping[int, Seen]],
+        seen: Mapping[str, Mapping[int, PartitionReading]],
         tallies: Mapping[str, Tally],
         tables: Mapping[str, Rows],
         last: Mapping[str, int],
@@ -335,7 +335,7 @@ class Decider:
         is_due = any(at_ms <= batch.decided_at_ms for at_ms in self._due.results_at_ms(was))
         return bool(records or is_requested or not now.same_as(was) or self.marks(was, now) or is_due)
 
-    def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, Marked]:
+    def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, SentMark]:
         """Returns the marks of time that sinks send in this batch.
 
         A sink sends one if time moved and its next mark is due. A table that gets *rows* always gets one in the same
@@ -347,7 +347,7 @@ class Decider:
             at_ms = next_mark_at_ms(sink, was, now)
             is_due = at_ms is not None and at_ms <= now.decided_at_ms
             if is_due or (sink.table and sink.name in rows):
-                marks[sink.name] = Marked(now.decided_at_ms, now.watermark_ms, now.idle)
+                marks[sink.name] = SentMark(now.decided_at_ms, now.watermark_ms, now.idle)
         return marks
 
     def moment(self, was: StreamProgress, now: StreamProgress) -> Moment:
@@ -432,10 +432,10 @@ class Decider:
         batch: MicroBatch,
         was: StreamProgress,
         now: StreamProgress,
-        seen: Mapping[str, Mapping[int, Seen]],
+        seen: Mapping[str, Mapping[int, PartitionReading]],
         tallies: Mapping[str, Tally],
         closed: Iterable[ClosedWindow],
-        marks: Mapping[str, Marked],
+        marks: Mapping[str, SentMark],
     ) -> DecisionNotes:
         """Returns the notes of a journal entry: all that is not rows.
 

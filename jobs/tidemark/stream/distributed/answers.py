@@ -20,7 +20,7 @@ from tidemark.stream.read.table_marks import NewestMarks
 
 
 @dataclass(frozen=True)
-class Answered:
+class BatchAnswers:
     """Answers by the name of the source or sink."""
 
     of_partitions: Mapping[str, int]
@@ -31,7 +31,7 @@ class Answered:
     @classmethod
     def about(
         cls, sub: SubTopology, was: StreamProgress, batch: MicroBatch, broker: Answers, table_marks: NewestMarks
-    ) -> Answered:
+    ) -> BatchAnswers:
         """Asks *broker* and *table_marks* about the sources and sinks of *sub*.
 
         Args:

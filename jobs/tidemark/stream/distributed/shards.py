@@ -28,17 +28,17 @@ from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows, files_of
 from tidemark.storage.location import remove_folder
 from tidemark.stream.decide.decision import BatchDecision, Decider, Tally
-from tidemark.stream.distributed.answers import Answered
+from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.resharding import remembered, reshard
-from tidemark.stream.distributed.sharding import NotSharded, sharding
-from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, TakingIn, Task, Working
-from tidemark.stream.distributed.totals import TakenIn, Worked, joined, tallied, together
+from tidemark.stream.distributed.sharding import ShardingImpossible, sharding
+from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, IntakeTask, ShardTask, Task
+from tidemark.stream.distributed.totals import BatchIntake, ShardResult, joined, tallied, together
 from tidemark.stream.driver.versions import Versions
-from tidemark.stream.journal.batch import MicroBatch, Queued
+from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
-from tidemark.stream.kafka.broker import Answers, Publishers, Publishing
+from tidemark.stream.kafka.broker import Answers, Publishers, TopicWriter
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.startup.load import load_waiting
@@ -56,32 +56,32 @@ class Executors(Publishers, Protocol):
     Returns their results in the order of shards.
     """
 
-    def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
+    def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
         """Runs *taking_in* on each partition of each source, then *working*.
 
         *working* runs for each shard, on what *taking_in* dealt to it.
         """
 
-    def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
+    def work(self, working: ShardTask, dealt: Iterable[Dealt]) -> list[ShardResult]:
         """Runs *working* on what was *dealt* to each shard."""
 
 
 @dataclass(frozen=True)
-class ReadByDriver:
+class DriverIntake:
     """Delegates to *executors*, except that the driver reads the batch."""
 
     executors: Executors
 
-    def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
+    def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
         """Returns a doubtful result, so that the driver takes in the batch."""
         # The caller reads the batch itself when a shard is doubtful.
-        return [Worked(shard=0, is_doubtful=True)]
+        return [ShardResult(shard=0, is_doubtful=True)]
 
-    def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
+    def work(self, working: ShardTask, dealt: Iterable[Dealt]) -> list[ShardResult]:
         """Runs *working* on what was *dealt* to each shard."""
         return self.executors.work(working, dealt)
 
-    def publish(self, publishing: Publishing) -> list[pl.DataFrame]:
+    def publish(self, publishing: TopicWriter) -> list[pl.DataFrame]:
         """Runs all tasks of *publishing*."""
         return self.executors.publish(publishing)
 
@@ -105,7 +105,7 @@ class Shards:
         host_clocks: HostClocks,
         *,
         slow_ms: Mapping[str, int],
-        queued: Callable[[int], Queued],
+        queued: Callable[[int], QueueWait],
     ) -> None:
         self._fence, self._queued = fence, queued
         self._stream, self._journal = stream, journal
@@ -139,7 +139,7 @@ class Shards:
             batch=batch,
             was=was,
             sharding=self._sharding,
-            answers=Answered.about(self._stream.sub, was, batch, self._broker, self._table_marks),
+            answers=BatchAnswers.about(self._stream.sub, was, batch, self._broker, self._table_marks),
             versions=self._versions,
         )
         decision = self._fence.until_written(lambda: self._tried(executors, collect, task))
@@ -148,7 +148,7 @@ class Shards:
         return decision
 
     def _refuse_if_records_wait(self, was: StreamProgress) -> None:
-        """Raises NotSharded where records wait for `max_drift`.
+        """Raises ShardingImpossible where records wait for `max_drift`.
 
         A driver with `max_drift` left them, and no shard would send them on.
         """
@@ -161,7 +161,7 @@ class Shards:
                     f"{self._stream.sub.name}: {held} still held for max_drift at {source}; start it once with "
                     "shards = 1, to release them"
                 )
-                raise NotSharded(msg)
+                raise ShardingImpossible(msg)
 
     def _forget(self, epoch: int) -> None:
         """Removes the rows of earlier batches.
@@ -197,9 +197,9 @@ class Shards:
         read_hops = [source for source in self._stream.sub.operators if isinstance(source, HopSource)]
         # A hop whose log is cut may lack rows, which only the driver can look for.
         if any(self._decider.reader.lost_of_hop(source, was.inputs.get(source.name)) for source in read_hops):
-            executors = ReadByDriver(executors)
+            executors = DriverIntake(executors)
         worked = executors.run(
-            TakingIn(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was), hops=self._hops), working
+            IntakeTask(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was), hops=self._hops), working
         )
         taken_in = worked[0].taken_in
         if taken_in is None or any(shard.is_doubtful for shard in worked):
@@ -231,24 +231,24 @@ class Shards:
         state_bytes = sum(shard.state_bytes for shard in worked)
         return BatchDecision(replace(entry, tables={**entry.tables, **moved}, notes=notes), now, None, state_bytes)
 
-    def _working(self, task: Task) -> Working:
+    def _working(self, task: Task) -> ShardTask:
         stream = self._stream
         reference = Reference(stream.layout.warehouse)
         joined_tables = [o.delta for o in stream.sub.operators if isinstance(o, Join) and o.delta]
-        return Working(
+        return ShardTask(
             **vars(task),
             states=tuple(self._states or ()),
             references={place: reference.version(place) for place in joined_tables},
             slow_ms=self._slow_ms,
         )
 
-    def _taken_in(self, collect: Collect, task: Task) -> tuple[TakenIn, list[Dealt]]:
+    def _taken_in(self, collect: Collect, task: Task) -> tuple[BatchIntake, list[Dealt]]:
         """Returns what the sources take in, and the records dealt to shards.
 
         Here the driver reads the batch itself.
         """
         intakes = self._decider.taken_in(collect(), task.batch, task.was)
-        taken_in = TakenIn(
+        taken_in = BatchIntake(
             now=self._decider.with_intakes(task.was, intakes, task.batch),
             seen={name: intake.seen for name, intake in intakes.items()},
             tallies={name: Tally.of(of.run, window_ms=self._decider.window_ms) for name, of in intakes.items()},

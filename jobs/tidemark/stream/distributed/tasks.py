@@ -1,8 +1,8 @@
 """Takes in and processes a batch in shards, in Spark's tasks.
 
 Purpose: the same readers, operators and states as in the driver, over a part of the records each.
-How it works: `TakingIn` takes in one partition of a source, deals its records out, and sends its numbers to every
-shard. `Working` has the numbers of all partitions, and so computes the same progress of time as every other shard; it
+How it works: `IntakeTask` takes in one partition of a source, deals its records out, and sends its numbers to every
+shard. `ShardTask` has the numbers of all partitions, and so computes the same progress of time as every other shard; it
 runs the operators over the records of its shard, with the states of its keys. Rows come back, many of them as files
 that lie in the folders of their tables and belong to none until the driver commits them by name.
 A task that Spark runs twice writes files twice, and the driver receives the result of one of them.
@@ -36,17 +36,26 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CHANGES, DISORDER_BUCKETS
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.files import Files, Rows, write_file
-from tidemark.stream.decide.decision import Decider, ForTables, Tally
-from tidemark.stream.distributed.answers import Answered
+from tidemark.stream.decide.decision import Decider, RunTables, Tally
+from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.shard import Shard
 from tidemark.stream.distributed.sharding import Sharding
-from tidemark.stream.distributed.totals import Arrived, Input, TakenIn, Worked, arrival, followed, of_source, together
+from tidemark.stream.distributed.totals import (
+    BatchIntake,
+    Input,
+    PartitionIntake,
+    ShardResult,
+    arrival,
+    followed,
+    of_source,
+    together,
+)
 from tidemark.stream.driver.versions import Versions
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import MANY
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.data_loss import Intact, nothing_to_reread
+from tidemark.stream.read.data_loss import LossCheck, nothing_to_reread
 from tidemark.stream.read.intake import seen_of, seen_of_hop, taken, without_records
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
@@ -59,10 +68,10 @@ It is in the control folder of a stream.
 """
 SEQ_BITS = 40
 """A shard numbers its rows from its own number times 2^SEQ_BITS."""
-NOTHING_LOST = Intact("", dict, nothing_to_reread)
+NOTHING_LOST = LossCheck("", dict, nothing_to_reread)
 """Looks for no lost records: that is the driver's work."""
 Dealt = tuple[int, bytes]
-"""A shard's number, and a pickled Arrived or ShardRecords for it."""
+"""A shard's number, and a pickled PartitionIntake or ShardRecords for it."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ class Task:
     batch: MicroBatch
     was: StreamProgress
     sharding: Sharding
-    answers: Answered
+    answers: BatchAnswers
     versions: Versions
     host: Callable[[], str] = node
     clock: Clock = wall_clock_ms
@@ -127,7 +136,7 @@ class Task:
 
     def tables(self, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
         """Returns the rows of *runs*, by name as in a journal entry."""
-        return ForTables(self.stream.topology, self.stream.sub).tables(self.batch.batch_id, runs)
+        return RunTables(self.stream.topology, self.stream.sub).tables(self.batch.batch_id, runs)
 
     def dealt(self, source: str, partition: int, records: pl.DataFrame) -> Iterator[Dealt]:
         """Yields *records* of a *partition* of *source* for each shard."""
@@ -148,7 +157,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakingIn(Task):
+class IntakeTask(Task):
     """Takes in the rows of one partition of a source.
 
     A record at or before *late_up_to_ms* of its source is late. *hops* are the columns that each hop hands on.
@@ -179,7 +188,7 @@ class TakingIn(Task):
             # Rows of tables are needed once, so only shard 0 gets them.
             yield shard, pickle.dumps(arrived.numbers if shard else arrived)
 
-    def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[Arrived, pl.DataFrame]:
+    def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
         read_to = {number: part.until_offset for number, part in was.partitions.items()}
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         intake = taken(
@@ -196,7 +205,7 @@ class TakingIn(Task):
         )
         number: int = fresh["partition"][0]
         run = Run(intake.rows.on_time, times_of(intake.rows.measured), intake.counts, intake.tables)
-        arrived = Arrived(
+        arrived = PartitionIntake(
             source=source.name,
             partition=number,
             seen=intake.seen[number],
@@ -210,13 +219,13 @@ class TakingIn(Task):
         )
         return arrived, intake.rows.on_time
 
-    def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress) -> tuple[Arrived, pl.DataFrame]:
+    def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
         rows = hop_arrivals(source, raw)
         repartition = self.stream.topology.operators[source.repartition]
         assert isinstance(repartition, Repartition)
         records = hop_records(repartition, rows.rows, self.hops[source.name])
         times = times_of(records)
-        arrived = Arrived(
+        arrived = PartitionIntake(
             source=source.name,
             partition=raw["partition"][0],
             seen=seen_of_hop(records, rows.last_batch, was),
@@ -231,7 +240,7 @@ class TakingIn(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Working(Task):
+class ShardTask(Task):
     """Runs the operators over a shard.
 
     *states* are the runs of each shard. *references* are the versions of Delta tables that are joined. *slow_ms* makes
@@ -241,9 +250,9 @@ class Working(Task):
     states: tuple[StateRuns, ...]
     references: Mapping[str, int]
     slow_ms: Mapping[str, int]
-    taken_in: TakenIn | None = None
+    taken_in: BatchIntake | None = None
 
-    def __call__(self, number: int, dealt: Iterable[bytes]) -> Worked:
+    def __call__(self, number: int, dealt: Iterable[bytes]) -> ShardResult:
         """Returns the result of shard *number*, to which *dealt* was sent."""
         self.versions.refuse_others()
         messages = [pickle.loads(each) for each in dealt]
@@ -254,20 +263,22 @@ class Working(Task):
         decider = Decider.of(
             self.stream, shard.steps, self.answers, NOTHING_LOST, self.answers, self.clock, slow_ms=slow_ms
         )
-        taken_in = self.taken_in or self._taken_in(decider, [each for each in messages if isinstance(each, Arrived)])
+        taken_in = self.taken_in or self._taken_in(
+            decider, [each for each in messages if isinstance(each, PartitionIntake)]
+        )
         if taken_in is None:
-            return Worked(shard=number, is_doubtful=True)
+            return ShardResult(shard=number, is_doubtful=True)
         records = sum(tally.counts.get("records_in", 0) for tally in taken_in.tallies.values())
         # A shard without news keeps its state, which the next batch finds unchanged.
         if not decider.is_news(self.was, taken_in.now, self.batch, records):
             shard.keep()
-            return Worked(shard=number, state=self.states[number], taken_in=None if number else taken_in)
+            return ShardResult(shard=number, state=self.states[number], taken_in=None if number else taken_in)
         parts = [each for each in messages if isinstance(each, ShardRecords)]
         return self._worked(shard, number, decider, taken_in, parts)
 
     def _worked(
-        self, shard: Shard, number: int, decider: Decider, taken_in: TakenIn, parts: list[ShardRecords]
-    ) -> Worked:
+        self, shard: Shard, number: int, decider: Decider, taken_in: BatchIntake, parts: list[ShardRecords]
+    ) -> ShardResult:
         steps, sources = shard.steps, [source.name for source in self.stream.sub.sources]
         arrived = {name: self._run(_records(name, parts, steps)) for name in sources}
         moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now))
@@ -278,7 +289,7 @@ class Working(Task):
         in_turn = {name: self._numbered(name, rows, number) for name, rows in self.tables(runs).items()}
         moved, state = shard.files.noted(steps.memory, self.was.batch_id, self.batch.batch_id, moves)
         shard.keep()
-        return Worked(
+        return ShardResult(
             shard=number,
             is_news=True,
             taken_in=None if number else taken_in,
@@ -291,7 +302,7 @@ class Working(Task):
             state_bytes=steps.memory.bytes(),
         )
 
-    def _taken_in(self, decider: Decider, arrived: list[Arrived]) -> TakenIn | None:
+    def _taken_in(self, decider: Decider, arrived: list[PartitionIntake]) -> BatchIntake | None:
         """Returns the sum of all partitions that *arrived*.
 
         None when records of a topic may be lost.
@@ -304,7 +315,7 @@ class Working(Task):
         all_parts = [part for of in parts.values() for part in of]
         opened = {name: {start for part in of for start in part.windows} for name, of in parts.items()}
         tables = together((part.tables for part in all_parts), self.lay_out)
-        return TakenIn(
+        return BatchIntake(
             now=decider.progress(self.was, {n: part.progress for n, part in inputs_read.items()}, opened, self.batch),
             seen={name: part.seen for name, part in inputs_read.items()},
             tallies={name: arrival(self.batch, of) for name, of in parts.items()},
@@ -329,7 +340,7 @@ class Working(Task):
         records_n, key = max(hottest_of_sources, default=(0, ""))
         return (key, records_n / sum(part.records.height for part in parts)) if records_n else None
 
-    def _input(self, decider: Decider, source: Source | HopSource, arrived: list[Arrived]) -> Input | None:
+    def _input(self, decider: Decider, source: Source | HopSource, arrived: list[PartitionIntake]) -> Input | None:
         """Returns how far *source* has been read.
 
         None when records of its topic may be lost.
@@ -356,7 +367,7 @@ class Working(Task):
         writers |= {n: part.writers for n, part in parts.items()}
         return Input(decider.reader.progress(source, before, seen, writers, batch), seen)
 
-    def _disorder(self, arrived: Iterable[Arrived]) -> pa.Table:
+    def _disorder(self, arrived: Iterable[PartitionIntake]) -> pa.Table:
         """Returns how far the records of each source were behind.
 
         The rows count all partitions of a source.

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.semantics.event_time import Seen, follow
-from tidemark.semantics.progress import InputProgress, Sent, StreamProgress
+from tidemark.semantics.event_time import PartitionReading, follow
+from tidemark.semantics.progress import InputProgress, StreamProgress, WriterPosition
 from tidemark.storage.files import Files, Rows
 from tidemark.stream.decide.decision import K, Tally, added
 from tidemark.stream.journal.batch import MicroBatch
@@ -25,7 +25,7 @@ from tidemark.stream.journal.task_run import TaskRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrived:
+class PartitionIntake:
     """The numbers of one partition of a source.
 
     For the first shard they include the rows of `tables`. `gap`: offsets are missing; `writers` as in the partition's
@@ -35,9 +35,9 @@ class Arrived:
 
     source: str
     partition: int = 0
-    seen: Seen | None = None
+    seen: PartitionReading | None = None
     gap: bool = False
-    writers: Mapping[str, Sent] = field(default_factory=dict)
+    writers: Mapping[str, WriterPosition] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     disorder: pl.DataFrame = field(default_factory=pl.DataFrame)
     windows: frozenset[int] = frozenset()
@@ -50,7 +50,7 @@ class Arrived:
     tables: Mapping[str, Rows] = field(default_factory=dict)
 
     @property
-    def numbers(self) -> Arrived:
+    def numbers(self) -> PartitionIntake:
         """Returns the numbers that every shard needs."""
         return replace(self, tables={}, disorder=pl.DataFrame())
 
@@ -72,11 +72,11 @@ class Input:
     """The progress of a source in the batch, over all its partitions."""
 
     progress: InputProgress
-    seen: Mapping[int, Seen]
+    seen: Mapping[int, PartitionReading]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakenIn:
+class BatchIntake:
     """The result of taking in all sources.
 
     `now` is the new progress. By source there is what was `seen`, the numbers (`tallies`) and rows. `task_runs` are
@@ -84,14 +84,14 @@ class TakenIn:
     """
 
     now: StreamProgress
-    seen: Mapping[str, Mapping[int, Seen]]
+    seen: Mapping[str, Mapping[int, PartitionReading]]
     tallies: Mapping[str, Tally]
     tables: Mapping[str, Rows]
     task_runs: tuple[TaskRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worked:
+class ShardResult:
     """The result of one shard.
 
     `is_doubtful`: a topic may have lost records, and nothing was done; `is_news`: something changed. Only the first
@@ -102,7 +102,7 @@ class Worked:
     shard: int
     is_doubtful: bool = False
     is_news: bool = False
-    taken_in: TakenIn | None = None
+    taken_in: BatchIntake | None = None
     host: str = ""
     hot: tuple[str, float] | None = None
     tallies: Mapping[str, Tally] = field(default_factory=dict)
@@ -153,18 +153,18 @@ def joined(parts: Collection[Rows], lay_out: Callable[[pa.Table], Files]) -> Row
     return Files(tuple(file for files in of_files for file in files.files))
 
 
-def of_source(source: Source | HopSource, arrived: Iterable[Arrived]) -> list[Arrived]:
+def of_source(source: Source | HopSource, arrived: Iterable[PartitionIntake]) -> list[PartitionIntake]:
     """Returns what *arrived* of *source*, in the order of partitions."""
     return sorted((part for part in arrived if part.source == source.name), key=lambda part: part.partition)
 
 
-def followed(before: InputProgress, parts: Collection[Arrived], batch: MicroBatch) -> Input:
+def followed(before: InputProgress, parts: Collection[PartitionIntake], batch: MicroBatch) -> Input:
     """Returns the progress of a hop's reader, over all its partitions."""
     # All partitions of a hop share the offsets of its commits: they are batch numbers, kept under 0.
     at = before.partitions[0].until_offset if 0 in before.partitions else 0
     seen = [part.seen for part in parts if part.seen]
     newest_ms = [part.max_timestamp_ms for part in seen if part.max_timestamp_ms is not None]
-    whole = Seen(
+    whole = PartitionReading(
         from_offset=at,
         until_offset=max([at, *(part.until_offset for part in seen)]),
         max_timestamp_ms=max(newest_ms, default=None),
@@ -176,7 +176,7 @@ def followed(before: InputProgress, parts: Collection[Arrived], batch: MicroBatc
     return Input(progress, {0: whole})
 
 
-def arrival(batch: MicroBatch, parts: Collection[Arrived]) -> Tally:
+def arrival(batch: MicroBatch, parts: Collection[PartitionIntake]) -> Tally:
     """Returns the numbers of a source, over all its partitions."""
     return Tally(
         counts=_sum(part.counts for part in parts),
@@ -189,8 +189,8 @@ def arrival(batch: MicroBatch, parts: Collection[Arrived]) -> Tally:
 
 
 def tallied(
-    taken_in: TakenIn,
-    worked: Collection[Worked],
+    taken_in: BatchIntake,
+    worked: Collection[ShardResult],
     runs: Iterable[TaskRun],
     *,
     began_ms: int,

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
 from tidemark.clock import Clock
-from tidemark.stream.journal.batch import NOT_QUEUED, Queued
+from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 
 SCHEDULING_MS = 20
 """The longest time that Spark itself needs to launch a stage.
@@ -50,7 +50,7 @@ class TaskSlots:
             with self._lock:
                 self._batches[stream][-1] = (began_ms, self.clock())
 
-    def queued(self, stream: str, context: SparkContext, since_ms: int) -> Queued:
+    def queued(self, stream: str, context: SparkContext, since_ms: int) -> QueueWait:
         """Returns how long the jobs of the current batch were queued.
 
         They are the jobs that *stream* has run since *since_ms*.
@@ -60,7 +60,7 @@ class TaskSlots:
         # A wait within what Spark itself needs is no queue.
         waits = [wait for wait in _waits(context, since_ms) if wait[1] - wait[0] > SCHEDULING_MS]
         others = {name for from_ms, until_ms in waits for name in self._others(stream, from_ms, until_ms)}
-        return Queued(sum(until - start for start, until in waits), tuple(sorted(others))) if others else NOT_QUEUED
+        return QueueWait(sum(until - start for start, until in waits), tuple(sorted(others))) if others else NOT_QUEUED
 
     def _others(self, stream: str, from_ms: int, until_ms: int) -> list[str]:
         """Returns the other streams that ran a batch between two instants."""

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from tidemark.semantics.event_time import Seen
+from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
-from tidemark.stream.journal.batch import MicroBatch, Queued
+from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
 from tidemark.stream.journal.streaming_windows import ClosedWindow
 from tidemark.stream.journal.task_run import TaskRun
@@ -37,7 +37,7 @@ class PartitionNotes:
 
     source: str
     partition: int
-    seen: Seen
+    seen: PartitionReading
 
     def to_json(self) -> dict[str, Any]:
         """Returns the notes as a JSON object."""
@@ -47,7 +47,7 @@ class PartitionNotes:
     def from_json(cls, content: Json) -> PartitionNotes:
         """Returns the notes that `to_json` wrote, from parsed JSON."""
         lost = content.get("lost")
-        seen = Seen(**{**_fields_in(Seen, content), "lost": lost and (lost[0], lost[1])})
+        seen = PartitionReading(**{**_fields_in(PartitionReading, content), "lost": lost and (lost[0], lost[1])})
         return cls(source=content["source"], partition=content["partition"], seen=seen)
 
 
@@ -224,7 +224,7 @@ def _batch(content: Json) -> MicroBatch:
     ends = {
         topic: {int(number): end for number, end in parts.items()} for topic, parts in content.get("ends", {}).items()
     }
-    queued = Queued(wait.get("ms", 0), tuple(wait.get("behind", ())))
+    queued = QueueWait(wait.get("ms", 0), tuple(wait.get("behind", ())))
     return MicroBatch(**{**_fields_in(MicroBatch, content), "ends": ends, "queued": queued})
 
 

@@ -15,11 +15,11 @@ from tidemark.kernels.records.limits import MISFIT, Limits, refused
 from tidemark.kernels.updates.proofs import quarantine_rows
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
-from tidemark.stream.kafka.broker import Refused
+from tidemark.stream.kafka.broker import RefusedRecord
 from tidemark.stream.kafka.encoding import Misfit, encoded
 
 
-def undeliverable_rows(sink: Sink, records: pl.DataFrame, refused: Sequence[Refused]) -> pl.DataFrame:
+def undeliverable_rows(sink: Sink, records: pl.DataFrame, refused: Sequence[RefusedRecord]) -> pl.DataFrame:
     """Returns *records* that the topic of *sink* *refused*, as table rows."""
     return records[[place.row for place in refused]].select(
         operator=pl.lit(sink.name),

@@ -25,7 +25,7 @@ from tidemark.storage.files import Files
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.unflushed import flushed_before
-from tidemark.stream.startup.soundness import Evidence, TableSeen
+from tidemark.stream.startup.soundness import Evidence, TableCommit
 from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources
 from tidemark.stream.state.files import files_of
 from tidemark.stream.state.runs import is_whole
@@ -132,7 +132,7 @@ def _unflushed(home: Path, newest: Entry, unreadable: list[str]) -> Iterator[Ent
             yield entry
 
 
-def _gone(entry: Entry, tables: Iterable[TableSeen]) -> list[str]:
+def _gone(entry: Entry, tables: Iterable[TableCommit]) -> list[str]:
     """Returns a text for each missing file that *entry* names.
 
     Only files for *tables* that do not have the entry's batch are needed.
@@ -151,7 +151,7 @@ def _unreadable_states(stream: Stream, entry: Entry) -> Iterator[str]:
 
 
 def _expected(
-    facts: Mapping[int, Entry | None], decided: Entry | None, tables: Iterable[TableSeen]
+    facts: Mapping[int, Entry | None], decided: Entry | None, tables: Iterable[TableCommit]
 ) -> Mapping[str, int]:
     """Returns, per table, the newest batch that it must have.
 
@@ -189,17 +189,17 @@ def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
     }
 
 
-def _table(path: Path, app_id: str, alone: Container[str]) -> TableSeen:
+def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
     if not DeltaTable.is_deltatable(str(path)):
-        return TableSeen(path=path, exists=False)
+        return TableCommit(path=path, exists=False)
     try:
         table = DeltaTable(str(path))
         newest = table.transaction_version(app_id)
         version, restored_to = (None, None) if newest is None else _restored(table, newest)
         others = tuple(rows_of_others(path, table)) if path.name in alone else ()
     except (DeltaError, OSError, ValueError) as error:
-        return TableSeen(path=path, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
-    return TableSeen(path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others)
+        return TableCommit(path=path, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    return TableCommit(path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others)
 
 
 def _restored(table: DeltaTable, newest: int) -> tuple[int | None, str | None]:

@@ -34,7 +34,7 @@ WITHOUT_JVM = ("ConnectionRefusedError", "ConnectionResetError", "BrokenPipeErro
 """Openings of the reason for which a driver without a JVM failed."""
 
 
-class Unknown(TidemarkError):
+class TryInconclusive(TidemarkError):
     """Raised when a try failed with an error, which proves nothing."""
 
 
@@ -116,7 +116,7 @@ def passed_over(control: Control, deaths: Deaths, kills: Callable[[Ranges], bool
     log.warning("%s drivers were killed in batch %s: searching for the record", deaths.times, deaths.batch_id)
     try:
         place = fatal_record(deaths.ranges, kills)
-    except Unknown as error:
+    except TryInconclusive as error:
         log.warning("cannot search for the record that kills drivers: %s", error)
         return deaths.passed_over
     if place is None:

@@ -28,8 +28,8 @@ from tidemark.stream.journal.entries import MANY, Journal, unpacked
 from tidemark.stream.journal.state_runs import StateRun, StateRuns
 from tidemark.stream.state.keyed_rows import PUT
 from tidemark.stream.state.memory import HELD, Memory, Moves, Tables
-from tidemark.stream.state.runs import SUFFIX, SortedRun, Writing, forget_copies, opened
-from tidemark.stream.state.sorted_rows import Merged, SortedRows, fitted
+from tidemark.stream.state.runs import SUFFIX, RunContent, SortedRun, forget_copies, opened
+from tidemark.stream.state.sorted_rows import RunMerge, SortedRows, fitted
 
 MOVED = "moved/"
 """Prefix of the tables with the states that a batch moved.
@@ -194,7 +194,7 @@ class StateFiles:
             merging.insert(0, self._opened[older.pop().name])
         # Marks of deleted keys only serve to hide rows of older runs.
         tables = {
-            place: Merged(
+            place: RunMerge(
                 kept.stored_schema,
                 (*_of(merging, place), SortedRows.of(kept.key, pending[place].rows, pending[place].gone)),
                 keeps_gone=bool(older),
@@ -211,11 +211,11 @@ class StateFiles:
         return StateRuns(batch_id, (*older, self._written(batch_id, tables, puts, others)))
 
     def _written(
-        self, batch_id: int, tables: Mapping[str, Merged], puts: Mapping[str, int], others: Tables
+        self, batch_id: int, tables: Mapping[str, RunMerge], puts: Mapping[str, int], others: Tables
     ) -> StateRun:
         # The random part distinguishes runs of different attempts of one batch.
         name = f"{batch_id:020d}-{uuid.uuid4().hex}{SUFFIX}"
-        writing = Writing(name, tables, puts, others)
+        writing = RunContent(name, tables, puts, others)
         self._home.mkdir(parents=True, exist_ok=True)
         self._fence.until_written(lambda: put_written(self._home / name, writing.write, check=self._fence.check_lease))
         return StateRun(name, writing.rows)
@@ -264,11 +264,11 @@ def _read(path: Path, keys: Mapping[str, str]) -> SortedRun:
         raise StateUnreadable(msg) from error
 
 
-def _alone(rows: pl.DataFrame, key: str) -> Merged:
+def _alone(rows: pl.DataFrame, key: str) -> RunMerge:
     """Returns *rows* alone: no other rows and no deleted keys."""
     numbered = _numbered(rows)
     of = SortedRows.of(key, numbered, pl.Series(dtype=pl.String))
-    return Merged(numbered.schema, (of,), keeps_gone=False)
+    return RunMerge(numbered.schema, (of,), keeps_gone=False)
 
 
 def _unzipped(path: Path, keys: Mapping[str, str]) -> SortedRun:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from tidemark.kernels.updates.emission import STORED
-from tidemark.stream.state.keyed_rows import KeyedRows, Pending
+from tidemark.stream.state.keyed_rows import KeyedRows, PendingChanges
 from tidemark.stream.state.runs import SortedRun
 from tidemark.stream.state.sorted_rows import fitted
 
@@ -97,7 +97,7 @@ class Memory:
         """Returns how many keys and versions moved since runs were written."""
         return sum(rows.pending_n for _, rows in self.kept()) + sum(map(len, self._new_versions.values()))
 
-    def pending(self, moved: Tables) -> Mapping[str, Pending]:
+    def pending(self, moved: Tables) -> Mapping[str, PendingChanges]:
         """Returns the states that no run has, as if *moved* were put."""
         pending_rows = {}
         for place, kept in self.kept():

@@ -29,7 +29,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.storage.object_path import ObjectPath
-from tidemark.stream.state.sorted_rows import Merged, SortedRows
+from tidemark.stream.state.sorted_rows import RunMerge, SortedRows
 
 SUFFIX = ".run"
 CACHE = "TIDEMARK_STATE_CACHE"
@@ -39,7 +39,7 @@ LENGTH = 8
 """Bytes of the length of the JSON object."""
 
 
-class Torn(ValueError):
+class RunTorn(ValueError):
     """Raised when a file is not the whole run of its name."""
 
 
@@ -56,14 +56,14 @@ class SortedRun:
 
 
 @dataclass
-class Writing:
+class RunContent:
     """The content of a run that is to be written.
 
     `merged` are tables by name; `puts` and `others` are as in `SortedRun`. `rows` counts the rows written.
     """
 
     name: str
-    merged: Mapping[str, Merged]
+    merged: Mapping[str, RunMerge]
     puts: Mapping[str, int]
     others: Mapping[str, pl.DataFrame]
     rows: int = 0
@@ -124,7 +124,7 @@ def opened(path: Path, keys: Mapping[str, str]) -> SortedRun:
 
     Raises:
         OSError: It cannot be read.
-        Torn: It is not a whole run of that name.
+        RunTorn: It is not a whole run of that name.
     """
     local = _local(path)
     try:
@@ -165,13 +165,13 @@ def _opened(path: Path, name: str, keys: Mapping[str, str]) -> SortedRun:
     tail = len(MARK) + LENGTH
     if content.size < tail or content.slice(content.size - len(MARK)).to_pybytes() != MARK:
         msg = "it is incomplete"
-        raise Torn(msg)
+        raise RunTorn(msg)
     length = int.from_bytes(content.slice(content.size - tail, LENGTH).to_pybytes(), "little")
     index = json.loads(content.slice(content.size - tail - length, length).to_pybytes())
     # A file that was copied to another name would be another shard's or batch's state.
     if index["name"] != name:
         msg = f"its content is the run {index['name']}"
-        raise Torn(msg)
+        raise RunTorn(msg)
     tables = {table: parts for table, parts in index["tables"].items() if table in keys}
     return SortedRun(
         tables={table: _sorted(content, keys[table], parts) for table, parts in tables.items()},

@@ -43,7 +43,7 @@ SELDOM = frozenset({EMISSION_METRICS.name, LATENCY_BUCKETS.name, WATERMARKS.name
 IN_ONE_OF = 6
 
 
-class Flushing:
+class Flusher:
     """Keeps the facts of a stream's batches until its tables have them.
 
     The tables in *home* get them every *every_ms*. *journal* is the folder of the entries, *facts* its files of facts.
