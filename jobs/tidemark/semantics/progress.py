@@ -8,7 +8,7 @@ watermarks, the batch's decision time for `*_at_ms`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -173,21 +173,22 @@ class StreamProgress:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> StreamProgress:
         """Reads what `to_json` returned, after a trip through JSON text."""
-        inputs = {name: _input(value) for name, value in content["inputs"].items()}
-        # Keys of JSON objects are text.
-        records = {name: _with_whole_keys(counts) for name, counts in content["records"].items()}
-        skipped = {name: _with_whole_keys(counts) for name, counts in content["skipped"].items()}
-        counted = {"records": records, "skipped": skipped, "windows": tuple(content["windows"])}
-        counted |= {"uncounted": tuple((first, last) for first, last in content.get("uncounted", ()))}
-        # JSON has lists where progress has tuples, and progress is compared for equality.
-        lately = content.get("skipped_lately", {}).items()
-        counted |= {"skipped_lately": {name: tuple(map(tuple, skips)) for name, skips in lately}}
-        marks = {name: SentMark(*mark) for name, mark in content.get("marks", {}).items()}
-        closed = {name: tuple(map(tuple, windows)) for name, windows in content.get("stay_closed", {}).items()}
-        # Older versions kept no `ended`: it is the same unless time was set back.
-        ended = content.get("ended", {} if content.get("resets") else content.get("forgotten", {}))
-        of_windows = {"stay_closed": closed, "ended": ended}
-        return cls(**{**content, **counted, **of_windows, "inputs": inputs, "marks": marks})
+        parsed = {
+            "inputs": {name: _input(value) for name, value in content["inputs"].items()},
+            "marks": {name: SentMark(*mark) for name, mark in content.get("marks", {}).items()},
+            # Keys of JSON objects are text.
+            "records": _with_whole_keys(content["records"]),
+            "skipped": _with_whole_keys(content["skipped"]),
+            # JSON has lists where progress has tuples, and progress is compared for equality.
+            "windows": tuple(content["windows"]),
+            "uncounted": _tuples(content.get("uncounted", ())),
+            "skipped_lately": _tuples_by_name(content.get("skipped_lately", {})),
+            "stay_closed": _tuples_by_name(content.get("stay_closed", {})),
+            # Older versions kept no `ended`: it is the same unless time was set back.
+            "ended": content.get("ended", {} if content.get("resets") else content.get("forgotten", {})),
+        }
+        # Keys that this version does not know are errors: a newer version may count on them.
+        return cls(**{**content, **parsed})
 
     def same_as(self, other: StreamProgress) -> bool:
         """Returns True if nothing but the batch and its decision time differ.
@@ -197,8 +198,19 @@ class StreamProgress:
         return replace(self, batch_id=0, decided_at_ms=0) == replace(other, batch_id=0, decided_at_ms=0)
 
 
-def _with_whole_keys(counts: Mapping[str, int]) -> dict[int, int]:
-    return {int(key): n for key, n in counts.items()}
+def _with_whole_keys(counts_by_name: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    by_number: dict[str, dict[int, int]] = {}
+    for name, counts in counts_by_name.items():
+        by_number[name] = {int(key): n for key, n in counts.items()}
+    return by_number
+
+
+def _tuples(lists: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(map(tuple, lists))
+
+
+def _tuples_by_name(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str, tuple[tuple[Any, ...], ...]]:
+    return {name: _tuples(lists) for name, lists in content.items()}
 
 
 def _input(content: Mapping[str, Any]) -> InputProgress:

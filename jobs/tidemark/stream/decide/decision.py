@@ -30,7 +30,6 @@ from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics import skip_rate
 from tidemark.semantics.event_time import PartitionReading, combined
 from tidemark.semantics.progress import STREAMING, InputProgress, SentMark, StreamProgress
-from tidemark.semantics.skip_rate import Skips
 from tidemark.semantics.watermark import is_window_late
 from tidemark.storage.files import Rows
 from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
@@ -254,23 +253,28 @@ class Decider:
         Returns:
             None if the batch changes nothing.
         """
-        intakes = self.taken_in(raw, batch, was)
+        intakes = self.take_in(raw, batch, was)
         now = self.with_intakes(was, intakes, batch)
         records = sum(intake.run.counts["records_in"] for intake in intakes.values())
         if not self.is_news(was, now, batch, records):
             return None
+        moves = Moves()
+        seen: dict[str, Mapping[int, PartitionReading]] = {}
+        runs_of_sources: dict[str, Run] = {}
         # Only leading sources hold records back.
         leading = {source.name for source in self._leading}
-        moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
-        runs = self.pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, self.moment(was, now))
+        for name, intake in intakes.items():
+            seen[name], runs_of_sources[name] = intake.seen, intake.run
+            if name in leading:
+                moves.waiting[name] = intake.waiting
+        runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now))
         tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
         tables = self.for_tables.tables(batch.batch_id, runs)
-        seen = {name: intake.seen for name, intake in intakes.items()}
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
-        return BatchDecision(*self.concluded(batch, was, now, seen, tallies, tables, last, _joined), moves)
+        return BatchDecision(*self.conclude(batch, was, now, seen, tallies, tables, last, _join), moves)
 
-    def concluded(
+    def conclude(
         self,
         batch: MicroBatch,
         was: StreamProgress,
@@ -293,7 +297,7 @@ class Decider:
             last: per hop, the `seq` of the mark that ends it.
             join: adds the mark to the rows of a hop.
         """
-        now, closed = self.counted(now, tallies)
+        now, closed = self.count_windows(now, tallies)
         marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
         now = replace(now, marks={**was.marks, **marks})
         hops = {
@@ -309,7 +313,7 @@ class Decider:
         windows = {name: intake.windows for name, intake in intakes.items()}
         return self.progress(was, inputs, windows, batch)
 
-    def taken_in(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> dict[str, Intake]:
+    def take_in(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> dict[str, Intake]:
         """Returns the intake of each source from the rows *raw* of *batch*."""
         late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._due.allowed_ms(was)
         leading = {source.name for source in self._leading}
@@ -387,10 +391,11 @@ class Decider:
         # Inputs of joined tables do not move the stream's watermark.
         leading = {name: part for name, part in inputs.items() if name not in self._table_inputs}
         time = combined(leading, previous_ms=was.watermark_ms)
+        starts = set[int]().union(*(windows[name] for name in leading))
+        # Windows that were closed when time was set back were counted before the reset, and do not open again.
+        starts.difference_update(start for start, _ in was.stay_closed.get(STREAMING, ()))
         # A window that the watermark has passed was counted already and does not open again.
-        starts = (start for name in leading for start in windows[name])
-        on_time = {start for start in starts if not is_window_late(start + self.window_ms, was.watermark_ms)}
-        opened = on_time - {start for start, _ in was.stay_closed.get(STREAMING, ())}
+        opened = {start for start in starts if not is_window_late(start + self.window_ms, was.watermark_ms)}
         now = replace(
             was,
             batch_id=batch.batch_id,
@@ -404,28 +409,24 @@ class Decider:
         now = replace(now, forgotten=forgotten, ended=ended)
         return self.windows.with_opened(now, opened)
 
-    def counted(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> tuple[StreamProgress, list[ClosedWindow]]:
+    def count_windows(
+        self, now: StreamProgress, tallies: Mapping[str, Tally]
+    ) -> tuple[StreamProgress, list[ClosedWindow]]:
         """Adds *tallies* to *now* and closes windows that the watermark passed.
 
         Returns:
             The progress without the closed windows, and the closed windows.
         """
-        now, closed = self.windows.counted(now, {name: tally.windows for name, tally in tallies.items()})
-        skipped = {
-            name: added(now.skipped.get(name, {}), tally.skipped)
-            for name, tally in tallies.items()
-            if name in self._judging
-        }
-        lately = self._skipped_lately(now, tallies)
-        return replace(now, skipped={**now.skipped, **skipped}, skipped_lately=lately), closed
-
-    def _skipped_lately(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> dict[str, Skips]:
+        now, closed = self.windows.count(now, {name: tally.windows for name, tally in tallies.items()})
         assert now.decided_at_ms is not None
-        return {
-            name: skip_rate.lately(now.skipped_lately.get(name, ()), tally.skipped, now_ms=now.decided_at_ms)
-            for name, tally in tallies.items()
-            if name in self._judging
-        }
+        skipped, skipped_lately = dict(now.skipped), {}
+        # Only operators with an emission strategy skip updates.
+        for name, tally in tallies.items():
+            if name in self._judging:
+                lately = now.skipped_lately.get(name, ())
+                skipped[name] = add_counts(now.skipped.get(name, {}), tally.skipped)
+                skipped_lately[name] = skip_rate.lately(lately, tally.skipped, now_ms=now.decided_at_ms)
+        return replace(now, skipped=skipped, skipped_lately=skipped_lately), closed
 
     def notes(
         self,
@@ -463,7 +464,7 @@ class Decider:
         )
 
 
-def _joined(_: str, rows: Rows, more: pa.Table) -> Rows:
+def _join(_: str, rows: Rows, more: pa.Table) -> Rows:
     assert isinstance(rows, pa.Table)
     return pa.concat_tables([rows, more])
 
@@ -471,6 +472,6 @@ def _joined(_: str, rows: Rows, more: pa.Table) -> Rows:
 K = TypeVar("K")
 
 
-def added(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
+def add_counts(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
     """Returns the sums of two counts by key."""
     return {key: one.get(key, 0) + other.get(key, 0) for key in {*one, *other}}
