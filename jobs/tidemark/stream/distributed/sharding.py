@@ -193,14 +193,17 @@ def _together(streams: Sequence[_Stream]) -> _Stream:
 
     That of one stream is the stream itself.
     """
-    first = streams[0]
-    # A column of the union is one of the sources only if it is the same in all inputs.
-    same = {c: o if all(s.columns.get(c) == o for s in streams) else None for c, o in first.columns.items()}
-    key = first.key
-    if any(stream.key != key for stream in streams):
+    first, *others = streams
+    columns, key = dict(first.columns), first.key
+    for stream in others:
+        # A column of the union is one of the sources only if it is the same in all inputs.
+        for column, origin in columns.items():
+            if stream.columns.get(column) != origin:
+                columns[column] = None
         # Keys that differ between the inputs are no key of the union, whose columns are then calculated.
-        key = replace(key, columns=dict.fromkeys(key.columns))
-    return _Stream(frozenset().union(*(stream.sources for stream in streams)), same, key)
+        if stream.key != first.key:
+            key = replace(first.key, columns=dict.fromkeys(first.key.columns))
+    return _Stream(frozenset().union(*(stream.sources for stream in streams)), columns, key)
 
 
 def _source(operator: Operator, steps: Steps) -> _Stream:

@@ -55,22 +55,26 @@ class TaskSlots:
 
         They are the jobs that *stream* has run since *since_ms*.
         """
+        # Each look at a job is a call into the JVM, which no batch makes without a batch of another stream.
         if not self._others(stream, since_ms, self.clock()):
             return NOT_QUEUED
-        # A wait within what Spark itself needs is no queue.
-        waits = [wait for wait in _waits(context, since_ms) if wait[1] - wait[0] > SCHEDULING_MS]
-        others = {name for from_ms, until_ms in waits for name in self._others(stream, from_ms, until_ms)}
-        return QueueWait(sum(until - start for start, until in waits), tuple(sorted(others))) if others else NOT_QUEUED
+        queued_ms, others = 0, set[str]()
+        for from_ms, until_ms in _waits(context, since_ms):
+            # A wait within what Spark itself needs is no queue.
+            if until_ms - from_ms > SCHEDULING_MS:
+                queued_ms += until_ms - from_ms
+                others.update(self._others(stream, from_ms, until_ms))
+        return QueueWait(queued_ms, tuple(sorted(others))) if others else NOT_QUEUED
 
-    def _others(self, stream: str, from_ms: int, until_ms: int) -> list[str]:
+    def _others(self, stream: str, from_ms: int, until_ms: int) -> set[str]:
         """Returns the other streams that ran a batch between two instants."""
+        others: set[str] = set()
         with self._lock:
-            return [
-                name
-                for name, batches in self._batches.items()
-                if name != stream
-                and any(began <= until_ms and (ended is None or ended >= from_ms) for began, ended in batches)
-            ]
+            for name, batches in self._batches.items():
+                for began_ms, ended_ms in batches:
+                    if name != stream and began_ms <= until_ms and (ended_ms is None or ended_ms >= from_ms):
+                        others.add(name)
+        return others
 
 
 def _waits(context: SparkContext, since_ms: int) -> Iterator[tuple[int, int]]:

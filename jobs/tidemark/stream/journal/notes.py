@@ -222,10 +222,10 @@ _BESIDE_DECIDED = frozenset({"facts", "newest_batches", "is_whole"})
 
 def _batch(content: Json) -> MicroBatch:
     wait = content.get("queued", {})
-    # Keys of JSON objects are text, partitions are numbers.
-    ends = {
-        topic: {int(number): end for number, end in parts.items()} for topic, parts in content.get("ends", {}).items()
-    }
+    ends: dict[str, dict[int, int]] = {}
+    for topic, offsets in content.get("ends", {}).items():
+        # Keys of JSON objects are text, partitions are numbers.
+        ends[topic] = {int(number): end for number, end in offsets.items()}
     queued = QueueWait(wait.get("ms", 0), tuple(wait.get("behind", ())))
     return MicroBatch(**{**_fields_in(MicroBatch, content), "ends": ends, "queued": queued})
 

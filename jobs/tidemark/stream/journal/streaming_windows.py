@@ -41,11 +41,12 @@ class StreamingWindows:
 
     def with_opened(self, now: StreamProgress, starts: Iterable[int]) -> StreamProgress:
         """Returns *now* with windows outstanding that begin at *starts*."""
-        fresh = {*starts} - {*now.windows}
-        if now.uncounted:
+        outstanding = {*now.windows}
+        for start in starts:
             # A window in a span is outstanding already, and its records are not counted any more.
-            fresh = {start for start in fresh if not any(first <= start <= last for first, last in now.uncounted)}
-        return replace(now, windows=tuple(sorted({*now.windows, *fresh})))
+            if not any(first <= start <= last for first, last in now.uncounted):
+                outstanding.add(start)
+        return replace(now, windows=tuple(sorted(outstanding)))
 
     def count(
         self, now: StreamProgress, finished: Mapping[str, Mapping[int, int]]

@@ -21,15 +21,17 @@ from tidemark.stream.kafka.encoding import Misfit, encoded
 
 def undeliverable_rows(sink: Sink, records: pl.DataFrame, refused: Sequence[RefusedRecord]) -> pl.DataFrame:
     """Returns *records* that the topic of *sink* *refused*, as table rows."""
-    return records[[place.row for place in refused]].select(
+    refusals = pl.DataFrame(refused, schema={"row": pl.Int64, "error": pl.String})
+    rows = records[refusals["row"]]
+    return rows.select(
         operator=pl.lit(sink.name),
         topic=pl.lit(sink.topic, pl.String),
         key=pl.col("_key").cast(pl.Binary),
-        value=_values(sink, records[[place.row for place in refused]]),
+        value=_values(sink, rows),
         timestamp="_timestamp_ms",
         source_partition="_partition",
         source_offset="_offset",
-        error=pl.Series([place.error for place in refused], dtype=pl.String),
+        error=refusals["error"],
     )
 
 

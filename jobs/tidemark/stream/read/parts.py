@@ -9,6 +9,7 @@ of another size if `max_records` has changed.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -148,12 +149,13 @@ def _starting_with(ranges: Ranges, places: Places) -> dict[str, list[int]]:
 
     The first record is the one at the start of *ranges*.
     """
-    first_records = {
-        topic: [n for n, (start, end) in ranges[topic].items() if start < end and (n, start) in of]
-        for topic, of in places.items()
-        if topic in ranges
-    }
-    return {topic: numbers for topic, numbers in first_records.items() if numbers}
+    partitions: dict[str, list[int]] = defaultdict(list)
+    for topic, offsets in ranges.items():
+        for number, (start, end) in offsets.items():
+            # An empty range has no first record.
+            if start < end and (number, start) in places.get(topic, ()):
+                partitions[topic].append(number)
+    return partitions
 
 
 def _by_size(ranges: Ranges, pieces: int) -> list[Ranges]:
@@ -167,11 +169,10 @@ def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataF
     The rows are as if parsed, but have only the place of the record and a reason. *operators* read the part.
     """
     names = {o.topic: o.name for o in operators if isinstance(o, Source)}
-    rows = [
-        (names[topic], number, part.ranges[topic][number][0], KILLS_DRIVERS)
-        for topic, numbers in part.passed_over.items()
-        for number in numbers
-    ]
+    rows: list[tuple[str, int, int, str]] = []
+    for topic, numbers in part.passed_over.items():
+        offsets = part.ranges[topic]
+        rows += [(names[topic], number, offsets[number][0], KILLS_DRIVERS) for number in numbers]
     kinds = {"source": pl.String, "partition": pl.Int32, "offset": pl.Int64, "reason": pl.String}
     return pl.DataFrame(rows, schema=kinds, orient="row")
 

@@ -62,12 +62,11 @@ class Deaths:
         """
         if not kept:
             return cls()
-        # JSON has texts for the numbers of partitions, and lists for tuples.
-        ranges = {
-            topic: {int(number): (start, end) for number, (start, end) in offsets.items()}
-            for topic, offsets in kept["ranges"].items()
-        }
-        places = {topic: [(number, offset) for number, offset in of] for topic, of in kept["passed_over"].items()}
+        ranges: dict[str, dict[int, tuple[int, int]]] = {}
+        for topic, offsets in kept["ranges"].items():
+            # JSON has texts for the numbers of partitions, and lists for tuples.
+            ranges[topic] = {int(number): (start, end) for number, (start, end) in offsets.items()}
+        places = {topic: [*map(tuple, of)] for topic, of in kept["passed_over"].items()}
         return cls(**{**kept, "ranges": ranges, "passed_over": places})
 
 

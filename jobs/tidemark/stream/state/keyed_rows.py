@@ -73,12 +73,14 @@ class KeyedRows:
     @property
     def is_empty(self) -> bool:
         """True if no key has a row."""
+        if self._living:
+            return False
         # Files are searched block by block, the newest first, and only up to the first row that is not hidden.
-        return not self._living and not any(
-            len(self._of_file(number, places))
-            for number, rows in reversed([*enumerate(self._files)])
-            for places in np.array_split(rows.all(), len(rows.blocks) or 1)
-        )
+        for number, rows in reversed([*enumerate(self._files)]):
+            for places in np.array_split(rows.all(), len(rows.blocks) or 1):
+                if len(self._of_file(number, places)):
+                    return False
+        return True
 
     @property
     def bytes(self) -> int:

@@ -163,6 +163,7 @@ def _opened(path: Path, name: str, keys: Mapping[str, str]) -> SortedRun:
     with pa.memory_map(str(path)) as mapped:
         content = mapped.read_buffer()
     tail = len(MARK) + LENGTH
+    # The mark is written last, so a file with it has all that is before it.
     if content.size < tail or content.slice(content.size - len(MARK)).to_pybytes() != MARK:
         msg = "it is incomplete"
         raise RunTorn(msg)
@@ -172,12 +173,14 @@ def _opened(path: Path, name: str, keys: Mapping[str, str]) -> SortedRun:
     if index["name"] != name:
         msg = f"its content is the run {index['name']}"
         raise RunTorn(msg)
-    tables = {table: parts for table, parts in index["tables"].items() if table in keys}
-    return SortedRun(
-        tables={table: _sorted(content, keys[table], parts) for table, parts in tables.items()},
-        puts={table: parts["puts"] for table, parts in tables.items()},
-        others={place: pl.DataFrame(_read(content, at)) for place, at in index["others"].items()},
-    )
+    tables: dict[str, SortedRows] = {}
+    puts: dict[str, int] = {}
+    for table, parts in index["tables"].items():
+        # States of operators that the topology no longer has stay in the file, unread.
+        if table in keys:
+            tables[table], puts[table] = _sorted(content, keys[table], parts), parts["puts"]
+    others = {place: pl.DataFrame(_read(content, at)) for place, at in index["others"].items()}
+    return SortedRun(tables=tables, puts=puts, others=others)
 
 
 def _sorted(content: pa.Buffer, key: str, parts: Mapping[str, Any]) -> SortedRows:
